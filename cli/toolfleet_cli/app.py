@@ -108,7 +108,7 @@ def outline() -> typer.Typer:
 
 
 def main() -> None:
-    """The entry point. What is wrong with the fleet or its settings is one sentence on stderr and exit code 2."""
+    """Run the command line. An error of the fleet or its settings is one sentence on stderr and exit code 2."""
     for stream in (sys.stdout, sys.stderr):  # a result may hold what this terminal's encoding does not
         if isinstance(stream, TextIOWrapper):  # and not None, as where there is no stdout
             stream.reconfigure(errors="backslashreplace")
@@ -124,7 +124,7 @@ def main() -> None:
 
 
 def _needed(words: Sequence[str]) -> typer.Typer:
-    """What these words need of the command line: an option of its own before any command may be one that needs all."""
+    """Return the command line that these words need: an option of its own before any command may be one that needs all."""
     first = next(iter(words), "--help")
     is_brief = first in {"-h", "--help", "--version"} or not first.startswith("-")
     if first in _NAMES or not is_brief or _COMPLETION in os.environ:

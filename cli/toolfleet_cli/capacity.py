@@ -50,7 +50,9 @@ class FleetLoad:
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
-    """How many of each. `workers` has one to spare; memory is in bytes. `redis_cores`: how much of one core a Redis is busy.
+    """The numbers of a planned fleet.
+
+    `workers` has one to spare; memory is in bytes. `redis_cores`: how much of one core a Redis is busy.
 
     `at_once`: calls that run at once, which the modules must bear. `fleets`: of more than one, each has its own Redis.
     """

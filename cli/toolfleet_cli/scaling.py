@@ -30,9 +30,9 @@ _REDIS_SECONDS = 2.0  # for one answer
 
 @dataclass(frozen=True, slots=True)
 class ScaleBounds:
-    """At least `least` workers, at most `most`; one is ended when fewer have been enough for `calm_seconds`.
+    """The bounds of a lane: at least `least` workers, at most `most`; one is ended when fewer have been enough for `calm_seconds`.
 
-    `fill`: which part of each worker's slots is to be in use; the others are for calls that come while a further worker starts.
+    `fill`: the part of each worker's slots to be used; the rest is for calls that come while a further worker starts.
     """
 
     least: int
@@ -42,7 +42,7 @@ class ScaleBounds:
 
 
 class ScaleRule:
-    """What one lane has needed within the last `calm_seconds`, and what that comes to."""
+    """The scaling of one lane, by its needs within the last `calm_seconds`."""
 
     def __init__(self, bounds: ScaleBounds) -> None:
         self._bounds = bounds
@@ -51,7 +51,7 @@ class ScaleRule:
         ]()  # when, and how many; from the most on, later ones only if they are fewer
 
     def target(self, wanted: int, *, now: float) -> int:
-        """How many workers it is to have, if so many are wanted `now`, in seconds of a clock that nobody sets."""
+        """Return how many workers it should have, if so many are wanted `now`, in seconds of a monotonic clock."""
         while self._wanted and self._wanted[-1][1] <= wanted:
             self._wanted.pop()
         self._wanted.append((now, wanted))
@@ -69,7 +69,7 @@ class LaneWorkers:
 
     @property
     def count(self) -> int:
-        """How many there are, those that are being ended not among them."""
+        """The number of workers, without those that are being ended."""
         return len(self._supervisor.kept)
 
     def scale_to(self, count: int) -> None:
@@ -84,7 +84,7 @@ class LaneWorkers:
             self._supervisor.dismiss(child)
 
     def tend(self) -> None:
-        """Look after them once: one that has ended by itself is started anew, a little later."""
+        """Check them once: one that has ended by itself is restarted, a little later."""
         self._supervisor.tend()
 
     def stop(self, *, in_hurry: Callable[[], bool]) -> None:

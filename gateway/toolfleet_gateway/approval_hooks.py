@@ -45,7 +45,10 @@ _BODY = TypeAdapter(SignedDecision)
 
 
 def approval_hook_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
-    """What approvers without a key send. Raises `SettingsError` for a secret that is not there, or is two approvers'."""
+    """Return the routes for approvers without a key.
+
+    Raises `SettingsError` for a missing secret, or one of two approvers.
+    """
     return [
         Route(
             method="POST",
@@ -82,7 +85,7 @@ class _ApprovalHooks:
         self._approvals, self._approvers = fleet.approvals, approvers
 
     async def decide(self, request: RouteRequest[bytes, None]) -> Response:
-        """Nothing of the body is read before it is verified."""
+        """Decide about a call. The body is parsed only after it is verified."""
         data, approval_id = request.body, request.path["approval_id"]
         if len(data) > _MOST_BYTES:
             raise Problem(413, "body_too_large", f"The body of a hook's request is larger than {_MOST_BYTES} bytes.")
@@ -113,7 +116,7 @@ class _ApprovalHooks:
         return answer
 
     async def _seen(self, approval_id: str, approver: Approver) -> StoredApproval:
-        """Raises `Problem`, 404, also for one that is not theirs to see."""
+        """Return an approval. Raises `Problem`, 404, also for one that the caller may not see."""
         try:
             found = await self._approvals.show(approval_id)
         except ApprovalNotTaken as exc:
@@ -124,7 +127,7 @@ class _ApprovalHooks:
 
 
 def _taken_of(found: StoredApproval, approver: Approver) -> DecisionTaken | None:
-    """What this very request has come to, if it was taken."""
+    """Return the outcome of this very request, if it was accepted."""
     lines = [line for line in found.journal if line.delivery == approver.delivery and line.what != "edited"]
     if not lines:
         return None
@@ -134,5 +137,5 @@ def _taken_of(found: StoredApproval, approver: Approver) -> DecisionTaken | None
 
 
 def _absent() -> Problem:
-    """There is none, it is not theirs, or nobody has signed: they look alike."""
+    """Return the problem of a missing approval, of one of others, or of an unsigned request: they look alike."""
     return not_found("There is no such approval, or the request is not signed by one who may decide about it.")

@@ -42,7 +42,7 @@ class CompletionQuery(BaseModel):
 
 
 def conversation_routes(fleet: ToolFleet, streams: OpenStreams) -> list[AnyRoute]:
-    """What is answered about a conversation: only to the user whose jobs it is about."""
+    """Return the routes of conversations: only for the user whose jobs they are about."""
     about = _AboutConversations(fleet, streams)
     return [
         Route(

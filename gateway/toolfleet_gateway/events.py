@@ -50,9 +50,12 @@ _LAST_ID = HeaderParameter(
 
 @dataclass(frozen=True, slots=True)
 class FeedEvent:
-    """One event. `id` is the registry's, of what has happened there; `needs`: what a tool asks of its caller, if that is known.
+    """One event.
 
-    `is_for_viewers`: nobody else hears of it. Without a `module` everybody does.
+    `id` is the registry's, for an event of the registry; `needs`: the permission that the tool requires, if that is
+    known.
+
+    `is_for_viewers`: only viewers receive it. Without a `module` all clients do.
     """
 
     kind: str
@@ -82,7 +85,7 @@ _KINDS = (
 
 
 class Listener:
-    """Who listens to a stream."""
+    """A client that listens to a stream."""
 
     def __init__(self, who: Identity, guest_modules: frozenset[str]) -> None:
         self._is_viewer = who.has_role("viewer")
@@ -90,7 +93,7 @@ class Listener:
         self._modules: Modules = "*" if self._is_viewer else modules_of(who.caller, guest_modules)
 
     def may_hear(self, event: FeedEvent) -> bool:
-        """Whether an event is theirs. What a tool asks for that nobody knows any more is for viewers."""
+        """Return whether the client may receive an event. One of a tool that is no longer known is for viewers."""
         if self._is_viewer or event.module is None:
             return True
         if event.is_for_viewers or not self.reaches(event.module):
@@ -98,12 +101,12 @@ class Listener:
         return event.needs is not None and permits(self._permission, event.needs)
 
     def reaches(self, module: str) -> bool:
-        """Whether they may know of a module."""
+        """Return whether the client may know of a module."""
         return reaches(module, self._modules)
 
 
 def _of_registry(event: RegistryEvent, needs: str | None) -> FeedEvent:
-    """What has happened to a tool."""
+    """Return the feed's event for one of the registry."""
     data = event.model_dump(mode="json", exclude_none=True, exclude={"id", "kind"})
     module = event.tool_name.partition(".")[0]
     is_for_viewers = event.kind == "drifted"
@@ -128,7 +131,7 @@ class _Subscription:
 
 
 class EventFeed:
-    """The events of one gateway. It follows while somebody listens, and belongs to the running loop."""
+    """The events of one gateway. It follows the fleet while it has listeners, and belongs to the running loop."""
 
     def __init__(self, fleet: ToolFleet) -> None:
         self._fleet = fleet
@@ -139,10 +142,12 @@ class EventFeed:
         self._is_patient_at = self._read_at = 0.0
 
     async def events(self, after: str | None) -> AsyncGenerator[FeedEvent]:
-        """What happens from now on, or since the event `after` of the registry. Ends for a client that falls behind.
+        """Yield the events from now on, or since the event `after` of the registry.
 
-        The first one is `following`: what happens after it is heard of, and its id is where a client goes on that hears nothing
-        else. Raises `FleetUnavailable` if the registry does not say in time where it is.
+        Ends for a client that falls behind.
+
+        The first one is `following`: later events are heard, and its id is where a client continues that hears nothing
+        else. Raises `FleetUnavailable` if the registry does not tell its position in time.
         """
         with self._subscribed() as subscription:
             position = await self._position()
@@ -174,7 +179,7 @@ class EventFeed:
                 self._tasks = []
 
     async def _position(self) -> str:
-        """The id of the last event that was handed out to everybody."""
+        """Return the id of the last event that was sent to all listeners."""
         give_up_at = machine_clock.monotonic() + _START_SECONDS
         while self._follower is None or self._follower.after is None:
             if machine_clock.monotonic() > give_up_at:
@@ -226,7 +231,10 @@ class EventFeed:
             await asyncio.sleep(_EVERY_SECONDS)
 
     async def _needed(self, event: RegistryEvent) -> str | None:
-        """What the event's tool asks of its caller. The registry may tell of it a moment before it is listed."""
+        """Return the permission that the event's tool requires.
+
+        The registry may report it a moment before it is listed.
+        """
         clock = machine_clock.monotonic
         if not await self._is_known(event.tool_name) and clock() >= self._is_patient_at:
             give_up_at = clock() + _KNOWN_SECONDS
@@ -256,7 +264,7 @@ class EventFeed:
 
 
 def changes_between(before: Mapping[str, ModuleStatus], present: Mapping[str, ModuleStatus]) -> Generator[FeedEvent]:
-    """What has changed from one look to the next."""
+    """Yield the changes from one status to the next."""
     for name in before.keys() | present.keys():
         was, now = before.get(name), present.get(name)
         was_up, is_up = was is not None and was.ok, now is not None and now.ok

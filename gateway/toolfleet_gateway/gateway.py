@@ -69,7 +69,7 @@ async def serve_gateway(
     generated: GeneratedKey | None = None,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """As `run_gateway`, on the running loop."""
+    """Serve as `run_gateway` does, on the running loop."""
     url, closing, tracing = str(settings.redis_url), Closing(), gateway_tracing(settings)
     async with (
         ToolFleet(settings=settings, is_shared=True) as fleet,
@@ -107,7 +107,7 @@ async def serve_gateway(
 def routes_of(
     fleet: ToolFleet, settings: Settings, closing: Closing, streams: OpenStreams, calls: CallIndex
 ) -> list[AnyRoute]:
-    """Every route of the gateway, each from the folder of its concern."""
+    """Return every route of the gateway, each from the folder of its concern."""
     calling = Calling(fleet, settings, closing)
     return [
         *BeginningRoutes(calling).routes(),

@@ -25,9 +25,9 @@ _NOBODYS = "whsec_" + "A" * 32
 
 
 def verified_delivery(secrets: Sequence[str], headers: Mapping[str, str], body: bytes) -> str:
-    """The id of a request that is signed with one of `secrets`. Raises `Problem`.
+    """Return the id of a request that is signed with one of `secrets`. Raises `Problem`.
 
-    Without secrets it is what it is with a wrong signature: nobody finds out which jobs there are.
+    Without secrets the answer is that of a wrong signature: a sender cannot find out which jobs there are.
     """
     delivery, secret = signed_delivery(secrets, headers, body)
     if secret is None:
@@ -49,7 +49,7 @@ def signed_delivery(secrets: Sequence[str], headers: Mapping[str, str], body: by
 
 
 def absent() -> Problem:
-    """There is no such job, it has no hook, or another secret: they look alike."""
+    """Return the problem of a missing job, of one without a hook, or with another secret: they look alike."""
     return not_found("There is no such job with a hook, or the request is not signed with its secret.")
 
 

@@ -57,7 +57,7 @@ _BODY = TypeAdapter(HookBody)
 
 
 def hook_routes(fleet: ToolFleet) -> list[AnyRoute]:
-    """What outside systems send, who have no key: they sign."""
+    """Return the routes for outside systems, which have no key: they sign."""
     return [
         Route(
             method="POST",
@@ -81,7 +81,7 @@ class _Hooks:
         self._hooks = fleet.hooks
 
     async def end(self, request: RouteRequest[bytes, None]) -> Response:
-        """Nothing of the body is read before it is verified."""
+        """End a job. The body is parsed only after it is verified."""
         data, job_id = request.body, request.path["job_id"]
         if len(data) > _MOST_BYTES:
             raise Problem(413, "body_too_large", f"The body of a hook's request is larger than {_MOST_BYTES} bytes.")

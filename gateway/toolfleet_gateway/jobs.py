@@ -85,7 +85,7 @@ class JobRequest(BaseModel):
     """The agent whose profile takes from what the key may do; a key of an agent takes no other one."""
 
     def ends(self) -> list[Completion]:
-        """What happens at its end, as the fleet takes it."""
+        """Return the actions at its end, in the fleet's form."""
         return [one.call() if isinstance(one, JobCall) else one for one in self.on_complete]
 
 
@@ -129,7 +129,7 @@ _OfUser: TypeAlias = RouteRequest[None, OfUserQuery]
 
 
 def job_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
-    """What is answered about the jobs of the caller's user."""
+    """Return the routes of the jobs of the caller's user."""
     about = _AboutJobs(fleet, settings)
     return [*_routes_of_all(about), *_routes_of_one(about), *_routes_of_workflows(about)]
 

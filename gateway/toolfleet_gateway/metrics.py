@@ -62,7 +62,10 @@ class GatewayMetrics:
 
 @asynccontextmanager
 async def gateway_metrics(settings: Settings) -> AsyncGenerator[GatewayMetrics]:
-    """Those of the running gateway; with the settings' port they are answered there as well. Raises `SettingsError`."""
+    """Open the metrics of the running gateway; with the settings' port they are served there as well.
+
+    Raises `SettingsError`.
+    """
     async with AsyncExitStack() as stack:
         redis = await _client(stack, settings, str(settings.redis_url))
         is_elsewhere = settings.broker != settings.redis_url and is_redis_url(str(settings.broker))

@@ -1,4 +1,4 @@
-"""Lists the routes of modules: what is known of them, with their tools, and a refresh."""
+"""Lists the routes of modules: their status, with their tools, and a refresh."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -83,7 +83,7 @@ _LIST = Answer("What is known of each.", ModuleList)
 
 
 def module_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
-    """What is answered about modules."""
+    """Return the routes of modules."""
     about = _AboutModules(fleet, settings)
     return [
         Route(
@@ -155,7 +155,7 @@ class _AboutModules:
         return json_answer(ModuleList(modules=modules, count=len(modules)))
 
     def _reached(self, who: Identity, statuses: Mapping[str, ModuleStatus]) -> Mapping[str, ModuleStatus]:
-        """Those that are the caller's business: a viewer's are all."""
+        """Return the statuses that the caller may see: a viewer may see all."""
         modules = "*" if who.has_role("viewer") else modules_of(who.caller, self._guest_modules)
         return {name: status for name, status in statuses.items() if reaches(name, modules)}
 

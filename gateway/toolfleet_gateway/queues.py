@@ -86,7 +86,7 @@ class ChangedQueue(BaseModel):
 
 
 def queue_routes(settings: Settings) -> list[AnyRoute]:
-    """What operators do about queues."""
+    """Return the routes of operators for queues."""
     about = _AboutQueues(settings)
     return [
         Route(

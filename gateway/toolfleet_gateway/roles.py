@@ -1,4 +1,4 @@
-"""Checks whether somebody may do what only operators may."""
+"""Checks whether a user may do what only operators may."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -15,7 +15,7 @@ Q = TypeVar("Q")
 
 
 def require_role(who: Identity, needed: Role) -> None:
-    """Raise `Problem` (403) for one without the role, whatever they may do with tools."""
+    """Raise `Problem` (403) for a sender without the role, regardless of its tools."""
     if not who.has_role(needed):
         detail = f"This needs the role {needed!r}, which the request's key does not have."
         hint = "An admin makes keys with a role: `toolfleet keys create --role`."

@@ -158,7 +158,10 @@ def _read(text: str) -> Cursor | None:
 
 
 def tool_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
-    """What is answered about tools. `/tools/errors` and `/tools/reload` come before the tools' names, which have a dot."""
+    """Return the routes of tools.
+
+    `/tools/errors` and `/tools/reload` come before the tools' names, which have a dot.
+    """
     about = _AboutTools(fleet, settings)
     return [_list_route(fleet), *_error_routes(about), _tool_route(about), why_route(fleet, settings)]
 
@@ -335,7 +338,7 @@ def _written(
 
 
 def _has(values: Sequence[str], tag: str) -> bool:
-    """Whether one of the tags that a client has is this one; weak ones compare as strong."""
+    """Return whether one of the client's tags is this one; weak ones compare as strong."""
     known = {one.strip().removeprefix("W/") for value in values for one in value.split(",")}
     return tag in known or "*" in known
 
@@ -376,7 +379,7 @@ class _Explaining:
         self._fleet, self._settings = fleet, settings
 
     async def answer(self, request: RouteRequest[None, WhyQuery]) -> Response:
-        """What operators ask for, or of the caller itself what it may know."""
+        """Answer with an operator's explanation, or with what the caller itself may know."""
         query, who, name = request.query, request.who, request.path["name"]
         where = Conversation(run_id=query.run_id, conversation_id=query.conversation_id)
         if not query.model_dump(exclude_none=True, exclude={"agent", "run_id", "conversation_id"}):

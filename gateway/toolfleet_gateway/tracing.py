@@ -29,12 +29,12 @@ _TOOL_ERROR: Final = "tool_error"
 
 
 def gateway_tracing(settings: Settings) -> Tracing | None:
-    """What this process is traced with: the same each time."""
+    """Return the tracing of this process: the same each time."""
     return process_tracing(settings, "toolfleet-gateway")
 
 
 def context_in(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
-    """Where the headers say that their sender is."""
+    """Return the sender's place in a trace, by its headers."""
     said = {name.decode(): value.decode("latin-1").strip() for name, value in headers if name in {_PARENT, _STATE}}
     return context_of(said.get(TRACEPARENT), said.get(TRACESTATE))
 
@@ -90,7 +90,7 @@ async def traced_call(
     meta: Mapping[str, Any],
     run: Callable[[], Awaitable[dict[str, Any]]],
 ) -> dict[str, Any]:
-    """What a call comes to, in the span of its request `number`. Its client is where `meta` says, or its HTTP headers."""
+    """Run a call in the span of its request `number`. Its client's place is in `meta`, or in its HTTP headers."""
     started = tracing.start(
         f"{names.TOOLS_CALL} {name}",
         "server",

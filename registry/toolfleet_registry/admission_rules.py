@@ -1,6 +1,6 @@
 """Decides which manifests may come in: no module takes over another's tools.
 
-They hold for what a module answers and for what the cache returns. Every refusal names what is wrong.
+The rules hold for a module's answers and for manifests from the cache. Every refusal names what is wrong.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,10 +30,10 @@ def read_document(data: bytes, *, depth: int = MAX_DEPTH) -> dict[str, Any]:
 
 
 def admit(module: str, document: Mapping[str, Any]) -> ModuleManifest:
-    """The manifest, if it is that of `module` and offers only tools of its own. Raises `ManifestRefused`.
+    """Return the manifest, if it is that of `module` and offers only tools of its own. Raises `ManifestRefused`.
 
-    A tool with a good name whose other fields are wrong stands in it as a closed one: nobody may use it, the others are
-    not touched, and `permissions.broken_because` says what is wrong.
+    A tool with a valid name and other invalid fields is kept as a closed one: no caller may use it, the other tools are
+    not affected, and `permissions.broken_because` says what is wrong.
     """
     tools = document.get("tools")
     if isinstance(tools, list) and len(tools) > MAX_TOOLS:
@@ -50,7 +50,7 @@ def admit(module: str, document: Mapping[str, Any]) -> ModuleManifest:
 
 
 def closed_tools(manifest: ModuleManifest) -> tuple[str, ...]:
-    """The tools that nobody may use, because they ask for a permission that does not exist."""
+    """Return the tools that no caller may use, because they ask for a permission that does not exist."""
     return tuple(sorted(tool.name for tool in manifest.tools if level_of_tool(tool.required_permission) is None))
 
 
@@ -110,7 +110,7 @@ def _first_fault(exc: ValidationError, what: str = "manifest") -> str:
 
 
 def _extra(place: str, model: type[BaseModel], document: Any) -> Iterator[str]:
-    """None in what is no object: its tool is closed."""
+    """Yield the unknown fields of `document`; none if it is no object, since its tool is closed anyway."""
     names: Mapping[str, Any] = document if isinstance(document, dict) else {}
     return (place + name[:_SHOWN] for name in names if name not in model.model_fields)
 

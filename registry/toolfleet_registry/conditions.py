@@ -68,7 +68,10 @@ class Walk(TreeInterpreter):
         self._left: float = _MOST_STEPS
 
     def found(self, path: str, value: Any) -> Any:
-        """What stands there. Raises `ValueError`, `TooMuch`, and what JMESPath and its functions do."""
+        """Return the value at the path.
+
+        Raises `ValueError`, `TooMuch`, and the exceptions of JMESPath and its functions.
+        """
         return self.visit(parsed(path), value)
 
     def visit(self, node: Any, *args: Any, **kwargs: Any) -> Any:
@@ -86,7 +89,7 @@ class Walk(TreeInterpreter):
         return self._paid(super().visit_slice(node, value))
 
     def visit_comparator(self, node: Any, value: Any) -> Any:
-        """As above, for what is compared: equal ones are looked through to their depths."""
+        """Evaluate a comparison, paying for its cost: equal values are compared to their full depth."""
         sides = [self.visit(child, value) for child in node["children"]]
         self.spend(min(map(self.weight, sides)))
         return super().visit_comparator(node | {"children": [_literal(side) for side in sides]}, value)
@@ -103,13 +106,13 @@ class Walk(TreeInterpreter):
         return copied
 
     def spend(self, steps: float) -> None:
-        """Raises `TooMuch`."""
+        """Take steps from the budget. Raises `TooMuch` when none are left."""
         self._left -= steps
         if self._left < 0:
             raise TooMuch
 
     def weight(self, value: Any) -> float:
-        """Steps taken by whoever looks through all of it; of what is too much, some number above that."""
+        """Return the steps that walking all of the value takes; for a value beyond the budget, some number above it."""
         steps, rest = 0.0, [value]
         while rest and steps <= self._left:
             one = rest.pop()
@@ -162,7 +165,7 @@ def _arity(name: Any) -> int:
 
 
 def _is_scalar(value: Any) -> bool:
-    """Whether it holds nothing else."""
+    """Return whether the value contains no other values."""
     return value is None or isinstance(value, str | int | float | bool)
 
 
@@ -197,7 +200,7 @@ def check_condition(condition: Condition) -> None:
 
 
 def fulfils(condition: Condition, value: Any) -> bool:
-    """Whether `value` is as the condition wants it. Raises nothing: what cannot be asked of it is not fulfilled."""
+    """Return whether `value` meets the condition. Raises nothing: a condition that cannot be evaluated is not met."""
     try:
         walk = Walk()
         if isinstance(condition, str):
@@ -246,7 +249,7 @@ def check_filling(arguments: Mapping[str, Any]) -> None:
 
 
 def takes_from_start(arguments: Mapping[str, Any]) -> bool:
-    """Whether anything in them is taken from the start's result."""
+    """Return whether any argument takes its value from the start's result."""
     try:
         return next(_paths(dict(arguments), 0), None) is not None
     except ValueError:
@@ -262,7 +265,7 @@ class Filling:
 
 
 def values_for(arguments: Mapping[str, Any], start_result: Any) -> Filling:
-    """What the arguments take from a start's result. Raises nothing."""
+    """Return the values that the arguments take from a start's result. Raises nothing."""
     values, size, walk = dict[str, Any](), 0, Walk()
     try:
         for path in _paths(dict(arguments), 0):
@@ -287,7 +290,7 @@ def filled(arguments: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str,
 
 
 def _paths(value: Any, depth: int) -> Iterator[Any]:
-    """What stands behind each `$from`. Raises `ValueError` where that is too deep."""
+    """Yield the path of each `$from`. Raises `ValueError` if one is nested too deeply."""
     if depth > _DEEPEST_ARGUMENTS:
         if any(True for _ in _markers(value)):
             raise ValueError(f"{FROM!r} stands too deep in the arguments.")
@@ -300,7 +303,7 @@ def _paths(value: Any, depth: int) -> Iterator[Any]:
 
 
 def _markers(value: Any) -> Iterator[Any]:
-    """Every `$from`, however deep, without recursion."""
+    """Yield every `$from`, however deep, without recursion."""
     rest = [value]
     while rest:
         one = rest.pop()

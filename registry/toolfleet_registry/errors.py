@@ -1,4 +1,4 @@
-"""Defines what the fleet raises.
+"""Defines the errors that the fleet raises.
 
 Programming and set-up errors raise; what happens to a call never does, it is a `ToolResult`::
 
@@ -8,38 +8,38 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     ├── ManifestRefused      a module's manifest breaks a rule
     ├── BodyTooLarge         an HTTP body passed its limit
     ├── BodyUnreadable       an HTTP body cannot be decoded
-    ├── NoRedis              no Redis server to be had on this machine
+    ├── NoRedis              no Redis server is available on this machine
     ├── FleetUnavailable     the fleet's Redis does not answer
-    │   ├── RegistryAway     where the registry keeps its tools does not answer, or is another fleet's
-    │   ├── StoreAway        a store of what is done once does not answer
-    │   └── BrokerAway       RabbitMQ does not say what waits in its queues
-    ├── RegistryEventsLost   events of the registry are gone that a follower has not heard of
-    ├── OperationRefused     what an operator wants cannot be done with these tools
+    │   ├── RegistryAway     the registry's store does not answer, or is another fleet's
+    │   ├── StoreAway        a store of idempotency records does not answer
+    │   └── BrokerAway       RabbitMQ does not tell how many messages wait in its queues
+    ├── RegistryEventsLost   events of the registry are gone that a follower has not read
+    ├── OperationRefused     an operator's request cannot be done with these tools
     │   ├── NoSuchQueue      no module or lane of this name has a queue
     │   ├── NoSuchProfile    the registry has no profile, or no such version of it
-    │   └── ProfileChanged   somebody has changed an agent's profile meanwhile
+    │   └── ProfileChanged   an agent's profile was changed by another operator meanwhile
     ├── NotPublished         a call is surely not in its queue
-    │   └── BrokerUnavailable  for the broker is away, or takes nothing now
+    │   └── BrokerUnavailable  because the broker is away, or takes nothing now
     ├── PublishUnconfirmed   a call may or may not be in its queue
-    │   └── BegunBefore      a call that is published again was begun, or has ended
+    │   └── BegunBefore      a call that is published again was started before, or has ended
     ├── ToolNotKnown         a worker does not know yet who may use a tool
     ├── UnknownAgent         a caller names an agent that has no profile here
     ├── MessageRefused       a message in a queue is not what a holder of the signing key sent
     │   └── MessageTooLarge  it is larger than an agent publishes it
     ├── NoSuchDeadLetter     no dead letter has this call id
-    ├── InputNotTaken        an answer to a call's question that is not asked, or was answered otherwise
-    ├── ApprovalNotTaken     a decision about a call that waits no more, or by somebody who may not decide
+    ├── InputNotTaken        an answer to a question that the call does not ask, or that has another answer
+    ├── ApprovalNotTaken     a decision about a call that waits no more, or by a user who may not decide
     ├── CallRefused          a call cannot be made a signature: its `result` says why
     ├── LinkFailed           a call of a chain or a chord has not succeeded; in Celery's results only
-    ├── JobRefused           a job cannot be made as it is wished: its `result` says why
+    ├── JobRefused           a job cannot be made as requested: its `result` says why
     ├── WebhookRefused       a webhook does not come from the fleet
-    │   └── WakeRefused      neither does a wake-up
-    ├── WakeBusy             a wake-up is being acted on
+    │   └── WakeRefused      nor does a wake-up
+    ├── WakeBusy             a wake-up is being processed
     ├── WakeLost             a wake-up has become another delivery's
-    ├── PersonalDataBlocked  what has personal data in it must not go on: it says where, and of which kind
-    ├── AuthRefused          a gateway does not let a request in: it says with which status and problem
+    ├── PersonalDataBlocked  a text with personal data must not go on: says where, and of which kind
+    ├── AuthRefused          a gateway does not let a request in: says with which status and problem
     ├── ToolRateLimited      a tag's tool is at its limit: raised by `TagRegistry.execute` only
-    ├── ToolNotFound         a tag's tool that nobody has registered: the same
+    ├── ToolNotFound         a tag's tool is not registered: the same
     ├── ChildFailed          a process of a local fleet does not start, or does not stay alive
     └── FolderInUse          a local fleet runs in this folder already
 """
@@ -50,7 +50,7 @@ from typing import Literal
 
 
 class FleetError(Exception):
-    """Something is wrong with the fleet or with how it is used."""
+    """The base of all errors of the fleet and of its use."""
 
 
 class SettingsError(FleetError):
@@ -97,7 +97,7 @@ class RegistryAway(FleetUnavailable):
 
 
 class StoreAway(FleetUnavailable):
-    """A store of what is done once does not answer; the message says why."""
+    """A store of idempotency records does not answer; the message says why."""
 
 
 class BrokerAway(FleetUnavailable):
@@ -105,11 +105,11 @@ class BrokerAway(FleetUnavailable):
 
 
 class OperationRefused(FleetError):
-    """What an operator wants cannot be done with these tools; the message says why."""
+    """An operator's request cannot be done with these tools; the message says why."""
 
 
 class NoSuchQueue(OperationRefused):
-    """There is no queue of this name. `nearest`: those whose names are like it, the most alike first."""
+    """There is no queue of this name. `nearest`: similar names, the most similar first."""
 
     def __init__(self, name: str, nearest: list[str]) -> None:
         self.nearest = nearest
@@ -122,7 +122,7 @@ class NoSuchProfile(OperationRefused):
 
 
 class ProfileChanged(OperationRefused):
-    """An agent's profile is another one by now than whoever changes it has seen. `version`: its number, 0 for none, if it is known."""
+    """An agent's profile has changed since the caller read it. `version`: its number, 0 for none, if it is known."""
 
     def __init__(self, name: str, version: int | None) -> None:
         self.version = version
@@ -147,7 +147,7 @@ class PublishUnconfirmed(FleetError):
 
 
 class BegunBefore(PublishUnconfirmed):
-    """The ledger has a record of the call: it was begun, or has ended, and is not published again."""
+    """The ledger has a record of the call: it was started, or has ended, and is not published again."""
 
 
 class ToolNotKnown(FleetError):
@@ -183,7 +183,7 @@ class NoSuchDeadLetter(FleetError):
 
 
 class NotReplayable(FleetError):
-    """Dead news cannot be tried anew: they cannot be read, or are a call whose arguments were not kept; they can be dropped."""
+    """Dead events cannot be tried again: they cannot be read, or are a call whose arguments were not kept; they can be dropped."""
 
 
 class WebhookRefused(FleetError):
@@ -195,7 +195,7 @@ class WakeRefused(WebhookRefused):
 
 
 class WakeBusy(FleetError):
-    """Another delivery of this wake-up is being acted on; answer 409, and `Retry-After` with the seconds."""
+    """Another delivery of this wake-up is being processed; answer 409, and `Retry-After` with the seconds."""
 
     def __init__(self, wake_id: str, seconds: float) -> None:
         self.wake_id = wake_id

@@ -41,7 +41,10 @@ _REFUSALS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 
 
 def check_headers(value: Any) -> dict[str, dict[str, SecretStr]]:
-    """The fields of each module. Raises `ValueError`, in one sentence, for what is no header field or not to be set."""
+    """Return the fields of each module.
+
+    Raises `ValueError`, in one sentence, for an invalid or reserved header field.
+    """
     if not isinstance(value, Mapping):
         raise ValueError(_SHAPE)  # noqa: TRY004 - as pydantic wants it
     return {_module(name): _fields(name, fields) for name, fields in value.items()}
@@ -116,7 +119,7 @@ class ModuleHeaders:
         return hash(tuple(self._fields))
 
     def has(self, name: str) -> bool:
-        """Whether there is a field of this name, in upper or lower case."""
+        """Return whether there is a field of this name, ignoring case."""
         return name.lower() in {field.lower() for field in self._fields}
 
     def plain(self) -> dict[str, str]:
@@ -135,7 +138,7 @@ class ModuleHeaders:
         return self.hide(text.encode(errors="surrogatepass")).decode(errors="surrogatepass") if self._fields else text
 
     def advice(self, status: int) -> str:
-        """What an operator can do about a module that answers so; empty if that has nothing to do with credentials."""
+        """Return what an operator can do about this status of a module; empty if it is not about credentials."""
         if status not in _REFUSALS:
             return ""
         if self:
@@ -144,7 +147,7 @@ class ModuleHeaders:
 
     @cached_property
     def _secrets(self) -> tuple[bytes, ...]:
-        """Each value, and what follows a scheme such as `Bearer`; as they are and as JSON has them, the longest first."""
+        """All values, and what follows a scheme such as `Bearer`; as they are and as in JSON, the longest first."""
         values = {value.get_secret_value() for value in self._fields.values()}
         parts = values | {value.partition(" ")[2] for value in values}
         quoted = {json.dumps(part)[1:-1] for part in parts}
@@ -157,5 +160,5 @@ NO_HEADERS = ModuleHeaders({})
 
 
 def headers_by_module(setting: Mapping[str, Mapping[str, SecretStr]]) -> dict[str, ModuleHeaders]:
-    """What the setting says, by module."""
+    """Return the setting's headers by module."""
     return {module: ModuleHeaders(fields) for module, fields in setting.items() if fields}

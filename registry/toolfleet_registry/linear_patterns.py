@@ -1,4 +1,4 @@
-"""Compiles regular expressions of others with RE2, which takes linear time whatever the text is."""
+"""Compiles untrusted regular expressions with RE2, which takes linear time on any text."""
 
 from types import ModuleType
 from typing import Any
@@ -7,9 +7,10 @@ _MOST_MEMORY = 2**20  # bytes: some thousand characters that are each any letter
 
 
 def compiled(pattern: bytes, *, extra: str, is_latin: bool = False) -> Any:
-    """An RE2 for bytes of UTF-8, or of Latin-1, where each character is a byte.
+    """Compile an RE2 for bytes of UTF-8, or of Latin-1, where each character is a byte.
 
-    Raises `ValueError` with a reason that goes on after whose pattern it is; `extra` of the distribution has RE2.
+    Raises `ValueError` with a reason that continues a sentence about the pattern's owner; `extra` of the distribution
+    has RE2.
     """
     re2 = _re2(extra)
     options = re2.Options()

@@ -33,7 +33,10 @@ class Permission(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What decides who may use a tool. `closed`: why nobody may, whatever their permission; `None`: it is open."""
+    """The facts that decide who may use a tool.
+
+    `closed`: why no caller may, with any permission; `None`: it is open.
+    """
 
     tool_name: str
     module: str
@@ -42,9 +45,10 @@ class Access:
 
 
 def denial(tool: Access, permission: str, modules: Modules) -> str | None:
-    """Why a caller with `permission` who reaches `modules` may not use the tool; `None`: they may.
+    """Return why a caller with `permission` who reaches `modules` may not use the tool; `None` if it may.
 
-    Who does not reach the module learns nothing else of it, and who lacks the permission not that the tool is closed.
+    A caller who does not reach the module learns nothing else of it; one without the permission does not learn that the
+    tool is closed.
     """
     if not reaches(tool.module, modules):
         return module_denial(tool.module)
@@ -64,25 +68,25 @@ def level_of_tool(required_permission: str) -> Permission | None:
 
 
 def level_fault(permission: str) -> str | None:
-    """What is wrong with a word for a level, as a clause; `None`: nothing."""
+    """Return what is wrong with the name of a permission level, as a clause, or `None`."""
     if level_of_tool(permission) is not None:
         return None
     return f"permission must be guest, user, admin or owner, not {permission!r}"
 
 
 def permits(permission: str, required_permission: str) -> bool:
-    """Whether a caller with `permission` may use a tool that asks for `required_permission`. Fails closed."""
+    """Return whether a caller with `permission` may use a tool that asks for `required_permission`. Fails closed."""
     required = level_of_tool(required_permission)
     return required is not None and level_of_caller(permission) >= required
 
 
 def reaches(module: str, allowed_modules: AbstractSet[str] | Literal["*"]) -> bool:
-    """Whether a module is among those that a caller may use at all."""
+    """Return whether a module is among the caller's modules."""
     return allowed_modules == "*" or module in allowed_modules
 
 
 def tool_denial(tool_name: str, permission: str, required_permission: str) -> str:
-    """Why a caller with `permission` may not use a tool that asks for `required_permission`."""
+    """Return why a caller with `permission` may not use a tool that asks for `required_permission`."""
     if fault := broken_because(required_permission):
         return f"Tool {tool_name!r} is closed: {fault}."
     if level_of_tool(required_permission) is None:
@@ -92,13 +96,13 @@ def tool_denial(tool_name: str, permission: str, required_permission: str) -> st
 
 
 def broken_because(required_permission: str) -> str | None:
-    """What is wrong with a tool whose definition cannot be used: it stands where no level does, which closes it everywhere."""
+    """Return what is wrong with a tool whose definition cannot be used: the fault replaces its permission level, which closes it everywhere."""
     fault = required_permission.removeprefix(BROKEN)
     return None if fault == required_permission else fault[:_MOST_SHOWN]
 
 
 def module_denial(module: str) -> str:
-    """Why a caller may not use any tool of a module that is not among its own."""
+    """Return why a caller may not use any tool of a module that is not among its own."""
     return f"Module {module!r} is not among the caller's modules."
 
 

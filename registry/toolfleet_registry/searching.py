@@ -31,7 +31,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclass(frozen=True, slots=True)
 class SearchDocument:
-    """What a tool is found by. `arguments`: what is said of each, by name."""
+    """The searchable text of a tool. `arguments`: the description of each, by name."""
 
     name: str
     tags: Sequence[str]
@@ -67,7 +67,7 @@ class TextIndex(Generic[T]):
     def find(
         self, text: str, *, may: Callable[[T], bool], tags: frozenset[str] = frozenset(), limit: int = 20
     ) -> list[T]:
-        """At most `limit` things that have a word of `text`, or the beginning of one, and all of `tags`; the best first.
+        """Return at most `limit` things that have a word of `text`, or the beginning of one, and all of `tags`; the best first.
 
         Without a word, those with the tags by name. `may` says which may be found.
         """
@@ -99,16 +99,16 @@ class TextIndex(Generic[T]):
 
 
 def _split(text: str) -> str:
-    """With the parts of `camelCase` beside it, and without what no output can carry."""
+    """Add the parts of `camelCase` words, and remove characters that cannot be encoded."""
     parts = _HUMP.sub(r"\1 \2", text)
     return (text if parts == text else f"{text} {parts}").encode("utf-8", "replace").decode()
 
 
 class Searched(Protocol):
-    """What is searched. Raises `FleetUnavailable`."""
+    """A registry to search. Raises `FleetUnavailable`."""
 
     def revision(self) -> str:
-        """Another text after each change."""
+        """Return a text that changes with every change."""
         ...
 
     def list_all(self, include_disabled: bool = False) -> list[ToolRegistration]:  # noqa: FBT001, FBT002 - the seed's
@@ -117,7 +117,7 @@ class Searched(Protocol):
 
 
 class RegistrationSearch:
-    """Finds registrations. Holds them in memory from the first question on; may be used from several threads."""
+    """A search over registrations. Keeps them in memory from the first search on; thread-safe."""
 
     def __init__(self, registry: Searched) -> None:
         self._registry = registry
@@ -125,7 +125,7 @@ class RegistrationSearch:
         self._known: tuple[str, TextIndex[ToolRegistration]] | None = None
 
     def find(self, text: str, tags: Sequence[str], *, include_disabled: bool, limit: int) -> list[ToolRegistration]:
-        """As `ToolRegistry.search`."""
+        """Implements `ToolRegistry.search`."""
         found = self._index().find(
             text, may=lambda one: include_disabled or one.enabled, tags=frozenset(tags), limit=limit
         )

@@ -54,7 +54,7 @@ Names = Annotated[frozenset[str], NoDecode]
 
 
 class ServerSettings(BaseSettings, defer_build=True):
-    """What a worker insists on."""
+    """Settings of a worker's requirements for its Redis server."""
 
     allow_eviction: bool = False
     """Whether workers start at a Redis that deletes keys when its memory is full: it forgets what was executed, and runs it twice."""
@@ -63,7 +63,7 @@ class ServerSettings(BaseSettings, defer_build=True):
 
 
 class RetrySettings(BaseSettings, defer_build=True):
-    """What is repeated beyond what can do no harm."""
+    """Settings of retries beyond calls that are safe to repeat."""
 
     retry_undeclared: bool = False
     """Whether a tool that declares no effect is tried once more after it has answered that it failed. It may have done the thing, and
@@ -81,7 +81,10 @@ class ProbeSettings(BaseSettings, defer_build=True):
 
 
 class LocalSettings(BaseSettings, defer_build=True):
-    """What a worker imports and runs itself. An agent imports nothing: it reads what workers say of their tools."""
+    """Settings of the tools that a worker imports and runs itself.
+
+    An agent imports none: it reads the workers' manifests.
+    """
 
     local_tools: str | None = None
     """`package.module:name` of tools that are functions of our own and run in the workers, as module `local`."""
@@ -198,7 +201,7 @@ class Settings(
 
     @property
     def is_fast(self) -> bool:
-        """Whether calls travel by our own transport: it is wanted, and the broker is a Redis."""
+        """Whether calls travel by our own transport: it is enabled, and the broker is a Redis."""
         return self.fast_transport and self._has_redis_broker
 
     @property

@@ -21,8 +21,8 @@ _MOST_KEYS = 1024  # that are kept; deriving one takes some 20 µs
 class TextSeal:
     """Signs any text for one `purpose`, and reads it back.
 
-    A signed text is `<header>..<signature> <text>`: a compact JWS whose content stands unencoded beside it (RFC 7515,
-    appendix F; RFC 7797), as base64 would make every text larger by a third. What was signed with one of the `old_keys`
+    A signed text is `<header>..<signature> <text>`: a compact JWS with an unencoded detached payload (RFC 7515,
+    appendix F; RFC 7797), as base64 would make every text larger by a third. A text signed with one of the `old_keys`
     is read as well. Raises `SettingsError` when it is made with a key and the libraries for that are not installed.
     """
 
@@ -40,7 +40,7 @@ class TextSeal:
         return made
 
     def sign(self, content: str) -> str:
-        """Any text, with the signature before it if there is a key."""
+        """Return the text, with the signature before it if there is a key."""
         return content if self._signature is None else f"{self._signature.of(content)} {content}"
 
     def read(self, message: str) -> str:
@@ -66,7 +66,7 @@ class _Signature:
         return self._jws.encode(content.encode(), self._keys[0], _ALGORITHM, {"typ": None}, is_payload_detached=True)
 
     def verified(self, message: str) -> str:
-        """The content of a signed message; what is no signature is never parsed. Raises `MessageRefused`."""
+        """Return the content of a signed message; an unverified content is never parsed. Raises `MessageRefused`."""
         signature, separator, content = message.partition(" ")
         if not separator or not signature.startswith(_SIGNED) or len(signature) > _LONGEST_SIGNATURE:
             raise MessageRefused("The message is not signed: its sender needs the fleet's TOOLFLEET_SIGNING_KEY.")

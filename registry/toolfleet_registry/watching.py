@@ -33,7 +33,7 @@ _WATCHED = script("watching/watched")
 
 @dataclass(frozen=True, slots=True)
 class ReadChanges:
-    """What came, by module, up to the id `until`. `are_lost`: others before these are gone."""
+    """The changes read, by module, up to the id `until`. `are_lost`: others before these are gone."""
 
     changes: tuple[tuple[str, ServerChange], ...]
     until: str
@@ -41,7 +41,7 @@ class ReadChanges:
 
 
 class ServerChanges:
-    """Those of one fleet. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
+    """The changes of MCP servers, of one fleet. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
 
     def __init__(self, redis: Redis, keys: GatewayKeys) -> None:
         self._redis = redis
@@ -80,7 +80,7 @@ class ServerChanges:
 
 
 def _change_of(fields: Fields) -> tuple[str, ServerChange] | None:
-    """What an entry says; `None` for what this release does not know."""
+    """Parse an entry; `None` for one that this release does not know."""
     said = {_text(name): _text(value) for name, value in fields.items()}
     module, kind, uri = said.get("module", ""), said.get("kind"), said.get("uri", "")
     if not module or kind not in _KINDS or len(uri) > LONGEST_URI or (kind == "resource") != bool(uri):
@@ -89,7 +89,7 @@ def _change_of(fields: Fields) -> tuple[str, ServerChange] | None:
 
 
 def is_before(one: str, other: str) -> bool:
-    """Whether the change of one id came before that of another."""
+    """Return whether the change of one id came before that of another."""
     return _place(one) < _place(other)
 
 
@@ -103,9 +103,9 @@ def _text(value: bytes | str) -> str:
 
 
 class WatchedResources:
-    """Those of one fleet. Raises `FleetUnavailable` when Redis does not answer within 5 s.
+    """The resources that clients watch, of one fleet. Raises `FleetUnavailable` when Redis does not answer within 5 s.
 
-    Whoever does not want one any more says so by silence: others may watch the same.
+    A client that no longer wants one just stops renewing: others may watch the same.
     """
 
     def __init__(self, redis: Redis, keys: GatewayKeys) -> None:
@@ -123,7 +123,7 @@ class WatchedResources:
             await self._redis.execute_command(*command)
 
     async def of(self, module: str) -> frozenset[str]:
-        """What is watched of a module now."""
+        """Return the resources of a module that are watched now."""
         command = _WATCHED.command(watched=self._keys.mcp_watched(module))
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             answer = self._redis.execute_command(*command, **{NEVER_DECODE: True})

@@ -1,7 +1,7 @@
-"""Exports what a module is written with: `from toolfleet.sdk import Module, Context, ToolError, ModuleBusy`, and `tool`.
+"""Exports the names that a module is written with: `from toolfleet.sdk import Module, Context, ToolError, ModuleBusy`, and `tool`.
 
-`RedisReplies` needs `toolfleet-sdk[redis]`, `HttpClientPort` and `ModuleResult` need `toolfleet-sdk[client]`; they are imported when
-somebody asks for them.
+`RedisReplies` needs `toolfleet-sdk[redis]`, `HttpClientPort` and `ModuleResult` need `toolfleet-sdk[client]`; they are
+imported on first use.
 """
 
 from typing import TYPE_CHECKING

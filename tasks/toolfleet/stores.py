@@ -1,6 +1,6 @@
-"""Opens registries by themselves: what operators decide about tools, in memory, in Redis, or in an SQL database.
+"""Opens registries on their own: operators' decisions about tools, in memory, in Redis, or in an SQL database.
 
-`SQLToolRegistry` needs `toolfleet[sql]`, and is imported when somebody asks for it.
+`SQLToolRegistry` needs `toolfleet[sql]`, and is imported on first use.
 """
 
 from typing import TYPE_CHECKING

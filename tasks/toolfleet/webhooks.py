@@ -1,8 +1,9 @@
-"""Receives the fleet's webhooks: for an agent's core that it wakes, and for followers of the registry. Needs `toolfleet[webhooks]`.
+"""Receives the fleet's webhooks: for an agent's core that it wakes, and for followers of the registry.
 
-Who sent it, and was it acted on before?
+Needs `toolfleet[webhooks]`.
 
-`SQLSeen` needs `toolfleet[sql]` as well, and is imported when somebody asks for it.
+It verifies the sender, and whether the webhook was processed before. `SQLSeen` needs `toolfleet[sql]` as well, and is
+imported on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -53,13 +53,14 @@ _BUSY_SECONDS = 1.0  # until a repeat makes sense: a queue or a limit moves with
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a call is not published.
+    """The reason why a call is not published.
 
     `joined` and `conflict`: its idempotency key stands for the call `call_id`, which does the same or something else.
-    `open`: its module's breaker is, for `seconds`, and `why`. `backlog`: `count` calls wait for the module, `bytes`: calls of `count` bytes do;
-    `caller_limit`: its caller may have `count` calls under way, `stored`: has results of `count` bytes that it has not fetched; `crowd`:
-    `count` calls wait in its agent; `draining`: an operator has its queue take no new calls. `limited`: it has reached a limit, as `result` says. `unserved`: nobody has consumed its queue for
-    `seconds`.
+    `open`: its module's breaker is open, for `seconds`, and `why`. `backlog`: `count` calls wait for the module,
+    `bytes`: calls of `count` bytes do; `caller_limit`: its caller may have `count` calls under way, `stored`: has
+    results of `count` bytes that it has not fetched; `crowd`: `count` calls wait in its agent; `draining`: an operator
+    has its queue take no new calls. `limited`: it has reached a limit, as `result` says. `unserved`: no worker has
+    consumed its queue for `seconds`.
     """
 
     kind: Literal[
@@ -98,15 +99,15 @@ class AdmissionControl:
         self._caller_keys: dict[tuple[str, str | None], tuple[str, str, float]] = {}
 
     def backlog_limit(self, call: PublishedCall) -> int:
-        """How many calls may wait for the call's module before it is turned away."""
+        """Return how many calls may wait for the call's module before it is refused."""
         return self._settings.module_backlogs.get(_module(call), self._settings.backlog_limit)
 
     def build_command(
         self, call: PublishedCall, queue: str, *, message: str = "", limit: int = 0, needs_worker: bool = False
     ) -> tuple[Part, ...]:
-        """The number of keys, keys and arguments of the call's `script_for`; with a `message` it is published as well.
+        """Return the number of keys, keys and arguments of the call's `script_for`; with a `message` it is published as well.
 
-        `limit` is `backlog_limit`, where the queue lies in the same Redis. `needs_worker`: somebody must consume the queue.
+        `limit` is `backlog_limit`, if the queue is in the same Redis. `needs_worker`: a worker must consume the queue.
         """
         now, terms = fleet_clock.now(), call.terms
         caller_limit, stored, keep_ms = self._caller_keys_of(call, now)
@@ -139,7 +140,10 @@ class AdmissionControl:
         )
 
     def parse_reply(self, call: PublishedCall, reply: Any) -> Refusal | None:
-        """What the script says of the call, unless it was let in. Raises `NotPublished`, or `BegunBefore`."""
+        """Return the script's refusal of the call, or `None` if it was admitted.
+
+        Raises `NotPublished`, or `BegunBefore`.
+        """
         if isinstance(reply, list) and reply[0] == b"served":
             self._served[_module(call)] = fleet_clock.now() + _SERVED_SECONDS
             reply = reply[1]
@@ -173,11 +177,10 @@ class AdmissionControl:
         needs_worker: bool = False,
         again: bool = False,
     ) -> Refusal | None:
-        """Let the call in, to be published by somebody else, or say why not. Asks until Redis has answered.
+        """Admit the call, to be published elsewhere, or return the refusal. Asks until Redis has answered.
 
-        `again`: it may have been let in before.
-
-        Raises what `parse_reply` does, `ResponseError` where Redis refuses it, and `RedisConnectionClosed`.
+        `again`: it may have been admitted before. Raises the errors of `parse_reply`, `ResponseError` if Redis refuses
+        it, and `RedisConnectionClosed`.
         """
         build_command = self.build_command(call, queue, limit=limit, needs_worker=needs_worker)
         return self.parse_reply(call, await _run(connection, script_for(call, again=again), build_command))
@@ -242,14 +245,14 @@ class AdmissionControl:
 
 
 def script_for(call: PublishedCall, *, again: bool = False) -> Script:
-    """What lets the call in: calls without limits shall not pay for those of others, nor new ones for those sent `again`."""
+    """Return the script that admits the call: calls without limits must not pay for those with, nor new ones for those sent `again`."""
     if again:
         return admission.ADMIT_AGAIN if call.terms is None else admission.ADMIT_LIMITED_AGAIN
     return admission.ADMIT if call.terms is None else admission.ADMIT_LIMITED
 
 
 def refusal_in(reply: Any) -> Refusal | None:
-    """What `ADMIT` and `PUBLISH_BELOW` have against a call."""
+    """Parse the refusal of `ADMIT` and `PUBLISH_BELOW`."""
     if not isinstance(reply, list):
         return None
     kind, value = reply[0].decode(), reply[1]
@@ -275,14 +278,14 @@ def refused(tool_name: str, refusal: Refusal) -> ToolResult:
 
 
 def digest_of(call: PublishedCall) -> str:
-    """The same for calls that would do the same: SHA-256 of tool, arguments in whatever order, and the version if one is named."""
+    """Return a digest that is equal for calls with the same effect: SHA-256 of tool, arguments in any order, and the version if one is named."""
     asked = [call.tool_name, call.arguments, *([] if call.tool_version is None else [call.tool_version])]
     text = json.dumps(asked, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _digest_asked(call: PublishedCall) -> str:
-    """The same of what its agent has asked for: whoever approved the call may have edited it, and a repeat joins it all the same."""
+    """Return the digest of the agent's own request: an approver may have edited the call, and a repeat joins it all the same."""
     edited = None if call.approval is None else call.approval.asked
     return edited or digest_of(call)
 
@@ -307,7 +310,7 @@ async def _run(connection: PipelinedConnection, script: Script, rest: tuple[Part
 
 
 async def _sent(connection: PipelinedConnection, *command: Part) -> Any:
-    """The answer, whichever connection brings it; a refusal at once, for whoever waits will not wait for long."""
+    """Send a command and return the answer, over any connection; a refusal is returned at once, for the caller does not wait long."""
     while True:
         try:
             return await connection.send(*command)

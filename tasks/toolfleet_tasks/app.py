@@ -55,17 +55,17 @@ class FleetApp(Celery):  # type: ignore[misc] # Celery ships no types
 
     @cached_property
     def seal(self) -> Seal:
-        """What signs the calls that are published, and opens those that come."""
+        """The seal that signs published calls, and opens received ones."""
         return seal_of(self.settings)
 
     @cached_property
     def publisher(self) -> KombuPublisher:
-        """For whoever publishes through kombu. Closing it closes the app."""
+        """The publisher through kombu. Closing it closes the app."""
         return KombuPublisher(self, seal=self.seal, signing=self.settings)
 
     @cached_property
     def Worker(self) -> type[Any]:  # noqa: N802 - Celery's name
-        """What `celery worker` starts."""
+        """The class that `celery worker` starts."""
         worker: type[Any] = self.subclass_with_self("toolfleet_tasks.control.celery_worker:FleetWorker")
         return worker
 
@@ -108,10 +108,11 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
 
 
 def __getattr__(name: str) -> FleetApp:
-    """`app` and `flower` for Celery's command line, made when it asks: importing this module reads no settings.
+    """Make `app` and `flower` for Celery's command line on first use: importing this module reads no settings.
 
-    For beat and Flower: it can read no results, which Flower would show to whoever asks for them. Flower is a program of others: it
-    has what its environment says, which no other process of its user can read, and reads no file, in which keys may be.
+    For beat and Flower: it can read no results, which Flower would show to everybody who asks for them. Flower is a
+    third-party program: it has the values of its environment, which no other process of its user can read, and reads no
+    file, in which keys may be.
     """
     if name in {"app", "flower"}:
         settings = load_settings() if name == "app" else load_environment()
@@ -155,7 +156,7 @@ def _address(scheme: str, host: str, port: int, username: str | None, password: 
 
 
 def _shared(url: str | None, settings: Settings) -> dict[str, Any]:
-    """What broker and backend are told alike about the Redis at `url`."""
+    """Return the options of the Redis at `url` that broker and backend share."""
     options: dict[str, Any] = {}
     if settings.key_prefix:
         options["global_keyprefix"] = settings.key_prefix

@@ -23,7 +23,7 @@ def make_queue(name: str) -> Queue:
 
 
 class KombuConnections:
-    """Keeps the connections that nobody uses now. One that failed is thrown away: who knows what it still answers."""
+    """A pool of idle connections. One that failed is discarded: it might still return an old answer."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
@@ -48,7 +48,10 @@ class KombuConnections:
             self.close()
 
     def close(self) -> None:
-        """Drop what is idle now, and what is given back later. Says no goodbye: a frozen broker would not answer it."""
+        """Drop idle connections now, and later ones when they are given back.
+
+        Sends no goodbye: a frozen broker would not answer it.
+        """
         self._is_closed = True
         while self._idle:
             with contextlib.suppress(IndexError):  # another thread closes, too
@@ -67,7 +70,7 @@ class KombuConnections:
             maybe_declare(self._queue(queue), connection.default_channel)
 
     def _queue(self, name: str) -> Queue:
-        """The queue of a module, which may have come after the app was made: whoever publishes there has judged its call."""
+        """Return the queue of a module, which may have come after the app was made: the publisher has judged its call."""
         queues = self._app.amqp.queues
         if name not in queues:
             queues.add(make_queue(name))
@@ -83,9 +86,9 @@ def confirming(app: Celery) -> Connection:
 
 
 def _is_alive(connection: Connection) -> bool:
-    """Whether a connection to RabbitMQ still stands: the news that it was ended lies in the socket, unread.
+    """Return whether a connection to RabbitMQ is still alive: the notice of its end is in the socket, unread.
 
-    Other transports find out, and connect anew, when they send.
+    Other transports find out, and reconnect, when they send.
     """
     if not connection.connected or connection.transport.driver_type != "amqp":
         return True

@@ -41,9 +41,9 @@ _STEP_SECONDS = 1.0  # within which others may take a step of Redis's clock for 
 
 
 class Timekeeper:
-    """Reads the clock of one Redis. `worker` is the name of one that runs calls, '' for everybody else.
+    """Reads the clock of one Redis. `worker` is the name of one that runs calls, '' for other processes.
 
-    What it hears is for the process's clock, or for `clock`.
+    Its readings are for the process's clock, or for `clock`.
     """
 
     def __init__(self, settings: Settings, *, worker: str = "", clock: SlewedClock | None = None) -> None:
@@ -91,11 +91,17 @@ class Timekeeper:
             log.warning("clock_not_read", error=str(exc))
 
     async def _has_workers(self, redis: Redis) -> bool:
-        """Whether one may live that looks at the clock. Connections say so: what expires goes by the clock that is in doubt."""
+        """Return whether a worker may live that reads the clock.
+
+        Connections tell: an expiry depends on the clock that is in doubt.
+        """
         return not self._holders or bool(await redis.pubsub_channels(self._holders))
 
     def read_over(self, connection: PipelinedConnection) -> None:
-        """Ask for the time beside the other commands of this tick, if that is due. Nobody waits for the answer."""
+        """Ask for the time together with the other commands of this tick, if that is due.
+
+        The answer is not waited for.
+        """
         asked_at = self.clock.monotonic()
         if asked_at < self._next_read_at or not connection.is_connected:
             return
@@ -110,7 +116,7 @@ class Timekeeper:
         connection.send(*read).add_done_callback(heard)
 
     def _take(self, answer: Sequence[Any], asked_at: float) -> Parameters | None:
-        """Let the fleet clock hear it. Returns what is to be written where Redis's clock was set."""
+        """Set the fleet clock by the reading. Returns what to write if Redis's clock was set."""
         server, fleet, reached = (int(each) for each in answer[:3])
         heard_at = self.clock.monotonic()
         reading = Reading(server / 1e6, fleet / 1e6, asked_at, heard_at)
@@ -157,13 +163,13 @@ class Timekeeper:
             self._warn("own_clock_off", seconds=round(lead, 1), hint="calls are not harmed; set this machine's clock")
 
     def _compare(self, reading: Reading) -> None:
-        """Two fleets in one process go by one clock: that of whose Redis it heard first."""
+        """Warn if two fleets in one process have different clocks: they share that of the first one's Redis."""
         seconds = round(reading.fleet - self.clock.at(reading.at), 1)
         if abs(seconds) > STEP_SECONDS + reading.doubt:
             self._warn("redis_clocks_differ", seconds=seconds, hint="this process goes by another fleet's Redis")
 
     def _warn(self, event: str, **fields: object) -> None:
-        """Once in a while: it goes on for as long as nobody sets a clock."""
+        """Warn once in a while: the condition lasts until an operator sets a clock."""
         moment, silent_until = self.clock.monotonic(), _SILENCES.setdefault(self.clock, {})
         if moment >= silent_until.get(event, 0):
             silent_until[event] = moment + _SILENCE_SECONDS
@@ -171,7 +177,7 @@ class Timekeeper:
 
 
 def _leads(notes: Sequence[bytes], *, but: str) -> list[float]:
-    """By worker the latest word, as notes come in the order in which they were written."""
+    """Return the latest lead of each worker, as notes come in the order in which they were written."""
     split = (note.decode(errors="replace").rpartition(" ") for note in notes)
     latest = {worker: float(seconds) for worker, _, seconds in split if worker != but}
     return list(latest.values())
@@ -209,6 +215,6 @@ class ClockWatch:
 
 
 def is_too_far(lead: float, others: Sequence[float], *, limit: float) -> bool:
-    """Whether a machine that is ahead of the fleet's time by `lead` seconds is wrong: if most others are as far off, Redis is."""
+    """Return whether a machine that is ahead of the fleet's time by `lead` seconds is wrong: if most others are as far off, Redis is."""
     alike = sum(abs(other - lead) <= limit / 2 for other in others)
     return abs(lead) > limit and 2 * alike <= len(others)

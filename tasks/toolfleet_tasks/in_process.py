@@ -45,14 +45,17 @@ class _Used:
 
 
 class MemoryLimits:
-    """How often each limit was used, of this process's calls. Times are handed in, in ms since the epoch."""
+    """The use of each limit, by this process's calls. Times are passed in, in ms since the epoch."""
 
     def __init__(self) -> None:
         self._used: dict[str, _Used] = {}
         self._many = _MANY_COUNTS
 
     def judge(self, limits: Sequence[Limit], now_ms: int) -> tuple[int, int, int, int] | None:
-        """What is against another call now, as `limits.refused_by` reads it; `None`: nothing. Takes nothing."""
+        """Return which limit refuses another call now, as `limits.refused_by` reads it; `None` if none does.
+
+        Takes nothing.
+        """
         rests = [(*self._rest(limit, now_ms), number) for number, limit in enumerate(limits, 1)]
         rest_ms, is_daily, number = max(rests, default=(0, 0, 0))
         return (number, is_daily, rest_ms, now_ms) if rest_ms > 0 else None
@@ -84,7 +87,7 @@ class MemoryLimits:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a function is bound to."""
+    """The values that a function is bound to."""
 
     arguments: Mapping[str, Any]
     user_id: str | None
@@ -139,7 +142,10 @@ class OwnProcess:
     async def _judged(
         self, local: LocalFunction, asked: _Asked, caller: Caller, around: Circumstances, *, seconds: float
     ) -> tuple[ToolResult | None, Mapping[str, Any]]:
-        """What is against the call, in the order of a fleet, and the function's own arguments. Counts nothing."""
+        """Return the refusal of the call, judged in the order of a fleet, and the function's own arguments.
+
+        Counts nothing.
+        """
         tool, lines = local.definition, self.settings.module.get(LOCAL)
         tool = tool if lines is None else lines.on(tool, effect_of(tool))
         access = Access(tool.name, LOCAL, tool.required_permission)
@@ -164,7 +170,7 @@ class OwnProcess:
         return limits_of(local.definition.name, user_id, terms, self.settings)
 
     def _runs_here(self) -> FunctionRuns:
-        """Those of the running loop: a program may have several, one after the other."""
+        """Return the runs of the running loop: a program may have several, one after the other."""
         loop = asyncio.get_running_loop()
         if loop not in self._runs:
             self._runs[loop] = FunctionRuns(threads=self.settings.local_threads, leaves_threads=True)
@@ -212,7 +218,7 @@ async def _ran(
     seconds: float,
     max_bytes: int,
 ) -> ToolResult:
-    """What comes of the function within `seconds`."""
+    """Run the function within `seconds` and return its result."""
     name, began_at = local.definition.name, machine_clock.monotonic()
     context._ends_at = began_at + seconds  # noqa: SLF001 - made for this run
     try:
@@ -229,7 +235,7 @@ async def _ran(
 
 
 async def _judged(name: str, returned: Any, *, max_bytes: int) -> ToolResult:
-    """The function's result. The text of its own error is for nobody's eyes."""
+    """Return the function's result. The text of its own error is shown to no caller."""
     if isinstance(returned, Failure):
         log.error("local_tool_failed", kind=returned.kind, stack=returned.stack)
         return _failed(name, returned.error)
@@ -248,5 +254,5 @@ async def _judged(name: str, returned: Any, *, max_bytes: int) -> ToolResult:
 
 
 def _failed(name: str, text: str) -> ToolResult:
-    """It may have done part of its work."""
+    """Return a failure: the function may have done part of its work."""
     return ToolResult.failed(name, "module_error", text, effect_state="unknown")

@@ -56,7 +56,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """What a call is a part of, by its caller's names."""
+    """The run and the thread that a call is part of, by its caller's names."""
 
     run_id: str | None = None
     thread_id: str | None = None
@@ -72,7 +72,7 @@ class Within:
         return cls(_bounded(conversation.run_id), _bounded(conversation.conversation_id))
 
     def id_of(self, total: CallTotal) -> str | None:
-        """Of the run or the thread that the total is for; `None` where it has no name."""
+        """Return the id of the run or the thread that the total is for; `None` without a name."""
         return self.run_id if total.kind == "run" else self.thread_id
 
 
@@ -81,7 +81,7 @@ NOWHERE = Within()
 
 
 def terms_for(tool: ToolDefinition, stricter: Terms | None, settings: Settings) -> Terms | None:
-    """What a call of `tool` travels with: the limits that hold for it with these settings; `None` if none does."""
+    """Return the limits that a call of `tool` carries with these settings; `None` if there are none."""
     terms = strictest(terms_of(tool), stricter)
     if terms is None:
         return None
@@ -94,7 +94,7 @@ def terms_for(tool: ToolDefinition, stricter: Terms | None, settings: Settings) 
 def limits_of(
     tool_name: str, user_id: str | None, terms: Terms | None, settings: Settings, within: Within = NOWHERE
 ) -> tuple[Limit, ...]:
-    """The limits in which a user's call of a tool counts. All users without an id are one.
+    """Return the limits towards which a user's call of a tool counts. All users without an id are one.
 
     A total whose run or thread has no name is not among them: `unnamed` refuses such a call.
     """
@@ -155,7 +155,7 @@ def limits_among(
     beside: Callable[[ToolDefinition], Terms | None] | None = None,
     within: Within = NOWHERE,
 ) -> tuple[Limit, ...]:
-    """The limits of these tools, with the terms that are `beside` each one's own, and all budgets of the settings."""
+    """Return the limits of these tools, with the terms that `beside` adds to each one's own, and all budgets of the settings."""
     found = list[Limit]()
     for tool in tools:
         if (terms := strictest(terms_of(tool), beside and beside(tool))) is not None:
@@ -167,7 +167,7 @@ def limits_among(
 
 
 def remaining(limits: Sequence[Limit], answer: Sequence[int]) -> Remaining:
-    """What `lua.limits.LOOK` says of the limits."""
+    """Parse the answer of `lua.limits.LOOK` about the limits."""
     now_ms, *rest = answer
     used = zip(limits, rest[::2], rest[1::2], strict=True)
     uses, totals = dict[tuple[bool, str], LimitUse](), dict[str, LimitUse]()

@@ -20,43 +20,49 @@ class Runner(Protocol):
         ...
 
     async def terms(self, call: PublishedCall) -> Terms | None:
-        """Under which terms the call's tool may be called, as the worker itself knows it; `None` if it is not limited.
+        """Return the terms of the call's tool, as the worker itself knows them; `None` if it is not limited.
 
-        Returns soon. Raises `ToolNotKnown` for a tool of which the worker knows nothing yet, so that the call must wait, and
-        `CancelledError`.
+        Returns soon. Raises `ToolNotKnown` for a tool of which the worker knows nothing yet, so that the call must
+        wait, and `CancelledError`.
         """
         ...
 
     def retry_terms(self, call: PublishedCall) -> RetryTerms | None:
-        """How often the call may be tried again: the stricter of what its message and its agent's profile here say. `None`: as any call."""
+        """Return the call's retry terms: the stricter of those of its message and of its agent's profile here.
+
+        `None`: the default.
+        """
         ...
 
     def retries_undeclared(self, tool_name: str) -> bool:
-        """Whether the tool's module says of itself that its undeclared tools are repeated once they have failed."""
+        """Return whether the tool's module declares that its undeclared tools are repeated after a failure."""
         ...
 
     def replica_for(self, call: PublishedCall) -> str:
-        """Which process of its module the call would go to, as its lease is to note it; "" for a module with one address."""
+        """Return which process of its module the call would go to, as its lease is to note it; "" for a module with one address."""
         ...
 
     async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt | None:
-        """What `call`, begun before, came to, as its module remembers it; `None` if it does not say so in time.
+        """Return the outcome of `call`, started before, from its module's memory; `None` if it does not say so in time.
 
-        Nothing is executed, and without a live `lease` nothing is asked. Takes `seconds` at most; raises `CancelledError` only.
+        Nothing is executed, and without a live `lease` nothing is asked. Takes `seconds` at most; raises
+        `CancelledError` only.
         """
         ...
 
     async def status(
         self, call: PublishedCall, handle: str, *, seconds: float, lease: Lease, cancel: bool = False
     ) -> Standing:
-        """Where `call` is that its module has accepted under `handle`. `cancel`: the module is told that nobody wants it any more.
+        """Return the state of a `call` that its module has accepted under `handle`.
+
+        `cancel`: the module is told that it is cancelled.
 
         Without a live `lease` nothing is asked. Takes `seconds` at most; raises `CancelledError` only.
         """
         ...
 
     async def probe(self, module: str, *, seconds: float) -> Health:
-        """Whether the module is there, over a connection of its own and without a call; within `seconds`.
+        """Check whether the module is there, over a connection of its own and without a call; within `seconds`.
 
         Raises `CancelledError` only.
         """
@@ -67,11 +73,11 @@ class JobPoller(Protocol):
     """Keeps jobs going. Raises `CancelledError` only; each method returns within about `seconds`."""
 
     async def resume(self, *, seconds: float) -> None:
-        """Do what is due of all jobs, or a part of it, and deliver news of their ends."""
+        """Do due work of all jobs, or a part of it, and deliver their end events."""
         ...
 
     async def evaluate(self, job_id: str, *, seconds: float) -> None:
-        """Look at a job whose call has ended: do what follows."""
+        """Process a job whose call has ended."""
         ...
 
 

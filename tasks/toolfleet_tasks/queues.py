@@ -18,7 +18,7 @@ SOFT_LIMIT_MARGIN = 1  # seconds: the module's request ends first, then the task
 
 
 def queue_of(module: str) -> str:
-    """Each module waits in a queue of its own, so that one that is stuck holds up no other."""
+    """Return the queue of a module: each has its own, so that one that is stuck does not block others."""
     return f"tools.{module}"
 
 
@@ -28,7 +28,7 @@ def queue_for(call: PublishedCall) -> str:
 
 
 def limit_of(tool: ToolDefinition, settings: Settings) -> float:
-    """For how many seconds a module may run a call of the tool.
+    """Return for how many seconds a module may run a call of the tool.
 
     Its own limit comes first, then the setting for its module, then its lane's; never over the maximum.
     """
@@ -48,5 +48,5 @@ def queues_of(lane: Lane, settings: Settings) -> list[str]:
 
 
 def lane_of(module: str, settings: Settings) -> Literal["fast", "slow"]:
-    """The lane whose workers run this module's calls."""
+    """Return the lane whose workers run this module's calls."""
     return "slow" if module in settings.slow_modules else "fast"

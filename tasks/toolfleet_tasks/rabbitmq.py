@@ -1,8 +1,8 @@
-"""Connects to RabbitMQ without waiting for what may not come: a worker's loop would stand still as long.
+"""Connects to RabbitMQ without blocking reads, during which a worker's loop would stand still.
 
-py-amqp asks its socket again and again for a frame that has begun to come, though the socket does not wait, or has waited
-for as long as it may. It waits for an answer to each change of the prefetch count, and after a reconnect Celery changes
-it with each call that ends.
+py-amqp reads its socket repeatedly for a frame that has begun to arrive, although the socket does not block, or has
+blocked for its time-out. It waits for an answer to each change of the prefetch count, and after a reconnect Celery
+changes it with each call that ends.
 """
 
 import functools
@@ -33,7 +33,10 @@ class _Tls(SSLTransport):  # type: ignore[misc] # as above
 
 class _Channel(pyamqp.Channel):
     def basic_qos(self, prefetch_size: int, prefetch_count: int, a_global: bool, argsig: str = "lBb") -> None:  # noqa: FBT001 - py-amqp's order
-        """Set how many messages may be unacknowledged. It holds for what is sent after it; its answer is read when it comes."""
+        """Set how many messages may be unacknowledged.
+
+        It holds for messages sent after it; its answer is read when it comes.
+        """
         self.send_method(spec.Basic.Qos, argsig, (prefetch_size, prefetch_count, a_global))
 
 

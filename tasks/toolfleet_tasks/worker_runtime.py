@@ -1,7 +1,8 @@
 """Holds what a worker process has once: its connections to each Redis, its slots, and the parts that live as long as they do.
 
-The pool starts the runtime with its loop and stops it when all calls have ended. Celery and kombu make the transport, the
-backend and the events, and hand nothing on to them: these find the process's runtime here, or none outside of a worker.
+The pool starts the runtime with its loop and stops it when all calls have ended. Celery and kombu make the transport,
+the backend and the events, and pass no arguments on to them: these find the process's runtime here, or none outside of
+a worker.
 """
 
 import asyncio
@@ -85,18 +86,18 @@ class WorkerRuntime:
         return made
 
     def made(self, make: Callable[..., T]) -> T | None:
-        """What `make` has made for this worker, if it has. May be called from any thread."""
+        """Return the object that `make` has made for this worker, if it has. Thread-safe."""
         found: T | None = self._parts.get(make)
         return found
 
     def later(self, work: Awaitable[object]) -> None:
-        """Do something for which nobody can wait here; the connections stay open for it, within the same time."""
+        """Do something in the background; the connections stay open for it, within the same time."""
         task = asyncio.ensure_future(work, loop=self.loop)
         self._later.add(task)
         task.add_done_callback(self._later.discard)
 
     async def aclose(self) -> None:
-        """Let what was begun end, within a bounded time, and close every connection."""
+        """Let started work end, within a bounded time, and close every connection."""
         await asyncio.gather(*(_settled(settle) for settle in self.settle))
         for connection in self._connections.values():
             await connection.aclose()
@@ -127,7 +128,7 @@ dropped: list[Callable[[Any], None]] = []
 
 
 def current() -> WorkerRuntime | None:
-    """The connections of this process, if it is a worker whose pool is running."""
+    """Return the runtime of this process, if it is a worker whose pool is running."""
     runtime: WorkerRuntime | None = this_process().worker
     return runtime
 
@@ -139,9 +140,9 @@ def start(
     master: str | None = None,
     bounds: Mapping[str, int] | None = None,
 ) -> WorkerRuntime:
-    """Called by the pool, with its loop, before anything is consumed.
+    """Start the runtime. Called by the pool, with its loop, before anything is consumed.
 
-    `broker` is the URL of the Redis that carries the queues. From here and not from Celery's settings, which
+    `broker` is the URL of the Redis that carries the queues. It is passed here and not through Celery's settings, which
     `inspect` shows to everybody, with the password.
     """
     runtime = this_process().worker = WorkerRuntime(loop, broker, master, bounds)
@@ -149,7 +150,7 @@ def start(
 
 
 async def stop() -> None:
-    """Called by the pool when its calls have ended, on its loop."""
+    """Stop the runtime. Called by the pool when its calls have ended, on its loop."""
     process = this_process()
     runtime, process.worker = current(), None
     if runtime is not None:

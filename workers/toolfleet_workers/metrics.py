@@ -32,11 +32,14 @@ class AnsweredMetrics(bootsteps.StartStopStep):  # type: ignore[misc] # Celery s
     requires = ("celery.worker.components:Pool",)
 
     def include_if(self, parent: Any) -> bool:
-        """Only where a port is set: a worker without one counts nothing, and loads nothing for it."""
+        """Return whether a port is set: a worker without one counts nothing, and loads nothing for it."""
         return _settings_of(parent).metrics_port is not None
 
     def start(self, parent: Any) -> None:
-        """Called by Celery when the pool has started, on the pool's thread. Ends the process where the library is missing."""
+        """Start the endpoint.
+
+        Called by Celery when the pool has started, on the pool's thread. Ends the process if the library is missing.
+        """
         settings = _settings_of(parent)
         recorder = process_recorder.start(most_names=settings.metrics_tools)
         recorder.gauges.append(WorkerGauges(parent, settings))
@@ -54,7 +57,7 @@ class AnsweredMetrics(bootsteps.StartStopStep):  # type: ignore[misc] # Celery s
 
 
 class WorkerGauges:
-    """How one worker is now. `worker` is Celery's. Called from any thread."""
+    """The gauges of one worker. `worker` is Celery's. Called from any thread."""
 
     def __init__(self, worker: Any, settings: Settings) -> None:
         self._worker, self._process = worker, this_process()

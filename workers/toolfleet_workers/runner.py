@@ -41,7 +41,7 @@ def unsuccessful(call: PublishedCall, outcome: Outcome, code: ErrorCode, error: 
 
 
 def too_late(call: PublishedCall) -> Attempt:
-    """One that was not begun: its deadline has passed, or its lease is over, so that others may have the call."""
+    """Return an attempt that was not started: its deadline has passed, or its lease is over, so that other workers may have the call."""
     if call.deadline_at <= fleet_clock.now():
         text = "Tool call expired: its deadline passed before the request was sent."
         return unsuccessful(call, Outcome.NOT_SENT, "expired", text)
@@ -50,23 +50,26 @@ def too_late(call: PublishedCall) -> Attempt:
 
 
 def no_time_left(call: PublishedCall) -> Attempt:
-    """One that was not begun: its limit is used up, by what was done before it, or its deadline has passed. It says nothing of its module."""
+    """Return an attempt that was not started: its limit was used up before it, or its deadline has passed.
+
+    It says nothing of its module.
+    """
     text = "Tool call expired: its time was over before it could be begun."
     return unsuccessful(call, Outcome.NOT_SENT, "expired", text)
 
 
 def error_text(exc: Exception) -> str:
-    """What a log may say of an error: its kind, and the words of an operating system's, which speak of addresses only.
+    """Return the text of an error for a log: its type, and the message of an operating system's, which contains addresses only.
 
-    Others may quote what a module has sent.
+    Other messages may quote a module's data.
     """
     return f"{type(exc).__name__}: {exc}" if isinstance(exc, OSError) else type(exc).__name__
 
 
 class Middleware(Protocol):
-    """One concern around every call: gets the call and what comes next, and returns how it ended.
+    """One concern around every call: gets the call and the next step, and returns the attempt.
 
-    It may have a method `skips`, which says that it has nothing to do for a call, by what is known as that comes to it.
+    It may have a method `skips`, which says that it has nothing to do for a call, by what is known at that point.
     """
 
     def __call__(self, call: PublishedCall, proceed: Proceed) -> Awaitable[Attempt]:
@@ -85,11 +88,11 @@ class Executor(Protocol):
         ...
 
     async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt | None:
-        """What a call that was begun before came to, if that can be found out within `seconds`, on its `lease`."""
+        """Find out the outcome of a call that was started before, within `seconds`, on its `lease`, if possible."""
         ...
 
     async def probe(self, module: str, *, seconds: float) -> Health:
-        """Whether the module is there, found out within `seconds` and without a call."""
+        """Check whether the module is there, within `seconds` and without a call."""
         ...
 
     async def aclose(self) -> None:
@@ -98,7 +101,7 @@ class Executor(Protocol):
 
 
 class Closable(Protocol):
-    """Something that holds connections."""
+    """An object that holds connections."""
 
     async def aclose(self) -> None:
         """Give them back."""
@@ -110,7 +113,7 @@ class DefinitionCache(Protocol):
 
     @property
     def is_old(self) -> bool:
-        """Whether that should be learnt anew before anything is decided on it."""
+        """Whether it should be read again before anything is decided on it."""
         ...
 
     def definition(self, tool_name: str) -> ToolDefinition | None:
@@ -118,11 +121,11 @@ class DefinitionCache(Protocol):
         ...
 
     def retries_undeclared(self, module: str) -> bool:
-        """Whether the module has its undeclared tools repeated that answer that they failed."""
+        """Return whether the module declares that its undeclared tools are repeated after a failure."""
         ...
 
     async def refresh(self, *, reads_all: bool = True) -> None:
-        """Learn what has changed, or all of it anew; returns soon, also if that does not work."""
+        """Read the changes, or everything again; returns soon, also if that fails."""
         ...
 
     async def prepare(self) -> None:
@@ -136,18 +139,19 @@ class StatusSource(Protocol):
     async def status(
         self, call: PublishedCall, handle: str, *, seconds: float, lease: Lease, cancel: bool = False
     ) -> Standing:
-        """Where the call is that was accepted under `handle`, found out within `seconds`; `cancel`: nobody wants it any more."""
+        """Return the state of the call that was accepted under `handle`, within `seconds`; `cancel`: it is cancelled."""
         ...
 
 
 class CallRunner:
-    """What a worker's app gets as its runner. The first of `middleware` is the outermost; `closing` ends with us.
+    """The runner of a worker's app. The first of `middleware` is the outermost; `closing` is closed with it.
 
-    `statuses` knows where calls are that modules have accepted; what these come to passes the last `checks` of the middleware.
+    `statuses` asks for the states of calls that modules have accepted; their outcomes pass the last `checks` of the
+    middleware.
 
-    `wait_for` says how long a call must wait of whose tool the definitions know nothing; `None`: not at all. `rules_for`: what the
-    profile of a call's agent says of its tool. `replica_for` chooses which process of its module a call would go to. `screened` changes
-    what a module says of a call later, before anybody stores it.
+    `wait_for` says how long a call of an unknown tool must wait; `None`: not at all. `rules_for`: the rules of the
+    agent's profile for the call's tool. `replica_for` chooses which process of its module a call would go to.
+    `screened` changes a module's later answer about a call, before it is stored.
     """
 
     def __init__(  # noqa: PLR0913 - what is not obvious has a default
@@ -201,7 +205,7 @@ class CallRunner:
             return unsuccessful(call, Outcome.UNKNOWN, "internal", text)
 
     async def terms(self, call: PublishedCall) -> Terms | None:
-        """Under which terms the tool may be called; `None` without any. Raises `ToolNotKnown`."""
+        """Return the terms of the tool; `None` without any. Raises `ToolNotKnown`."""
         if self._definitions is None:
             return None
         tool = self._definitions.definition(call.tool_name)
@@ -215,15 +219,15 @@ class CallRunner:
         return None
 
     def retry_terms(self, call: PublishedCall) -> RetryTerms | None:
-        """How often the call may be tried again, by its message and its agent's profile, the stricter; `None`: as any call."""
+        """Return the call's retry terms, by its message and its agent's profile, the stricter; `None`: the default."""
         return fewest_retries(call.retry, self._rules_for(call).retry)
 
     def retries_undeclared(self, tool_name: str) -> bool:
-        """Whether the tool's module has its undeclared tools repeated that answer that they failed."""
+        """Return whether the tool's module declares that its undeclared tools are repeated after a failure."""
         return self._definitions is not None and self._definitions.retries_undeclared(tool_name.partition(".")[0])
 
     def replica_for(self, call: PublishedCall) -> str:
-        """Which process of its module the call would go to, as its lease notes it; "" for a module with one address."""
+        """Return which process of its module the call would go to, as its lease notes it; "" for a module with one address."""
         return self._replica_for(call)
 
     async def prepare(self) -> None:
@@ -232,7 +236,7 @@ class CallRunner:
             await self._definitions.prepare()
 
     async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:
-        """What the module says of a call whose end nobody saw; `None` if it does not, within `seconds`.
+        """Return the module's answer about a call whose end was not seen; `None` without one, within `seconds`.
 
         No middleware is around it, for nothing is executed. Lets `CancelledError` pass; a defect of ours is logged.
         """
@@ -248,7 +252,10 @@ class CallRunner:
     async def status(
         self, call: PublishedCall, handle: str, *, seconds: float, lease: Lease = UNBOUNDED, cancel: bool = False
     ) -> Standing:
-        """Where the module says that a call is that it has accepted. Lets `CancelledError` pass; a defect of ours is logged."""
+        """Return the module's answer about a call that it has accepted.
+
+        Lets `CancelledError` pass; a defect of ours is logged.
+        """
         if self._statuses is None:
             return StatusMissing()
         try:
@@ -263,7 +270,10 @@ class CallRunner:
             return StatusMissing()
 
     async def probe(self, module: str, *, seconds: float) -> Health:
-        """Whether the module is there. Lets `CancelledError` pass; a defect of ours is logged, and says nothing of the module."""
+        """Check whether the module is there.
+
+        Lets `CancelledError` pass; a defect of ours is logged, and says nothing of the module.
+        """
         try:
             return await self._executor.probe(module, seconds=seconds)
         except Exception as exc:  # noqa: BLE001 - nobody who calls the module must suffer from it
@@ -283,7 +293,7 @@ def compose(middleware: Sequence[Middleware], innermost: Proceed) -> Proceed:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """What comes last for a call that has ended."""
+    """The innermost step of a call that has ended."""
 
     attempt: Attempt
 
@@ -292,7 +302,7 @@ class _Ended:
 
 
 class _Chain:
-    """What comes next for a call, from a place in the chain on. Each call in flight has its own; a partial takes four times as much memory."""
+    """The rest of the chain for a call. Each call in flight has its own; a partial takes four times as much memory."""
 
     __slots__ = ("_at", "_innermost", "_layers")
 

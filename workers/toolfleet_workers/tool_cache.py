@@ -42,11 +42,13 @@ _FRESH_SECONDS = 5.0  # what a manifest that was found so recently does not offe
 
 
 class ToolCache:
-    """Asking costs a dict lookup; looking at Redis happens aside, on the loop that asks, from the first question on.
+    """The tools that a worker knows.
 
-    What was known once stays known: a module whose manifest has expired, or a Redis that was emptied, opens nothing. Of a
-    module whose manifest is not in Redis, what the registry keeps holds; where it keeps nothing, the module is asked. The
-    `profiles` of agents take over what is stored with each reading.
+    A query costs a dict lookup; Redis is read in the background, on the querying loop, from the first query on.
+
+    Known tools stay known: a module whose manifest has expired, or a Redis that was emptied, opens nothing. For a
+    module whose manifest is not in Redis, the registry's copy holds; if it has none, the module is asked. The
+    `profiles` of agents are updated with each reading.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class ToolCache:
 
     @property
     def is_old(self) -> bool:
-        """Whether nobody has looked for some seconds, as in an idle worker: `refresh` before deciding anything on it."""
+        """Whether Redis was not read for some seconds, as in an idle worker: `refresh` before deciding anything on it."""
         return self._clock() >= min(self._check_at + _CHECK_SECONDS, self._old_at)
 
     def find(self, tool_name: str) -> SeenTool | None:
@@ -89,16 +91,16 @@ class ToolCache:
         return None if seen is None else seen.definition
 
     def retries_undeclared(self, module: str) -> bool:
-        """Whether the module has its undeclared tools repeated that answer that they failed, as far as is known."""
+        """Return whether the module declares that its undeclared tools are repeated after a failure, as far as is known."""
         cached = self._read.get(module)
         return cached is not None and bool(cached.manifest.retries_undeclared)
 
     def serves(self, module: str) -> bool:
-        """Whether calls of such a module can be run here: of others nothing is known."""
+        """Return whether calls of such a module can be run here: of others nothing is known."""
         return module in self._known.served
 
     def lacks(self, tool_name: str) -> bool:
-        """Whether the tool's module surely does not offer it: it has said so within the last seconds."""
+        """Return whether the tool's module surely does not offer it: it has said so within the last seconds."""
         module = tool_name.partition(".")[0]
         cached = self._read.get(module)
         if cached is None or cached.is_kept or tool_name in self._modules[module]:
@@ -120,9 +122,9 @@ class ToolCache:
         return min(max(asked_for, _FIRST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS)
 
     async def is_approved(self, tool: ToolDefinition) -> bool:
-        """Whether the tool's module is not pinned, or an operator has approved this very definition of it.
+        """Return whether the tool's module is not pinned, or an operator has approved this very definition of it.
 
-        Asks the registry, and keeps what it says for two seconds. Fails closed: without an answer it is not.
+        Asks the registry, and keeps its answer for two seconds. Fails closed: without an answer it is not.
         """
         now, digest = self._clock(), digest_of(spec_of(tool))
         known = self._approved.get(digest)
@@ -135,7 +137,7 @@ class ToolCache:
         return is_approved
 
     async def _ask_approval(self, tool: ToolDefinition, digest: str) -> bool | None:
-        """What the registry says; `None` if it does not answer."""
+        """Return the registry's answer; `None` without one."""
         if self._sources is None:
             return None
         try:
@@ -147,9 +149,9 @@ class ToolCache:
         return pins is None or pins.get(tool.name) == digest
 
     async def ensure_modules(self, modules: Collection[str], *, anew: bool) -> None:
-        """Have these modules asked for what they offer, aside, unless that is known here.
+        """Have the manifests of these modules fetched in the background, unless they are known here.
 
-        `anew`: they have just come, and what was known under their names was another module's.
+        `anew`: they have just come, and the known state under their names was another module's.
         """
         if not anew:
             modules = [module for module in modules if module not in self._read]
@@ -252,7 +254,7 @@ class ToolCache:
 
 
 class _Sources:
-    """Where it is read from. Made on the loop that asks."""
+    """The sources of the cache. Made on the querying loop."""
 
     def __init__(
         self,

@@ -164,7 +164,7 @@ def _selectors(selectors: tuple[str, ...]) -> str:
 
 
 def _sayings(placed: "PlacedProfile") -> list[tuple[str, str]]:
-    """What a profile says, one thing a line."""
+    """Return a profile's rules, one a line."""
     profile = placed.profile
     modules = profile.allowed_modules
     return [

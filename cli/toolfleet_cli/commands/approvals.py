@@ -165,7 +165,7 @@ def _arguments(found: "ShownApproval", indent: int | None = None) -> str:
 
 
 def _edited(text: str | None) -> dict[str, Any] | None:
-    """Raises `BadParameter`."""
+    """Parse edited arguments. Raises `BadParameter`."""
     if text is None:
         return None
     try:

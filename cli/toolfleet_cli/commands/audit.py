@@ -192,7 +192,7 @@ def _parts(line: dict[str, Any]) -> list[str]:
 
 
 def _decided(decisions: Any) -> list[str]:
-    """What is not as usual."""
+    """Return the unusual decisions."""
     known = decisions if isinstance(decisions, dict) else {}
     return [f"{point}={_one_line(word)}" for point, word in known.items() if word not in ("yes", "allowed", "passed")]
 

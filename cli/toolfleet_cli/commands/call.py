@@ -130,7 +130,7 @@ async def result_of(
     shows: bool,
     where: Conversation | None = None,
 ) -> ToolResult:
-    """How the call ended. One that Ctrl-C ends is taken back, and the command says what has become of it."""
+    """Return the call's result. Ctrl-C cancels the call, and the command says what has become of it."""
     from toolfleet_cli.console.progress_bar import progress_bar  # noqa: PLC0415 - as above
     from toolfleet_tasks.messages import approval_results  # noqa: PLC0415 - as above
 

@@ -1,4 +1,4 @@
-"""Prints what is set, and where: `toolfleet config`."""
+"""Prints the settings and their origins: `toolfleet config`."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Lists, shows, replays and drops the calls whose end nobody can know: `toolfleet dead`."""
+"""Lists, shows, replays and drops the calls whose outcome is unknown: `toolfleet dead`."""
 
 import dataclasses
 import sys
@@ -137,7 +137,7 @@ def _letters(gateway: Gateway | None, by: str | None = None) -> RedisLetters | G
 
 
 def _given(whole: str | None) -> str | None:
-    """What `--args` says, or stdin: what is sensitive should not be in a shell's history."""
+    """Return the value of `--args`, or stdin: sensitive values should not be in a shell's history."""
     return sys.stdin.read() if whole == "-" else whole
 
 

@@ -1,4 +1,4 @@
-"""Checks the fleet and says what mends what is wrong: `toolfleet doctor`."""
+"""Checks the fleet and says how to fix what is wrong: `toolfleet doctor`."""
 
 import asyncio
 from pathlib import Path

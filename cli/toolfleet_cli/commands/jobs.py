@@ -129,7 +129,7 @@ def cancel(
 def _jobs(
     gateway: Gateway | None, *, by: str | None = None, all_users: bool, user: str | None = None
 ) -> RedisJobs | GatewayJobs:
-    """At a gateway those of the key's user, unless others are meant."""
+    """Return the jobs. At a gateway those of the key's user, unless others are meant."""
     return RedisJobs(by) if gateway is None else GatewayJobs(gateway, of_all=all_users or user is not None)
 
 

@@ -156,7 +156,7 @@ def _keys(gateway: Gateway | None, by: str | None = None) -> DirectKeys | Remote
 
 
 def _draft(**fields: Any) -> "KeyDraft":
-    """Raises `BadParameter`."""
+    """Make a draft. Raises `BadParameter`."""
     from pydantic import ValidationError  # noqa: PLC0415 - takes a while to load
 
     from toolfleet_registry.access.api_key import KeyDraft  # noqa: PLC0415 - as above
@@ -173,7 +173,7 @@ def _draft(**fields: Any) -> "KeyDraft":
 
 
 def _moment(text: str) -> float | None:
-    """When that is, in seconds since the epoch; a date is its first moment, in UTC. Raises `BadParameter`."""
+    """Return the time in seconds since the epoch; a date is its first moment, in UTC. Raises `BadParameter`."""
     if text == "never":
         return None
     if match := _DURATION.fullmatch(text):

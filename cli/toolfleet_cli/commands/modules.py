@@ -168,7 +168,7 @@ def key(
 
 
 async def _read_modules(*, ask: bool) -> tuple[Settings, dict[str, ModuleStatus], "ModuleOverview"]:
-    """What is known of each module: what it offers, and what the fleet knows of it beside that."""
+    """Return the status of each module: its tools, and the fleet's other facts about it."""
     from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
     from toolfleet_tasks.operations.module_overview import read_overview  # noqa: PLC0415 - as above
 
@@ -214,7 +214,7 @@ class _Row:
     workers: int
 
     def error(self, overview: "ModuleOverview") -> str:
-        """What is wrong with it: in its last look, in calls, or between processes."""
+        """Return what is wrong with it: in its last probe, in calls, or between processes."""
         trouble, count = overview.troubles.get(self.status.module), overview.conflicts.get(self.status.module)
         is_met = trouble is not None and trouble.trouble != "recovering" and (trouble.failures or not self.status.error)
         reason = trouble.words if trouble is not None and is_met else ""
@@ -246,14 +246,14 @@ def _who(module: str, overview: "ModuleOverview") -> tuple[str, int]:
 
 
 def _place(module: str, settings: Settings, overview: "ModuleOverview") -> str:
-    """Its URL, or the import path of the functions that are the module; the scheduler has neither."""
+    """Return its URL, or the import path of the functions that are the module; the scheduler has neither."""
     own = settings.module_services.get(module) or (settings.local_tools if module == LOCAL else None)
     entry = overview.entries.get(module)
     return own or (entry.url if entry is not None and entry.url else "-")
 
 
 def _tools(status: ModuleStatus) -> str:
-    """How many there are, and how many of these are not in effect as they are offered."""
+    """Return how many tools there are, and how many of these are not in effect as they are offered."""
     exceptions = {
         "closed": len(status.closed_tools),
         "disabled": status.disabled,
@@ -265,10 +265,10 @@ def _tools(status: ModuleStatus) -> str:
 
 
 def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
-    """Return the state of a module: first what calls have met (`away`: it is left alone, `recovering`, `failing`), then what the last look has found.
+    """Return the state of a module: first the calls' findings (`away`: it is left alone, `recovering`, `failing`), then the last probe's.
 
-    A module whose hosts are all gone is `away`, too. `stale`: there are tools, but the last look has failed, or was too long ago; `unknown`: nobody has looked yet; `failed`: of
-    the workers' own functions some cannot be imported.
+    A module whose hosts are all gone is `away`, too. `stale`: there are tools, but the last probe has failed, or was
+    too long ago; `unknown`: not probed yet; `failed`: some of the workers' own functions cannot be imported.
     """
     trouble, entry = overview.troubles.get(status.module), overview.entries.get(status.module)
     if (

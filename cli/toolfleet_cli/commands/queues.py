@@ -40,7 +40,7 @@ _POLL_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class DirectQueues:
-    """As `RemoteQueues`; `by` is who the audit says has done it, `None` for this machine's user."""
+    """Implements `RemoteQueues` directly; `by` is the author in the audit, `None` for this machine's user."""
 
     by: str | None = None
 

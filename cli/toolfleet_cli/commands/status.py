@@ -45,7 +45,7 @@ def status(
 
 
 def _processes(settings: Settings) -> Mapping[str, ListedProcess]:
-    """Those of the `up` that runs here, if it is this fleet's."""
+    """Return the processes of the `up` that runs here, if it is this fleet's."""
     run_file = run_file_of(settings.redis_url)
     return {} if run_file is None else run_file.processes
 

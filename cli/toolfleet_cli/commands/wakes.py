@@ -1,4 +1,4 @@
-"""Lists, shows, replays and drops wake-ups that nobody has accepted: `toolfleet wakes`."""
+"""Lists, shows, replays and drops wake-ups that were never accepted: `toolfleet wakes`."""
 
 import dataclasses
 import json
@@ -165,7 +165,7 @@ def _handle(
 
 
 def _handle_all(wakes: RedisWakes | GatewayWakes, action: WakeAction, chosen: ChosenWakes) -> WakeStep:
-    """Step by step, each of which says how far it is: whoever ends the command has done what it said last."""
+    """Handle all, step by step, and print the progress of each: an interrupted command has done what it printed last."""
     so_far = wakes.handled(action, chosen, None)
     while so_far.next is not None:
         note(f"{_DONE[action]} so far: {so_far.done}.")

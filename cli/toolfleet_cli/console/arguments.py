@@ -50,7 +50,7 @@ def _json(text: str, name: str) -> Any:
 
 
 def _takes_text(tool: ToolDefinition, name: str) -> bool:
-    """Whether text may be meant: also where the tool does not say what it takes."""
+    """Return whether text may be meant: also if the tool does not declare the type."""
     properties = input_schema(tool)["properties"]
     types = set(_types(properties.get(name))) if isinstance(properties, dict) else set[str]()
     return not types or not types <= _OTHER_TYPES

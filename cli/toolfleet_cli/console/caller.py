@@ -1,4 +1,4 @@
-"""Declares the options that say in whose name a command acts: by default the owner's, who may use everything."""
+"""Declares the options for the user of a command: by default the owner, who may use everything."""
 
 from collections.abc import Collection
 from enum import StrEnum

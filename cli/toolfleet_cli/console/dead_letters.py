@@ -15,7 +15,7 @@ _ONE_LINE = 200  # characters of an error in a list; `show` has the whole
 
 
 def print_letter(letter: "DeadEntry") -> None:
-    """What was asked, by whom, and what is known of its end."""
+    """Print what was asked, by whom, and the known outcome."""
     if letter.body is None:
         say(f"{letter.id}\n\n{letter.error}")
     elif letter.kind == "call":
@@ -28,7 +28,7 @@ def print_letter(letter: "DeadEntry") -> None:
 
 
 def ago(at: float) -> str:
-    """How long ago that was."""
+    """Return how long ago that was."""
     return age(max(0.0, fleet_clock.now() - at))
 
 

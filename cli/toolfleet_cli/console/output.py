@@ -30,7 +30,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def say(text: str) -> None:
-    """Print plain text on stdout, whatever is in it."""
+    """Print plain text on stdout, with any characters."""
     out.print(plain(text), markup=False, emoji=False)
 
 
@@ -69,7 +69,7 @@ def table(*columns: str) -> Table:
 
 
 def add_row(made: Table, *cells: str | Text) -> None:
-    """Add plain text to a table, whatever is in it: brackets are no markup. What is `Text` keeps its style."""
+    """Add plain text to a table: brackets are no markup. `Text` keeps its style."""
     made.add_row(*(cell if isinstance(cell, Text) else Text(plain(cell)) for cell in cells))
 
 
@@ -86,7 +86,7 @@ def show_table(made: Table) -> None:
 
 
 def age(seconds: float | None) -> str:
-    """How long ago, in the largest unit that fits."""
+    """Return how long ago, in the largest unit that fits."""
     if seconds is None:
         return "-"
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
@@ -97,7 +97,7 @@ def age(seconds: float | None) -> str:
 
 @contextmanager
 def while_read() -> Generator[None]:
-    """For what prints without an end: Ctrl-C ends it with exit code 130, and a pipe that nobody reads any more with 0."""
+    """Handle the ends of endless output: Ctrl-C exits with code 130, and a closed pipe with 0."""
     try:
         yield
     except KeyboardInterrupt:
@@ -109,7 +109,7 @@ def while_read() -> Generator[None]:
 
 @asynccontextmanager
 async def progress(what: str) -> AsyncGenerator[None]:
-    """On a terminal, show what we are waiting for once that takes longer than a second."""
+    """Show on a terminal what is waited for, once that takes longer than a second."""
     shown = asyncio.create_task(_show(what))
     try:
         yield

@@ -41,7 +41,7 @@ def read_profile_file(path: Path, name: str | None) -> tuple[str, AgentProfile]:
 
 
 def _document_of(path: Path, text: str) -> Any:
-    """Raises `ValueError`."""
+    """Parse a profile's file. Raises `ValueError`."""
     if path.suffix == ".json":
         return json.loads(text)
     if path.suffix not in _YAML:

@@ -15,7 +15,7 @@ _LONGEST = 60  # characters of a message beside the bar
 
 @asynccontextmanager
 async def progress_bar(handle: CallHandle) -> AsyncGenerator[None]:
-    """Meanwhile, show what the call says of itself, once that takes longer than a second."""
+    """Show the call's progress meanwhile, once that takes longer than a second."""
     shown = asyncio.create_task(_show(handle))
     try:
         yield

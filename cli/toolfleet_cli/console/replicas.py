@@ -46,13 +46,13 @@ def replicas_of(module: str, overview: "ModuleOverview") -> list[dict[str, objec
 
 
 def refused_of(module: str, overview: "ModuleOverview") -> list[dict[str, str]]:
-    """Who announces a module in vain, and why, as programs read it."""
+    """Return the refused hosts of a module, and why, for programs."""
     found = [host for host in overview.refused if host.module == module]
     return [{"id": host.id, "url": shown_url(host.url), "reason": host.reason} for host in found]
 
 
 def replica_facts(module: str, replica: "Replica", overview: "ModuleOverview") -> dict[str, float]:
-    """What all workers together find of a host: zeros, where it is the only one of its module."""
+    """Return the findings of all workers about a host: zeros, if it is the only one of its module."""
     count = overview.counts.get(module, {}).get(replica.id)
     if count is None:
         return {"in_flight": 0, "failures": 0, "ejected_seconds": 0.0}

@@ -1,4 +1,4 @@
-"""Shows settings without what is secret in them."""
+"""Shows settings without their secrets."""
 
 import math
 from typing import Any

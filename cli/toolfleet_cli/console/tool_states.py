@@ -1,4 +1,4 @@
-"""Describes what a fleet knows of tools beside what callers are listed: what waits for an approval, and what was before."""
+"""Describes the state of tools that callers are not shown: pending approvals, and earlier versions."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -11,7 +11,7 @@ FieldChanges: TypeAlias = dict[str, tuple[Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class PendingTool:
-    """A tool that is offered otherwise than it is in effect. `digest` and `version` are those of what is offered."""
+    """A tool whose offer is not in effect. `digest` and `version` are those of the offer."""
 
     tool_name: str
     kind: Pending

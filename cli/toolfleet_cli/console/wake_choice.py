@@ -12,7 +12,7 @@ WakeAction: TypeAlias = Literal["replay", "drop"]
 
 @dataclass(frozen=True, slots=True)
 class ChosenWakes:
-    """Those of a `kind`, with `about` in their id or subject and `error` in their last error, that have waited for so long."""
+    """A selection of wake-ups: of a `kind`, with `about` in their id or subject and `error` in their last error, that have waited for so long."""
 
     kind: "WaitingKind | None" = None
     about: str = ""
@@ -21,13 +21,13 @@ class ChosenWakes:
 
     @property
     def is_all(self) -> bool:
-        """Whether nothing is said that narrows them."""
+        """Whether no filter narrows them."""
         return self == ChosenWakes()
 
 
 @dataclass(frozen=True, slots=True)
 class WakeStep:
-    """How many were handled, how many of these are tried just now, what is the matter with others, and where the next step goes on."""
+    """The result of one step: how many were handled, how many of these are being tried just now, the problems of others, and where the next step continues."""
 
     done: int
     under_way: int = 0
@@ -35,6 +35,6 @@ class WakeStep:
     next: str | None = None
 
     def joined(self, following: "WakeStep") -> "WakeStep":
-        """What this step and the one that follows it have come to together."""
+        """Return the sum of this step and the one that follows it."""
         done, under_way = self.done + following.done, self.under_way + following.under_way
         return WakeStep(done, under_way, [*self.problems, *following.problems], following.next)

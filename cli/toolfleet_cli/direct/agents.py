@@ -20,7 +20,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DirectAgents:
-    """The profiles in the store, for one who types; `by` is their name in the audit. What is refused ends the command."""
+    """The profiles in the store, for the command line; `by` is the user's name in the audit.
+
+    A refusal ends the command.
+    """
 
     by: str | None = None
 
@@ -37,7 +40,7 @@ class DirectAgents:
         return _unless_refused(lambda: asyncio.run(shown_agent(name, load_settings())))
 
     def versions(self, name: str) -> "list[ProfileVersion]":
-        """Those that are kept, the latest first."""
+        """Return the kept versions, the latest first."""
         from toolfleet_tasks.operations.agent_overview import versions_of  # noqa: PLC0415 - as above
 
         return _unless_refused(lambda: versions_of(name, load_settings()).versions)

@@ -1,4 +1,4 @@
-"""Asks Redis for calls that wait for people, and takes what somebody decides at the command line."""
+"""Asks Redis for calls that wait for approvals, and takes decisions of the command line."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -19,12 +19,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RedisApprovals:
-    """The approvals in Redis, for one who types, as an owner; `by` is their user's id. What is not taken ends the command."""
+    """The approvals in Redis, for the command line, as an owner; `by` is the user's id.
+
+    A decision that is not accepted ends the command.
+    """
 
     by: str | None = None
 
     def listed(self, *, settled: bool, limit: int, offset: int) -> "list[ShownApproval]":
-        """Those that expire next, or the last that wait no more."""
+        """Return those that expire next, or the last that no longer wait."""
         from toolfleet_tasks.approvals.shown import shown  # noqa: PLC0415 - takes a while to load
 
         async def ask(approvals: "FleetApprovals") -> "list[ShownApproval]":
@@ -56,7 +59,7 @@ class RedisApprovals:
         return self._ask(ask)
 
     def rejected(self, approval_id: str, reason: str, seen: str | None) -> None:
-        """Rejected by whoever types."""
+        """Reject it as this user."""
 
         async def ask(approvals: "FleetApprovals") -> None:
             await approvals.reject(approval_id, self._approver(), reason=reason, seen=seen)

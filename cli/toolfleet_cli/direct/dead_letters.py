@@ -52,7 +52,7 @@ class RedisLetters:
         return asyncio.run(self._replay(letter_id, kind, words, whole, seconds))
 
     def all_replayed(self, kind: "DeadKind") -> tuple[int, list[str]]:
-        """How many are tried anew, and what is the matter with the others."""
+        """Replay all, and return how many are tried again, and the problems of the others."""
 
         async def ask() -> tuple[int, list[str]]:
             async with progress("Asking Redis"), self._changes() as changes:
@@ -62,7 +62,7 @@ class RedisLetters:
         return asyncio.run(ask())
 
     def dropped(self, letter_ids: Sequence[str], kind: "DeadKind | None") -> tuple[int, list[str]]:
-        """How many were there and are not any more, and what is the matter with the others."""
+        """Drop these, and return how many there were, and the problems of the others."""
 
         async def ask() -> tuple[int, list[str]]:
             problems = list[str]()
@@ -77,7 +77,7 @@ class RedisLetters:
         return asyncio.run(ask())
 
     def all_dropped(self, kind: "DeadKind | None") -> int:
-        """How many there were."""
+        """Drop all, and return how many there were."""
 
         async def ask() -> int:
             async with progress("Asking Redis"), self._changes() as changes:
@@ -135,7 +135,7 @@ class RedisLetters:
 
 
 def several(letter_id: str) -> str:
-    """That an id is not enough."""
+    """Return the message that an id is not enough."""
     return f"{letter_id!r} is a call and a wake-up that was to make it: say --kind."
 
 

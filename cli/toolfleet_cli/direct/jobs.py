@@ -22,7 +22,7 @@ class RedisJobs:
     by: str | None = None
 
     def listed(self, user: str | None, workflow: str | None, limit: int, *, ended: bool) -> list[Job]:
-        """Those that are due next first; those of one user the newest first."""
+        """Return jobs, the next due first; those of one user the newest first."""
         return self._asked(lambda changes: changes.listed(user, workflow, limit, ended=ended))
 
     def shown(self, job_id: str) -> Job | None:
@@ -30,7 +30,7 @@ class RedisJobs:
         return self._asked(lambda changes: changes.service.get_any(job_id))
 
     def wakeups(self, job_id: str) -> "Sequence[WakeupOutcome]":
-        """What became of its wake-ups, oldest first."""
+        """Return the outcomes of its wake-ups, oldest first."""
         from toolfleet_tasks.client.fleet_settings import fleet_settings  # noqa: PLC0415 - as below
         from toolfleet_tasks.dead_letters.entries import DeadEntries  # noqa: PLC0415 - as below
 
@@ -45,7 +45,7 @@ class RedisJobs:
         return self._asked(lambda changes: changes.cancel(job_id))
 
     def all_cancelled(self, user: str | None, workflow: str | None) -> int:
-        """How many were ended."""
+        """Cancel all, and return how many were ended."""
         return self._asked(lambda changes: changes.cancel_all(user, workflow))
 
     def _asked(self, work: "Callable[[JobChanges], Awaitable[T]]") -> T:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DirectKeys:
-    """The keys in the store, for one who types; `by` is their name in the audit. What is refused ends the command."""
+    """The keys in the store, for the command line; `by` is the user's name in the audit. A refusal ends the command."""
 
     by: str | None = None
 
@@ -39,7 +39,7 @@ class DirectKeys:
             return keys.records()
 
     def revoked(self, key_ids: Sequence[str]) -> list[str]:
-        """Those of them that there were."""
+        """Revoke these, and return those that there were."""
         return self._change(lambda changes: changes.revoke(key_ids))
 
     def _change(self, work: "Callable[[KeyChanges], Coroutine[Any, Any, T]]") -> T:

@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RegisteredTools:
-    """What the registry knows of tools, for one who types; `by` is their name in the audit. What is refused ends the command."""
+    """The registry's tools, for the command line; `by` is the user's name in the audit. A refusal ends the command."""
 
     by: str | None = None
 
     def pending(self, module: str | None = None) -> list[PendingTool]:
-        """What waits for an approval, by tool name."""
+        """Return the pending approvals, by tool name."""
         found = _asked(lambda operator: operator.differences(module))
         return [_pending(one) for one in found]
 
@@ -41,11 +41,11 @@ class RegisteredTools:
         return _asked(ask)
 
     def closed(self) -> dict[str, str]:
-        """The tools that nobody may use now, and why."""
+        """Return the tools that no caller may use now, and why."""
         return _asked(lambda operator: operator.closed())
 
     def stale(self) -> dict[str, float]:
-        """The modules whose news is too old, and how old it is, in seconds."""
+        """Return the modules whose manifest is too old, and its age in seconds."""
         return _asked(lambda operator: operator.stale())
 
     def versions(self, name: str) -> list[ToolVersion]:
@@ -58,7 +58,7 @@ class RegisteredTools:
         return _asked(ask)
 
     def approve(self, name: str, digest: str | None) -> str:
-        """Let what is offered of a tool take effect. Returns its digest."""
+        """Approve a tool's offer. Returns its digest."""
         return self._changed(lambda changes: changes.approve(name, digest=digest)).digest
 
     def pin(self, module: str) -> dict[str, str]:
@@ -70,7 +70,7 @@ class RegisteredTools:
         self._changed(lambda changes: changes.unpin(module))
 
     def disable(self, name: str) -> None:
-        """Let nobody use a tool."""
+        """Disable a tool for all callers."""
         self._changed(lambda changes: changes.disable(name))
 
     def enable(self, name: str) -> None:

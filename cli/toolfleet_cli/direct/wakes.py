@@ -24,7 +24,7 @@ class RedisWakes:
     by: str | None = None
 
     def listed(self, chosen: ChosenWakes, limit: int, offset: int) -> "list[KeptWake]":
-        """Those that are tried next first."""
+        """Return those that are tried next first."""
         from toolfleet_tasks.dead_letters.waiting_search import search_waiting  # noqa: PLC0415 - takes a while to load
 
         async def ask() -> "list[KeptWake]":

@@ -143,10 +143,9 @@ def _logs(folder: Path) -> Iterable[tuple[str, list[str]]]:
 
 
 class Redaction:
-    """Replaces these secrets wherever they stand, and in URLs who connects, with the password.
+    """Replaces these secrets everywhere, and in URLs the user and the password.
 
-    Of log lines only what is known to be harmless is kept: time, level, the name of the event, and fields of a
-    short list.
+    Of log lines only harmless parts are kept: time, level, the name of the event, and fields of a short list.
     """
 
     def __init__(self, secrets: Collection[str]) -> None:
@@ -169,7 +168,7 @@ class Redaction:
         return value
 
     def log(self, lines: Iterable[str]) -> str:
-        """What may be kept of a log; how many lines were left out stands at its end."""
+        """Return the harmless part of a log; the number of dropped lines is at its end."""
         kept, dropped = list[str](), 0
         for line in lines:
             harmless = _harmless(_COLOUR.sub("", line.rstrip("\n")))

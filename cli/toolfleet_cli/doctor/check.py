@@ -47,12 +47,12 @@ class Check(Protocol):
 
     @property
     def name(self) -> str:
-        """What people are shown."""
+        """The name that people are shown."""
         ...
 
     @property
     def seconds(self) -> float:
-        """How long it may take."""
+        """The seconds that it may take."""
         ...
 
     @property

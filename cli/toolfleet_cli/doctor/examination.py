@@ -19,7 +19,7 @@ _LEFT_OUT = "Redis does not answer"
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What came of it: findings by check, facts by check, and for the checks that could not look the reason."""
+    """The result of an examination: findings by check, facts by check, and the reason for each check that could not run."""
 
     findings: Sequence[tuple[str, Diagnosis]]
     facts: Mapping[str, Mapping[str, Any]]
@@ -58,7 +58,7 @@ async def examine(patient: Patient, checks: Iterable[Check]) -> Examination:
 
 
 async def _run(check: Check, patient: Patient) -> CheckResult | str:
-    """What it has found, or why it could not look."""
+    """Return the check's result, or why it could not run."""
     try:
         async with asyncio.timeout(check.seconds):
             return await check.examine(patient)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Severity(StrEnum):
-    """How much a finding weighs. A note weighs nothing: the fleet works as it is."""
+    """The weight of a finding. A note weighs nothing: the fleet works as it is."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -16,10 +16,10 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing that is wrong: what, why it matters, and the command that mends it, or what is to be done.
+    """One problem: what is wrong, why it matters, and the command that fixes it, or the steps to take.
 
-    `quoted`: words of others about it, such as a module's, in which anything may stand: whoever asks is shown them, and no bundle has
-    them.
+    `quoted`: text of others about it, such as a module's, with any content: the user of the command is shown it, and no
+    bundle has it.
     """
 
     severity: Severity
@@ -30,7 +30,7 @@ class Diagnosis:
 
     @property
     def shown(self) -> str:
-        """What is wrong, with what others say of it."""
+        """The text of the problem, with the quoted text."""
         return f"{self.what} {self.quoted}" if self.quoted else self.what
 
     @property
@@ -41,7 +41,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What one check has found, and `facts` that it has seen, as JSON: figures, versions and names, and no people's data."""
+    """The findings of one check, and `facts` that it has seen, as JSON: figures, versions and names, and no personal data."""
 
     findings: tuple[Diagnosis, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -53,10 +53,10 @@ def error(what: str, why: str, mend: str, *, quoted: str = "") -> Diagnosis:
 
 
 def warning(what: str, why: str, mend: str, *, quoted: str = "") -> Diagnosis:
-    """It works, and something will go wrong."""
+    """Make a warning: it works, and something will go wrong."""
     return Diagnosis(Severity.WARNING, what, why, mend, quoted)
 
 
 def remark(what: str, why: str, mend: str) -> Diagnosis:
-    """It works, and might be better."""
+    """Make a note: it works, and might be better."""
     return Diagnosis(Severity.NOTE, what, why, mend)

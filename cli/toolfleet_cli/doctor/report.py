@@ -32,7 +32,7 @@ def as_json(found: Examination, *, with_quotes: bool = True) -> dict[str, Any]:
 
 
 def _kind_of(reason: str) -> str:
-    """Without what stands in brackets behind the name of an error, which may be anything."""
+    """Return a reason without the text in brackets after the name of an error, which may be anything."""
     return reason.partition("(")[0].rstrip()
 
 

@@ -28,24 +28,27 @@ _log = logging.getLogger("toolfleet.host")
 
 
 class AnnouncedParts(Protocol):
-    """What of a host is announced. `tools` is another mapping whenever they change."""
+    """The announced parts of a host. `tools` is another mapping after each change."""
 
     name: str
     replica_id: str
 
     @property
     def tools(self) -> Mapping[str, Any]:
-        """By their full names."""
+        """The tools by their full names."""
         ...
 
     @property
     def manifest(self) -> ModuleManifest:
-        """What is served now."""
+        """The manifest of the served tools."""
         ...
 
 
 class Announcer:
-    """Of one host, on its loop, which keeps its replies as the settings say. A Redis that is away is logged once, and tried again with each heartbeat."""
+    """The announcer of one host, on its loop, which keeps its replies as the settings say.
+
+    A Redis that is away is logged once, and tried again with each heartbeat.
+    """
 
     def __init__(self, host: AnnouncedParts, settings: Settings, url: str, keys: str = "") -> None:
         self._host, self._settings, self._url = host, settings, url
@@ -76,7 +79,7 @@ class Announcer:
                     await self._has_changed.wait()
 
     async def leave(self) -> int:
-        """Say that the host ends. Returns how many others go on with its module, 0 where nobody knows. Raises nothing."""
+        """Announce the host's end. Returns how many others serve its module, 0 if unknown. Raises nothing."""
         try:
             async with asyncio.timeout(_LEAVE_SECONDS):
                 return await self._writer.leave(self._host.name, self._host.replica_id)
@@ -131,9 +134,9 @@ class Announcer:
 
 
 def announcer_of(host: AnnouncedParts, settings: Settings, *, address: str, port: int, url: str | None) -> Announcer:
-    """The announcer of a host that listens there, and that others reach at `url`. `settings` name a Redis.
+    """Return the announcer of a host that listens there, and that others reach at `url`. `settings` name a Redis.
 
-    Raises `SettingsError` for an address that nobody can know it by, and for a key that is missing or none.
+    Raises `SettingsError` for an address that other machines cannot reach, and for a missing or invalid key.
     """
     keys = os.environ.get(ANNOUNCE_VARIABLE, "")
     if not keys and settings.signing_key is not None:
@@ -154,7 +157,7 @@ def announcer_of(host: AnnouncedParts, settings: Settings, *, address: str, port
 
 
 def manifest_digest(manifest: ModuleManifest) -> str:
-    """A digest of what a module offers: the same for the same tools, in every process, and in whatever order."""
+    """Return a digest of a module's tools: the same for the same tools, in every process, and in any order."""
     tools = [tool.model_dump(mode="json", exclude_none=True) for tool in manifest.tools]
     text = json.dumps(sorted(tools, key=lambda tool: str(tool["name"])), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

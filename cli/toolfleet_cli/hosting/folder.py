@@ -39,9 +39,9 @@ _INSTALL_SECONDS = 40.0  # for packages that are being installed, before the ans
 
 
 def folder_host(settings: Settings, folder: Path | None, *, beside: Path, name: str | None = None) -> FolderHost:
-    """The host of a folder, or of `tools` that are named, as `[hosts.NAME]` has it if that is there; `beside` is where `toolfleet.toml` lies.
+    """Return the host of a folder, or of named `tools`, as `[hosts.NAME]` describes it if that is there; `beside` is the folder of `toolfleet.toml`.
 
-    Raises `SettingsError` for a folder that is none, a name that will not do, and a variable or a secret that is not there.
+    Raises `SettingsError` for a missing folder, an invalid name, and a missing variable or secret.
     """
     name = check_host_name(name or (folder or beside).resolve().name, option="--name")
     if folder is not None and not folder.is_dir():
@@ -55,7 +55,7 @@ def folder_host(settings: Settings, folder: Path | None, *, beside: Path, name: 
 
 
 def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path | None, *, beside: Path) -> FolderOptions:
-    """How a folder is served by these settings. Raises `SettingsError` for a variable or a secret that is not there."""
+    """Return the options of serving a folder. Raises `SettingsError` for a missing variable or secret."""
     environments = (beside / settings.tool_environments).resolve()
     # The folder that was named, which the settings may not know.
     fence = fence_of(spec.model_copy(update={"folder": folder}), name, settings.secrets, beside=beside)
@@ -115,13 +115,13 @@ def fence_of(spec: FencedSpec, name: str, sources: Mapping[str, SecretSource], *
 
 
 class ReloadableHost(Protocol):
-    """A host that can read what it serves anew."""
+    """A host that can read its tools again."""
 
     name: str
 
     @property
     def manifest(self) -> ModuleManifest:
-        """What is served, and what is not."""
+        """The manifest of the served tools, with the load errors."""
         ...
 
     async def reload(self, *, is_forced: bool = False) -> bool:
@@ -130,7 +130,7 @@ class ReloadableHost(Protocol):
 
 
 class ReloadListener:
-    """For one host. Without the fleet's Redis nobody can ask."""
+    """Listens for requests to reload, for one host. Without the fleet's Redis there are none."""
 
     def __init__(self, settings: Settings, host: ReloadableHost) -> None:
         self._settings = settings
@@ -152,7 +152,7 @@ class ReloadListener:
                 await task
 
     async def _listen(self, url: str) -> None:
-        """What was asked before it has begun is no concern of its: it has read everything then."""
+        """Listen for requests. Those made before the host's start are ignored: it has read everything then."""
         seen: int | None = None
         while True:
             master = self._settings.sentinel_master

@@ -41,7 +41,7 @@ _OTHERS_SECONDS = 1.5  # for workers to send what comes to other hosts: they ask
 
 
 class HostMetrics:
-    """Those of one host that serves `module`."""
+    """The metrics of one host that serves `module`."""
 
     def __init__(self, recorder: Recorder, module: str) -> None:
         self.recorder = recorder

@@ -36,9 +36,9 @@ _REDIS_SECONDS = 5.0
 
 
 def mcp_host(settings: Settings, spec: McpSpec, *, name: str, beside: Path, config: Path | None = None) -> McpHost:
-    """The host of an MCP server; `beside` is where relative paths begin, `config` the file of servers that describes it.
+    """Return the host of an MCP server; `beside` is where relative paths start, `config` the file of servers that describes it.
 
-    Raises `SettingsError` for a name that will not do, a variable or a secret that is not there, and a place that names no secret.
+    Raises `SettingsError` for an invalid name, a missing variable or secret, and a placeholder that names no secret.
     """
     check_host_name(name)
     for logger in ("client", "mcp", "httpx2", "httpcore2"):  # they may say what a server has sent, secrets included
@@ -48,7 +48,10 @@ def mcp_host(settings: Settings, spec: McpSpec, *, name: str, beside: Path, conf
 
 
 def oauth_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path) -> tuple[OAuthOptions, dict[str, str]]:
-    """How tokens for a server are got, and its headers. Raises `SettingsError` as `mcp_host` does, and where it wants none."""
+    """Return the options of a server's OAuth login, and its headers.
+
+    Raises `SettingsError` as `mcp_host` does, and if it has none.
+    """
     check_host_name(name)
     if spec.url is None or spec.oauth is None:
         raise SettingsError(f"Nobody logs in for {name!r}: it has no table `oauth`.")
@@ -60,7 +63,7 @@ def oauth_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path) -> t
 def _options_of(
     settings: Settings, spec: McpSpec, name: str, *, beside: Path, config: Path | None = None
 ) -> McpOptions:
-    """How a server is served by these settings. Raises `SettingsError` as `mcp_host` does."""
+    """Return the options of serving a server. Raises `SettingsError` as `mcp_host` does."""
     secrets = _secrets_of(spec, settings, beside)
     _check_arguments(name, (*spec.command, spec.url or ""))
     server: StdioServer | HttpServer
@@ -97,7 +100,7 @@ def _options_of(
 
 
 def _secrets_of(spec: McpSpec, settings: Settings, beside: Path) -> Secrets:
-    """Those that are named, those that stand in `env`, `headers` and `oauth`, and what is written there that looks like one."""
+    """Return the named secrets, those in `env`, `headers` and `oauth`, and literal values there that look like one."""
     texts = {**spec.env, **spec.headers, **_oauth_texts(spec.oauth)}
     named = dict.fromkeys([*spec.secrets, *(place for text in texts.values() for place in _NAMED_SECRET.findall(text))])
     read = read_secrets(named, settings.secrets, folder=beside)
@@ -132,7 +135,7 @@ def _filled(texts: Mapping[str, str], secrets: Secrets) -> dict[str, str]:
 
 
 def _oauth_texts(spec: OAuthSpec | None) -> dict[str, str]:
-    """What of it names secrets."""
+    """Return the texts that name secrets."""
     texts = {} if spec is None else {"client_secret": spec.client_secret, "private_key": spec.private_key}
     return {field: text for field, text in texts.items() if text is not None}
 
@@ -164,7 +167,10 @@ def _oauth_options(
 
 
 class RedisWatches:
-    """Those of one module; `settings` name a Redis. Belongs to the loop that uses it first. Raises `FleetUnavailable`."""
+    """The watches of one module; `settings` name a Redis.
+
+    Belongs to the loop that uses it first. Raises `FleetUnavailable`.
+    """
 
     def __init__(self, settings: Settings, module: str) -> None:
         self._settings, self._module = settings, module
@@ -193,5 +199,5 @@ class RedisWatches:
 
 
 def _watches_of(settings: Settings, module: str) -> RedisWatches | None:
-    """Those of a module, where the settings name a Redis: without one nobody could be told."""
+    """Return the watches of a module, if the settings name a Redis: without one there are no clients to notify."""
     return None if settings.redis_url is None else RedisWatches(settings, module)

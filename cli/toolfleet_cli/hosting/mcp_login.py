@@ -65,7 +65,10 @@ def log_in(settings: Settings, spec: McpSpec, name: str, say: Say, *, beside: Pa
 
 
 async def _logged_in(options: OAuthOptions, spec: McpSpec, headers: Mapping[str, str], say: Say, seconds: float) -> int:
-    """How many tools the server has for who has logged in. Raises `AuthorizationAway`, `AuthorizationRefused` and `ServerAway`."""
+    """Return how many tools the server has for the logged-in user.
+
+    Raises `AuthorizationAway`, `AuthorizationRefused` and `ServerAway`.
+    """
     assert spec.oauth is not None  # noqa: S101 - there are options
     async with _login_page(spec.oauth.redirect_port, seconds, say) as page:
         await log_in_person(options, headers, page)
@@ -81,7 +84,7 @@ async def _logged_in(options: OAuthOptions, spec: McpSpec, headers: Mapping[str,
 
 
 def _unheard(*said: object) -> None:
-    """Leave what the server tells: nobody is there for it."""
+    """Ignore the server's notifications."""
 
 
 class LoginPage:
@@ -94,12 +97,12 @@ class LoginPage:
 
     @property
     def redirect_uri(self) -> str:
-        """Where the person comes back."""
+        """The URL to which the person returns."""
         return f"http://{HOST}:{self._port}{PATH}"
 
     @property
     def app(self) -> Starlette:
-        """What is served there."""
+        """The app that is served there."""
         return Starlette(routes=[Route(PATH, self._come_back, methods=["GET"])])
 
     async def show(self, url: str) -> None:
@@ -113,7 +116,10 @@ class LoginPage:
                 await asyncio.to_thread(webbrowser.open, url)
 
     async def answer(self) -> AuthorizationCodeResult:
-        """What the person came back with. Raises `AuthorizationRefused` where nobody did, or the login was refused."""
+        """Return the result of the person's login.
+
+        Raises `AuthorizationRefused` if the person did not come back, or the login was refused.
+        """
         try:
             async with asyncio.timeout(self._seconds):
                 return await self._answer

@@ -10,7 +10,7 @@ from toolfleet_registry.errors import SettingsError
 
 
 def spec_of(*, env: Sequence[str], headers: Sequence[str], **facts: Any) -> McpSpec:
-    """What the options of `toolfleet host mcp` say. Raises `SettingsError`."""
+    """Return the spec of the options of `toolfleet host mcp`. Raises `SettingsError`."""
     return checked_spec({**facts, "env": _pairs(env, "=", "--env"), "headers": _pairs(headers, ":", "--header")})
 
 

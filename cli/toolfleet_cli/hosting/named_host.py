@@ -1,4 +1,4 @@
-"""Builds the host that `[hosts.NAME]` in `toolfleet.toml` describes, whatever it serves."""
+"""Builds the host that `[hosts.NAME]` in `toolfleet.toml` describes, of any kind."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from toolfleet_registry.settings import Settings
 
 
 def named_host(settings: Settings, name: str, *, start: Path) -> ServedHost:
-    """The host of this name; relative paths are beside the `toolfleet.toml` that is nearest to `start`. Raises `SettingsError`."""
+    """Return the host of this name; relative paths start at the folder of the `toolfleet.toml` that is nearest to `start`. Raises `SettingsError`."""
     spec = settings.hosts.get(name)
     if spec is None:
         known = ", ".join(sorted(settings.hosts)) or "none"
@@ -29,6 +29,6 @@ def named_host(settings: Settings, name: str, *, start: Path) -> ServedHost:
 
 
 def toml_folder(start: Path) -> Path:
-    """The folder whose `toolfleet.toml` holds in `start`; `start` where there is none."""
+    """Return the folder of the `toolfleet.toml` that applies in `start`; `start` if there is none."""
     toml = find_toml(start)
     return start if toml is None else toml.parent

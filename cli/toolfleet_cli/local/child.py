@@ -25,11 +25,11 @@ State: TypeAlias = Literal["starting", "ready", "stopping", "restarting", "dead"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to run. `is_ready` is asked until it says yes.
+    """A program to run. `is_ready` is asked until it says yes.
 
-    `patience_seconds` is how long an end in good order may take; `hurry_signal` ends it fast, with as much order as
-    that allows. `cwd` is by default that of its log; `pass_fds` are inherited. `is_optional`: the fleet goes on without it.
-    `reports`: who tells Redis of a worker that has ended.
+    `patience_seconds` is how long a regular shutdown may take; `hurry_signal` ends it fast, as regularly as that
+    allows. `cwd` is by default that of its log; `pass_fds` are inherited. `is_optional`: the fleet continues without
+    it. `reports`: the reporter that tells Redis of a worker that has ended.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the present process, or of the last one."""
+        """The id of the present process, or of the last one."""
         return self._process.pid
 
     @property
@@ -77,7 +77,7 @@ class Child:
 
     @property
     def state(self) -> State:
-        """What it is doing, as far as is known."""
+        """Its state, as far as is known."""
         if self.is_dead:
             return "dead"
         if self.restart_at is not None:
@@ -88,7 +88,7 @@ class Child:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether it was asked to end, so that its end is no death."""
+        """Whether it was asked to end, so that its end is no crash."""
         return self._kill_at is not None
 
     def restart(self) -> None:
@@ -98,7 +98,7 @@ class Child:
         self.is_ready = self.is_dead = self._is_buried = False
 
     def ask_to_restart(self, now: float) -> None:
-        """Have it end in good order, to be started anew; one that has ended is started at the next opportunity."""
+        """Have it shut down regularly, to be restarted; one that has ended is started at the next opportunity."""
         self._deaths.clear()
         self.is_dead = False
         if self._is_buried:
@@ -108,7 +108,7 @@ class Child:
             self.send(signal.SIGTERM)
 
     def is_overdue(self, now: float) -> bool:
-        """Whether it was asked to end, and has had its time for that."""
+        """Return whether it was asked to end, and its time for that is over."""
         return self._kill_at is not None and now > self._kill_at
 
     def send(self, signum: signal.Signals) -> None:
@@ -116,7 +116,7 @@ class Child:
         self._process.send_signal(signum)
 
     def kill(self) -> None:
-        """End it now, or what is left of it, with all it started."""
+        """Kill it, or its remaining processes, with all its children."""
         if not self._is_buried:  # or its number may be another's by now
             signal_group(self.pid, signal.SIGKILL)
             self._process.wait()
@@ -138,7 +138,7 @@ class Child:
             return lines.read().decode(errors="replace")
 
     def plan_restart(self, now: float) -> bool:
-        """It has ended: start it again later, after each time a little more so. False if there is no hope for it."""
+        """Plan a restart after its end, each time with a longer delay. False if there is no hope for it."""
         self._deaths.append(now)
         recent = sum(1 for death in self._deaths if now - death < DEATHS_WINDOW_SECONDS)
         self.restart_at = now + _FIRST_BACKOFF_SECONDS * 2 ** (recent - 1)

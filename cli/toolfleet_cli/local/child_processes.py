@@ -51,7 +51,7 @@ def stop(process: subprocess.Popen[bytes], *, patience_seconds: float) -> int:
 
 
 def signal_group(pid: int, signum: signal.Signals) -> bool:
-    """Send a signal to all that a spawned child started, itself included. Whether anybody was there to get it."""
+    """Send a signal to a spawned child and all its children. Returns whether there were any."""
     try:
         os.killpg(pid, signum)
     except ProcessLookupError:

@@ -27,14 +27,14 @@ class Example:
 
     @property
     def source(self) -> Path:
-        """Where its own files are."""
+        """The folder of its own files."""
         return self.folder / "modules" / self.name
 
 
 def data_environment(folder: Path) -> dict[str, str]:
-    """Where the example modules of a fleet keep their data: all in the fleet's own folder.
+    """Return the environment with the data folders of a fleet's example modules: all in the fleet's own folder.
 
-    Background tasks end with the fleet: nobody would look at what they come to.
+    Background tasks end with the fleet: their results would not be used.
     """
     workspaces = folder / "workspaces"
     return {

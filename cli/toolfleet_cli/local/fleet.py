@@ -102,7 +102,7 @@ class LocalFleet:
         }
 
     def restart(self, name: str) -> bool:
-        """Have the process of this name end in good order and start anew; `tend` does it. False if there is none."""
+        """Have the process of this name restart; `tend` does it. False if there is none."""
         with self._signals.held():
             return self._supervisor.restart(name)
 
@@ -198,14 +198,14 @@ def local_fleet(  # noqa: PLR0913 - what is not obvious has a default
 ) -> Generator[LocalFleet]:
     """Run a whole fleet, with its data and its `logs` in `folder`, and end it in order: workers first, Redis last.
 
-    Redis and modules are those of `settings`; if these name none, a Redis of our own, and the example modules if we
-    are in a clone. `own_modules` and what is `hosted` are served beside those of `settings`, and instead of the
+    Redis and modules are those of `settings`; if these name none, a Redis of our own, and the example modules if we are
+    in a clone. `own_modules` and the `hosted` ones are served in addition to those of `settings`, and instead of the
     examples. `flower_port` is the port for Flower, if it is free; without one there is no Flower. `gateway` has a
-    gateway started, whose key and port `folder` keeps where the settings name none. `agent` has the example core
-    started, with these variables, and woken by jobs; it needs a clone. `announce` gets a sentence for each thing.
+    gateway started, whose key and port `folder` keeps if the settings name none. `agent` has the example core started,
+    with these variables, and woken by jobs; it needs a clone. `announce` gets a sentence for each thing.
 
-    Main thread only. In the body SIGINT, SIGTERM and SIGHUP raise `StopRequested`; another one while the fleet ends makes
-    it end fast. Raises `SettingsError`, `NoRedis`, `FleetUnavailable`, `ChildFailed`, or `FolderInUse`.
+    Main thread only. In the body SIGINT, SIGTERM and SIGHUP raise `StopRequested`; another one while the fleet ends
+    makes it end fast. Raises `SettingsError`, `NoRedis`, `FleetUnavailable`, `ChildFailed`, or `FolderInUse`.
     """
     has_modules = bool(own_modules or hosted or settings.modules - {SCHEDULER})
     examples = list(own_modules) if has_modules else find_examples()
@@ -237,7 +237,7 @@ class _Change:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Where people and clients find what was started for them."""
+    """The URLs of started services, for people and clients."""
 
     flower: str | None
     flower_login: Path | None
@@ -364,7 +364,7 @@ def _sources(hosted: Sequence[HostedModule]) -> dict[str, Path]:
 
 
 def _new_core_secret() -> str:
-    """For this fleet's life: its core and its workers are told, and nobody else."""
+    """Make a secret for this fleet's life: only its core and its workers have it."""
     return f"whsec_{b64encode(secrets.token_bytes(32)).decode()}"
 
 
@@ -383,7 +383,7 @@ def _check_redis(url: str, master: str | None) -> None:
 
 
 def _check_program(settings: Settings, announce: Callable[[str], None]) -> None:
-    """Say what is wrong with the Redis that we are given, rather than that its workers end."""
+    """Say what is wrong with the given Redis before its workers end because of it."""
     try:
         faults = asyncio.run(faults_of(settings))
     except (RedisError, OSError) as exc:

@@ -24,7 +24,10 @@ _READ = "toolfleet.toml, .toolfleet/gateway-key, and the `env` of other hosts' p
 
 
 class HostUsers:
-    """The users of the fleet whose data are in `data`. `announce` gets a sentence for each thing that is not kept from programs."""
+    """The users of the fleet whose data are in `data`.
+
+    `announce` gets a sentence for each thing that is not hidden from programs.
+    """
 
     def __init__(self, data: Path, settings: Settings, announce: Callable[[str], None]) -> None:
         toml = find_toml(data.resolve().parent)
@@ -56,7 +59,7 @@ class HostUsers:
         self._within.pop(module, None)
 
     def uncovered(self) -> set[str]:
-        """The processes whose programs may see a file that was replaced: what hides it lay on the one before. Closes that to others."""
+        """Return the processes whose programs may see a file that was replaced: the mount that hides it was on the old one. Closes that to others."""
         now = time.monotonic()
         if not self._within or now < self._check_at:
             return set()

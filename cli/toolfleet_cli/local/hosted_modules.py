@@ -1,4 +1,4 @@
-"""Finds what a fleet on one machine hosts as modules: folders that are named, `[hosts.NAME]`, and the tools beside its data."""
+"""Finds the modules that a fleet on one machine hosts: named folders, `[hosts.NAME]`, and the tools next to its data."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,9 +14,10 @@ from toolfleet_registry.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class HostedModule:
-    """What is served as the module `name`, by as many processes as there are `replicas`.
+    """A hosted module `name`, with as many processes as there are `replicas`.
 
-    `command` are the words after `toolfleet host`, `source` is where it comes from, `spec` how it is described, if it is.
+    `command` are the words after `toolfleet host`, `source` is where it comes from, `spec` its description, if there is
+    one.
     """
 
     name: str
@@ -27,7 +28,7 @@ class HostedModule:
 
     @property
     def processes(self) -> list[str]:
-        """What its processes are called: `owls`, `owls-2`, and so on."""
+        """The names of its processes: `owls`, `owls-2`, and so on."""
         return [self.name, *(f"{self.name}-{number}" for number in range(2, self.replicas + 1))]
 
     @classmethod
@@ -86,7 +87,7 @@ def own_tools(start: Path, hosted: Iterable[HostedModule]) -> HostedModule | Non
 
 
 def own_folder(start: Path) -> Path:
-    """Where a fleet's own tools lie."""
+    """Return the folder of a fleet's own tools."""
     return start.resolve() / FOLDER / "tools"
 
 

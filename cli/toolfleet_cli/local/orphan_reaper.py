@@ -1,8 +1,8 @@
-"""Ends our children, and what they started, from a process beside us when we are gone without having done so.
+"""Ends our children, and theirs, from a separate process when we are gone without having done so.
 
-The kernel tells children of a killed parent to end (see `child_processes.spawn`), but only on Linux, not their own children,
-and nobody insists when one of them does not. The warden reads from a pipe that only we hold open: its end is ours.
-The file imports the standard library only and is run by its path, so that starting it costs next to nothing.
+The kernel tells children of a killed parent to end (see `child_processes.spawn`), but only on Linux, not their own
+children, and does not insist when one of them does not. The warden reads from a pipe that only we hold open: its end is
+ours. The file imports the standard library only and is run by its path, so that starting it costs next to nothing.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 5.0
 
 
 class OrphanReaper:
-    """Our end of the pipe. Should the warden itself be killed, all works as before, with nobody to clean up after us."""
+    """Our end of the pipe. If the warden itself is killed, all works as before, without a clean-up after our end."""
 
     def __init__(self, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
         theirs, self._pipe = os.pipe()

@@ -23,7 +23,7 @@ class OwnModule(Example):
 
     @property
     def source(self) -> Path:
-        """Where its own files are."""
+        """The folder of its own files."""
         return self.folder / self.name
 
 

@@ -49,7 +49,7 @@ def redis_program(folder: Path, port: int, *, lock: int) -> Program:
 
 
 def example_program(example: Example, port: int, folder: Path, *, signing_keys: Sequence[str] = ()) -> Program:
-    """One of the example modules; its data lies in `folder`. Of the fleet's key it gets what is derived for it."""
+    """Return one of the example modules; its data is in `folder`. It gets only the key derived for it."""
     key = module_keys(signing_keys, example.name)
     grace = f"--timeout-graceful-shutdown={_MODULE_GRACE_SECONDS}"
     return Program(
@@ -146,7 +146,7 @@ def flower_program(settings: Settings, port: int, *, login: str | None = None) -
 
 
 def gateway_program(settings: Settings, port: int, key: str | None) -> Program:
-    """A gateway, for this machine only. Nobody balances loads here: it takes no time for that at its end."""
+    """Return a gateway, for this machine only. There is no load balancer here: it takes no time for that at its end."""
     here = settings.model_copy(update={"gateway_leave_seconds": 0, "gateway_key": key})
     return Program(
         "gateway",
@@ -159,12 +159,12 @@ def gateway_program(settings: Settings, port: int, key: str | None) -> Program:
 
 
 def says(text: str) -> Callable[[Child], bool]:
-    """It has written `text` since it was started."""
+    """Return a check that it has written `text` since it was started."""
     return lambda child: text in child.said()
 
 
 def serves(port: int, path: str) -> Callable[[Child], bool]:
-    """It answers a GET with 200."""
+    """Return a check that it answers a GET with 200."""
 
     def is_ready(_child: Child) -> bool:
         connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_ANSWER_SECONDS)
@@ -180,5 +180,5 @@ def serves(port: int, path: str) -> Callable[[Child], bool]:
 
 
 def _is_redis(port: int) -> Callable[[Child], bool]:
-    """It is the Redis server that answers on this port."""
+    """Return a check that it is the Redis server that answers on this port."""
     return lambda child: is_ours(port, child.pid)

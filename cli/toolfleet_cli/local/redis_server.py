@@ -63,10 +63,10 @@ def redis_server(folder: Path, *, port: int | None = None) -> Generator[str]:
 
 
 def redis_command(folder: Path, port: int) -> list[str]:
-    """The command line of a server on the loopback interface with its data in `folder`, which it makes.
+    """Return the command line of a server on the loopback interface with its data in `folder`, which it makes.
 
-    Append-only file on, and written before Redis answers: a crash must not forget a call that has begun, or it would be
-    begun again. `noeviction`: any other policy deletes queues when memory is short. Raises `NoRedis`.
+    Append-only file on, and written before Redis answers: a crash must not forget a call that has started, or it would
+    be started again. `noeviction`: any other policy deletes queues when memory is short. Raises `NoRedis`.
     """
     binary = find_redis_server()
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,19 +83,19 @@ def redis_command(folder: Path, port: int) -> list[str]:
 
 
 def redis_log(folder: Path) -> Path:
-    """Where `redis_server` has the server of that folder write what it does."""
+    """Return the log file of the server of that folder."""
     return folder / "redis.log"
 
 
 def redis_url(port: int) -> str:
-    """How clients reach the server."""
+    """Return the URL of the server."""
     return f"redis://{LOOPBACK}:{port}/0"
 
 
 def is_ours(port: int, pid: int, *, has_loaded: bool = True) -> bool:
-    """Whether our server serves this port already: another program's may sit there, but only ours has our process id.
+    """Return whether our server serves this port already: another program may have it, but only ours has our process id.
 
-    Until it `has_loaded` its data it says who it is, and refuses everything else.
+    Until it `has_loaded` its data it tells its id, and refuses everything else.
     """
     once = Retry(NoBackoff(), 0)  # by default it would try for seconds; we ask again anyway
     with Redis(host=LOOPBACK, port=port, socket_timeout=1, socket_connect_timeout=1, retry=once) as client:

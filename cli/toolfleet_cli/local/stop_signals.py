@@ -10,14 +10,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopRequested(KeyboardInterrupt):
-    """Somebody asks us to end. As for Ctrl-C, no `except Exception` stops it."""
+    """A signal asks us to end. As for Ctrl-C, no `except Exception` stops it."""
 
 
 class StopSignals:
-    """What has been asked of us so far.
+    """The signals received so far.
 
-    Raises from within the handler only where `interrupts` allows it: raised at any other moment, it could tear a child
-    that was just started out of our sight.
+    Raises from within the handler only where `interrupts` allows it: raised at any other moment, it could lose track of
+    a child that was just started.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class StopSignals:
 
     @contextmanager
     def interrupts(self) -> Generator[None]:
-        """In here `StopRequested` is raised as soon as we are asked."""
+        """Raise `StopRequested` inside as soon as we are asked."""
         self.check()
         self._may_raise = True
         try:
@@ -46,7 +46,7 @@ class StopSignals:
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """In here, within `interrupts`, we are not interrupted; a request is raised at the end."""
+        """Suspend `interrupts` inside; a request is raised at the end."""
         before, self._may_raise = self._may_raise, False
         try:
             yield

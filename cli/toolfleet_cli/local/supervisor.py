@@ -39,7 +39,7 @@ class Supervisor:
 
     @property
     def kept(self) -> list[Child]:
-        """Those of them that were not dismissed."""
+        """The children that were not dismissed."""
         return [child for child in self.children if child not in self._dismissed]
 
     def start(self, programs: Sequence[Program], *, at: int | None = None) -> list[Child]:
@@ -71,7 +71,7 @@ class Supervisor:
             time.sleep(_POLL_SECONDS if waiting else 0)
 
     def tend(self) -> None:
-        """Look after everybody once: who has ended is restarted, a little later.
+        """Check all children once: one that has ended is restarted, a little later.
 
         One that ends again and again is dead from then on, if it is optional; else this raises `ChildFailed`.
         """
@@ -90,7 +90,7 @@ class Supervisor:
                 self._note_readiness(child)
 
     def restart(self, name: str) -> bool:
-        """Have the child of this name end and start anew; returns at once, `tend` does it. False if there is none."""
+        """Have the child of this name restart; returns at once, `tend` does it. False if there is none."""
         child = self._kept(name)
         if child is not None:
             child.ask_to_restart(time.monotonic())
@@ -115,7 +115,7 @@ class Supervisor:
     def stop(self, *, in_hurry: Callable[[], bool], together: bool = False) -> None:
         """End all, the last group first, each within its patience; with less of it as soon as `in_hurry` says so.
 
-        `together`: all groups at once, as nobody needs another.
+        `together`: all groups at once, as they do not depend on each other.
         """
         for group in [self.children] if together else reversed(self._groups):
             _end(group, in_hurry=in_hurry)

@@ -14,11 +14,11 @@ _TRIES = 20
 
 @contextmanager
 def held_port(*preferred: int) -> Generator[int]:
-    """A port that a child of ours will listen on: the first of `preferred` that nobody has, else any free one.
+    """Hold a port for a child of ours: the first of `preferred` that is free, else any free one.
 
-    On Linux a bound socket that does not listen keeps the kernel from handing the port to anybody else, while a server
-    that sets SO_REUSEADDR, as all of ours do, may listen on it. Elsewhere such a socket would shut the child out:
-    there the port is free at first and merely likely to stay so.
+    On Linux a bound socket that does not listen keeps the kernel from giving the port to another process, while a
+    server that sets SO_REUSEADDR, as all of ours do, may listen on it. Elsewhere such a socket would shut the child
+    out: there the port is free at first and merely likely to stay so.
     """
     with ExitStack() as stack:
         found = (holder for port in preferred if port and (holder := _hold(port, stack)) is not None)
@@ -31,10 +31,10 @@ def held_port(*preferred: int) -> Generator[int]:
 
 @contextmanager
 def kept_port(note: Path, *preferred: int) -> Generator[tuple[int, int | None]]:
-    """Hold the port that the file `note` names; if it names none, or one that somebody else has, another, which it names from then on.
+    """Hold the port that the file `note` names; if it names none, or one in use, another, which it names from then on.
 
-    `preferred` are the first that another is looked for among.
-    Yields the port, and the one that was wanted, the named one or else the first of `preferred`, if it is not that.
+    `preferred` are tried first for another one. Yields the port, and the wanted one, the named one or else the first of
+    `preferred`, if it is not that.
     """
     named = named_port(note)
     wanted = named or next(iter(preferred), None)

@@ -13,9 +13,9 @@ _ANSWER_SECONDS = 4.0  # with the start of this process 5 s at most; who cannot 
 
 
 def is_well(role: str, settings: "Settings", *, live: bool) -> bool:
-    """Whether a `worker` or `beat` of the fleet answers here: that it is ready, or only that it is alive.
+    """Return whether a `worker` or `beat` of the fleet answers here: that it is ready, or only that it is alive.
 
-    Of a worker the settings may say which lane; where they do not, any will do.
+    The settings may name a worker's lane; if they do not, any is accepted.
     """
     from toolfleet_tasks.control.probe_sockets import says_yes, sockets_of  # noqa: PLC0415 - nothing but a check needs it
 

@@ -102,7 +102,7 @@ def complete_processes(incomplete: str) -> list[str]:
 
 
 def complete_logs(incomplete: str) -> list[str]:
-    """Those whose logs lie here."""
+    """Return the names of the logs here."""
     return _in_time(_logs, incomplete)
 
 
@@ -122,7 +122,10 @@ def _asked(ask: _Ask, incomplete: str) -> list[str]:
 
 
 def _in_time(words: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
-    """Those that begin so, if they are there in time. In a thread that nobody waits for: a name may take long to look up."""
+    """Return the matching words, if they are there in time.
+
+    In a thread that is not waited for: a lookup may take long.
+    """
     found: list[str] = []
 
     def run() -> None:

@@ -60,7 +60,7 @@ AnnounceUrl = Annotated[
 
 
 def given(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the options that were given."""
+    """Return the options that were given."""
     return {name: value for name, value in facts.items() if value is not None}
 
 

@@ -7,12 +7,15 @@ from toolfleet_registry.errors import FleetError
 
 
 def log_names(folder: Path) -> list[str]:
-    """Whose logs lie in this folder."""
+    """Return the names of the logs in this folder."""
     return sorted(path.stem for path in folder.glob("*.log"))
 
 
 def logs_folder(start: Path) -> Path:
-    """That of the fleet that runs here; else the nearest that one has left. Raises `FleetError` where there is none."""
+    """Return the folder of the running fleet here; else the nearest that one has left.
+
+    Raises `FleetError` if there is none.
+    """
     if (found := find_running(start)) is not None:
         return found[0] / "logs"
     candidates = (folder / FOLDER / "logs" for folder in (start, *start.parents))

@@ -1,4 +1,4 @@
-"""Serves an MCP server, or each one of a file by a process of its own, of which one that has ended is started anew."""
+"""Serves an MCP server, or each one of a file by a process of its own; one that has ended is restarted."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ _LASTING_SECONDS = 60.0  # after which its end is the first one again
 
 @dataclass(frozen=True, slots=True)
 class McpCommand:
-    """What the words of `toolfleet host mcp` say; `facts` are fields of the server's spec beside the others."""
+    """The parsed words of `toolfleet host mcp`; `facts` are additional fields of the server's spec."""
 
     name: str | None
     command: Sequence[str]

@@ -34,7 +34,7 @@ def redis_cli(context: typer.Context) -> None:
 
 
 def arguments(url: str) -> tuple[list[str], dict[str, str]]:
-    """The words for redis-cli, and what it gets by its environment: the password, as everybody sees a command line."""
+    """Return the words for redis-cli, and its environment with the password, as everybody can see a command line."""
     parts = urlsplit(url)
     place = (
         ["-s", parts.path] if parts.scheme == "unix" else ["-h", parts.hostname or "", "-p", str(parts.port or 6379)]
@@ -53,7 +53,7 @@ def arguments(url: str) -> tuple[list[str], dict[str, str]]:
 
 
 def _binary() -> Path:
-    """redis-cli from PATH, else the one beside the server that `up` would start. Raises `SettingsError`."""
+    """Return redis-cli from PATH, else the one next to the server that `up` would start. Raises `SettingsError`."""
     from toolfleet_cli.local.redis_server import find_redis_server  # noqa: PLC0415 - only this command needs it
 
     for name in ("redis-cli", "valkey-cli"):

@@ -68,7 +68,7 @@ def run_up(
 
     Returns the exit code.
 
-    With `reload` a module is restarted when its files change. `gateway`: whether there is one, whatever the settings say.
+    With `reload` a module is restarted when its files change. `gateway`: whether there is one, overriding the settings.
     """
     folder = Path.cwd()
     if running := find_run_file(folder):
@@ -104,7 +104,7 @@ def run_up(
 
 
 def has_gateway(settings: Settings) -> bool:
-    """Whether a gateway is started with the fleet; says why not, if it was to be."""
+    """Return whether a gateway is started with the fleet; says why not, if it was to be."""
     if settings.up_gateway and (missing := missing_for("gateway")):
         note(f"There is no gateway, as {' and '.join(missing)} is not installed: pip install 'toolfleet[gateway]'.")
         return False
@@ -126,7 +126,10 @@ def _stay(fleet: LocalFleet, folder: Path, lines: SettingsLines, *, reload: bool
 def _announced(
     fleet: LocalFleet, folder: Path
 ) -> Generator[Callable[[Mapping[str, ListedProcess], Mapping[str, str]], None]]:
-    """Let the other commands find the fleet while it runs. What is yielded tells them of its processes, and what is not applied."""
+    """Let the other commands find the fleet while it runs.
+
+    The yielded function publishes its processes, and settings that are not applied.
+    """
     # Git must not see the data; the folder is ours alone, but for the tools.
     (folder / FOLDER / ".gitignore").write_text("*\n!tools/\n!tools/**\n")
 
@@ -184,7 +187,10 @@ async def _introduce(fleet: LocalFleet, folder: Path) -> None:
 
 
 def _exports(settings: Settings) -> list[str]:
-    """What tells an agent of this fleet. A password is not shown: such an address was given to us, by who knows it."""
+    """Return the variables for an agent of this fleet.
+
+    A password is not shown: the user has given us such an address, and knows it.
+    """
     values = settings.model_dump(mode="json", exclude_defaults=True, include=_AGENTS_NEED)
     return [_export(name, str(value)) for name, value in values.items()]
 
@@ -226,10 +232,10 @@ def _required(tool: ToolDefinition) -> list[str]:
 
 
 def found_servers(start: Path, *, taken: Iterable[str]) -> list[HostedModule]:
-    """Those of the file beside `toolfleet.toml`, or in `start` where there is none; and say so in one line.
+    """Return the servers of the file next to `toolfleet.toml`, or in `start` if there is none; and say so in one line.
 
-    `taken` are the names of other modules and processes. Raises `SettingsError` for a file that is none, a server that cannot
-    be meant, and a name that is taken.
+    `taken` are the names of other modules and processes. Raises `SettingsError` for an invalid file or server, and a
+    name that is taken.
     """
     toml = find_toml(start)
     file = (start if toml is None else toml.parent).resolve() / MCP_FILE

@@ -30,7 +30,7 @@ _CHECK_SECONDS = 0.5
 
 
 class UpLoop:
-    """The work for a fleet whose data lie in `folder`. `tell` gets its processes, now and when they change."""
+    """The work for a fleet whose data is in `folder`. `tell` gets its processes, now and when they change."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ async def _refresh(settings: Settings) -> None:
 
 
 class OwnTools:
-    """Of the fleet that runs in the folder `start`."""
+    """The own tools of the fleet that runs in the folder `start`."""
 
     def __init__(self, fleet: LocalFleet, start: Path) -> None:
         self._fleet = fleet
@@ -135,7 +135,7 @@ class OwnTools:
         self._fault = ""
 
     def take_up(self) -> None:
-        """Serve the folder if it has appeared since. What is in the way is said once."""
+        """Serve the folder if it has appeared since. An obstacle is reported once."""
         now = time.monotonic()
         if now < self._check_at:
             return

@@ -32,7 +32,7 @@ class RemoteAgents:
         return AgentOverview.model_validate(self.gateway.get(place("operations", "agents", name)))
 
     def versions(self, name: str) -> "list[ProfileVersion]":
-        """Those that are kept, the latest first."""
+        """Return the kept versions, the latest first."""
         from toolfleet_tasks.operations.agent_overview import AgentVersions  # noqa: PLC0415 - as above
 
         found = self.gateway.get(place("operations", "agents", name, "versions"))

@@ -16,7 +16,7 @@ class GatewayApprovals:
     gateway: Gateway
 
     def listed(self, *, settled: bool, limit: int, offset: int) -> "list[ShownApproval]":
-        """Those that expire next, or the last that wait no more."""
+        """Return those that expire next, or the last that no longer wait."""
         query = {"settled": str(settled).lower(), "limit": limit, "offset": offset}
         return [_approval(each) for each in self.gateway.get("/approvals", query)["approvals"]]
 

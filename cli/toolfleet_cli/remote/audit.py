@@ -25,7 +25,7 @@ class GatewayAudit:
     _last: str = field(default="", init=False)
 
     def last(self, count: int) -> list[dict[str, Any]]:
-        """At most the `count` latest lines, oldest first. `follow` goes on behind the latest of all."""
+        """Return at most the `count` latest lines, oldest first. `follow` continues after the latest of all."""
         found, cursor = list[dict[str, Any]](), None
         while True:
             page = self._ask(limit=max(1, min(count - len(found), _MOST)), cursor=cursor)
@@ -36,7 +36,7 @@ class GatewayAudit:
                 return found[:count][::-1]
 
     def follow(self, on_away: Callable[[FleetUnavailable | None], object]) -> Iterator[dict[str, Any]]:
-        """Lines as they come, for ever; `on_away` hears when nobody answers, and with `None` when somebody does again."""
+        """Yield lines as they come, for ever; `on_away` is called when the gateway does not answer, and with `None` when it does again."""
         is_away = False
         while True:
             try:

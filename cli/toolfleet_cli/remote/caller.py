@@ -1,4 +1,4 @@
-"""Refuses options that say in whose name a command acts, where its key says that."""
+"""Refuses the options for a command's user if the key determines the user."""
 
 import typer
 

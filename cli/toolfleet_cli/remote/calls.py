@@ -27,7 +27,7 @@ def called(  # noqa: PLR0913 - what may be said of a call
     version: str | None,
     agent: str | None = None,
 ) -> ToolResult:
-    """How the call ended; one that is refused ends the command. Ctrl-C takes it back."""
+    """Return the call's result; a refusal ends the command. Ctrl-C cancels the call."""
     said = {"tool_name": name, "arguments": arguments, "timeout_seconds": seconds, "tool_version": version}
     said |= {"conversation_id": where.conversation_id, "run_id": where.run_id, "agent": agent}
     body = {field: value for field, value in said.items() if value is not None}

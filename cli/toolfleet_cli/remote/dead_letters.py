@@ -60,18 +60,18 @@ class GatewayLetters:
         return None if found.get("result") is None else ToolResult.model_validate(found["result"])
 
     def all_replayed(self, kind: "DeadKind") -> tuple[int, list[str]]:
-        """How many are tried anew, and what is the matter with the others."""
+        """Replay all, and return how many are tried again, and the problems of the others."""
         seconds = _REPLAY_SECONDS + _MORE_SECONDS
         found = self.gateway.ask("POST", f"{_ALL}/replay", seconds=seconds, params={"kind": kind})
         return found["due"], found["problems"]
 
     def dropped(self, letter_ids: Sequence[str], kind: "DeadKind | None") -> tuple[int, list[str]]:
-        """How many were there and are not any more, and what is the matter with the others."""
+        """Drop these, and return how many there were, and the problems of the others."""
         missing = [one for one in letter_ids if not self.gateway.forget(_place(one), {"kind": kind})]
         return len(letter_ids) - len(missing), [str(NoSuchDeadLetter(one)) for one in missing]
 
     def all_dropped(self, kind: "DeadKind | None") -> int:
-        """How many there were."""
+        """Drop all, and return how many there were."""
         return int(self.gateway.delete(_ALL, {"kind": kind})["dropped"])
 
 

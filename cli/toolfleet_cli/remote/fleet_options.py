@@ -1,4 +1,4 @@
-"""Gives commands the options that say which fleet they ask, and in whose name they change it."""
+"""Gives commands the options for the fleet they ask, and for the author of their changes."""
 
 import functools
 import inspect
@@ -66,7 +66,7 @@ def over_fleet(command: Command) -> Command:
 
 
 def _checked(name: str | None, gateway: Gateway | None) -> str | None:
-    """Raises `BadParameter`."""
+    """Check the name. Raises `BadParameter`."""
     if name is not None and gateway is not None:
         raise typer.BadParameter("a gateway goes by its key: leave --as out.", param_hint="--as")
     if name is not None and not (0 < len(name) <= LONGEST and name.isprintable()):

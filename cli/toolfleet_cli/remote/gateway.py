@@ -1,4 +1,4 @@
-"""Asks one gateway, and says in one sentence what is wrong."""
+"""Asks one gateway, and reports an error in one sentence."""
 
 import os
 from collections.abc import Mapping
@@ -36,21 +36,21 @@ class Gateway:
     key: str = field(repr=False)
 
     def get(self, path: str, query: Mapping[str, Any] | None = None, *, seconds: float = _SECONDS) -> Any:
-        """What the path has; query fields that are `None` are left out."""
+        """Return the path's content; query fields that are `None` are left out."""
         known = {name: value for name, value in (query or {}).items() if value is not None}
         return self.ask("GET", path, seconds=seconds, params=known)
 
     def post(self, path: str, body: Any = None, *, seconds: float = _SECONDS) -> Any:
-        """What comes of a request, with a JSON body or without one."""
+        """Send a request, with a JSON body or without one, and return the answer."""
         return self.ask("POST", path, seconds=seconds, **({} if body is None else {"json": body}))
 
     def delete(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
-        """What comes of it."""
+        """Delete, and return the answer."""
         known = {name: value for name, value in (query or {}).items() if value is not None}
         return self.ask("DELETE", path, seconds=_SECONDS, params=known)
 
     def find(self, path: str, *, method: str = "GET") -> Any:
-        """What the path has, or what comes of another method; `None` if there is nothing."""
+        """Return the path's content, or the answer to another method; `None` if there is nothing."""
         answer = self._answer(method, path, seconds=_SECONDS)
         return None if answer.status_code == _NOT_FOUND else self._read(answer)
 

@@ -21,7 +21,7 @@ class GatewayJobs:
     of_all: bool
 
     def listed(self, user: str | None, workflow: str | None, limit: int, *, ended: bool) -> list[Job]:
-        """Those of the key's user the newest first."""
+        """Return the jobs of the key's user, the newest first."""
         query = {"ended": str(ended).lower(), "workflow_id": workflow, "limit": limit, "user_id": user}
         return [Job.model_validate(each) for each in self.gateway.get(self._place(), query)["jobs"]]
 
@@ -30,7 +30,7 @@ class GatewayJobs:
         return Job.model_validate(self.gateway.get(f"{self._place()}{place(job_id)}"))
 
     def wakeups(self, job_id: str) -> "Sequence[WakeupOutcome]":
-        """What became of its wake-ups, oldest first; only operators are shown that."""
+        """Return the outcomes of its wake-ups, oldest first; only for operators."""
         if not self.of_all:
             return ()
         from toolfleet_tasks.wakeups.outcomes import WakeupOutcome  # noqa: PLC0415 - `--help` needs nothing of the tasks
@@ -43,7 +43,7 @@ class GatewayJobs:
         return Job.model_validate(self.gateway.delete(f"{self._place()}{place(job_id)}"))
 
     def all_cancelled(self, user: str | None, workflow: str | None) -> int:
-        """How many were ended."""
+        """Cancel all, and return how many were ended."""
         if self.of_all:
             return int(self.gateway.delete(self._place(), {"user_id": user, "workflow_id": workflow})["cancelled"])
         if workflow is None:

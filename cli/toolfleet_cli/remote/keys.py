@@ -34,7 +34,7 @@ class RemoteKeys:
         return [KeyRecord(_key(each["key"]), each.get("last_used_at")) for each in self.gateway.get(_ALL)["keys"]]
 
     def revoked(self, key_ids: Sequence[str]) -> list[str]:
-        """Those of them that there were."""
+        """Revoke these, and return those that there were."""
         return [one for one in key_ids if self.gateway.forget(place("operations", "keys", one))]
 
 

@@ -10,7 +10,7 @@ from toolfleet_registry.policy.hints import UNDECLARED_LINES
 
 
 def show_modules(gateway: Gateway, *, refreshed: bool, as_json: bool) -> None:
-    """Print what is known of each; `refreshed`: after they were asked anew."""
+    """Print the status of each module; `refreshed`: after a new probe."""
     found = (gateway.post("/refresh-tools") if refreshed else gateway.get("/modules"))["modules"]
     if as_json:
         say_json(found)

@@ -14,12 +14,12 @@ _MOST_EVENTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class GatewayTools:
-    """What a gateway knows of tools. What it refuses ends the command."""
+    """A gateway's tools. A refusal ends the command."""
 
     gateway: Gateway
 
     def pending(self, module: str | None = None) -> list[PendingTool]:
-        """What waits for an approval, by tool name."""
+        """Return the pending approvals, by tool name."""
         return [_pending(each) for each in self.gateway.get(_ALL, {"module": module})["pending"]]
 
     def history(self) -> tuple[list[RegistryEvent], dict[str, int]]:
@@ -28,12 +28,12 @@ class GatewayTools:
         return [RegistryEvent.model_validate_json(json.dumps(each)) for each in found["events"]], found["found"]
 
     def closed(self) -> dict[str, str]:
-        """The tools that nobody may use now, and why."""
+        """Return the tools that no caller may use now, and why."""
         closed: dict[str, str] = self.gateway.get(_ALL)["closed"]
         return closed
 
     def stale(self) -> dict[str, float]:
-        """The modules whose news is too old, and how old it is, in seconds."""
+        """Return the modules whose manifest is too old, and its age in seconds."""
         stale: dict[str, float] = self.gateway.get(_ALL)["stale"]
         return stale
 
@@ -42,7 +42,7 @@ class GatewayTools:
         return [_version(each) for each in self.gateway.get(_place(name, "versions"))["versions"]]
 
     def approve(self, name: str, digest: str | None) -> str:
-        """Let what is offered of a tool take effect. Returns its digest."""
+        """Approve a tool's offer. Returns its digest."""
         return str(self.gateway.post(_place(name, "approve"), {"digest": digest})["digest"])
 
     def pin(self, module: str) -> dict[str, str]:
@@ -55,7 +55,7 @@ class GatewayTools:
         self.gateway.post(place("operations", "modules", module, "unpin"))
 
     def disable(self, name: str) -> None:
-        """Let nobody use a tool."""
+        """Disable a tool for all callers."""
         self.gateway.post(_place(name, "disable"))
 
     def enable(self, name: str) -> None:

@@ -15,7 +15,7 @@ _RELOAD_SECONDS = 30.0  # beyond the ten that a gateway waits
 
 
 def listed(gateway: Gateway) -> tuple[list[ToolDefinition], dict[str, ModuleStatus]]:
-    """The tools of the key, and what is known of their modules, as a fleet tells it."""
+    """Return the tools of the key, and the statuses of their modules, in a fleet's form."""
     found, query = list[dict[str, Any]](), dict[str, Any](limit=_PAGE)
     while True:
         page = gateway.get("/tools", query)
@@ -29,7 +29,7 @@ def listed(gateway: Gateway) -> tuple[list[ToolDefinition], dict[str, ModuleStat
 def found(
     gateway: Gateway, words: str, tags: list[str], limit: int
 ) -> tuple[list[ToolDefinition], dict[str, ModuleStatus]]:
-    """The tools of the key with such words and tags, the best first, and what is known of their modules."""
+    """Return the tools of the key with such words and tags, the best first, and the statuses of their modules."""
     tools = gateway.get("/tools", {"q": words or None, "tag": tags or None, "limit": limit})["tools"]
     return [ToolDefinition.model_validate(each) for each in tools], _statuses(gateway, tools)
 
@@ -41,12 +41,12 @@ def shown(gateway: Gateway, name: str) -> tuple[ToolDefinition, dict[str, Module
 
 
 def errors(gateway: Gateway) -> list[ToolLoadError]:
-    """What is not served as it stands."""
+    """Return the load errors."""
     return [ToolLoadError.model_validate(each) for each in gateway.get("/tools/errors")["errors"]]
 
 
 def reloaded(gateway: Gateway) -> "list[ReloadAnswer]":
-    """What hosts have said, by module; those that are still at it first."""
+    """Return the hosts' answers, by module; unfinished ones first."""
     from toolfleet_registry.directory.reload_requests import ReloadAnswer  # noqa: PLC0415 - loads Redis, which others need not
 
     report = gateway.post("/tools/reload", seconds=_RELOAD_SECONDS)

@@ -20,7 +20,7 @@ class GatewayWakes:
     gateway: Gateway
 
     def listed(self, chosen: ChosenWakes, limit: int, offset: int) -> "list[KeptWake]":
-        """Those that are tried next first."""
+        """Return those that are tried next first."""
         found = self.gateway.get(_ALL, {"limit": limit, "offset": offset, **_query(chosen)})
         return [_wake(each) for each in found["wakeups"]]
 

@@ -51,9 +51,11 @@ def create_module(name: str, directory: Path) -> Path:
 
 
 def create_tool(name: str, directory: Path) -> Path:
-    """Write a tool's file into `directory`, which is made if it is not there, and a test beside it. Returns the tool's file.
+    """Write a tool's file into `directory`, which is made if it is missing, and a test next to it.
 
-    Raises `SettingsError` for a name that will not do, and for a file that is there already.
+    Returns the tool's file.
+
+    Raises `SettingsError` for an invalid name, and for an existing file.
     """
     if not _NAME.fullmatch(name):
         raise SettingsError(

@@ -31,11 +31,11 @@ class RunningFleet:
         self.folder = folder
 
     def call(self, tool: str, /, **arguments: Any) -> ToolResult:
-        """Run a tool as somebody who may do everything, within a minute."""
+        """Run a tool as a user with all rights, within a minute."""
         return self.sync.call(ToolCall(tool_name=tool, arguments=arguments), _OWNER, timeout=_CALL_SECONDS)
 
     def agent(self) -> ToolFleet:
-        """For async tests: `async with fleet.agent() as agent: await agent.call(…)`."""
+        """Return an agent for async tests: `async with fleet.agent() as agent: await agent.call(…)`."""
         return ToolFleet(settings=self.settings)
 
 
@@ -45,9 +45,9 @@ def run_fleet(
 ) -> Generator[RunningFleet]:
     """Start a fleet with these modules, and end all of it. From the main thread.
 
-    A module is a `Module`, which is served from this process, or `package.main:app`, which is imported by another. Data and
-    logs lie in `folder`. `with_beat`: what is due regularly is done, as jobs need it. `settings` are named as in
-    `toolfleet.toml`. Raises `SettingsError`, or `FleetError` for what does not start.
+    A module is a `Module`, which is served from this process, or `package.main:app`, which is imported by another. Data
+    and logs are in `folder`. `with_beat`: periodic work is done, as jobs need it. `settings` are named as in
+    `toolfleet.toml`. Raises `SettingsError`, or `FleetError` if something does not start.
     """
     with ExitStack() as stack:
         url = stack.enter_context(redis_server(folder / "redis"))

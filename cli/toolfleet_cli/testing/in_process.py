@@ -32,15 +32,15 @@ class InProcess:
         return self._wait(self._client.call(method, **arguments))
 
     def send(self, method: str, arguments: dict[str, Any], **facts: Any) -> ModuleResult:
-        """The same with what a fleet says beside: `user_id`, `call_id`, `seconds` (30), `permission`."""
+        """Send a call with a fleet's additional facts: `user_id`, `call_id`, `seconds` (30), `permission`."""
         return self._wait(self._client.send(method, arguments, **facts), seconds=facts.get("seconds", _CALL_SECONDS))
 
     def manifest(self) -> ModuleManifest:
-        """What the module offers, if a fleet would admit it. Raises `ManifestRefused`."""
+        """Return the module's manifest, if a fleet would admit it. Raises `ManifestRefused`."""
         return self._wait(self._client.manifest())
 
     def reconcile(self, call_id: str) -> dict[str, Any]:
-        """What the module says became of a call."""
+        """Return the module's answer about the outcome of a call."""
         return self._wait(self._client.reconcile(call_id))
 
     def _wait(self, work: Coroutine[Any, Any, T], *, seconds: float = _CALL_SECONDS) -> T:
@@ -51,7 +51,7 @@ class InProcess:
 def in_process(module: Module, *, user_id: str | None = None, permission: Level = "user") -> Generator[InProcess]:
     """Start the module on an event loop in a thread, and stop it at the end. Its startup's error is raised here.
 
-    Whatever its tools do, this ends: a loop that is blocked is left behind, with a `TimeoutError` that says so.
+    This ends in any case: a loop that is blocked is left behind, with a `TimeoutError` that says so.
     """
     if not isinstance(module, Module):  # tests are often untyped
         raise TypeError(
@@ -79,7 +79,7 @@ def in_process(module: Module, *, user_id: str | None = None, permission: Level 
 
 
 def _run(loop: asyncio.AbstractEventLoop, over: threading.Event) -> None:
-    """Run the loop until it is over, also after a callback that wanted to end the process; then end what is left in it."""
+    """Run the loop until it is over, also after a callback that wanted to end the process; then cancel its remaining tasks."""
     while not over.is_set():
         with contextlib.suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
@@ -100,7 +100,7 @@ def _result(future: Future[T], seconds: float) -> T:
 
 
 class _Life:
-    """From startup to shutdown in one task, as task groups and timeouts in a module's lifespan want it."""
+    """The life of a module from startup to shutdown in one task, as task groups and timeouts in its lifespan need."""
 
     def __init__(self, client: ModuleClient) -> None:
         self.client = client

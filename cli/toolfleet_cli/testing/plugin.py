@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class OpenModule(Protocol):
-    """What the fixture `toolfleet_module` is."""
+    """The type of the fixture `toolfleet_module`."""
 
     def __call__(self, module: "Module", *, user_id: str | None = None, permission: "Level" = "user") -> "InProcess":
         """Start the module in this process. `user_id` and `permission` are those of calls that name none."""
@@ -36,7 +36,7 @@ class OpenModule(Protocol):
 
 
 class StartFleet(Protocol):
-    """What the fixture `toolfleet_fleet` is."""
+    """The type of the fixture `toolfleet_fleet`."""
 
     def __call__(self, *modules: "Module | str", with_beat: bool = False, **settings: Any) -> "RunningFleet":
         """Start a fleet of its own, as `run_fleet` does."""

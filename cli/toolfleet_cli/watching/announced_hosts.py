@@ -31,7 +31,7 @@ async def unannounced(settings: Settings, modules: Collection[str], *, seconds: 
 
 
 async def module_places(settings: Settings) -> dict[str, str]:
-    """Where each module is: its URL, with a word of how many hosts more serve it."""
+    """Return the URL of each module, with the number of further hosts that serve it."""
     async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
         entries = (await ModuleDirectory(redis, settings).read()).entries
     places = dict(settings.module_services)

@@ -1,4 +1,4 @@
-"""Picks what somebody who develops a module wants to see of its log: tracebacks, and lines at WARNING or above."""
+"""Picks the parts of a module's log for its developer: tracebacks, and lines at WARNING or above."""
 
 import re
 from collections import deque
@@ -30,7 +30,7 @@ class LogExcerpts:
         self._shown = self._left_out = 0
 
     def feed(self, lines: Iterable[str], now: float) -> list[str]:
-        """What to show of these lines; `now` in seconds. Of what is too much it says how many lines that was."""
+        """Return the lines to show; `now` in seconds. If there are too many, their number is shown."""
         shown: list[str] = []
         if now >= self._window_ends:
             if self._left_out:

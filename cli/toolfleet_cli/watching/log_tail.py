@@ -37,7 +37,7 @@ class LogTail:
         return [line.decode(errors="replace").rstrip("\r") for line in lines]
 
     def rest(self) -> list[str]:
-        """The line that has no end yet, if there is one, for whoever reads no further."""
+        """Return the unfinished last line, if there is one, when reading ends."""
         rest, self._rest = self._rest, b""
         return [rest.decode(errors="replace")] if rest else []
 
@@ -52,7 +52,7 @@ class LogTail:
 
 
 def _start_of_last(file: BinaryIO, lines: int) -> int:
-    """Where the last so many lines begin."""
+    """Return where the last so many lines begin."""
     end = start = file.seek(0, os.SEEK_END)
     if lines == 0:
         return end

@@ -7,7 +7,7 @@ _NAME = "restart"
 
 
 class RestartRequests:
-    """Those that wait in the folder of a fleet, its `.toolfleet`."""
+    """The pending restart requests in the folder of a fleet, its `.toolfleet`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / _NAME

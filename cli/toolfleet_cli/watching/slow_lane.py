@@ -23,7 +23,7 @@ class SlowLane:
         self._check_at = 0.0
 
     def is_needed(self) -> bool:
-        """Whether the directory of modules has got a slow one since it was last asked. Asks once a second at most.
+        """Return whether the directory of modules has got a slow one since the last call. Asks once a second at most.
 
         A Redis that does not answer within half a second is asked again with the next call.
         """

@@ -18,7 +18,7 @@ class SourceWatch:
         self._known = self._last = self._scan()
 
     def has_changed(self) -> bool:
-        """Whether they have since this was true last, and not since it was asked last: whoever writes several has finished."""
+        """Return whether they have changed since this was true last, and not since the last call: an editor that writes several has finished."""
         before, self._last = self._last, self._scan()
         if self._last == self._known or self._last != before:
             return False

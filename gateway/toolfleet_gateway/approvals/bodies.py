@@ -1,4 +1,4 @@
-"""Describes what is asked and answered about approvals."""
+"""Describes the requests and answers about approvals."""
 
 from typing import Annotated, Any, Literal
 

@@ -11,19 +11,19 @@ from toolfleet_tasks.client.namespaces.approvals import FleetApprovals
 
 
 def approver_of(who: Identity) -> Approver:
-    """Whoever sends a request, as one who decides."""
+    """Return the sender of a request as an approver."""
     return Approver(who.name, who.caller.user_id, who.caller.permission, who.key_id)
 
 
 def is_theirs(found: ListedApproval, who: Identity) -> bool:
-    """Whether an approval is theirs to see: viewers see all."""
+    """Return whether a user may see an approval: viewers see all."""
     return who.has_role("viewer") or may_see(found, approver_of(who))
 
 
 async def take_decision(
     approvals: FleetApprovals, approval_id: str, approver: Approver, said: ApprovalDecision
 ) -> StoredApproval:
-    """Take a decision about a call. Raises `Problem` for what is not taken."""
+    """Take a decision about a call. Raises `Problem` if it is not accepted."""
     try:
         if said.decision == "reject":
             return await approvals.reject(approval_id, approver, reason=said.reason, seen=said.seen)

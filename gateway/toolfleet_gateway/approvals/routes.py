@@ -34,7 +34,7 @@ _LAST_ID = HeaderParameter(
 
 
 def approval_routes(fleet: ToolFleet, streams: OpenStreams) -> list[AnyRoute]:
-    """What is answered about approvals. Who may decide, each call's rules say, and no role."""
+    """Return the routes of approvals. Each call's rules say who may decide, independent of roles."""
     about = _AboutApprovals(fleet)
     return [
         Route(
@@ -98,7 +98,7 @@ class _AboutApprovals:
         return json_answer(shown(found, approver))
 
     async def _seen(self, approval_id: str, who: Identity) -> StoredApproval:
-        """Raises `Problem`, 404, also for one that is not theirs to see."""
+        """Return an approval. Raises `Problem`, 404, also for one that the caller may not see."""
         try:
             found = await self._approvals.show(approval_id)
         except ApprovalNotTaken as exc:

@@ -1,4 +1,4 @@
-"""Says in a sentence for whom a call waits, and until when."""
+"""Describes in a sentence for whom a call waits, and until when."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

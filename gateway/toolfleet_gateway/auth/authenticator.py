@@ -35,10 +35,10 @@ class Authenticator:
     async def identify(
         self, headers: Iterable[tuple[bytes, bytes]], query: bytes = b"", *, endpoint: str = ""
     ) -> Identity:
-        """Who has sent a request with these headers and this query, as ASGI has them.
+        """Return the sender of a request with these headers and this query, in ASGI's form.
 
-        Raises `AuthRefused`, with the headers of the answer: `WWW-Authenticate`, in which `endpoint`, such as `/mcp`, is what
-        was asked for, and `Retry-After`.
+        Raises `AuthRefused`, with the headers of the answer: `WWW-Authenticate`, in which `endpoint`, such as `/mcp`,
+        is the requested one, and `Retry-After`.
         """
         try:
             return await self._identify(read_credential(headers, query), endpoint)
@@ -48,7 +48,7 @@ class Authenticator:
             raise
 
     async def is_live(self, identity: Identity) -> bool:
-        """Whether it would be let in now: for what goes on for longer than a request. Raises `AuthRefused`, 503."""
+        """Return whether it would be let in now: for connections that outlast a request. Raises `AuthRefused`, 503."""
         if identity.expires_at is not None and fleet_clock.now() >= identity.expires_at:
             return False
         if identity.key_id is None or (self._generated is not None and identity.key_id == self._generated.key.id):

@@ -21,7 +21,7 @@ _MOST_FIELDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class SentCredential:
-    """What a request has sent: the text of an API key, or a token."""
+    """A request's credential: the text of an API key, or a token."""
 
     kind: Literal["key", "token"]
     text: str = field(repr=False)

@@ -16,9 +16,9 @@ class NotSealedHere(ValueError):
 
 
 class FleetCodec:
-    """Seals by the fleet's signing key; by one that lies in its Redis if it has none.
+    """Seals with the fleet's signing key; with a key stored in its Redis if it has none.
 
-    `purpose`: what is sealed for one is not opened for another. An empty one is that of MCP clients' states.
+    `purpose`: a text sealed for one is not opened for another. An empty one is that of MCP clients' states.
     """
 
     def __init__(self, redis: Redis, keys: GatewayKeys, signing_keys: tuple[str, ...], *, purpose: str = "") -> None:
@@ -34,7 +34,7 @@ class FleetCodec:
         return (await self._opened()).seal(data)
 
     async def unseal(self, text: str) -> bytes:
-        """What was sealed. Raises `NotSealedHere` and `FleetUnavailable`."""
+        """Open a sealed text. Raises `NotSealedHere` and `FleetUnavailable`."""
         codec = await self._opened()
         try:
             return codec.unseal(text)
@@ -56,5 +56,5 @@ class FleetCodec:
 
 
 def _long(key: str) -> bytes:
-    """As long as the codec wants it, whatever the operator has chosen."""
+    """Return a key of the codec's length, for any key that the operator has chosen."""
     return hashlib.sha256(key.encode()).digest()

@@ -13,18 +13,18 @@ USER = "operator"
 
 @dataclass(frozen=True, slots=True)
 class GeneratedKey:
-    """A key that may do everything. Whoever starts the gateway prints its `text` once; logs have its id only."""
+    """A key with all rights. The process that starts the gateway prints its `text` once; logs have its id only."""
 
     key: ApiKey
     secret: KeyText = field(repr=False)
 
     @property
     def text(self) -> str:
-        """What its holder sends."""
+        """The text that its holder sends."""
         return self.secret.text
 
     def is_sent_as(self, text: str) -> bool:
-        """Whether that is this key."""
+        """Return whether the text is this key."""
         return (read := read_key_text(text)) is not None and read.has_digest(self.secret.digest)
 
 

@@ -22,7 +22,10 @@ AgentNames = Annotated[str, Field(pattern=f"^{AGENT_NAME}(/{AGENT_NAME})*$", max
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who it is, by a key or by a token: one of `key_id` and `subject` is there. It holds neither the key nor the token."""
+    """An authenticated sender, by a key or by a token: one of `key_id` and `subject` is there.
+
+    It holds neither the key nor the token.
+    """
 
     caller: Caller
     role: Role = "none"
@@ -36,7 +39,7 @@ class Identity:
 
     @classmethod
     def of_key(cls, key: ApiKey) -> "Identity":
-        """Whoever holds an API key."""
+        """Return the identity of an API key's holder."""
         return cls(
             caller=key.caller,
             role=key.role,
@@ -49,11 +52,11 @@ class Identity:
 
     @property
     def name(self) -> str:
-        """What it is called in logs, and whose limits it has: `key <id>` or `token <subject>`."""
+        """The name in logs and limits: `key <id>` or `token <subject>`."""
         return f"token {self.subject}" if self.key_id is None else f"key {self.key_id}"
 
     def has_role(self, needed: Role) -> bool:
-        """Whether it may do what needs this role."""
+        """Return whether it has at least this role."""
         return has_role(self.role, needed)
 
     def sees_calls_of(self, tool_name: str) -> bool:
@@ -62,10 +65,10 @@ class Identity:
         return modules is None or modules == "*" or tool_name.partition(".")[0] in modules
 
     def caller_for(self, user_id: str | None, agent: str | None = None) -> Caller:
-        """The caller in whose name it acts: `user_id` and `agent`, as a request names them, or its own for `None`.
+        """Return the caller in whose name it acts: `user_id` and `agent`, as a request names them, or its own for `None`.
 
-        Raises `AuthRefused`, 403, for another user's unless it acts for others, and for another agent than its own; one that
-        stands behind that (`own/other`) is taken. 400 for what is no user's id.
+        Raises `AuthRefused`, 403, for another user's unless it acts for others, and for another agent than its own; one
+        below its own (`own/other`) is accepted. 400 for an invalid user id.
         """
         if agent is not None and agent != (own := self.caller.agent):
             if own is not None and not agent.startswith(f"{own}/"):
@@ -84,7 +87,7 @@ class Identity:
         return replace(self, caller=self.caller_for(user_id))
 
     def key_maker(self) -> KeyMaker:
-        """What it may hand on to an API key that it makes."""
+        """Return the rights that it may hand on to an API key that it makes."""
         return KeyMaker(
             name=self.name,
             user_id=self.caller.user_id,

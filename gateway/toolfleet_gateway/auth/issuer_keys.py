@@ -49,7 +49,7 @@ _PATIENCE_SECONDS = 6.0  # of a request whose key nobody knows: more than one do
 
 
 class NoDocument(Exception):
-    """There is no such document to be had; its text says why."""
+    """There is no such document; its text says why."""
 
 
 class DocumentNotFound(NoDocument):
@@ -111,7 +111,7 @@ def _read(fields: Mapping[str, Any], allowed: Collection[str]) -> IssuerKey | No
 
 
 def _algorithms_of(fields: Mapping[str, Any]) -> frozenset[str]:
-    """Those that a key of its kind can have; the one that it names, if it does."""
+    """Return the algorithms that a key of its kind can have; the one that it names, if it does."""
     match fields.get("kty"), fields.get("crv"):
         case "RSA", _:
             fitting = frozenset(_RSA)
@@ -168,7 +168,7 @@ def _jwks_url_of(issuer: str, document: dict[str, Any], url: str) -> str:
 
 
 class IssuerKeys:
-    """For one event loop. `jwks_url`: where they are, if the issuer's metadata shall not be asked."""
+    """The issuer's keys, for one event loop. `jwks_url`: their address, if the issuer's metadata is not used."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class IssuerKeys:
         return found
 
     def refresh_old(self) -> None:
-        """Have keys that are old read anew, beside whoever wants one."""
+        """Refresh old keys in the background."""
         due_at = max(self._read_at + REFRESH_SECONDS, self._asked_at + PAUSE_SECONDS)
         if self._asking is None and fleet_clock.suspend_aware() > due_at:
             self._ask()
@@ -218,7 +218,7 @@ class IssuerKeys:
         return fitting[0] if len(fitting) == 1 or (fitting and key_id is not None) else None
 
     async def _refresh(self) -> None:
-        """Wait for a question that begins now, or has begun before and is answered; unless one was answered a moment ago."""
+        """Wait for a refresh that starts now, or is under way; unless one ended a moment ago."""
         came_at, readings = fleet_clock.suspend_aware(), self.readings
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_SECONDS):
@@ -233,7 +233,7 @@ class IssuerKeys:
                         break
 
     def _rest(self) -> float:
-        """For how many seconds it is not asked because of an unknown key."""
+        """Return for how many seconds no refresh is made for an unknown key."""
         return self._asked_at + (_AWAY_SECONDS if self._is_away else PAUSE_SECONDS) - fleet_clock.suspend_aware()
 
     def _ask(self) -> None:

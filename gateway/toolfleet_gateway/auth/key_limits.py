@@ -1,7 +1,7 @@
-"""Counts what the holders of keys send, over all gateways: requests in a second, and open streams.
+"""Counts the requests of keys' holders, over all gateways: requests in a second, and open streams.
 
-Each count is one step inside Redis, by Redis's clock. A gateway that is lost has its streams open until their lease ends. Without
-an answer nobody is let in who has a limit: neither could a call be published then.
+Each count is one step inside Redis, by Redis's clock. A lost gateway's streams count as open until their lease ends.
+Without an answer no sender is let in who has a limit: then a call could not be published either.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _RENEW_STREAM, _TAKEN = FILES.script("renew_stream"), FILES.script("taken")
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What somebody has sent: how many `requests` of the last second count still, and how many `streams` are open."""
+    """The use of limits: how many `requests` of the last second still count, and how many `streams` are open."""
 
     requests: float
     streams: int
@@ -91,7 +91,7 @@ class KeyLimits:
                     await self._redis.execute_command("ZREM", streams, stream_id)
 
     async def taken(self, identity: Identity) -> Taken:
-        """What somebody has sent, for whoever wants to see it. Raises `AuthRefused`, 503."""
+        """Return a sender's use of its limits. Raises `AuthRefused`, 503."""
         names = {
             "bucket": self._names.requests(identity.name),
             "streams": self._names.streams(identity.name),

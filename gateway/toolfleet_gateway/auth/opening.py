@@ -40,11 +40,13 @@ async def authenticating(settings: Settings, generated: GeneratedKey | None = No
 
 
 async def key_to_generate(settings: Settings, host: str, text: str | None = None) -> GeneratedKey | None:
-    """The one key of a gateway that would let nobody in: there is no issuer, and no API key. `None`: there is one.
+    """Make the one key of a gateway that would otherwise let no one in: there is no issuer, and no API key.
 
-    `host` is where the gateway listens. `text`: the key, if whoever starts several has made it. None is made where others than this
-    machine's programs could come: nobody is let in there until there is an API key. Raises `SettingsError` for a `text` that is no
-    key, and `FleetUnavailable` if it cannot be seen whether there are keys.
+    `None`: there is one.
+
+    `host` is where the gateway listens. `text`: the key, if the process that starts several has made it. None is made
+    if other machines could connect: there no one is let in until there is an API key. Raises `SettingsError` for an
+    invalid `text`, and `FleetUnavailable` if it is unknown whether there are keys.
     """
     if text is None and settings.oauth_issuer is not None:
         return None

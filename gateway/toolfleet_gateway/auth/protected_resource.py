@@ -32,7 +32,7 @@ class ProtectedResource:
         return {**document, "scopes_supported": [*self.scopes]} if self.scopes else document
 
     def covering(self, endpoint: str) -> frozenset[str]:
-        """What a token may be for that is good at an endpoint below the gateway: the endpoint, and each that it lies in."""
+        """Return the audiences of a token that is valid at an endpoint below the gateway: the endpoint, and each parent of it."""
         parts = endpoint.split("/")[1:]
         return frozenset(f"{self.url}/{'/'.join(parts[:count])}" for count in range(1, len(parts) + 1))
 
@@ -41,7 +41,7 @@ class ProtectedResource:
         return f"{WELL_KNOWN}{urlsplit(self.url).path}{endpoint}"
 
     def metadata_url(self, endpoint: str = "") -> str:
-        """Its URL."""
+        """Return the URL of its metadata."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc}{self.metadata_path(endpoint)}"
 

@@ -66,5 +66,5 @@ class AuthRefused(FleetError):
 
 
 def unavailable(what: str) -> AuthRefused:
-    """Nothing can be said about a request now; in a second perhaps."""
+    """Return the refusal of a request that cannot be judged now; in a second perhaps."""
     return AuthRefused("auth-unavailable", f"{what}; try again.", retry_after_seconds=1)

@@ -1,4 +1,4 @@
-"""Verifies the tokens of an OAuth issuer: who has signed one, for whom, until when, and what it says of its holder."""
+"""Verifies the tokens of an OAuth issuer: signature, audience, expiry, and the claims about its holder."""
 
 import hashlib
 import math
@@ -53,9 +53,11 @@ class TokenVerifier:
     _good: OrderedDict[bytes, tuple[int, Identity]] = field(default_factory=OrderedDict, init=False, repr=False)
 
     async def verify(self, token: str, *, resources: frozenset[str] = frozenset()) -> Identity:
-        """Who has sent it. It may be for one of the `resources` that were asked for as well as for an audience.
+        """Verify a token and return its sender.
 
-        Raises `AuthRefused`: 401 for a token that is not good, 403 for too little scope, 503 without keys.
+        It may be for one of the requested `resources` as well as for an audience.
+
+        Raises `AuthRefused`: 401 for an invalid token, 403 for too little scope, 503 without keys.
         """
         self.keys.refresh_old()
         about = "\n".join((token, *sorted(resources)))
@@ -142,7 +144,7 @@ def _invalid(reason: str) -> AuthRefused:
 
 
 def identity_of(claims: Mapping[str, Any], names: Mapping[ClaimUse, str], *, expires_at: float) -> Identity:
-    """Who has sent a token with these claims, which are verified. Raises `AuthRefused` if they do not say in whose name it is."""
+    """Return the sender of a token with these verified claims. Raises `AuthRefused` if they name no user."""
     found = {use: claim_of(claims, name) for use, name in names.items()}
     user_id = _text(found["user_id"], names["user_id"])
     if user_id is None:
@@ -220,7 +222,7 @@ def _role(value: Any) -> Role:
 
 
 def _modules(value: Any, name: str) -> frozenset[str] | Literal["*"] | None:
-    """Those that are named; `None`, which means all that the permission allows, only where the claim is not there."""
+    """Return the named modules; `None`, which means all that the permission allows, only if the claim is missing."""
     if value is None:
         return None
     words = _words_of(value)

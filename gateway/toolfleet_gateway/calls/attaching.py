@@ -1,4 +1,4 @@
-"""Finds a client's own call, which some gateway has begun, to go on with it."""
+"""Finds a client's own call, which any gateway has started, to follow it."""
 
 import re
 
@@ -25,5 +25,5 @@ async def attached(fleet: ToolFleet, who: Identity, call_id: str) -> BegunHandle
 
 
 def owner_of(who: Identity) -> Owner:
-    """Whose calls these are: those of the key's own user, in whose name ever they are made."""
+    """Return the owner of calls: the key's own user, in whoever's name they are made."""
     return Owner(who.caller.user_id)

@@ -39,7 +39,7 @@ class BeginningRoutes:
     calling: Calling
 
     def routes(self) -> list[AnyRoute]:
-        """Them."""
+        """Return the routes."""
         begin = Route(
             method="POST", path=CALLS, name="beginCall", summary="Call a tool", handle=self.begin, answers=_ANSWERS,
             body=CallBody, headers=(IDEMPOTENCY_KEY, PREFER), problems=_PROBLEMS,

@@ -24,7 +24,10 @@ _CONFIRMATION_SECONDS = 5.0  # beyond what the client waits: a Redis that starts
 
 @dataclass(frozen=True, slots=True)
 class Calling:
-    """What routes of calls share. A request that is held open when `closing` begins is answered with where its call is."""
+    """The common parts of calls' routes.
+
+    A request that is held open when `closing` begins is answered with its call's state.
+    """
 
     fleet: ToolFleet
     settings: GatewaySettings
@@ -51,9 +54,9 @@ class Calling:
         return handle
 
     async def end_of(self, handle: BegunHandle, preference: Preference) -> ToolResult | None:
-        """The call's result, if there is one as long as its client waits. The call goes on, whatever becomes of the client.
+        """Return the call's result, if it comes while its client waits. The call continues in any case.
 
-        Raises `Problem` where no other gateway could go on with it: Redis has not confirmed it, and may not have it.
+        Raises `Problem` if no other gateway could continue it: Redis has not confirmed it, and may not have it.
         """
         waits = (
             preference.applied is not None or not handle.waits_for_approval
@@ -72,7 +75,7 @@ class Calling:
         return json_answer(first_state(handle), 202, headers)
 
     def location(self, call_id: str) -> str:
-        """Where a call is followed."""
+        """Return the path at which a call is followed."""
         return f"{self.settings.gateway_root_path}{CALLS}/{call_id}"
 
 
@@ -82,7 +85,10 @@ def result_answer(result: ToolResult, preference: Preference) -> Response:
 
 
 def _unconfirmed() -> Problem:
-    """For a call that was sent to a Redis which was lost then. With a key a repeat joins it, wherever it is."""
+    """Return the problem of a call that was sent to a Redis which was lost then.
+
+    With a key a repeat joins it, wherever it is.
+    """
     return Problem(
         503,
         "fleet_unavailable",
@@ -94,6 +100,6 @@ def _unconfirmed() -> Problem:
 
 
 def first_state(handle: BegunHandle) -> CallState:
-    """Where a call is that was begun just now."""
+    """Return the state of a call that was just started."""
     state: Literal["queued", "waiting_approval"] = "waiting_approval" if handle.waits_for_approval else "queued"
     return CallState(call_id=handle.id, tool_name=handle.tool_name, state=state)

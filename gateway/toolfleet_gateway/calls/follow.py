@@ -56,13 +56,13 @@ _Source = AsyncGenerator[ShownApproval] | AsyncGenerator[Progress] | AsyncGenera
 
 @dataclass(frozen=True, slots=True)
 class FollowingRoutes:
-    """The routes of calls that have begun, here or elsewhere. An id of somebody else's call is one that nobody has."""
+    """The routes of started calls, of any gateway. Another user's call looks like an unknown id."""
 
     calling: Calling
     streams: OpenStreams
 
     def routes(self) -> list[AnyRoute]:
-        """Them."""
+        """Return the routes."""
         state = {200: Answer("Where the call is, and its result once it has ended.", CallState)}
         get = Route(
             method="GET", path=_PATH, name="getCall", summary="Where a call is", handle=self.state, answers=state,
@@ -80,7 +80,7 @@ class FollowingRoutes:
         return [get, cancel, events]
 
     async def state(self, asked: RouteRequest[None, None]) -> Response:
-        """Where a call is; with `Prefer: wait=N`, as soon as it has ended."""
+        """Answer with a call's state; with `Prefer: wait=N`, as soon as it has ended."""
         preference = preference_of(asked.raw.headers, self.calling.settings, usual=0)
         handle = await self._attached(asked.who, asked.path["call_id"])
         try:
@@ -167,7 +167,7 @@ async def _events_of(
 
 
 async def _reports_of(handle: BegunHandle, approvals: AsyncGenerator[ShownApproval]) -> AsyncGenerator[Report]:
-    """What the call says until it ends, and what becomes of its approval."""
+    """Yield the call's reports until it ends, and the changes of its approval."""
     send, receive = anyio.create_memory_object_stream[Report](0)
     sources: list[_Source] = [approvals, handle.progress()]
     if handle.log_level is not None:

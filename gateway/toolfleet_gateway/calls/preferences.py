@@ -29,19 +29,22 @@ _PRINTABLE = re.compile(IDEMPOTENCY_KEY_PATTERN)
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """How many seconds a client waits for a result, and which of its preferences was followed."""
+    """The seconds that a client waits for a result, and the preference that was applied."""
 
     seconds: float
     applied: str | None = None
 
     @property
     def headers(self) -> dict[str, str]:
-        """What says so."""
+        """The headers that name the applied preference."""
         return {} if self.applied is None else {"preference-applied": self.applied}
 
 
 def preference_of(headers: Headers, settings: GatewaySettings, *, usual: float) -> Preference:
-    """What `Prefer` says, within bounds; `usual` seconds without it. What is not understood is left alone, as RFC 7240 has it."""
+    """Parse `Prefer`, within bounds; `usual` seconds without it.
+
+    Unknown preferences are ignored, as RFC 7240 requires.
+    """
     preferred = [one.strip().lower() for value in headers.getlist("prefer") for one in value.split(",")]
     waits = next((found for one in preferred if (found := _WAIT.fullmatch(one))), None)
     if waits is not None:

@@ -14,7 +14,7 @@ _SAID_SECONDS = 60
 
 
 class ConsoleCookies:
-    """Those of a console at `path`."""
+    """The cookies of a console at `path`."""
 
     def __init__(self, settings: GatewaySettings, path: str) -> None:
         self._path = path
@@ -48,6 +48,6 @@ class ConsoleCookies:
         )
 
     def _is_https(self, request: Request) -> bool:
-        """What a proxy says of itself is believed: it can only make a cookie stricter."""
+        """Return whether the request came by https. A proxy's header is trusted: it can only make a cookie stricter."""
         forwarded = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
         return self._is_known_https or "https" in {request.url.scheme, forwarded}

@@ -1,4 +1,4 @@
-"""Reads the fleet's status and its latest calls for all who watch: once in two seconds at most, and only while somebody does."""
+"""Reads the fleet's status and its latest calls for all viewers: once in two seconds at most, and only while there are any."""
 
 import asyncio
 from collections import deque
@@ -71,7 +71,7 @@ class RecentCalls:
                 )
 
     def summary(self, now: float) -> CallSummary:
-        """What they come to at that moment (seconds since the epoch)."""
+        """Return their summary at that moment (seconds since the epoch)."""
         recent = [call for call in self._calls if now - WINDOW_SECONDS < call.ts <= now + _BUCKET_SECONDS]
         last = [call for call in recent if call.ts > now - _RATE_SECONDS]
         outcomes, busiest = dict[str, int](), dict[str, int]()
@@ -134,7 +134,7 @@ class FleetReadings:
         self._behind: str | None = None
 
     async def current(self) -> FleetReading:
-        """How it is. Raises `FleetUnavailable` within some seconds."""
+        """Return the present reading. Raises `FleetUnavailable` within some seconds."""
         async with self._lock:
             age = None if self._last is None else fleet_clock.now() - self._last.at
             if self._last is None or age is None or not 0 <= age < _KEPT_SECONDS:

@@ -20,7 +20,7 @@ class FormFields(dict[str, str]):
         return min(max(int(text), least), most) if text.isascii() and text.isdigit() and len(text) < 10 else usual  # noqa: PLR2004 - digits
 
     def chosen(self, *names: str) -> dict[str, str]:
-        """Those of these fields that say something."""
+        """Return the non-empty ones of these fields."""
         return {name: value for name in names if (value := self.get(name, "").strip())}
 
 
@@ -35,7 +35,7 @@ async def read_form(request: Request) -> FormFields:
 
 
 def fields_of(text: str) -> FormFields:
-    """What a query or a form says. Raises `Problem`."""
+    """Parse a query or a form. Raises `Problem`."""
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=_MOST_FIELDS)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Answers everything below `/console`: who is it, may they, which page; and whatever is wrong is a page, too."""
+"""Answers every request below `/console`: authentication, rights, page; an error is a page, too."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -94,7 +94,7 @@ class ConsoleFront:
         return await self._page(request, below, session, who)
 
     async def _admit(self, request: Request, session: ConsoleSession) -> Identity:
-        """Whoever the session's key is, if it still is one: as of each request of a REST client."""
+        """Return the identity of the session's key, if it is still valid: as for each request of a REST client."""
         sent = [(b"authorization", f"Bearer {session.credential}".encode("ascii", "replace"))]
         who = await self.entrance.admit({**request.scope, "headers": sent, "query_string": b""})
         request.scope["toolfleet.who"] = who
@@ -144,7 +144,7 @@ class ConsoleFront:
         return answer
 
     async def _said(self, visit: Visit) -> Sequence[str] | None:
-        """What came of this session's last change: its tone and its text."""
+        """Return the message of this session's last change: its tone and its text."""
         try:
             csrf, *said = json.loads(await self.codec.unseal(visit.request.cookies[SAID]))
         except (KeyError, NotSealedHere, ValueError):
@@ -222,7 +222,7 @@ _ENTRIES: Final = (
 
 
 def _entries_for(who: Identity) -> list[NavigationEntry]:
-    """Those of pages that they may see."""
+    """Return the navigation entries of pages that the user may see."""
     return [entry for entry in _ENTRIES if who.has_role(entry.role)]
 
 

@@ -20,7 +20,7 @@ Json = Any
 
 @dataclass(frozen=True, slots=True)
 class RouteQuestion:
-    """What is asked of a route: the parts of its path, its query, body and headers."""
+    """A request to a route: the parts of its path, its query, body and headers."""
 
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, Any] = field(default_factory=dict)
@@ -40,7 +40,10 @@ class GatewayRoutes:
         self._readers = dict[type[Any], TypeAdapter[Any]]()
 
     async def ask(self, who: Identity, name: str, asked: RouteQuestion = NOTHING) -> Json:
-        """What the route answers to `who`, as JSON; `None` for an answer without a body. Raises whatever it raises, such as `Problem`."""
+        """Return the route's answer to `who`, as JSON; `None` for an answer without a body.
+
+        Raises the route's errors, such as `Problem`.
+        """
         route = self._routes[name]
         body = None if route.body is None else self._read(route.body, asked.body or {})
         query = None if route.query is None else self._read(route.query, asked.query, strict=False)

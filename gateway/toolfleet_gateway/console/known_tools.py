@@ -1,4 +1,4 @@
-"""Lists the tools that are in effect, whoever may use them: viewers see all."""
+"""Lists the tools that are in effect, regardless of who may use them: viewers see all."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +13,7 @@ _MOST_FOUND = 1_000
 
 @dataclass(frozen=True, slots=True)
 class KnownTools:
-    """Those of the fleet. From memory: costs no round trip."""
+    """The tools of the fleet. From memory: costs no round trip."""
 
     fleet: ToolFleet
 
@@ -26,7 +26,7 @@ class KnownTools:
         return await self.fleet.tools(_EVERYBODY)
 
     async def find(self, words: str) -> list[ToolDefinition]:
-        """Those with one of these words, the best first; all for none."""
+        """Return the tools with one of these words, the best first; all without a word."""
         return await self.fleet.search(words, _EVERYBODY, limit=_MOST_FOUND) if words else await self.all()
 
     async def one(self, name: str) -> ToolDefinition | None:

@@ -19,7 +19,7 @@ Tone = Literal["good", "bad"]
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A request of somebody who is signed in: `who`, in which `session`, with which `form` or `query`."""
+    """A request of a signed-in user: `who`, in which `session`, with which `form` or `query`."""
 
     who: Identity
     session: ConsoleSession

@@ -15,7 +15,7 @@ _FARTHEST = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ListWindow:
-    """Which part of a list is shown. One row more than that is asked for: whether there is a next page."""
+    """The part of a list that is shown. One more row is requested, to see whether there is a next page."""
 
     limit: int
     offset: int
@@ -26,7 +26,7 @@ class ListWindow:
         return {"limit": self.limit + 1, "offset": self.offset}
 
     def shown(self, rows: Sequence[Any]) -> dict[str, Any]:
-        """What a template needs: the `rows`, and the offsets of the pages before and after, if there are such."""
+        """Return the template's values: the `rows`, and the offsets of the pages before and after, if there are any."""
         has_more = len(rows) > self.limit
         return {
             "rows": list(rows[: self.limit]),
@@ -41,6 +41,6 @@ class ListWindow:
 
 
 def window_of(query: FormFields) -> ListWindow:
-    """What the URL says; what is no number is as if it were not there."""
+    """Parse the URL's query; invalid numbers are ignored."""
     limit = query.number("limit", PER_PAGE, least=_SIZES[0], most=_SIZES[1])
     return ListWindow(limit, query.number("offset", 0, most=_FARTHEST))

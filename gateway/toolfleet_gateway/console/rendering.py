@@ -1,4 +1,4 @@
-"""Writes pages out of Jinja templates, which escape whatever they are given."""
+"""Writes pages with Jinja templates, which escape all values."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -1,6 +1,7 @@
-"""Makes a form of a tool's JSON Schema, and arguments of what somebody has typed into it.
+"""Makes a form of a tool's JSON Schema, and arguments of its input.
 
-What has a simple type has a field of its own; anything else is typed as JSON. The schema's own rules are checked where calls are.
+A value of a simple type has a field of its own; any other is typed as JSON. The schema's own rules are checked where
+calls are.
 """
 
 import json
@@ -50,7 +51,7 @@ def fields_of_schema(schema: Mapping[str, Any]) -> list[SchemaField] | None:
 
 
 def arguments_of(fields: list[SchemaField] | None, form: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments that a form says. What is empty and not required is left out. Raises `Problem`."""
+    """Return the arguments of a form. Empty optional ones are left out. Raises `Problem`."""
     if fields is None:
         return _whole(form.get(WHOLE, ""))
     arguments = dict[str, Any]()
@@ -63,7 +64,7 @@ def arguments_of(fields: list[SchemaField] | None, form: Mapping[str, str]) -> d
 
 
 def typed(arguments: Mapping[str, Any], fields: list[SchemaField] | None) -> dict[str, str]:
-    """What a form has in its fields that says these arguments."""
+    """Return the form's field values for these arguments."""
     if fields is None:
         return {WHOLE: json.dumps(arguments, indent=2, ensure_ascii=False)}
     return {PREFIX + each.name: _text(each, arguments[each.name]) for each in fields if each.name in arguments}

@@ -33,21 +33,23 @@ class CredentialTooLong(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSession:
-    """Who is signed in. `csrf` is in each of their forms, and nobody else knows it."""
+    """A signed-in session. `csrf` is in each of its forms, and otherwise secret."""
 
     credential: str = field(repr=False)
     csrf: str = field(repr=False)
     until: float
 
     def is_own(self, csrf: str) -> bool:
-        """Whether a form is one that this session was shown."""
+        """Return whether a form is one that this session was shown."""
         return hmac.compare_digest(self.csrf.encode(), csrf.encode("utf-8", "replace"))
 
 
 class ConsoleSessions:
-    """A session is what its cookie says. Redis has only those whose person has signed out, each until it would have ended.
+    """The console's sessions.
 
-    It fails closed: without Redis no session is found. Its key is checked with each request, besides.
+    A session is stored in its cookie. Redis has only those that have signed out, each until its normal end.
+
+    It fails closed: without Redis no session is found. Its key is checked with each request, in addition.
     """
 
     def __init__(self, codec: FleetCodec, redis: Redis, keys: GatewayKeys) -> None:
@@ -73,7 +75,7 @@ class ConsoleSessions:
         return None if await self.has_ended(session) else session
 
     async def has_ended(self, session: ConsoleSession) -> bool:
-        """Whether its time is over, or its person has signed out, at any gateway. Raises `FleetUnavailable`."""
+        """Return whether its time is over, or its user has signed out, at any gateway. Raises `FleetUnavailable`."""
         if fleet_clock.now() >= session.until:
             return True
         async with answering(self._redis, seconds=_SECONDS):

@@ -23,7 +23,7 @@ class SigningIn:
     templates: PageTemplates
 
     async def answer(self, request: Request) -> Response:
-        """The form; what is sent in it begins a session, or is refused there."""
+        """Answer with the form; a valid key in it starts a session, others are refused there."""
         query = fields_of(request.scope["query_string"].decode("latin-1"))
         if request.method != "POST":
             said = "Your session has ended: its key is good no longer, or twelve hours are over."
@@ -56,6 +56,6 @@ class SigningIn:
 
 
 def own_path(text: str) -> str:
-    """A path below the console's, and nobody else's."""
+    """Return the text if it is a path below the console's, else `/`."""
     is_own = text.startswith("/") and text.isprintable() and "\\" not in text and "//" not in text
     return text if is_own and len(text) < 1_000 else "/"  # noqa: PLR2004 - characters of an address

@@ -24,7 +24,7 @@ class _StaticFile:
 
 
 class StaticFiles:
-    """The files of a folder that browsers may have. What is none of them is not looked for."""
+    """The files of a folder that browsers may have. Other names are not looked up."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._files = {
@@ -34,7 +34,7 @@ class StaticFiles:
         }
 
     def address(self, name: str) -> str:
-        """Below the console's path, with the digest of the file. Raises `KeyError`."""
+        """Return the path below the console's, with the digest of the file. Raises `KeyError`."""
         return f"/static/{name}?v={self._files[name].version}"
 
     def answer(self, request: Request, name: str) -> Response:

@@ -25,9 +25,9 @@ _LONGEST_PATH = 200  # characters: a path may be anything
 
 
 class AccessLog:
-    """Requests to `quiet` paths are not logged while they go well: they come every second.
+    """Logs requests. Successful ones to `quiet` paths are not logged: they come every second.
 
-    `shown` says how to name a caller's user. Where it names them otherwise, the path is logged without anybody's ids.
+    `shown` says how to name a caller's user. If that is hidden, the path is logged without ids.
     """
 
     def __init__(self, app: ASGIApp, *, quiet: frozenset[str] = frozenset(), shown: ShownIds = lambda _: {}) -> None:

@@ -13,12 +13,15 @@ JSON = "application/json"
 
 
 def json_answer(model: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A model as JSON, without what is `None`."""
+    """Return a model as JSON, without `None` values."""
     return text_answer(json_text(model), status, headers)
 
 
 def json_text(model: BaseModel, *, with_none: bool = False) -> str:
-    """A model as JSON, with or without what is `None`. Half a surrogate pair, which texts of agents may have, becomes U+FFFD."""
+    """Return a model as JSON, with or without `None` values.
+
+    A lone surrogate, which texts of agents may have, becomes U+FFFD.
+    """
     try:
         return model.model_dump_json(exclude_none=not with_none, by_alias=True)
     except PydanticSerializationError:  # no UTF-8 has such a half
@@ -28,7 +31,7 @@ def json_text(model: BaseModel, *, with_none: bool = False) -> str:
 
 
 def text_answer(text: str | bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """What is JSON already."""
+    """Return an answer whose text is JSON already."""
     return Response(text, status, headers, media_type=JSON)
 
 

@@ -51,9 +51,9 @@ def build_app(  # noqa: PLR0913 - what is not obvious has a default
     tracing: Tracing | None = None,
     shown: ShownIds = lambda _: {},
 ) -> Starlette:
-    """The app of `routes`, and of what every gateway answers beside them. The order of `routes` is that in which paths are tried.
+    """Build the app of `routes`, and of the routes that every gateway has. Paths are tried in the order of `routes`.
 
-    `apps` answer at other paths whatever is sent there, in a protocol of their own. `shown` as of `AccessLog`.
+    `apps` answer all requests at other paths, in a protocol of their own. `shown` as of `AccessLog`.
     """
     known = [*routes, *health_routes(is_ready)]
     known.append(_document_route(lambda: openapi_document(known, root_path=settings.gateway_root_path)))
@@ -183,7 +183,7 @@ def _other_method(method: str, allow: str) -> Problem:
 
 
 class SecurityHeaders:
-    """What an answer says itself, as an `ETag`'s `Cache-Control`, stays."""
+    """Adds security headers; an answer's own ones, such as the `Cache-Control` of one with an `ETag`, stay."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -20,7 +20,7 @@ _MOST_FIELDS = 100  # of a query
 
 
 class ClientGone(Exception):
-    """The client has closed the connection before its request was complete: nobody waits for an answer."""
+    """The client has closed the connection before its request was complete: no answer is needed."""
 
 
 async def read_bytes(receive: Receive) -> bytes:
@@ -38,9 +38,9 @@ async def read_bytes(receive: Receive) -> bytes:
 
 
 def read_json_body(scope: Scope, data: bytes, adapter: TypeAdapter[M]) -> M:
-    """The body as its model has it. Raises `Problem`: 415 for what is no JSON by its header, 400 for what is none, or another.
+    """Parse the body by its model. Raises `Problem`: 415 if the header says it is no JSON, 400 if it is invalid.
 
-    A text is no number here, and 1 is not true: what the OpenAPI document does not allow is refused.
+    Strict: a text is no number here, and 1 is not true: what the OpenAPI document does not allow is refused.
     """
     _check_media_type(scope)
     if not data:
@@ -90,7 +90,7 @@ def list_fields(model: type[BaseModel]) -> Mapping[str, bool]:
 
 
 def faults_of(error: ValidationError) -> str:
-    """What is wrong, field by field, without the values: they may be secret."""
+    """Return what is wrong, field by field, without the values: they may be secret."""
     faults = error.errors(include_url=False, include_input=False, include_context=False)
     said = [f"{_place(fault['loc'])}: {fault['msg']}" for fault in faults[:_MOST_FAULTS]]
     more = len(faults) - len(said)

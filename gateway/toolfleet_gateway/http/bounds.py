@@ -34,7 +34,7 @@ _HOST = re.compile(r"([^\s:/?#@\[\]]*|\[[0-9a-f:.]+\])(?::[0-9]*)?")  # RFC 3986
 
 
 class BodySize:
-    """At most `most` bytes of body reach the app; more is 413, as soon as that is known."""
+    """A limit of `most` bytes for the body; more is 413, as soon as that is known."""
 
     def __init__(self, app: ASGIApp, *, most: int) -> None:
         self._app = app
@@ -96,7 +96,7 @@ class BodyTime:
 
 
 class HeaderRules:
-    """Each of certain headers comes once, and some only without the other: else 400."""
+    """A check of headers: certain ones come once, and some only without the other: else 400."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -123,9 +123,9 @@ def check_headers(headers: list[tuple[bytes, bytes]]) -> None:
 
 
 class HostCheck:
-    """`Host` names one of `hosts`, with whatever port: else 421. HTTP/1.1 asks for one; without it 400.
+    """A check that `Host` names one of `hosts`, with any port: else 421. HTTP/1.1 requires one; without it 400.
 
-    `paths` are answered whatever the name is: who asks for health has none.
+    `paths` are answered for any name: health checks have none.
     """
 
     def __init__(self, app: ASGIApp, *, hosts: Collection[str], paths: Collection[str] = ()) -> None:
@@ -183,7 +183,7 @@ class OriginCheck:
 
 
 class QueryKeys:
-    """A query with a secret is 400, also where nobody is asked who they are."""
+    """A check that answers a query with a secret with 400, also where no authentication is needed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

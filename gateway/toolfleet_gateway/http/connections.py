@@ -28,7 +28,7 @@ _SCHEMES = frozenset({b"http", b"https"})
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What one connection may send before its request is an app's matter, and how many there may be."""
+    """The limits of one connection before its request reaches an app, and of the number of connections."""
 
     header_bytes: int
     header_seconds: float
@@ -37,7 +37,7 @@ class ConnectionLimits:
 
     @property
     def most_silent(self) -> int:
-        """How many connections of one address may be open that have not sent a request's head."""
+        """The number of open connections of one address that have not sent a request's head."""
         return max(int(self.connections * _SILENT_FRACTION), _LEAST_SILENT)
 
     def bounded_address(self, client: tuple[str, int] | None) -> str:
@@ -79,7 +79,7 @@ class GuardedProtocol(HttpToolsProtocol):
     silent: ClassVar[dict[str, dict["GuardedProtocol", None]]]  # by address, the oldest first
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
-        """As `asyncio.Protocol`."""
+        """Implements `asyncio.Protocol.connection_made`."""
         self._head_bytes = 0
         self._is_in_body = False
         self._current: RequestResponseCycle | None = None
@@ -98,7 +98,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._enter_silent()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As `asyncio.Protocol`."""
+        """Implements `asyncio.Protocol.connection_lost`."""
         self._disarm()
         self._leave_silent()
         self._unwatch()
@@ -106,7 +106,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """As `asyncio.Protocol`."""
+        """Implements `asyncio.Protocol.data_received`."""
         if not self.transport.is_closing():
             super().data_received(data)
 
@@ -149,14 +149,17 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """The answer is written. The rest of a body that nobody has read may come for a moment."""
+        """Finish the answer. The unread rest of a body may come for a moment."""
         self._unanswered.popleft()
         super().on_response_complete()
         if self._is_in_body and not self.transport.is_closing():
             self._arm(_LINGER_SECONDS, self.transport.abort)
 
     def pause_writing(self) -> None:
-        """The client takes less than it is sent. Whoever takes nothing at all is cut: an answer would be held for ever."""
+        """Pause: the client reads less than it is sent.
+
+        One that reads nothing at all is cut: an answer would be held for ever.
+        """
         super().pause_writing()
         self._watch(self.transport.get_write_buffer_size())
 
@@ -223,7 +226,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._end(_TOO_SILENT)
 
     def is_answering(self) -> bool:
-        """Whether an answer is being written on this connection."""
+        """Return whether an answer is being written on this connection."""
         current = self._current
         return current is not None and current.response_started and not current.response_complete
 
@@ -257,7 +260,10 @@ class GuardedProtocol(HttpToolsProtocol):
         return True
 
     def _tell_all(self) -> None:
-        """Nobody waits for answers here any more. Uvicorn tells the last request only: a stream before it would go on for ever."""
+        """Tell all unanswered requests that the client has gone.
+
+        Uvicorn tells the last one only: a stream before it would go on for ever.
+        """
         for cycle in self._unanswered:
             cycle.disconnected = True
             cycle.message_event.set()

@@ -22,7 +22,10 @@ class Entrance:
     limits: KeyLimits
 
     async def admit(self, scope: Scope, endpoint: str = "") -> Identity:
-        """Who sends it. An `endpoint` that is a resource of its own, such as `/mcp`, takes tokens for it. Raises `AuthRefused`."""
+        """Return the sender.
+
+        An `endpoint` that is a resource of its own, such as `/mcp`, takes tokens for it. Raises `AuthRefused`.
+        """
         who = await self.authenticator.identify(scope["headers"], scope["query_string"], endpoint=endpoint)
         await self.limits.take_request(who)
         set_credential(who.name, who.caller.user_id)

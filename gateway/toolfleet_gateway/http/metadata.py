@@ -16,7 +16,10 @@ ENDPOINT: Final = "/mcp"
 
 
 def metadata_routes(resource: ProtectedResource | None) -> list[AnyRoute]:
-    """Where clients look for it: with the gateway's path behind, and without. None: it takes no tokens."""
+    """Return the routes at which clients look for the metadata: with the gateway's path appended, and without.
+
+    None: it takes no tokens.
+    """
     if resource is None:
         return []
     where = resource.metadata_path

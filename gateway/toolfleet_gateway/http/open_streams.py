@@ -20,7 +20,7 @@ _WATCH_SECONDS = 0.7  # between two looks at each key: a revocation is effective
 
 
 class OpenStreams:
-    """At most `most` streams, and of each key as many as it may have open over all gateways."""
+    """The open streams, at most `most`, and of each key as many as it may have open over all gateways."""
 
     def __init__(self, most: int, closing: Closing, authenticator: Authenticator, limits: KeyLimits) -> None:
         self._most = most
@@ -34,10 +34,11 @@ class OpenStreams:
 
     @asynccontextmanager
     async def place(self, who: Identity) -> AsyncGenerator[asyncio.Future[End]]:
-        """Hold a stream open in this block; what is yielded says when it must end: at once in a gateway that ends.
+        """Hold a stream open in this block; the yielded future says when it must end: at once in a gateway that ends.
 
-        A refusal would be an error to clients whose balancer does not know yet. Raises `Problem` (503) if there is no room here, and
-        `AuthRefused` (429) if the key may have no other. A key without a limit of its own may have half of the streams here.
+        A refusal would be an error to clients whose load balancer does not know yet. Raises `Problem` (503) if there is
+        no room here, and `AuthRefused` (429) if the key may have no other. A key without a limit of its own may have
+        half of the streams here.
         """
         if self.count >= self._most:
             detail = "So many streams are open here that no other can be."

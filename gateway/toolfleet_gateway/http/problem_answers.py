@@ -45,7 +45,7 @@ class ProblemAnswers:
 
 
 def problem_of(error: Exception) -> Problem:
-    """What a client is told of an error."""
+    """Return the problem that a client is told for an error."""
     match error:
         case Problem():
             return error
@@ -72,5 +72,5 @@ def problem_of(error: Exception) -> Problem:
 
 
 def unavailable(detail: str = _REDIS_AWAY) -> Problem:
-    """Nothing can be done now."""
+    """Return the problem of an unavailable fleet."""
     return Problem(503, "fleet_unavailable", detail, retryable=True, retry_after_seconds=_UNAVAILABLE_SECONDS)

@@ -1,4 +1,4 @@
-"""Describes what is wrong with a request, as RFC 9457 has it: `application/problem+json`."""
+"""Describes what is wrong with a request, in the format of RFC 9457: `application/problem+json`."""
 
 from http import HTTPStatus
 from typing import Any, Literal
@@ -44,7 +44,8 @@ class ProblemBody(BaseModel):
 class Problem(Exception):
     """Ends a request with a problem. Raise it anywhere below `ProblemAnswers`.
 
-    `headers` go out beside it; `retry_after_seconds` also as `Retry-After`. `closes`: the connection is not used any further.
+    `headers` are sent with it; `retry_after_seconds` also as `Retry-After`. `closes`: the connection is closed
+    afterwards.
     """
 
     def __init__(  # noqa: PLR0913 - what RFC 9457 and a `ToolResult` say of an error
@@ -74,7 +75,7 @@ class Problem(Exception):
         self.closes = closes
 
     def body(self, instance: str) -> ProblemBody:
-        """What a client reads. `instance` is the path that was asked for."""
+        """Return the answer's body. `instance` is the requested path."""
         return ProblemBody(
             type=TYPE_PREFIX + self.error_code.replace("_", "-"),
             title=title_of(self.status),
@@ -106,7 +107,7 @@ def title_of(status: int) -> str:
 
 
 def not_found(detail: str, *, code: Literal["not_found", "unknown_tool"] = "not_found", **rest: Any) -> Problem:
-    """There is no such thing, or it is somebody else's: both look alike."""
+    """Return the problem of a missing object, or of another user's: both look alike."""
     return Problem(404, code, detail, **rest)
 
 

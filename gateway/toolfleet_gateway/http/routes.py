@@ -58,10 +58,11 @@ class HeaderParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route(Generic[B, Q]):
-    """One method of one path. `name` is the operation's id in the OpenAPI document, and what generated clients call it.
+    """One method of one path. `name` is the operation's id in the OpenAPI document, and its name in generated clients.
 
-    `handle` gets the request and answers it, or raises `Problem`. `problems`: the statuses of problems that it may answer, beside
-    those of every route. `body` and `query` are read by their models; a route without a `body` does not read one.
+    `handle` gets the request and answers it, or raises `Problem`. `problems`: the statuses of its possible problems, in
+    addition to those of every route. `body` and `query` are read by their models; a route without a `body` does not
+    read one.
     """
 
     method: Method

@@ -1,4 +1,4 @@
-"""Serves the gateway's app by uvicorn until a signal ends it: what is under way ends, and streams are told to come again."""
+"""Serves the gateway's app by uvicorn until a signal ends it: running requests end, and streams are told to reconnect."""
 
 import asyncio
 import signal
@@ -20,7 +20,7 @@ _STEP_SECONDS = 0.05  # between two looks at whether somebody is impatient
 
 
 class GatewayServer(uvicorn.Server):
-    """A server that announces its end to the app, goes on for a moment, and then lets what is under way end."""
+    """A server that announces its end to the app, continues for a moment, and then lets running requests end."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class GatewayServer(uvicorn.Server):
         self._leave_seconds = leave_seconds
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End at a signal, and only by ourselves: uvicorn would raise it again, and nobody would close the fleet."""
+        """End at a signal, without uvicorn's raising it again, which would leave the fleet open."""
         del frame
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True

@@ -44,7 +44,7 @@ LAST: Mapping[End, ServerSentEvent] = {
 
 
 class EventStream(Response):
-    """An answer to `who` that goes on: what `events` yields, as it comes. `release` is called at its end, whatever ends it."""
+    """A streaming answer to `who`: the items of `events`, as they come. `release` is called at any end."""
 
     media_type = MEDIA_TYPE
 
@@ -111,7 +111,7 @@ class _Writer:
         self._abort = abort
 
     async def write(self, data: bytes) -> None:
-        """Raises `TimeoutError` where the client reads nothing."""
+        """Write data. Raises `TimeoutError` if the client reads nothing."""
         async with asyncio.timeout(_SEND_SECONDS):
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
 

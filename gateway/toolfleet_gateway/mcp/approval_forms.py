@@ -35,14 +35,14 @@ _SCHEMA: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class FormVote:
-    """What a person has said: `dismissed` decides nothing."""
+    """A person's vote: `dismissed` decides nothing."""
 
     decision: Literal["approve", "reject", "dismissed"]
     reason: str = ""
 
 
 def form_of(approval: ShownApproval, sentence: str) -> InputRequest | None:
-    """What is asked; `None` for arguments that are too long to be seen in a form."""
+    """Return the question; `None` for arguments that are too long to be seen in a form."""
     arguments = json.dumps(approval.arguments, ensure_ascii=False, indent=2)
     if len(arguments) > _LONGEST_SHOWN:
         return None
@@ -54,7 +54,7 @@ def form_of(approval: ShownApproval, sentence: str) -> InputRequest | None:
 
 
 def vote_in(answer: Any) -> FormVote:
-    """What an answer says. Who declines rejects; who dismisses the question leaves it to others. Raises `ValueError`."""
+    """Parse an answer. Declining rejects; dismissing the question leaves it to others. Raises `ValueError`."""
     if not isinstance(answer, Mapping):
         raise ValueError("an answer is an object")  # noqa: TRY004 - of a value
     match answer.get("action"):

@@ -1,6 +1,7 @@
-"""Finds the approval that a client's call waits for, asks the client where it may decide, and takes its vote.
+"""Finds the approval that a client's call waits for, asks the client if it may decide, and takes its vote.
 
-A vote is given in the name and with the rights of whoever answers, by the same service as any other: it is judged there.
+A vote is given in the name and with the rights of the client's user, by the same service as any other: it is judged
+there.
 """
 
 import asyncio
@@ -43,18 +44,21 @@ class CallApproval:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a program may go by; the time in seconds since the epoch."""
+        """The facts for a program; the time in seconds since the epoch."""
         return {"approval_id": self.approval_id, "expires_at": self.expires_at}
 
 
 class ClientApprovals:
-    """Those of one gateway's clients. Whoever may not decide by the rules is never asked, and their vote is not taken."""
+    """The approvals of one gateway's clients.
+
+    A user who may not decide by the rules is never asked, and their vote is not accepted.
+    """
 
     def __init__(self, fleet: ToolFleet) -> None:
         self._fleet = fleet
 
     async def waited_for(self, view: McpView, handle: BegunHandle) -> CallApproval | None:
-        """The approval, if the call waits for one now; `None` also where Redis does not answer: then nobody is asked."""
+        """Return the approval, if the call waits for one now; `None` also if Redis does not answer: then the client is not asked."""
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 found = await self._fleet.approvals.show(handle.id)
@@ -68,10 +72,11 @@ class ClientApprovals:
         return CallApproval(found.approval_id, found.request.binding, found.request.expires_at, sentence, question)
 
     async def vote(self, view: McpView, call_id: str, binding: str, answer: Any) -> bool:
-        """Take what a person has answered who was shown the call of this `binding`. False: it was another one by then.
+        """Take the answer of a person who was shown the call of this `binding`. False: it was another one by then.
 
-        An answer that comes too late, again, or of somebody who may not decide, changes nothing. Raises `ValueError` for what is no
-        answer, and `FleetUnavailable`: then it may have been taken, and the same answer may be given again.
+        An answer that comes too late, again, or from a user who may not decide, changes nothing. Raises `ValueError`
+        for an invalid answer, and `FleetUnavailable`: then it may have been taken, and the same answer may be given
+        again.
         """
         said, approver = vote_in(answer), approver_of(view.who)
         if said.decision == "dismissed":

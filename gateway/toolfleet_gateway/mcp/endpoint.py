@@ -64,7 +64,7 @@ class McpEndpoint:
             await self._serve_newer(served, view, scope, receive, send)
 
     async def aclose(self) -> None:
-        """End what is under way."""
+        """Cancel the running work."""
         await self._methods.abandoned.aclose()
         for served in self._served.values():
             await served.aclose()
@@ -125,7 +125,7 @@ class _Served:
 
 
 def view_of(context: Context) -> McpView:
-    """What the client of a request sees."""
+    """Return the view of a request's client."""
     request: Any = context.request  # Starlette's: both transports have it
     view: McpView = request.scope[VIEW]
     return view

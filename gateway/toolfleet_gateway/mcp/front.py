@@ -61,7 +61,7 @@ class McpFront:
             await served.serve(McpView(who, module), scope, receive, send)
 
     async def aclose(self) -> None:
-        """End what is under way."""
+        """Cancel the running work."""
         if self._endpoint is not None:
             await self._endpoint.aclose()
 

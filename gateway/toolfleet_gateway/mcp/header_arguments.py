@@ -15,14 +15,14 @@ _called: ContextVar[Mapping[str, Any] | None] = ContextVar("toolfleet_mcp_called
 
 
 class HeaderArguments:
-    """What is known of the schemas of one gateway's tools."""
+    """The known schemas of one gateway's tools."""
 
     def __init__(self, fleet: ToolFleet) -> None:
         self._fleet = fleet
         self._known: dict[str, tuple[Mapping[str, Any], bool]] = {}
 
     async def are_in(self, view: McpView, shown: str) -> bool:
-        """Whether a tool has some. From memory."""
+        """Return whether a tool has such arguments. From memory."""
         schema = await self._schema(view, shown)
         if schema is None:
             return False

@@ -102,7 +102,7 @@ def _is_token(value: object) -> bool:
 
 
 def _is_enveloped(meta: Mapping[str, Any]) -> bool:
-    """Whether a request says what each must say of its client."""
+    """Return whether a request has the required statements about its client."""
     token, level = meta.get(_PROGRESS), meta.get(types.LOG_LEVEL_META_KEY)
     return (
         meta.get(types.PROTOCOL_VERSION_META_KEY) == LATEST_MODERN_VERSION
@@ -172,7 +172,7 @@ def _written(message: Mapping[str, Any]) -> bytes:
 
 
 class ToolCallLane:
-    """The lane of one gateway, whose `server_info` is what each result says of its server."""
+    """The lane of one gateway, whose `server_info` is each result's statement about its server."""
 
     def __init__(self, tools: ToolMethods, server_info: Mapping[str, Any], tracing: Tracing | None = None) -> None:
         self._tools, self._tracing = tools, tracing

@@ -13,7 +13,7 @@ from toolfleet_registry.errors import FleetUnavailable
 
 
 class LogLevels:
-    """Those of one server's clients: of older ones in their sessions, or here of the one at the streams of this process."""
+    """The log levels of one server's clients: of older ones in their sessions, or here of the one at the streams of this process."""
 
     def __init__(self) -> None:
         self._own: LogLevel | None = None
@@ -43,7 +43,7 @@ class LogLevels:
 
 
 def level_in(meta: Mapping[str, Any]) -> LogLevel | None:
-    """What a newer client's request says. Raises `MCPError` for a level that is none."""
+    """Return the level of a newer client's request. Raises `MCPError` for an unknown level."""
     level = meta.get(types.LOG_LEVEL_META_KEY)
     if level is None or is_log_level(level):
         return level

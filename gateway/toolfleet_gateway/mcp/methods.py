@@ -36,7 +36,7 @@ from toolfleet_tasks.client.fleet import ToolFleet
 
 @dataclass(frozen=True, slots=True)
 class McpMethods:
-    """What is answered. `abandoned` is closed at the end."""
+    """The methods of the MCP server. `abandoned` is closed at the end."""
 
     tools: ToolMethods
     tasks: TaskMethods

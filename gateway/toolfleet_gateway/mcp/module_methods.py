@@ -45,7 +45,7 @@ _CACHED = frozenset({"prompts/list", "resources/list", "resources/templates/list
 
 
 class ModuleMethods:
-    """What modules have beside tools."""
+    """The methods of modules other than for tools."""
 
     def __init__(self, fleet: ToolFleet, view_of: ViewOf) -> None:
         self._fleet = fleet
@@ -95,7 +95,10 @@ class ModuleMethods:
         return {**shown, "cacheScope": "private", "resultType": "complete"}
 
     async def _apps_of(self, view: McpView, method: str) -> list[dict[str, Any]]:
-        """Return the apps that a module lists. One that fails, or lists what is no resource, costs the others nothing."""
+        """Return the apps that a module lists.
+
+        A module that fails, or lists invalid resources, does not affect the others.
+        """
         member, address, kind = _LISTS[method]
         found, params = dict[str, dict[str, Any]](), dict[str, Any]()
         with contextlib.suppress(MCPError):
@@ -146,7 +149,7 @@ class ModuleMethods:
 
 
 def _valid(listed: object, kind: Any) -> Iterator[dict[str, Any]]:
-    """Yield what is of this kind in a module's list. Else no client would be shown the list that it becomes a part of."""
+    """Yield the valid items of a module's list. An invalid one would hide the whole list from clients."""
     for each in listed if isinstance(listed, list) else ():
         with contextlib.suppress(ValidationError):
             kind.model_validate(each, by_name=False)

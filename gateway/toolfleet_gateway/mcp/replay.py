@@ -1,4 +1,4 @@
-"""Reads a request's body, and hands it on to whoever reads it next."""
+"""Reads a request's body, and replays it to the next reader."""
 
 from starlette.types import Message, Receive
 

@@ -35,5 +35,5 @@ async def serve_stdio(settings: Settings, view: McpView) -> None:
 
 @asynccontextmanager
 async def _place(_: Identity) -> AsyncGenerator["asyncio.Future[End]"]:
-    """A stream of changes has room beside the one client's others, and lasts as long as the process."""
+    """Return a place without a limit for a stream of changes, which lasts as long as the process."""
     yield asyncio.get_running_loop().create_future()

@@ -43,7 +43,7 @@ _AWAY_SECONDS = 1.0  # before the registry is asked again that does not answer
 
 @dataclass(frozen=True, slots=True)
 class _Wants:
-    """What one client listens for."""
+    """The changes that one client listens for."""
 
     lists: frozenset[ViewChangeKind]
     uris: tuple[str, ...]
@@ -63,7 +63,7 @@ class _Wants:
 
 
 class Subscriptions:
-    """Those of one gateway's clients; `guest_modules` are what a guest without any reaches."""
+    """The subscriptions of one gateway's clients; `guest_modules` are those that a guest without any reaches."""
 
     def __init__(  # noqa: PLR0913 - its parts
         self,
@@ -129,7 +129,7 @@ class Subscriptions:
             await end([task])
 
     async def may_hear(self, view: McpView, change: ViewChange) -> bool:
-        """Whether a client may hear of a change now: what it may not use does not change for it."""
+        """Return whether a client may hear of a change now: an unusable thing does not change for it."""
         return change.kind == "tools" or await self._watching.sees(view, change.kind)
 
     async def renew(self, view: McpView, uris: Sequence[str]) -> None:
@@ -154,7 +154,7 @@ class Subscriptions:
                     await context.session.send_notification(notification_of(part, meta), related_request_id=number)
 
     async def _wants(self, view: McpView, asked: types.SubscriptionFilter, tasks: TaskChanges) -> _Wants:
-        """What of it a client is told of. Raises `MCPError`."""
+        """Return the accepted part of a client's filter. Raises `MCPError`."""
         lists = set[ViewChangeKind]()
         if asked.tools_list_changed:
             lists.add("tools")
@@ -174,7 +174,7 @@ class Subscriptions:
 
     @asynccontextmanager
     async def _renewing(self, view: McpView, uris: Sequence[str]) -> AsyncGenerator[None]:
-        """Say again and again what is watched, in this block."""
+        """Renew the watches repeatedly, in this block."""
         task = asyncio.create_task(self._renew(view, uris), name="toolfleet-mcp-renew") if uris else None
         try:
             yield

@@ -57,7 +57,7 @@ class TaskMethods:
         self._view_of = view_of
 
     async def get(self, context: Context, params: TaskIdParams) -> dict[str, Any]:
-        """Where a task is, and its result once it has ended."""
+        """Return a task's state, and its result once it has ended."""
         handle = await self._attached(context, params.task_id)
         try:
             asks = takes_forms(capabilities_of(context.params))
@@ -138,7 +138,10 @@ class TaskMethods:
         return handle
 
     async def state(self, view: McpView, handle: BegunHandle, *, takes_forms: bool) -> dict[str, Any]:
-        """Where a task is, with its result or what it asks of a client that `takes_forms`. Raises `FleetUnavailable`."""
+        """Return a task's state, with its result or its question to a client that `takes_forms`.
+
+        Raises `FleetUnavailable`.
+        """
         kept, now = self._settings.gateway_result_kept_seconds, fleet_clock.now()
         result = await handle.end_within(0)
         if result is None:
@@ -155,7 +158,10 @@ class TaskMethods:
         return {**task_facts(handle, "completed", now=now, kept_seconds=kept), "result": call_result(result, handle.id)}
 
     async def _waiting(self, view: McpView, handle: BegunHandle, now: float, *, takes_forms: bool) -> dict[str, Any]:
-        """Where a task is that people have to approve. It requires input only of a client that may give it: others have nothing to answer."""
+        """Return the state of a task that needs an approval.
+
+        It requires input only of a client that may give it: others have nothing to answer.
+        """
         kept, asked = self._settings.gateway_result_kept_seconds, await self._approvals.waited_for(view, handle)
         message = None if asked is None else asked.sentence
         if asked is None or asked.question is None or not takes_forms:
@@ -165,7 +171,7 @@ class TaskMethods:
         return {**facts, "inputRequests": requests}
 
     async def _going_on(self, handle: BegunHandle, status: CallStatus, now: float) -> dict[str, Any]:
-        """Where a task is that has not ended, and what it asks."""
+        """Return the state of a task that has not ended, and its question."""
         kept = self._settings.gateway_result_kept_seconds
         if status.inputs is None:
             message = None if status.progress is None else status.progress.message or None
@@ -180,7 +186,7 @@ class TaskMethods:
 
 
 def capabilities_of(params: Any) -> dict[str, Any]:
-    """What a request's client says that it can do, of the era in which each request says that."""
+    """Return the capabilities of a request's client, of the era in which each request states them."""
     meta = (params or {}).get("_meta")
     stated = meta.get(types.CLIENT_CAPABILITIES_META_KEY) if isinstance(meta, dict) else None
     return stated if isinstance(stated, dict) else {}

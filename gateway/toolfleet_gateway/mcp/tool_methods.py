@@ -97,7 +97,7 @@ class ToolMethods:
         return answer
 
     async def run(self, view: McpView, asked: McpCall, report: Report) -> dict[str, Any]:
-        """As `call`. Raises `MCPError`, where the protocol wants an error and no result."""
+        """Run a call as `call` does. Raises `MCPError`, where the protocol wants an error and no result."""
         try:
             if asked.name in _OWN and asked.name in await self._listing.own_names(view):
                 return await self._own(view, asked, report)
@@ -118,13 +118,13 @@ class ToolMethods:
 
 
 def _agreed(context: Context) -> dict[str, Any]:
-    """What an older client has declared when it opened its session."""
+    """Return an older client's capabilities, declared when it opened its session."""
     declared = context.session.client_capabilities
     return {} if declared is None else declared.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _asking(context: Context, kinds: Kinds) -> Callable[[PendingInput], Awaitable[dict[str, Any]]] | None:
-    """How an older client is asked; newer ones are by what their requests return."""
+    """Return how to ask an older client; newer ones are asked by the results of their requests."""
     asks = None if context.request is None else context.request.scope.get(ASK)
     if asks is None:
         return None

@@ -29,20 +29,20 @@ SESSION: Final = "toolfleet.mcp_session"
 
 @dataclass(frozen=True, slots=True)
 class McpView:
-    """What `who` sees at `/mcp`, or at `/mcp/{module}`."""
+    """The view of `who` at `/mcp`, or at `/mcp/{module}`."""
 
     who: Identity
     module: str | None = None
 
     def of(self, tools: list[ToolDefinition]) -> list[ToolDefinition]:
-        """Those of the caller's tools that are seen here, in their order."""
+        """Return the caller's tools that are visible here, in their order."""
         if self.module is None:
             return tools
         start = f"{self.module}."
         return [tool for tool in tools if tool.name.startswith(start)]
 
     def shown(self, tool_name: str) -> str:
-        """What a tool is called here. The protocol takes dots."""
+        """Return a tool's name here. The protocol allows dots."""
         if self.module is not None:
             return tool_name.removeprefix(f"{self.module}.")
         return offered_name(tool_name, "mcp", dotted=True)

@@ -1,4 +1,4 @@
-"""Names whoever sends a request as the audit does."""
+"""Names the sender of a request as the audit does."""
 
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_tasks.operations.change_trail import Actor

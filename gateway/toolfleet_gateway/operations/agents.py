@@ -60,7 +60,7 @@ class ProfileRollback(BaseModel):
 
 
 def agent_routes(settings: Settings) -> list[AnyRoute]:
-    """What viewers see of agents, and admins change."""
+    """Return the routes of agents: viewers read, admins change."""
     about = _AboutAgents(settings)
     return [*_routes_of_all(about), *_routes_of_one(about), *_routes_of_versions(about)]
 
@@ -188,7 +188,7 @@ class _AboutAgents:
 
 
 def _expected(request: Request) -> int | None:
-    """The version that the client has seen; `None`: whichever there is. Raises `Problem`."""
+    """Return the version that the client has seen; `None`: any. Raises `Problem`."""
     said = request.headers.getlist("if-match")
     if not said or said == ["*"]:
         return None
@@ -200,7 +200,7 @@ def _expected(request: Request) -> int | None:
 
 @contextmanager
 def _refusals() -> Generator[None]:
-    """Raise `Problem`: 404 for what is not there, 412 for what somebody else has changed, 409 for what cannot be done."""
+    """Raise `Problem`: 404 for a missing profile, 412 for a newer change, 409 for a refused operation."""
     with refusals():
         try:
             yield

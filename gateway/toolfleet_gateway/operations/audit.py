@@ -50,7 +50,7 @@ class AuditLines(BaseModel):
 
 
 def audit_routes(settings: Settings) -> list[AnyRoute]:
-    """What is answered about the audit."""
+    """Return the routes of the audit."""
 
     async def listed(request: RouteRequest[None, AuditQuery]) -> Response:
         query = request.query

@@ -80,7 +80,7 @@ class DroppedLetters(BaseModel):
 
 
 def dead_letter_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
-    """What is answered about dead letters."""
+    """Return the routes of dead letters."""
     about = _AboutDeadLetters(fleet, settings)
     return [*_routes_of_all(about), *_shown_routes(about), *_changing_routes(about)]
 

@@ -71,7 +71,7 @@ class EndedJobs(BaseModel):
 
 
 def operated_job_routes(settings: Settings) -> list[AnyRoute]:
-    """What operators do about jobs."""
+    """Return the routes of operators for jobs."""
     about = _AboutOperatedJobs(settings)
     return [*_routes_of_many(about), *_routes_of_one(about)]
 

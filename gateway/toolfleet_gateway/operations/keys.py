@@ -56,7 +56,7 @@ class NewKey(BaseModel):
 
 
 def key_routes(settings: Settings) -> list[AnyRoute]:
-    """What admins do about keys."""
+    """Return the routes of admins for keys."""
     about = _AboutKeys(settings)
     return [
         Route(
@@ -122,6 +122,6 @@ class _AboutKeys:
         return nothing()
 
     def _records(self) -> list[KeyRecord]:
-        """In a thread: the store is synchronous, and bounds each answer itself."""
+        """Read the records in a thread: the store is synchronous, and limits the time of each answer itself."""
         with contextlib.closing(ApiKeys.of(self._settings)) as keys:
             return keys.records()

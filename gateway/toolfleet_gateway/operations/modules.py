@@ -85,7 +85,7 @@ class DrainQuery(BaseModel):
 
 
 def operated_module_routes(settings: Settings) -> list[AnyRoute]:
-    """What operators do about modules."""
+    """Return the routes of operators for modules."""
     about = _AboutOperatedModules(settings)
     return [
         Route(

@@ -30,7 +30,7 @@ class KindQuery(BaseModel):
 
     @property
     def kinds(self) -> tuple[DeadKind, ...]:
-        """Of which kinds they are."""
+        """Their kinds."""
         return KINDS if self.kind is None else (self.kind,)
 
 
@@ -56,7 +56,7 @@ class SearchQuery(BaseModel):
 
     @property
     def until(self) -> float:
-        """When those of that age had begun to wait, or died, at the latest (seconds since the epoch)."""
+        """The latest start of the wait, or time of death, of that age (seconds since the epoch)."""
         return fleet_clock.now() - self.min_age_seconds if self.min_age_seconds else math.inf
 
     @property

@@ -1,4 +1,4 @@
-"""Answers with a problem what cannot be done with these tools, modules, keys or letters, and what is no cursor."""
+"""Answers refused operations on tools, modules, keys or letters, and invalid cursors, with a problem."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from toolfleet_registry.errors import NoSuchDeadLetter, NotReplayable, Operation
 
 @contextmanager
 def refusals() -> Generator[None]:
-    """Raise `Problem` (409, or 404 for what is not there) for what an operation in this block refuses."""
+    """Raise `Problem` (409, or 404 if it is missing) for a refused operation in this block."""
     try:
         yield
     except OperationRefused as exc:
@@ -21,5 +21,5 @@ def refusals() -> Generator[None]:
 
 
 def no_cursor() -> Problem:
-    """What to raise for a cursor that no answer had."""
+    """Return the problem of an invalid cursor."""
     return invalid_request("The cursor is none: send the `next` of an answer as it is.")

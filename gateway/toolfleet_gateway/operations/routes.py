@@ -17,7 +17,7 @@ from toolfleet_tasks.operations.calls.call_index import CallIndex
 
 
 def operation_routes(fleet: ToolFleet, settings: Settings, calls: CallIndex) -> list[AnyRoute]:
-    """What is answered below `/operations`: reading needs the role `viewer`, changing `operator`, and keys and agents `admin`."""
+    """Return the routes below `/operations`: reading needs the role `viewer`, changing `operator`, and keys and agents `admin`."""
     return [
         *status_routes(settings),
         *dead_letter_routes(fleet, settings),

@@ -15,7 +15,7 @@ class ShownFleetStatus(RootModel[FleetStatus]):
 
 
 def status_routes(settings: Settings) -> list[AnyRoute]:
-    """What is answered about the whole fleet."""
+    """Return the routes of the whole fleet."""
 
     async def status(request: RouteRequest[None, None]) -> Response:
         del request

@@ -1,4 +1,4 @@
-"""Changes which tools are in effect, and shows what is offered and not in effect, for operators."""
+"""Changes which tools are in effect, and shows offers that are not, for operators."""
 
 import contextlib
 from collections.abc import Awaitable, Callable
@@ -230,7 +230,7 @@ class ToolEventQuery(BaseModel):
 
 
 def operated_tool_routes(settings: Settings) -> list[AnyRoute]:
-    """What operators do about tools."""
+    """Return the routes of operators for tools."""
     about = _AboutOperatedTools(settings)
     return [*_routes_of_state(about), *_routes_of_tools(about), *_routes_of_versions(about), *_routes_of_pins(about)]
 

@@ -66,7 +66,7 @@ class HandledWakeups(BaseModel):
 
 
 def wakeup_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
-    """What is answered about wake-ups."""
+    """Return the routes of wake-ups."""
     about = _AboutWakeups(fleet, settings)
     return [*_routes_of_all(about), *_routes_of_one(about)]
 

@@ -21,7 +21,7 @@ _UNKNOWN = {"state": "unknown"}
 
 
 class NotFollowed(Exception):
-    """Nobody could say now where the call is: it is asked for again."""
+    """The call's state is unknown now: it is asked for again."""
 
 
 class AcceptedCalls:
@@ -39,9 +39,10 @@ class AcceptedCalls:
         takes_input: bool = False,
         inputs: CallInputs | None = None,
     ) -> dict[str, Any]:
-        """What `/status` says of a call. What it came to is kept; then nobody is asked any more.
+        """Return the answer of `/status` for a call. Its outcome is kept; then the follower is not asked any more.
 
-        One that asks what nobody can answer is ended. A record that was lost makes it no other call: its follower may know it by its handle. Raises `NotFollowed`.
+        A call with a question that its caller cannot answer is ended. A call whose record was lost is still the same:
+        its follower may know it by its handle. Raises `NotFollowed`.
         """
         record = await self._record(call_id)
         if record is not None and record.state in {"done", "failed"}:
@@ -54,7 +55,7 @@ class AcceptedCalls:
         return await self._answered(call_id, handle, record, answer)
 
     async def became(self, call_id: str, handle: str) -> dict[str, Any]:
-        """What `/reconcile` says of such a call: one that asks is told as `running`, and asks again when `/status` is asked."""
+        """Return the answer of `/reconcile` for such a call: one that asks is reported as `running`, and asks again when `/status` is asked."""
         answer = await self.status(call_id, handle, takes_input=True)
         if answer["state"] != "input_required":
             return answer
@@ -80,7 +81,7 @@ class AcceptedCalls:
             return None
 
     async def _unanswerable(self, call_id: str, handle: str) -> StatusAnswer:
-        """End a call that asks what nobody can answer; it may have ended by itself."""
+        """End a call with a question that its caller cannot answer; it may have ended by itself."""
         answer = await self._follow(call_id, handle, cancel=True)
         if answer.reply is not None and answer.reply.is_success:
             return answer
@@ -99,7 +100,7 @@ class AcceptedCalls:
             raise NotFollowed(f"Nobody could say where the call is ({type(exc).__name__}); the log says why.") from exc
 
     async def _keep(self, call_id: str, record: Record, reply: Reply) -> str:
-        """The reply under the name of the tool that was called, kept for whoever asks, or repeats the call."""
+        """Store the reply under the called tool's name, for later requests and repeats, and return it."""
         named = {**json.loads(reply.body), "tool_name": json.loads(record.reply)["tool_name"]}
         body = json.dumps(named, ensure_ascii=False, separators=(",", ":"))
         ended = replace(

@@ -35,7 +35,7 @@ _MOST_UNANSWERED = 10_000  # calls that the store's being away may have left a w
 
 
 class RunClaim:
-    """A call that was begun here. Its record says so for `LEASE_SECONDS` after the last renewal."""
+    """A call that was started here. Its record says so for `LEASE_SECONDS` after the last renewal."""
 
     def __init__(self, store: PatientStore, call_id: str, fingerprint: str, *, is_repeatable: bool) -> None:
         self._store = store
@@ -50,17 +50,17 @@ class RunClaim:
 
     @property
     def token(self) -> str:
-        """What its record has, if it came to be written."""
+        """The token of its record, if it was written."""
         return self._record.token
 
     def live_until(self) -> float:
-        """Until when nobody else can have taken the call over, on the clock that counts suspension."""
+        """Return until when no other process can have taken the call over, on the clock that counts suspension."""
         return self._live_until
 
     async def take(self, seen: Record | None, attempt: int, *, is_first: bool = True) -> bool:
-        """Begin, for the call's `attempt`th attempt, in the place of the record that was `seen`.
+        """Start the call's `attempt`th attempt, replacing the record that was `seen`.
 
-        `is_first`: nothing was ever begun before. Raises `StoreAway`: it may have begun all the same.
+        `is_first`: nothing was ever started before. Raises `StoreAway`: it may have started all the same.
         """
         self._is_first = is_first
         self._record = replace(
@@ -84,14 +84,14 @@ class RunClaim:
                 await asyncio.gather(self._renewing, return_exceptions=True)
 
     async def undo(self) -> None:
-        """Nothing has happened, so that it may begin anew: but not for attempts before this one, if there are any."""
+        """Undo the start, so that the call may start again: except for attempts before this one, if there are any."""
         if self._record.attempt <= 1:
             await self.end(None)
         else:
             await self.end("open" if self._is_first else "stopped")
 
     async def end(self, state: State | None, reply: str = "") -> None:
-        """Write how it ended; `None`: nothing, as if it had never begun."""
+        """Write how it ended; `None`: nothing, as if it had never started."""
         token = self._tokens.next(self._record.attempt)
         record = state and replace(self._record, state=state, token=token, until=0, reply=reply)
         for wait in (*_TRIES_SECONDS, None):
@@ -107,11 +107,14 @@ class RunClaim:
                 return
 
     def _begin_renewing(self) -> None:
-        """Not before it is time: a call that ends soon needs no task for it."""
+        """Start renewing when it is time: a call that ends soon needs no task for it."""
         self._renewing = asyncio.ensure_future(self._renew())
 
     async def _renew(self) -> None:
-        """A renewal whose answer was lost may have been written or not: the token stays the same, so both are good."""
+        """Renew the record.
+
+        A renewal whose answer was lost may have been written or not: the token stays the same, so both are good.
+        """
         while self._is_kept:
             renewed = replace(self._record, until=machine_clock.wall() + LEASE_SECONDS)
             live_until = fleet_clock.suspend_aware() + LEASE_SECONDS
@@ -187,9 +190,11 @@ class IdempotentRuns:
         return known or await self._run(claim, work, tool)
 
     async def admits(self, call_id: str | None, attempt: int, *, is_harmless: bool) -> bool:
-        """Whether no later attempt of the call was seen. Then this one was, unless it is the first: none is older.
+        """Return whether no later attempt of the call was seen.
 
-        Others that share the store learn of it, but for a call that `is_harmless` however late it is.
+        Then this one is noted, unless it is the first: none is older.
+
+        Other processes that share the store learn of it, except for a call that `is_harmless` at any time.
         """
         if call_id is None or not attempt:
             return True
@@ -206,7 +211,7 @@ class IdempotentRuns:
         return attempt >= latest
 
     async def answer(self, call_id: str, *, young_seconds: float) -> dict[str, Any]:
-        """What `/reconcile` says of a call, or its part of this key, that began at most `young_seconds` ago, if it ever did."""
+        """Return the answer of `/reconcile` for a call, or its part of this key, that started at most `young_seconds` ago, if it ever did."""
         try:
             record = await self._store.get(call_id)
             is_begun = record is not None and record.state != "open"
@@ -221,7 +226,7 @@ class IdempotentRuns:
         return {**_reconciliation(record), "call_id": call_id}
 
     async def _begin(self, claim: RunClaim, work: Work, tool: Runnable) -> Reply | None:
-        """`None` once the call is this process's to run; otherwise what is known of it."""
+        """Return `None` once the call is this process's to run; otherwise the known reply."""
         call_id = work.key or ""
         pause, longest = _POLL_SECONDS
         why = "was not begun in time"
@@ -254,7 +259,7 @@ class IdempotentRuns:
             await self._store.swap(call_id, found.token, mark)
 
     def _remember(self, call_id: str, token: str) -> None:
-        """The store did not say whether it has written this token: if it has, nothing was begun under it all the same."""
+        """Remember a token that the store may or may not have written: in either case nothing was started under it."""
         self._unanswered.pop(call_id, None)
         self._unanswered[call_id] = token
         if len(self._unanswered) > _MOST_UNANSWERED:
@@ -321,7 +326,7 @@ def not_begun(name: str) -> Reply:
 
 
 def overtaken(name: str) -> Reply:
-    """The reply to an attempt that another has overtaken: it did nothing, whatever the other did."""
+    """Return the reply to an attempt that another has overtaken: it did nothing."""
     return Reply.failure(name, f"{name} was not begun: a later attempt of this call has come.", effect_state="none")
 
 
@@ -330,7 +335,7 @@ def _unknown(tool: Runnable, why: str) -> Reply:
 
 
 def _runs_again(tool: Runnable, record: Record) -> bool:
-    """Whether a call that failed runs once more: its tool allows that always, or did in its reply."""
+    """Return whether a call that failed runs once more: its tool allows that always, or did in its reply."""
     return tool.reruns_failures or json.loads(record.reply).get("retryable") is True
 
 

@@ -1,4 +1,4 @@
-"""Shares one call at work between those who wait for it: its tool is stopped when nobody is left."""
+"""Shares one running call between its waiters: its tool is stopped when none is left."""
 
 import asyncio
 import contextlib
@@ -19,11 +19,11 @@ from toolfleet_registry.time.shared_timers import SharedTimer, shared_timers
 
 
 class Work:
-    """What everybody who asks for the same call shares. `task` ends with the reply, or raises what turns the call away.
+    """The shared work of all requests for the same call. `task` ends with the reply, or raises the refusal of the call.
 
-    `key`: under which name it is remembered; `None`: it is not. `attempt` is the latest one that asks, 0 if none says which it is.
-    `is_late`: it was stopped because the time of all was over who waited. `watchers` are called after each progress and log
-    message; of these only those of a `log_level` are kept.
+    `key`: the name of its record; `None`: it has none. `attempt` is the latest one that asks, 0 if none says which it
+    is. `is_late`: it was stopped because the time of all waiters was over. `watchers` are called after each progress
+    and log message; of these only those of a `log_level` are kept.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Work:
                 await asyncio.wait({self.task}, timeout=_GRACE_SECONDS)
 
     def join(self, attempt: int, begin_by: float | None) -> None:
-        """Another attempt asks for it, or the first: it may begin as long as one of them may."""
+        """Join another attempt, or the first: the work may start as long as one of them may."""
         known = self.context._begin_by  # noqa: SLF001 - as above
         is_open = begin_by is None or (self._is_joined and known is None)
         self.context._begin_by = None if is_open else max(begin_by or 0, known or begin_by or 0)  # noqa: SLF001 - as above
@@ -84,13 +84,13 @@ class Work:
         return self._tool.result()
 
     async def pause(self, seconds: float) -> None:
-        """Sleep, but no longer than somebody waits."""
+        """Sleep, but no longer than there are waiters."""
         if not self.is_stopped:
             self._pause = asyncio.ensure_future(asyncio.sleep(seconds))
             await asyncio.wait({self._pause})
 
     def stop(self, *, is_late: bool = False) -> None:
-        """Nobody waits any more. `is_late`: because their time is over."""
+        """Stop the work, which has no waiters any more. `is_late`: because their time is over."""
         if self._timer is not None:
             self._timer.cancel()
         if self.task.done():
@@ -103,16 +103,16 @@ class Work:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether nobody waits any more."""
+        """Whether there are no waiters any more."""
         return self.context._cancelled  # noqa: SLF001 - as above
 
     @property
     def is_over(self) -> bool:
-        """Whether the time of all is over who wait, as near as two clocks tell it."""
+        """Whether the time of all waiters is over, within the precision of two clocks."""
         return self.is_late or self.context._is_over  # noqa: SLF001 - as above
 
     def _extend(self, seconds: float | None) -> None:
-        """The end is that of whoever waits longest."""
+        """Extend the end to that of the longest waiter."""
         ends_at = None if seconds is None else time.monotonic() + seconds
         known = self.context._ends_at  # noqa: SLF001 - as above
         if self._extended and (known is None or (ends_at is not None and ends_at <= known)):
@@ -133,7 +133,7 @@ class Work:
         self._notify()
 
     def _notify(self) -> None:
-        """There is something new to tell: said in whichever thread."""
+        """Notify the watchers of something new, from any thread."""
         try:
             running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:

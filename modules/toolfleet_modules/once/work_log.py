@@ -1,4 +1,4 @@
-"""Collects the log messages of one call at work, as lines for whoever waits for it and wants them."""
+"""Collects the log messages of one running call, as lines for its waiters that want them."""
 
 import json
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from toolfleet_registry.contracts.logs import LogBudget, LogLevel, LogMessage, L
 
 
 class WorkLog:
-    """Those of one call that are `least` or graver. `tell` is called after each, in whichever thread that was said."""
+    """The log messages of one call that are of level `least` or above. `tell` is called after each, in any thread."""
 
     def __init__(self, least: LogLevel, tell: Callable[[], None]) -> None:
         self.lines: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Verifies whom a call comes from, if the module has the key that `toolfleet modules key <module>` prints."""
+"""Verifies the caller of a call, if the module has the key that `toolfleet modules key <module>` prints."""
 
 import contextlib
 from collections.abc import Mapping
@@ -29,9 +29,9 @@ class CallerCheck:
             _jwt()
 
     def verify(self, headers: Mapping[str, str]) -> Mapping[str, Any]:
-        """What the fleet says of a call for this module, before its body is read; nothing without a key.
+        """Return the fleet's claims about a call for this module, before its body is read; empty without a key.
 
-        Raises `CallerRefused` unless it is the fleet that says it.
+        Raises `CallerRefused` unless the fleet has signed them.
         """
         if not self.key:
             return {}
@@ -46,9 +46,9 @@ class CallerCheck:
             raise CallerRefused(f"The call's Toolfleet-Caller is not valid: {exc}.") from exc
 
     def permission(self, caller: Mapping[str, Any], **claims: str) -> str | None:
-        """What a verified caller may, `None` without a key.
+        """Return a verified caller's permission, `None` without a key.
 
-        Raises `CallerRefused` unless the fleet says `claims`: `tool`, `sub` (the user), `jti` (the call's id).
+        Raises `CallerRefused` unless the token has these `claims`: `tool`, `sub` (the user), `jti` (the call's id).
         """
         if not self.key:
             return None

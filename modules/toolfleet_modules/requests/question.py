@@ -1,4 +1,4 @@
-"""Makes a reply of what a tool asks, where whoever called can be asked."""
+"""Makes a reply of a tool's question, if its caller can be asked."""
 
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.functions.call_context import Context
@@ -6,7 +6,7 @@ from toolfleet_registry.functions.failures import InputRequired
 
 
 def question_reply(tool_name: str, context: Context, asked: InputRequired) -> Reply:
-    """The question, or the failure of a call whose caller takes none."""
+    """Return the question, or the failure of a call whose caller takes none."""
     if context.takes_input:
         return Reply.question(tool_name, asked.requests, asked.state, effect_state=asked.effect_state)
     text = f"{tool_name} asks for more input, and whoever called it cannot be asked."

@@ -20,10 +20,11 @@ _log = logging.getLogger("toolfleet.sdk")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A reply's JSON. `is_success` is what it says; `surely_nothing`: that nothing has happened.
+    """A reply's JSON. `is_success` is its own statement; `surely_nothing`: that nothing has happened.
 
-    `is_stopped`: the tool was stopped in the middle, and nobody knows how far it came. `handle`: under which name the module
-    goes on with a call that it has accepted; empty for one that has ended. `is_question`: it asks something before it goes on.
+    `is_stopped`: the tool was stopped in the middle, and its effect is unknown. `handle`: the name of a call that the
+    module has accepted and continues; empty for one that has ended. `is_question`: it asks something before it
+    continues.
     """
 
     body: str
@@ -44,9 +45,10 @@ class Reply:
         note: str = "",
         unchecked: str | None = None,
     ) -> Self:
-        """A result, with `files` that do not stand in it; or if it cannot be sent, a failure that says so, and that the thing was done.
+        """Return the reply with a result, and separate `files`; or if it cannot be sent, a failure that says so, and that the effect has happened.
 
-        `note`: what a model may need beside the result. `unchecked`: why the result is not held against the tool's schema.
+        `note`: additional information for a model. `unchecked`: why the result is not validated against the tool's
+        schema.
         """
         too_much = f"{tool_name} returned more than {most_bytes} bytes, which is all that can be sent: ask for less."
         if isinstance(result, str) and len(result) > most_bytes:  # seen before it is written, which takes its time
@@ -101,15 +103,18 @@ class Reply:
 
     @classmethod
     def lost(cls, tool_name: str, error: str, *, retryable: bool = False) -> Self:
-        """What ran the tool is gone, or has not answered: nobody has seen how it ended. `error` and `retryable` as of `failure`."""
+        """Return the reply of a lost run: its process is gone, or has not answered, and its end was not seen.
+
+        `error` and `retryable` as of `failure`.
+        """
         failure = cls.failure(tool_name, error, effect_state="unknown", retryable=retryable)
         return cls(_written({**json.loads(failure.body), **_LOST}), is_stopped=True)
 
     @classmethod
     def accepted(cls, tool_name: str, handle: str, *, poll_after_seconds: float | None = None) -> Self:
-        """The module has begun, and goes on by itself: the fleet asks `/status` for `handle`, first after so many seconds.
+        """Return the reply of a module that has started and continues by itself: the fleet asks `/status` for `handle`, first after so many seconds.
 
-        Raises `ValueError` for a handle that is not 1 to 512 printable characters, and for seconds that are no time.
+        Raises `ValueError` for a handle that is not 1 to 512 printable characters, and for an invalid time.
         """
         check_acceptance(handle, poll_after_seconds)
         content: dict[str, Any] = {"tool_name": tool_name, "accepted": True, "handle": handle}
@@ -121,7 +126,10 @@ class Reply:
     def question(
         cls, tool_name: str, requests: Mapping[str, Any], state: str = "", *, effect_state: EffectState = "unknown"
     ) -> Self:
-        """The module asks whoever called before it goes on. Raises `ValueError` for what `check_requests` refuses."""
+        """Return the reply of a module that asks the caller before it continues.
+
+        Raises `ValueError` for what `check_requests` refuses.
+        """
         check_requests(requests, state)
         asked = {key: one.model_dump() for key, one in requests_of(requests).items()}
         content = {"tool_name": tool_name, "input_required": {"requests": asked, "state": state}}
@@ -147,7 +155,10 @@ class Reply:
         return self if other is written else replace(self, body=other.decode())
 
     def late(self) -> "Reply":
-        """The same, of a tool that has ended as its time was over. A failure of which nobody knows what it has done is one that was stopped."""
+        """Return the reply of a tool that has ended as its time was over.
+
+        A failure with an unknown effect becomes that of a stopped one.
+        """
         if self.is_success or self.surely_nothing or self.is_stopped or self.handle or self.is_question:
             return self
         content = json.loads(self.body)
@@ -164,7 +175,10 @@ class Reply:
 
 
 def said_later(body: str) -> dict[str, Any]:
-    """What a call's reply has said, for who asks later. A failure says what is known of its effect: nothing is `done` there."""
+    """Return the content of a call's reply, for a later request.
+
+    A failure includes its effect: the default is not `done` there.
+    """
     said: dict[str, Any] = json.loads(body)
     return {"effect_state": "unknown", **said} if said.get("success") is False else said
 
@@ -177,7 +191,7 @@ def _plain(result: Any, gathered: Gathered) -> Any:
 
 
 def _written(content: dict[str, Any]) -> str:
-    """Raises `ValueError` for NaN, half characters and what is too deep for the fleet to read."""
+    """Write the JSON. Raises `ValueError` for NaN, lone surrogates and content too deep for the fleet to read."""
     body = _JSON.encode(content)
     data = body.encode()
     if max(body.count("["), body.count("{")) > _SURELY_FLAT:

@@ -73,7 +73,7 @@ class ReconcileRequest(ModuleMessage):
 
     @property
     def key(self) -> str:
-        """Under which name the attempt is remembered."""
+        """The name of the attempt's record."""
         return key_of(self.call_id, self.round)
 
 
@@ -117,7 +117,7 @@ class Call:
 
     @property
     def key(self) -> str | None:
-        """Under which name it is remembered: each answer makes another piece of work of a call."""
+        """The name of its record: each answer makes another piece of work of a call."""
         return None if self.call_id is None else key_of(self.call_id, 0 if self.inputs is None else self.inputs.round)
 
     @classmethod
@@ -145,7 +145,7 @@ class Call:
         )
 
     def split(self, own: frozenset[str]) -> tuple[dict[str, Any], Conversation]:
-        """The arguments, and what the agent's core has put beside them about the conversation.
+        """Return the arguments, and the conversation fields that the agent's core has added to them.
 
         A tool's `own` parameters with such a name get theirs, too.
         """

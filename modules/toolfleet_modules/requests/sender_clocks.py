@@ -1,7 +1,7 @@
-"""Tells the end of an attempt by our own clock, whatever its sender's clock shows: it may be wrong, and ours may be.
+"""Tells the end of an attempt by our own clock, although the sender's clock, or ours, may be wrong.
 
-A request says when it may last begin, and what its sender's clock showed as it was sent. The smallest difference to ours that
-a sender's requests have had of late is that of the clocks; by how much another one has more, so long it was under way.
+A request says when it may last start, and the sender's time when it was sent. The smallest recent difference of a
+sender's requests to our time is that of the clocks; a larger difference is the time that a request was under way.
 """
 
 import math
@@ -31,9 +31,9 @@ class Senders:
         self._clocks = OrderedDict[str, _Clock]()
 
     def end_of(self, field: str | None, *, came_at: float) -> float | None:
-        """When the attempt may last begin, by the clock that counts suspension, by which its request `came_at`.
+        """Return when the attempt may last start, by the clock that counts suspension, by which its request `came_at`.
 
-        `field` is its `Toolfleet-Begin-By`; `None` if that says nothing.
+        `field` is its `Toolfleet-Begin-By`; `None` if that is invalid.
         """
         match = _END.fullmatch(field or "")
         if match is None:

@@ -14,7 +14,10 @@ RESULT_BYTES = 4 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class StatusAnswer:
-    """Where an accepted call is. Made by `running`, `done`, `failed`, `ended`, `asks`, `asking`, `unknown` or `none`."""
+    """The state of an accepted call.
+
+    Made by `running`, `done`, `failed`, `ended`, `asks`, `asking`, `unknown` or `none`.
+    """
 
     state: Literal["running", "done", "input_required", "unknown", "none"]
     """At work; ended, with a `reply`; waiting for an answer; nobody knows; or surely never done, and it never will be."""
@@ -31,45 +34,48 @@ class StatusAnswer:
     def running(
         cls, progress: float | None = None, message: str = "", *, poll_after_seconds: float | None = None
     ) -> Self:
-        """It goes on."""
+        """Return that it is still running."""
         return cls("running", progress=progress, message=message, poll_after_seconds=poll_after_seconds)
 
     @classmethod
     def done(cls, result: Any, *, most_bytes: int = RESULT_BYTES) -> Self:
-        """It has worked, and `result` is what the tool would have returned."""
+        """Return that it has succeeded, with `result` as the tool's return value."""
         return cls("done", Reply.success(_THE_TOOL, result, most_bytes=most_bytes))
 
     @classmethod
     def failed(cls, error: str, *, effect_state: Literal["none", "done", "unknown"] = "unknown") -> Self:
-        """It has failed. `error` is for the model; `effect_state` says whether its effect has happened all the same."""
+        """Return that it has failed.
+
+        `error` is for the model; `effect_state` says whether its effect has happened all the same.
+        """
         return cls("done", Reply.failure(_THE_TOOL, error, effect_state=effect_state))
 
     @classmethod
     def ended(cls, reply: Reply) -> Self:
-        """It has ended with this reply."""
+        """Return that it has ended with this reply."""
         return cls("done", reply)
 
     @classmethod
     def asks(cls, requests: Mapping[str, Any], state: str = "", *, effect_state: EffectState = "unknown") -> Self:
-        """It goes on once that is answered: requests by keys, each `{"method": …, "params": {…}}`, and a state that comes back beside them.
+        """Return that it continues once these questions are answered: requests by keys, each `{"method": …, "params": {…}}`, and a state that comes back with the answers.
 
-        Raises `ValueError` for requests that are none, and for too much of them.
+        Raises `ValueError` for invalid requests, and for too many.
         """
         return cls.asking(Reply.question(_THE_TOOL, requests, state, effect_state=effect_state))
 
     @classmethod
     def asking(cls, reply: Reply) -> Self:
-        """It goes on once the question of this reply is answered."""
+        """Return that it continues once the question of this reply is answered."""
         return cls("input_required", reply)
 
     @classmethod
     def unknown(cls) -> Self:
-        """Nobody knows what became of it."""
+        """Return that its outcome is unknown."""
         return cls("unknown")
 
     @classmethod
     def none(cls) -> Self:
-        """It was never done, and never will be."""
+        """Return that it was never done, and never will be."""
         return cls("none")
 
 
@@ -79,10 +85,10 @@ class Follower(Protocol):
     async def status(
         self, call_id: str, handle: str, *, cancel: bool, inputs: CallInputs | None = None
     ) -> StatusAnswer:
-        """Say where the call `call_id` is that was accepted under `handle`; `cancel`: nobody wants it any more, so end it if you can.
+        """Return the state of the call `call_id` that was accepted under `handle`; `cancel`: it is cancelled, so end it if you can.
 
-        `inputs`: what it was answered last, from then on with each question. Is asked again and again, also after a restart, and is
-        answered for within some seconds.
+        `inputs`: its latest answers, from then on with each question. It is asked repeatedly, also after a restart, and
+        must answer within some seconds.
         """
         ...
 

@@ -14,7 +14,7 @@ class TaskExit(Exception):
 
 
 def guard_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Have the loop guard tasks that are made inside tools. Whatever factory it had makes them as before."""
+    """Have the loop guard tasks that are made inside tools. Its previous task factory is still used."""
     before: Any = loop.get_task_factory()
     if isinstance(before, _Factory):
         return

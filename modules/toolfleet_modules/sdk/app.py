@@ -144,7 +144,7 @@ class _Routes:
 
 
 class _ManifestText:
-    """The manifest as JSON: written anew when the module has another mapping of tools."""
+    """The manifest as JSON: written again when the module has another mapping of tools."""
 
     def __init__(self, module: AppParts) -> None:
         self._module = module
@@ -186,7 +186,7 @@ def _refusal(exc: Exception) -> Response:
 
 
 def _text_of(manifest: ModuleManifest) -> str:
-    """As JSON, without what is not said; but the schemas as they are, where `null` means something."""
+    """Return it as JSON, without missing fields; but the schemas as they are, where `null` means something."""
     document = manifest.model_dump(mode="json", exclude_none=True)
     for shown, tool in zip(document["tools"], manifest.tools, strict=True):
         shown.update({name: getattr(tool, name) for name in ("input_schema", "output_schema") if name in shown})

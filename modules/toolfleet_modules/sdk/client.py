@@ -21,7 +21,7 @@ from toolfleet_registry.contracts.tool_context import ToolContext
 
 @dataclass(frozen=True, slots=True)
 class ModuleResult:
-    """What a module answered."""
+    """A module's answer."""
 
     tool_name: str
     """The tool that was called."""
@@ -78,7 +78,7 @@ class ModuleClient:
         await self._stack.aclose()
 
     async def manifest(self) -> ModuleManifest:
-        """What it offers, if the fleet would admit it. Raises `ManifestRefused`."""
+        """Return its manifest, if the fleet would admit it. Raises `ManifestRefused`."""
         return admit(self._module.name, (await self.http.get("/manifest")).raise_for_status().json())
 
     async def call(self, method: str, /, **arguments: Any) -> ModuleResult:
@@ -131,7 +131,7 @@ class ModuleClient:
         return _result(response, tool_name, call_id)
 
     async def reconcile(self, call_id: str, *, number: int = 0) -> dict[str, Any]:
-        """What the module says became of a call, or of what it did once question `number` was answered."""
+        """Return the module's answer about the outcome of a call, or of its part after question `number` was answered."""
         return await self._ask("/reconcile", {"call_id": call_id} | ({"round": number} if number else {}))
 
     async def status(
@@ -143,9 +143,9 @@ class ModuleClient:
         takes_input: bool = False,
         inputs: CallInputs | None = None,
     ) -> dict[str, Any]:
-        """Where the module says that a call is that it has accepted. `cancel`: nobody wants it any more.
+        """Return the module's answer about the state of a call that it has accepted. `cancel`: it is cancelled.
 
-        `takes_input`: it may ask; `inputs`: what it was answered last.
+        `takes_input`: it may ask; `inputs`: its latest answers.
         """
         question: dict[str, Any] = {"call_id": call_id, "handle": handle}
         if cancel:

@@ -53,9 +53,9 @@ _SWEEP_SECONDS = 0.05  # between two looks for waits that are that old
 
 @dataclass(slots=True)
 class Counts:
-    """What became of the calls since the module started. `cancelled`: the client went away before the end.
+    """The outcomes of the calls since the module started. `cancelled`: the client went away before the end.
 
-    `accepted`: they went on by themselves; how they ended is not counted. `asked`: they had a question first.
+    `accepted`: they continued by themselves; how they ended is not counted. `asked`: they had a question first.
     """
 
     running: int = 0
@@ -68,9 +68,11 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`calls`: at work at once, `threads`: of them in plain functions; `progress_seconds`: between two lines of progress.
+    """The limits of a module.
 
-    `accepts`: whether somebody knows where calls are that the module has accepted.
+    `calls`: at work at once, `threads`: of them in plain functions; `progress_seconds`: between two lines of progress.
+
+    `accepts`: whether a follower knows the states of calls that the module has accepted.
     """
 
     calls: int
@@ -134,7 +136,7 @@ class Execute:
             await response(scope, receive, send)
 
     async def aclose(self) -> None:
-        """Stop what is at work, and wait for it as long as is sensible."""
+        """Stop the running work, and wait for it for a reasonable time."""
         works = list(self._all)
         for work in works:
             work.stop()
@@ -178,7 +180,10 @@ class Execute:
         return tools.get(call.tool_name) or by_any_name(tools, lambda tool: tool.definition).get(call.tool_name)
 
     def _work_for(self, call: Call, run: Runnable, context: Context) -> Work:
-        """The work of this call id in this process, which is begun if there is none. Raises `KeyReused`, `ModuleBusy`."""
+        """Return the work of this call id in this process, which is started if there is none.
+
+        Raises `KeyReused`, `ModuleBusy`.
+        """
         known = self._works.get(call.key) if call.key else None
         if known is not None and not known.task.done() and not known.is_stopped:
             if known.fingerprint != call.fingerprint:
@@ -206,7 +211,7 @@ class Execute:
             self._counted(work.task.result())
 
     async def _attend(self, work: Work, call: Call, request: Request, send: Send) -> Response | None:
-        """Wait for the reply; tell what is new meanwhile. Raises `ClientDisconnect`, and what turns the call away."""
+        """Wait for the reply, and send reports meanwhile. Raises `ClientDisconnect`, and the refusal of the call."""
         loop = asyncio.get_running_loop()
         ends_at = math.inf if call.seconds is None else loop.time() + call.seconds + _GRACE_SECONDS
         log = work.log if call.log_level is not None else None
@@ -253,7 +258,7 @@ class Execute:
 
 
 def _busy(exc: ModuleBusy, tool_name: str) -> Response:
-    """Return 503 with a reply in which no status is named: whom the module calls may have sent none."""
+    """Return 503 with a reply that names no status: a service that the module calls may have sent none."""
     reply = {"tool_name": tool_name, "success": False, "error": str(exc), "effect_state": "none"}
     return JSONResponse({"detail": str(exc), **reply}, 503, {"Retry-After": str(math.ceil(exc.retry_after_seconds))})
 
@@ -263,7 +268,7 @@ def _refusal(status: int, detail: str, headers: Mapping[str, str] | None = None)
 
 
 class ProgressLines:
-    """`{"progress": 0.4, "message": "…"}`, no more often than every `seconds`, and whatever comes into `log`; then the reply."""
+    """Writes `{"progress": 0.4, "message": "…"}`, no more often than every `seconds`, and the lines of `log`; then the reply."""
 
     def __init__(self, send: Send, seconds: float, log: WorkLog | None = None) -> None:
         self.are_begun = False
@@ -275,7 +280,7 @@ class ProgressLines:
         self._next_at = 0.0
 
     def due_at(self, work: Work) -> float:
-        """When there is something to tell, by the loop's clock; `inf` while there is nothing."""
+        """Return when there is something to send, by the loop's clock; `inf` while there is nothing."""
         if self._log is not None and self._logged < len(self._log.lines):
             return -math.inf
         return math.inf if work.progress is self._sent else self._next_at
@@ -326,7 +331,10 @@ class ProgressLines:
 
 
 class ClientWatches:
-    """Has the clients of those requests watched whose calls take long. One timer is for all: one a call would be a part of what a call costs."""
+    """Watches the clients of requests whose calls take long.
+
+    One timer is for all: one for each would be a part of a call's cost.
+    """
 
     def __init__(self) -> None:
         self._waits = dict[ReplyWait, float]()  # when each is to be watched, the next first
@@ -341,7 +349,7 @@ class ClientWatches:
             loop.call_later(_WATCH_SECONDS, self._sweep, loop)
 
     def remove(self, wait: "ReplyWait") -> None:
-        """It is over."""
+        """Remove a wait that is over."""
         self._waits.pop(wait, None)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -381,7 +389,7 @@ class ReplyWait:
 
     @property
     def is_client_gone(self) -> bool:
-        """Whether nobody reads an answer any more."""
+        """Whether the client has gone."""
         return self._going is not None and self._going.done()
 
     @property

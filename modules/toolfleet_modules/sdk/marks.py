@@ -14,7 +14,7 @@ _ATTRIBUTE = "__toolfleet_tool__"
 
 @dataclass(frozen=True, slots=True)
 class ToolMark:
-    """What was said of a function: its facts, whether it computes, so that it runs in a process of its own, and which secrets it gets."""
+    """The declaration of a tool function: its facts, whether it computes, so that it runs in a process of its own, and the secrets it gets."""
 
     facts: Facts = field(default_factory=Facts)
     runs_in: RunsIn = "thread"

@@ -120,10 +120,10 @@ class Module:
         return function
 
     def status(self, function: F) -> F:
-        """Have this function say where a call is that a tool has accepted: `async def where(handle, *, cancel) -> StatusAnswer`.
+        """Register the function that tells the state of an accepted call: `async def where(handle, *, cancel) -> StatusAnswer`.
 
-        Plain or async. `cancel`: nobody wants the call any more. One that asks has a parameter `inputs`, too: what was answered last,
-        or `None`. Raises `ValueError` if there is one already.
+        Plain or async. `cancel`: the call is cancelled. A function that asks has a parameter `inputs`, too: the latest
+        answers, or `None`. Raises `ValueError` if there is one already.
         """
         if self._app is not None or self.follower is not None:
             raise ValueError(f"{self.name!r} has its {'app' if self._app else 'status'} already.")
@@ -147,12 +147,12 @@ class Module:
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """What is offered, by full names."""
+        """The offered tools, by full names."""
         return self._tools
 
     @property
     def manifest(self) -> ModuleManifest:
-        """What `GET /manifest` answers; sorted, so that it is the same after each start."""
+        """The answer of `GET /manifest`; sorted, so that it is the same after each start."""
         tools = sorted((tool.definition for tool in self._tools.values()), key=lambda tool: tool.name)
         return ModuleManifest(
             module_name=self.name,
@@ -164,7 +164,7 @@ class Module:
 
     @property
     def key(self) -> str:
-        """With which tokens are verified; empty for none."""
+        """The key that verifies tokens; empty for none."""
         return os.environ.get(KEY_VARIABLE, "") if self._key is None else self._key
 
     @property
@@ -177,7 +177,7 @@ class Module:
         return self._app
 
     def client(self, *, user_id: str | None = None, permission: Level = "user") -> "ModuleClient":
-        """For tests: `async with module.client() as client: await client.call("count", day=1)`, without sockets.
+        """Return a client for tests: `async with module.client() as client: await client.call("count", day=1)`, without sockets.
 
         The app's startup and shutdown run around it. `user_id` and `permission` are those of calls that name none.
         """
@@ -213,7 +213,10 @@ class FunctionFollower:
     async def status(
         self, call_id: str, handle: str, *, cancel: bool, inputs: CallInputs | None = None
     ) -> StatusAnswer:
-        """As `Follower` has it. Raises `TypeError` for what is no answer, and for a question whose answer it does not take."""
+        """Implements `Follower.status`.
+
+        Raises `TypeError` for an invalid answer, and for a question whose answer it does not take.
+        """
         del call_id  # an author's handle says it all
         more = {"inputs": inputs} if self._takes_inputs else {}
         if self._is_plain:

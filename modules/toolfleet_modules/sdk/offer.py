@@ -16,7 +16,7 @@ from toolfleet_registry.permissions import OF_FUNCTIONS, level_fault
 
 
 class ApproverFacts(TypedDict, total=False):
-    """Who may approve calls: users with `permission` or a higher one, these `users`, or the holders of these API `keys`."""
+    """The approvers of calls: users with `permission` or a higher one, these `users`, or the holders of these API `keys`."""
 
     permission: Level
     users: tuple[str, ...] | list[str]
@@ -24,11 +24,11 @@ class ApproverFacts(TypedDict, total=False):
 
 
 class Facts(TypedDict, total=False):
-    """What may be said of a tool: the fields of a `ToolDefinition`, with `permission` for `required_permission`.
+    """The facts of a tool: the fields of a `ToolDefinition`, with `permission` for `required_permission`.
 
-    `approval`: people have to approve each call before it begins: admins, or these `approvers`, of which a list names users.
-    `sensitive` names parameters that are kept nowhere after a call. `output_schema`: `None` for none, where the return
-    annotation would make one. `input_schema`: of the arguments, where the signature would make one; a function with
+    `approval`: people have to approve each call before it starts: admins, or these `approvers`, of which a list names
+    users. `sensitive` names parameters that are stored nowhere after a call. `output_schema`: `None` for none, instead
+    of the return annotation's. `input_schema`: of the arguments, instead of the signature's; a function with
     `**arguments` gets all that it allows.
     """
 

@@ -18,7 +18,7 @@ Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 class ModuleIdentity(Protocol):
-    """Names a module, and the keys that its callers' tokens are verified with."""
+    """A module's name, and the keys that verify its callers' tokens."""
 
     @property
     def name(self) -> str:
@@ -46,7 +46,7 @@ class AppParts(ModuleIdentity, Protocol):
 
     @property
     def replica_id(self) -> str:
-        """By which id the fleet knows this process among those that serve the module; "" if by none."""
+        """The id by which the fleet knows this process among those that serve the module; "" if by none."""
         ...
 
     @property
@@ -61,12 +61,12 @@ class AppParts(ModuleIdentity, Protocol):
 
     @property
     def longest_call_seconds(self) -> float:
-        """How long a caller may wait for one call, retries included."""
+        """The seconds that a caller may wait for one call, retries included."""
         ...
 
     @property
     def follower(self) -> Follower | None:
-        """Who knows the calls that the module has accepted; `None` where it accepts none."""
+        """The follower of calls that the module has accepted; `None` if it accepts none."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Serves a module with uvicorn, with the options of its command line. A log line that nobody formats begins with its level."""
+"""Serves a module with uvicorn, with the options of its command line. An unformatted log line begins with its level."""
 
 import logging
 

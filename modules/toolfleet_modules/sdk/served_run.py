@@ -1,4 +1,4 @@
-"""Defines what every run of a tool says of itself, whatever runs it."""
+"""Defines the common properties of a tool's runs."""
 
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -13,7 +13,7 @@ class DefinedTool(Protocol):
 
     @property
     def definition(self) -> ToolDefinition:
-        """What its module's manifest says of it."""
+        """The tool's definition in the manifest."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Says what a module's routes need of a tool, whatever runs it: a function of this process, or another process."""
+"""Says what a module's routes need of a tool, in this process or in another one."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ class ServedTool(Protocol):
 
     @property
     def definition(self) -> ToolDefinition:
-        """What the manifest says of it."""
+        """The tool's definition in the manifest."""
         ...
 
     @property
@@ -24,5 +24,5 @@ class ServedTool(Protocol):
         ...
 
     def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> Runnable | Reply:
-        """A run with these arguments, or what to tell whoever sent them."""
+        """Return a run with these arguments, or the reply to invalid ones."""
         ...

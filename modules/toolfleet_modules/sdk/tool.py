@@ -1,4 +1,4 @@
-"""Makes a tool of one function: defines it, and runs it, whatever it does."""
+"""Makes a tool of one function: defines it, and runs it."""
 
 import inspect
 import logging
@@ -33,8 +33,8 @@ _PLAIN_WORDS = {  # for what pydantic says in Python's terms, which a model does
 class Tool:
     """A definition and its function. `is_plain`: it runs in a thread.
 
-    `is_rerun`: a failure of it may be run again, whatever that does, if it says nothing of its effect. `is_given`: its
-    arguments are held against the schema that it was given, as its function's signature does not say it.
+    `is_rerun`: a failure that says nothing of its effect may be run again, with any effect. `is_given`: its arguments
+    are validated by the schema that it was given, as its function's signature does not state it.
     """
 
     definition: ToolDefinition
@@ -74,14 +74,14 @@ class Tool:
         return frozenset(self.signature.names.values())
 
     def begin(self, arguments: Mapping[str, Any], context: "Context", means: "RunMeans") -> "ToolRun | Reply":
-        """A run with these arguments, or what to tell whoever sent them."""
+        """Return a run with these arguments, or the reply to invalid ones."""
         from toolfleet_modules.sdk.tool_run import ToolRun  # noqa: PLC0415 - as above
 
         read = self.read(arguments, context.user_id)
         return read if isinstance(read, Reply) else ToolRun(self, context, read, means)
 
     def read(self, arguments: Mapping[str, Any], user_id: str | None) -> dict[str, Any] | Reply:
-        """The function's arguments, or what to tell whoever sent these."""
+        """Return the function's arguments, or the reply to invalid ones."""
         name = self.definition.name
         if self.is_given:
             from toolfleet_registry.schemas.validation import checked  # noqa: PLC0415 - most tools are given no schema

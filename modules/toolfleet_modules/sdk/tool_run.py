@@ -1,4 +1,4 @@
-"""Runs a tool's function: whatever it does becomes a reply."""
+"""Runs a tool's function: its result or exception becomes a reply."""
 
 import asyncio
 import inspect
@@ -20,16 +20,16 @@ _log = logging.getLogger("toolfleet.sdk")  # not structlog: its tracebacks may s
 
 
 class FunctionTool(DefinedTool, Protocol):
-    """A function with what is known of it as a tool. `is_plain`: it runs in a thread."""
+    """A function with its facts as a tool. `is_plain`: it runs in a thread."""
 
     @property
     def function(self) -> Callable[..., Any]:
-        """What a call runs."""
+        """The function that a call runs."""
         ...
 
     @property
     def signature(self) -> Signature:
-        """Which parameters it has."""
+        """The function's parameters."""
         ...
 
     @property
@@ -45,9 +45,9 @@ class FunctionTool(DefinedTool, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunMeans:
-    """What a module's runs share: `threads` for plain functions, and how many bytes a result has at most.
+    """The shared means of a module's runs: `threads` for plain functions, and the largest size of a result.
 
-    `accepts`: whether a tool may go on by itself. `shows_exceptions`: whether a model reads the texts of exceptions.
+    `accepts`: whether a tool may continue by itself. `shows_exceptions`: whether a model reads the texts of exceptions.
     """
 
     threads: Threads
@@ -69,7 +69,7 @@ class ToolRun(ServedRun[FunctionTool]):
         return self.tool.reruns_failures
 
     async def run(self) -> Reply:
-        """Run it: whatever it raises is a reply, but for `ModuleBusy`, `NotBegun`, and being cancelled."""
+        """Run it: an exception becomes a reply, except `ModuleBusy`, `NotBegun`, and being cancelled."""
         tool = self.tool
         given = dict(self.arguments)
         if tool.signature.context:
@@ -117,7 +117,7 @@ class ToolRun(ServedRun[FunctionTool]):
         return Reply.failure(self.name, text, effect_state=error.effect_state, retryable=retryable)
 
     def _broken_together(self, group: BaseExceptionGroup[BaseException]) -> Reply:
-        """As one exception: a word for the model, else whatever it is."""
+        """Return the reply of a group of exceptions: the message of a `ToolError` in it, else that of the group."""
         tool_error = next((each for each in _leaves(group) if isinstance(each, ToolError)), None)
         if tool_error is None:
             return self._broken(group)
@@ -125,7 +125,10 @@ class ToolRun(ServedRun[FunctionTool]):
         return Reply.failure(self.name, str(tool_error))
 
     def _broken(self, exc: BaseException) -> Reply:
-        """Raises `asyncio.CancelledError` for a tool that was stopped: what it raises then is how it was, and no answer."""
+        """Return the reply of an exception.
+
+        Raises `asyncio.CancelledError` for a tool that was stopped: its exception is a consequence, and no answer.
+        """
         _log.error("%s failed", self.name, exc_info=exc)
         if self.context._cancelled:  # noqa: SLF001 - made for this run
             raise asyncio.CancelledError
@@ -138,7 +141,7 @@ class ToolRun(ServedRun[FunctionTool]):
 
 
 def _text_of(exc: BaseException) -> str:
-    """Return the exception's kind and text, of a group the first one's; empty for one that has no text, or whose text fails."""
+    """Return the exception's type and text, of a group the first one's; empty for one that has no text, or whose text fails."""
     first = next(_leaves(exc)) if isinstance(exc, BaseExceptionGroup) else exc
     try:
         text = str(first).strip()

@@ -1,4 +1,4 @@
-"""Defines an API key: in whose name its holder calls tools, which, how often, and what it may do as an operator."""
+"""Defines an API key: the user it stands for, the tools it may call and how often, and its operator role."""
 
 from typing import Annotated, Literal
 
@@ -75,7 +75,7 @@ class ApiKey(KeyDraft):
 
     @property
     def caller(self) -> Caller:
-        """Who calls with it."""
+        """The caller that this key stands for."""
         return Caller(
             user_id=self.user_id,
             permission=self.permission,
@@ -84,5 +84,5 @@ class ApiKey(KeyDraft):
         )
 
     def is_expired(self, now: float) -> bool:
-        """Whether it has ended, by the fleet's time."""
+        """Return whether the key has expired at `now` (the fleet's time)."""
         return self.expires_at is not None and now >= self.expires_at

@@ -1,4 +1,4 @@
-"""Makes, lists, revokes and finds API keys, in whichever store they are kept."""
+"""Makes, lists, revokes and finds API keys, in any of the key stores."""
 
 import contextlib
 from collections.abc import Sequence
@@ -33,7 +33,10 @@ class ApiKeys:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Those of the fleet with these settings; whoever opens them closes them. Raises `SettingsError`; connects to nothing yet."""
+        """Return the API keys of the fleet with these settings; the caller closes them.
+
+        Raises `SettingsError`; does not connect yet.
+        """
         return cls(open_key_store(settings), key_seal(settings))
 
     def create(self, draft: KeyDraft, maker: KeyMaker) -> CreatedKey:
@@ -91,5 +94,5 @@ class ApiKeys:
 
 
 def _written(entry: KeyEntry) -> str:
-    """As it is stored: without what is at its default, so that earlier releases take keys that have nothing newer."""
+    """Return the entry as JSON without fields at their defaults, so that earlier releases can read keys without newer fields."""
     return entry.model_dump_json(exclude_defaults=True)

@@ -1,4 +1,4 @@
-"""Defines what is stored of an API key: its digest, and what its holder may do."""
+"""Defines the stored entry of an API key: its digest, and the rights of its holder."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -33,12 +33,18 @@ class KeyRecord:
 
 
 def key_seal(settings: SigningSettings) -> TextSeal:
-    """What signs them where the fleet signs: who writes to the store without its key makes no key. Raises `SettingsError`."""
+    """Return the seal that signs entries, so that write access to the store is not enough to create a key.
+
+    Raises `SettingsError`.
+    """
     return TextSeal(settings.signing_key, purpose="api-key", old_keys=settings.signing_keys_old)
 
 
 def read_entry(key_id: str, text: str, seal: TextSeal) -> KeyEntry | None:
-    """What is stored of a key; `None`, with a warning, if that cannot be read, was not signed here, or is another key's."""
+    """Parse a stored key.
+
+    Returns `None`, with a warning, if it is unreadable, not signed by this fleet, or has another id.
+    """
     try:
         entry = KeyEntry.model_validate_json(seal.read(text))
     except MessageRefused as exc:

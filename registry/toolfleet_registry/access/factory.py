@@ -10,7 +10,7 @@ from toolfleet_registry.settings import Settings
 
 
 def open_key_store(settings: Settings) -> KeyStore:
-    """The store; whoever opens it closes it. Raises `SettingsError`; connects to nothing yet."""
+    """Open the store; the caller closes it. Raises `SettingsError`; does not connect yet."""
     url = fleet_url(settings.registry_url or settings.redis_url)
     if is_redis_url(url):
         return RedisKeyStore(url, settings.keys, master=settings.sentinel_master)

@@ -1,4 +1,4 @@
-"""Decides who may make which API key: nobody makes one that may more than its maker."""
+"""Decides who may create which API key: you cannot create a key with more rights than your own."""
 
 from dataclasses import dataclass
 from typing import Literal, Self
@@ -11,7 +11,10 @@ from toolfleet_registry.permissions import Permission, level_of_caller
 
 @dataclass(frozen=True, slots=True)
 class KeyMaker:
-    """Who makes a key, and what there is to hand on. The fields are those of `KeyDraft`; `name` becomes `ApiKey.created_by`."""
+    """The creator of a key, and the rights that can be handed on.
+
+    The fields are those of `KeyDraft`; `name` becomes `ApiKey.created_by`.
+    """
 
     name: str
     user_id: str | None
@@ -26,7 +29,7 @@ class KeyMaker:
 
     @classmethod
     def of_key(cls, key: ApiKey) -> Self:
-        """Whoever holds a key."""
+        """Return the maker that a key's holder is."""
         return cls(
             name=f"key {key.id}",
             user_id=key.user_id,
@@ -46,7 +49,7 @@ COMMAND_LINE = KeyMaker("command line", None, "owner", "*", "admin", acts_for_ot
 
 
 def refusal_of(draft: KeyDraft, maker: KeyMaker) -> str | None:
-    """Why `maker` may not make such a key, in a sentence; `None`: it may."""
+    """Return the reason why `maker` may not create such a key, as a sentence, or `None` if it may."""
     if not has_role(maker.role, "admin"):
         return f"API keys are made by admins; {maker.name} has the role {maker.role!r}."
     if not has_role(maker.role, draft.role):
@@ -78,7 +81,10 @@ def _refusal_of_bounds(draft: KeyDraft, maker: KeyMaker) -> str | None:
 
 
 def _reaches_all_of(maker: KeyMaker, draft: KeyDraft) -> bool:
-    """Whether the key would reach nothing else. What a guest reaches without naming it is a setting, which may change: only a guest has it."""
+    """Return whether `maker` reaches everything that the key would.
+
+    A guest's default modules are a setting and may change, so only a guest can pass them on.
+    """
     modules, wanted = maker.allowed_modules, draft.allowed_modules
     if modules == "*" or (modules is None and level_of_caller(maker.permission) > Permission.GUEST):
         return True

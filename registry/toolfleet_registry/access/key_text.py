@@ -1,7 +1,7 @@
 """Makes and reads the text of an API key: `tfk_<id>_<secret><checksum>`, in letters and digits.
 
-Scanners for leaked secrets find it by its beginning and its length, and know by the checksum that it is one. Only its SHA-256 is
-stored, without a salt and without a slow hash: these are for passwords that somebody could guess, and nobody guesses 256 bits.
+Secret scanners find it by its prefix and its length, and verify it by the checksum. Only its SHA-256 is stored, without
+a salt and without a slow hash: these protect passwords that can be guessed, and 256 random bits cannot.
 """
 
 import hashlib
@@ -27,23 +27,23 @@ _TEXT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class KeyText:
-    """A key as its holder has it, which is shown once, and the id by which everybody else names it."""
+    """The full text of a key, which is shown once, and its public id."""
 
     id: str
     text: str = field(repr=False)
 
     @property
     def digest(self) -> str:
-        """What is stored in its place: 64 hexadecimal digits."""
+        """The digest that is stored instead of the key: 64 hexadecimal digits."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def has_digest(self, stored: str) -> bool:
-        """Whether the stored digest is this key's, in a time that tells nothing of where they differ."""
+        """Return whether the stored digest is this key's, comparing in constant time."""
         return hmac.compare_digest(self.digest, stored)
 
 
 def new_key_text() -> KeyText:
-    """Make a key that nobody has."""
+    """Make a new random key."""
     key_id, secret = _random(_ID_CHARACTERS), _random(_SECRET_CHARACTERS)
     body = f"{BEGIN}{key_id}_{secret}"
     return KeyText(key_id, body + _checksum(body))
@@ -58,7 +58,7 @@ def read_key_text(text: str) -> KeyText | None:
 
 
 def shown_id(text: str) -> str:
-    """What is called a key's id, as it may stand in a log: the id of a whole key, and `?` for what is no id."""
+    """Return a key's id in a form that is safe to log: the id of a whole key, or `?` for a text that is no id."""
     read = read_key_text(text)
     if read is not None:
         return read.id

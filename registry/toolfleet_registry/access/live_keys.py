@@ -1,7 +1,8 @@
-"""Answers which API key a text is, as the store has it now: from memory, confirmed each second.
+"""Looks up the API key for a text, as the store has it now: from memory, confirmed each second.
 
-All keys are in memory, so that texts which are no keys cost the store nothing, however many there are. What the store has is
-confirmed by its revision: one question for all keys. A gateway whose store is away goes on for a moment, and then lets nobody in.
+All keys are in memory, so that texts which are no keys cost the store nothing, however many there are. One question to
+the store, for its revision, confirms all keys. A gateway that cannot reach its store goes on for a moment, and then
+lets no one in.
 """
 
 import asyncio
@@ -45,9 +46,10 @@ _log = get_logger(__name__)
 
 
 class LiveKeys:
-    """For one event loop. It owns the store, and closes it. Raises `FleetUnavailable` when nothing can be said about a key.
+    """The live view of the API keys, for one event loop. It owns the store, and closes it.
 
-    `signs_again`: whether keys may be there that were signed with an old key of the fleet's.
+    Raises `FleetUnavailable` when nothing can be said about a key. `signs_again`: whether there may be keys that were
+    signed with an old key of the fleet.
     """
 
     def __init__(self, store: KeyStore, seal: TextSeal, *, signs_again: bool = False) -> None:
@@ -66,7 +68,7 @@ class LiveKeys:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Those of the fleet with these settings. Raises `SettingsError`; connects to nothing yet."""
+        """Return the live keys of the fleet with these settings. Raises `SettingsError`; does not connect yet."""
         return cls(open_key_store(settings), key_seal(settings), signs_again=bool(settings.signing_keys_old))
 
     async def find(self, text: str) -> ApiKey | None:
@@ -81,12 +83,12 @@ class LiveKeys:
         return entry.key
 
     async def is_live(self, key_id: str) -> bool:
-        """Whether there still is a key with this id that has not expired: for what goes on for longer than a request."""
+        """Return whether the key with this id still exists and has not expired: for connections that outlast a request."""
         entry = await self._entry(key_id)
         return entry is not None and not entry.key.is_expired(fleet_clock.now())
 
     async def has_any(self) -> bool:
-        """Whether there are any keys, expired or not."""
+        """Return whether there are any keys, expired or not."""
         await self._confirm(CONFIRMED_SECONDS)
         return bool(self._known.entries)
 
@@ -123,7 +125,7 @@ class LiveKeys:
         return self._entries[key_id]
 
     async def _confirm(self, fresh: float, *, is_good: float = GOOD_SECONDS) -> None:
-        """Return when what is known is at most `fresh` seconds old; if no answer comes, also if it is at most `is_good` old, else raise."""
+        """Return when the known keys are at most `fresh` seconds old; without an answer, also if at most `is_good` old, else raise."""
         began = fleet_clock.suspend_aware()
         while not self._is_confirmed(began, fresh):
             now = fleet_clock.suspend_aware()
@@ -141,7 +143,7 @@ class LiveKeys:
             raise FleetUnavailable("The store of API keys does not answer: nothing can be said about a key.")
 
     def _is_confirmed(self, since: float, seconds: float) -> bool:
-        """Whether what is known was so after a moment, however long the answer took, or is at most so old."""
+        """Return whether the known keys were confirmed after `since`, however long the answer took, or within the last `seconds`."""
         return self._confirmed_at >= since or fleet_clock.suspend_aware() - self._confirmed_at <= seconds
 
     async def _ask(self, seconds: float) -> None:
@@ -182,7 +184,10 @@ class LiveKeys:
             self._noting = asyncio.create_task(self._write_used(), name="toolfleet-keys-used")
 
     async def _write_used(self) -> None:
-        """Note what is to be noted. What the store does not take is forgotten: the next use is noted again in a minute."""
+        """Write pending last-use times to the store.
+
+        A write that fails is dropped: the next use is noted again in a minute.
+        """
         while self._used:
             used, self._used = self._used, {}
             with contextlib.suppress(FleetUnavailable):

@@ -17,7 +17,7 @@ class InMemoryKeyStore:
         self._revision = randomness.uuid4().hex
 
     def add(self, key_id: str, entry: str) -> bool:
-        """As `KeyStore.add`."""
+        """Implements `KeyStore.add`."""
         with self._lock:
             if key_id in self._entries or len(self._entries) >= MOST_KEYS:
                 return False
@@ -26,13 +26,13 @@ class InMemoryKeyStore:
             return True
 
     def replace(self, key_id: str, entry: str, *, expected: str) -> None:
-        """As `KeyStore.replace`."""
+        """Implements `KeyStore.replace`."""
         with self._lock:
             if self._entries.get(key_id) == expected:
                 self._entries[key_id] = entry
 
     def remove(self, key_ids: Sequence[str]) -> list[str]:
-        """As `KeyStore.remove`."""
+        """Implements `KeyStore.remove`."""
         with self._lock:
             removed = [key_id for key_id in dict.fromkeys(key_ids) if self._entries.pop(key_id, None) is not None]
             for key_id in removed:
@@ -42,21 +42,21 @@ class InMemoryKeyStore:
             return removed
 
     def read(self, known: str = "") -> StoredKeys | None:
-        """As `KeyStore.read`."""
+        """Implements `KeyStore.read`."""
         with self._lock:
             return None if known == self._revision else StoredKeys(self._revision, dict(self._entries))
 
     def used(self) -> dict[str, int]:
-        """As `KeyStore.used`."""
+        """Implements `KeyStore.used`."""
         with self._lock:
             return dict(self._used)
 
     def note_used(self, used: Mapping[str, int]) -> None:
-        """As `KeyStore.note_used`."""
+        """Implements `KeyStore.note_used`."""
         with self._lock:
             for key_id, at in used.items():
                 if key_id in self._entries and at - self._used.get(key_id, 0) >= NOTED_SECONDS:
                     self._used[key_id] = at
 
     def close(self) -> None:
-        """Nothing: what is in memory needs no connection."""
+        """Do nothing: memory needs no connection."""

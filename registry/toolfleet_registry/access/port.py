@@ -13,7 +13,7 @@ NOTED_SECONDS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class StoredKeys:
-    """All keys at one moment: by their ids the texts of what is stored. `revision`: another one after every change."""
+    """All stored keys at one moment: entries by key id. `revision` changes with every change."""
 
     revision: str
     entries: Mapping[str, str]
@@ -30,7 +30,10 @@ class KeyStore(Protocol):
         ...
 
     def replace(self, key_id: str, entry: str, *, expected: str) -> None:
-        """Keep the same key signed anew, if what is stored is as expected: for others nothing has changed, nor has the revision."""
+        """Replace the entry of a key that was signed again, if the stored one is as expected.
+
+        The revision stays: readers see no change.
+        """
         ...
 
     def remove(self, key_ids: Sequence[str]) -> list[str]:
@@ -42,7 +45,7 @@ class KeyStore(Protocol):
         ...
 
     def used(self) -> dict[str, int]:
-        """When keys were used last, in seconds since the epoch, by id; without those that never were."""
+        """Return when keys were last used, in seconds since the epoch, by id; without keys that were never used."""
         ...
 
     def note_used(self, used: Mapping[str, int]) -> None:

@@ -19,7 +19,10 @@ _NOTE_USED = script("access/note_used")
 
 
 class RedisKeyStore:
-    """In the Redis of that URL. `master` names what the sentinels of a `sentinel://` URL watch. Raises `SettingsError`; connects to nothing yet."""
+    """A key store in the Redis at that URL.
+
+    `master` is the name that the sentinels of a `sentinel://` URL watch. Raises `SettingsError`; does not connect yet.
+    """
 
     def __init__(self, url: str, keys: Keys = Keys(), *, master: str | None = None) -> None:  # noqa: B008 - it is frozen
         self._redis = sync_client(url, master=master, timeout_seconds=_PATIENCE_SECONDS)
@@ -28,22 +31,22 @@ class RedisKeyStore:
         self._revision = keys.registry.api_keys_revision
 
     def add(self, key_id: str, entry: str) -> bool:
-        """As `KeyStore.add`."""
+        """Implements `KeyStore.add`."""
         new, names = randomness.uuid4().hex, {"keys": self._keys, "revision": self._revision}
         return bool(self._commands.ask_script(_ADD, **names, most=MOST_KEYS, new=new, id=key_id, entry=entry))
 
     def replace(self, key_id: str, entry: str, *, expected: str) -> None:
-        """As `KeyStore.replace`."""
+        """Implements `KeyStore.replace`."""
         self._commands.ask_script(_REPLACE, keys=self._keys, id=key_id, expected=expected, entry=entry)
 
     def remove(self, key_ids: Sequence[str]) -> list[str]:
-        """As `KeyStore.remove`."""
+        """Implements `KeyStore.remove`."""
         names = {"keys": self._keys, "used": self._used, "revision": self._revision}
         removed: list[bytes] = self._commands.ask_script(_REMOVE, **names, new=randomness.uuid4().hex, ids=key_ids)
         return [key_id.decode() for key_id in removed]
 
     def read(self, known: str = "") -> StoredKeys | None:
-        """As `KeyStore.read`."""
+        """Implements `KeyStore.read`."""
         found = self._commands.ask_script(_READ, keys=self._keys, revision=self._revision, known=known)
         if found is None:
             return None
@@ -52,15 +55,15 @@ class RedisKeyStore:
         return StoredKeys(revision.decode(), dict(zip(texts[::2], texts[1::2], strict=True)))
 
     def used(self) -> dict[str, int]:
-        """As `KeyStore.used`."""
+        """Implements `KeyStore.used`."""
         found: Mapping[bytes, bytes] = self._commands.ask("HGETALL", self._used)
         return {key_id.decode(): int(at) for key_id, at in found.items()}
 
     def note_used(self, used: Mapping[str, int]) -> None:
-        """As `KeyStore.note_used`."""
+        """Implements `KeyStore.note_used`."""
         names = {"keys": self._keys, "used": self._used}
         self._commands.ask_script(_NOTE_USED, **names, seconds=NOTED_SECONDS, noted=used.items())
 
     def close(self) -> None:
-        """As `KeyStore.close`."""
+        """Implements `KeyStore.close`."""
         self._redis.close()

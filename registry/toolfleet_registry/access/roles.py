@@ -1,4 +1,4 @@
-"""Decides what somebody may do as an operator: four roles, one order.
+"""Decides what a user may do as an operator: four roles, one order.
 
 A role says nothing of the tools that its holder may call, and the permission to call tools gives no role.
 """
@@ -18,5 +18,5 @@ def role_of(text: object) -> Role:
 
 
 def has_role(role: Role, needed: Role) -> bool:
-    """Whether the holder of a role may do what needs another one."""
+    """Return whether a role includes what another one may do."""
     return ROLES.index(role) >= ROLES.index(needed)

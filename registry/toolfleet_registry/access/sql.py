@@ -1,4 +1,4 @@
-"""Keeps API keys in SQLite or PostgreSQL, beside the registry's other tables."""
+"""Keeps API keys in SQLite or PostgreSQL, in the registry's database."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,13 +12,13 @@ from toolfleet_registry.system import randomness
 
 
 class SQLKeyStore:
-    """In the database of a SQLAlchemy URL. Raises `SettingsError`; connects to nothing yet."""
+    """A key store in the database of a SQLAlchemy URL. Raises `SettingsError`; does not connect yet."""
 
     def __init__(self, url: str) -> None:
         self._database = Database(url)
 
     def add(self, key_id: str, entry: str) -> bool:
-        """As `KeyStore.add`."""
+        """Implements `KeyStore.add`."""
         with self._changing() as connection:
             count = connection.execute(select(func.count()).select_from(API_KEYS)).scalar_one()
             is_there = connection.execute(select(API_KEYS.c.id).where(API_KEYS.c.id == key_id)).first() is not None
@@ -29,13 +29,13 @@ class SQLKeyStore:
             return True
 
     def replace(self, key_id: str, entry: str, *, expected: str) -> None:
-        """As `KeyStore.replace`."""
+        """Implements `KeyStore.replace`."""
         with self._database.writing() as connection:
             is_expected = (API_KEYS.c.id == key_id) & (API_KEYS.c.entry == expected)
             connection.execute(update(API_KEYS).where(is_expected).values(entry=entry))
 
     def remove(self, key_ids: Sequence[str]) -> list[str]:
-        """As `KeyStore.remove`."""
+        """Implements `KeyStore.remove`."""
         removed = list[str]()
         with self._changing() as connection:
             for key_id in dict.fromkeys(key_ids):
@@ -46,7 +46,7 @@ class SQLKeyStore:
         return removed
 
     def read(self, known: str = "") -> StoredKeys | None:
-        """As `KeyStore.read`."""
+        """Implements `KeyStore.read`."""
         with self._database.reading() as connection:
             revision: str = connection.execute(select(API_KEYS_STATE.c.revision)).scalar_one() or "none"
             if revision == known:
@@ -55,20 +55,20 @@ class SQLKeyStore:
             return StoredKeys(revision, {row.id: row.entry for row in rows})
 
     def used(self) -> dict[str, int]:
-        """As `KeyStore.used`."""
+        """Implements `KeyStore.used`."""
         with self._database.reading() as connection:
             rows = connection.execute(select(API_KEYS.c.id, API_KEYS.c.used_at).where(API_KEYS.c.used_at > 0)).all()
             return {row.id: row.used_at for row in rows}
 
     def note_used(self, used: Mapping[str, int]) -> None:
-        """As `KeyStore.note_used`."""
+        """Implements `KeyStore.note_used`."""
         with self._database.writing() as connection:
             for key_id, at in sorted(used.items()):  # in one order, so that two gateways never wait for each other
                 due = (API_KEYS.c.id == key_id) & (API_KEYS.c.used_at <= at - NOTED_SECONDS)
                 connection.execute(update(API_KEYS).where(due).values(used_at=at))
 
     def close(self) -> None:
-        """As `KeyStore.close`."""
+        """Implements `KeyStore.close`."""
         self._database.close()
 
     @contextmanager

@@ -40,7 +40,7 @@ def approval_rules(tool: ToolDefinition, specs: Sequence[HumanInTheLoopSpec]) ->
 def terms_of_approval(
     call: PublishedCall, tool: ToolDefinition, rules: Sequence[ApprovalRule], *, asked: str | None = None
 ) -> ApprovalTerms:
-    """What the call travels with; its time is that which it has from its publishing on."""
+    """Return the approval terms that travel with the call; its remaining time is the one it had when it was published."""
     tool_digest, digests = digest_of(spec_of(tool)), tuple(sorted(rule.digest for rule in rules))
     return ApprovalTerms(
         binding=binding_of(call, tool_digest, digests),
@@ -54,9 +54,9 @@ def terms_of_approval(
 
 
 def approval_fault(call: PublishedCall, tool: ToolDefinition, rules: Sequence[ApprovalRule]) -> str | None:
-    """Why the call is not the one that an approval may have been given for, or needs one that it does not name; `None`: it is.
+    """Return why the call differs from the one that may have been approved, or needs an approval that it does not name; else `None`.
 
-    `rules` are those that hold here. Whether the approval was given, the ledger says.
+    `rules` are the approval rules in force here. Whether the approval was given is in the ledger.
     """
     terms = call.approval
     if terms is None:
@@ -71,7 +71,7 @@ def approval_fault(call: PublishedCall, tool: ToolDefinition, rules: Sequence[Ap
 
 
 def binding_of(call: PublishedCall, tool_digest: str, rules: Sequence[str]) -> str:
-    """SHA-256 of what people approve: tool and definition, arguments, whoever asks with what rights, and the rules that ask for it."""
+    """Return the SHA-256 of what people approve: tool and definition, arguments, caller and rights, and the rules that ask for it."""
     caller, modules = call.caller, call.caller.allowed_modules
     return _digest(
         [

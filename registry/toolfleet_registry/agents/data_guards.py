@@ -1,4 +1,4 @@
-"""Hides personal data as the entries of agents' profiles say: in what is published, and in what tools answer."""
+"""Hides personal data as agents' profiles say: in published arguments, and in tools' results."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,9 @@ _MOST_KEPT = 1_000
 
 
 class DataGuards:
-    """Those of one process. What looks for an entry's data is made once, with its first use: number plans take a while to load.
+    """The data guards of one process.
+
+    Each entry's detector is built once, on first use: phone number plans take a while to load.
 
     `hash` needs the fleet's signing key: without a key anybody could try all telephone numbers.
     """
@@ -32,7 +34,7 @@ class DataGuards:
         self._made = dict[int, tuple[PiiSpec, "personal_data.PersonalData"]]()
 
     def fault(self, profile: AgentProfile) -> str | None:
-        """Why a profile cannot be kept to here, in a sentence; `None`: it can."""
+        """Return why a profile cannot be applied here, as a sentence, or `None` if it can."""
         try:
             for spec in profile.middleware:
                 if isinstance(spec, PiiSpec):
@@ -94,5 +96,5 @@ class DataGuards:
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """What was hidden, as the audit has it: `2 email, 1 iban`."""
+    """Return the counts of hidden values as the audit line shows them: `2 email, 1 iban`."""
     return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))

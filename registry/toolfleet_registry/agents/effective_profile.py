@@ -12,7 +12,7 @@ _MOST_TOOLS = 20_000  # whose rules are kept; those of one take some µs to make
 
 
 class EffectiveProfile:
-    """What all profiles of one agent say together; `digest` is another one for other rules. Never changes."""
+    """The combined rules of all profiles of one agent; `digest` changes with the rules. Immutable."""
 
     def __init__(self, agent: str, profiles: Sequence[NamedProfile]) -> None:
         self.agent = agent
@@ -31,7 +31,7 @@ class EffectiveProfile:
         return caller.model_copy(update={"permission": permission, "allowed_modules": modules, "agent": self.agent})
 
     def rules(self, tool: ToolDefinition) -> ToolRules:
-        """What holds for calls of the tool."""
+        """Return the rules for calls of the tool."""
         known = self._rules.get(tool.name)
         if known is not None and known[0] is tool:
             return known[1]
@@ -42,7 +42,7 @@ class EffectiveProfile:
         return made
 
     def denial(self, tool: ToolDefinition) -> str | None:
-        """Why the agent may not use the tool; `None`: its profiles have nothing against that."""
+        """Return why the agent may not use the tool, or `None` if its profiles allow it."""
         named = self.rules(tool).refused_by
         return None if named is None else f"Tool {tool.name!r} is not among those of agent {named.agent!r}."
 

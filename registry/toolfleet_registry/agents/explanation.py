@@ -98,7 +98,7 @@ class ToolExplanation(BaseModel):
         return next((rule for rule in self.rules if not rule.passes), None)
 
     def for_outsiders(self) -> "ToolExplanation":
-        """What those may know who are no operators: nothing of what comes after the rule that decides."""
+        """Return what callers who are no operators may see: nothing that comes after the deciding rule."""
         decided = self.decided_by
         if decided is None:
             return self
@@ -115,7 +115,7 @@ class ExplainedTool:
 
 
 def rules_about(tool: ExplainedTool, caller: Caller, profiles: KnownProfiles, settings: Settings) -> Iterator[ToolRule]:
-    """Those that have a say, in the order of the checks."""
+    """Yield the rules that apply, in the order of the checks."""
     try:
         module = ToolName.parse(tool.name).module
     except InvalidToolName as exc:
@@ -199,7 +199,7 @@ def _selections(tool: ToolDefinition, named: Sequence[NamedProfile]) -> Iterator
 
 
 def _surroundings(tool: ToolDefinition, named: Sequence[NamedProfile], settings: Settings) -> Iterator[ToolRule]:
-    """What is asked for, or holds, once the caller may use the tool: none of it is decided here."""
+    """Yield the limits and approvals that apply once the caller may use the tool; none of them decides access."""
     found = [*_of_tool(tool, settings), *_of_profiles(tool, named)]
     yield from sorted(found, key=lambda rule: _ORDER.index(rule.about))
 

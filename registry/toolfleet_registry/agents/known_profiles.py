@@ -25,7 +25,7 @@ _MOST_KEPT = 1_000  # effective profiles: agents' names, and chains of them
 
 
 class KnownProfiles:
-    """Those of one process. `take` puts in what the registry keeps; everything else only reads.
+    """The agents' profiles that one process knows. `take` adds those of the registry; all other methods only read.
 
     `own` are the classes of operators that run in this process, as profiles name them; `None`: none do.
     """
@@ -63,12 +63,15 @@ class KnownProfiles:
         self.is_empty = not (self._configured or self._stored or self._refused or self._default)
 
     def fault_here(self, profile: AgentProfile) -> str | None:
-        """Why a profile cannot be applied in this process; `None`: it can. Imports what it names."""
+        """Return why a profile cannot be applied in this process, or `None` if it can.
+
+        Imports the classes that it names.
+        """
         own = None if self.own is None else self.own.fault(profile)
         return own or self.guards.fault(profile)
 
     def fault(self, name: str) -> str | None:
-        """Why what the registry keeps of an agent counts for nothing here; `None`: it does, or there is nothing."""
+        """Return why the registry's profile of an agent is ignored here, or `None` if it is in effect or there is none."""
         return self._refused.get(name)
 
     def of(self, caller: Caller) -> EffectiveProfile | None:
@@ -96,7 +99,7 @@ class KnownProfiles:
         return {name: self.guards.shown_id(specs, name, value) for name, value in ids.items() if value}
 
     def personal_data(self, caller: Caller) -> tuple[PiiSpec, ...]:
-        """Return what the caller's agent has hidden, of whichever tools; nothing for an agent that may call none."""
+        """Return the kinds of personal data to hide for the caller's agent, in any tool; empty for an agent that may call none."""
         try:
             profile = None if self.is_empty else self.of(caller)
         except UnknownAgent:

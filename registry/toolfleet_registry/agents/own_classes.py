@@ -1,6 +1,7 @@
 """Loads the classes of operators that profiles name by import path, and makes each once with its parameters.
 
-Only those below a trusted namespace are imported: a profile in the registry is not to run whatever lies on a path.
+Only classes below a trusted namespace are imported: a profile in the registry must not run arbitrary code from the
+path.
 """
 
 import importlib
@@ -20,7 +21,7 @@ _LONGEST_REASON = 300  # characters of what an import raises
 
 
 class OwnClasses:
-    """Those of one process: of what runs here. For any thread."""
+    """The operators' classes that run in this process. Thread-safe."""
 
     def __init__(self, settings: Settings, *, runs_in: Literal["agent", "worker"]) -> None:
         self._trusted = settings.trusted_middleware_namespaces
@@ -29,11 +30,14 @@ class OwnClasses:
         self._lock = Lock()
 
     def runs_here(self, spec: OwnMiddlewareSpec) -> bool:
-        """Whether it stands in this kind of process."""
+        """Return whether the class runs in this kind of process."""
         return spec.runs_in == self._runs_in
 
     def fault(self, profile: AgentProfile) -> str | None:
-        """Why a profile cannot be applied here; `None`: it can, and all that it names is made. Imports what it names."""
+        """Return why a profile cannot be applied here, or `None` if it can and all its classes are made.
+
+        Imports them.
+        """
         for spec in profile.middleware:
             if isinstance(spec, OwnMiddlewareSpec) and self.runs_here(spec):
                 try:

@@ -11,7 +11,9 @@ ProceedWithCall: TypeAlias = Callable[[PublishedCall], Awaitable[Attempt]]
 
 
 class CallMiddleware(Protocol):
-    """Stands in the process that publishes a call, with `runs_in = "agent"`. Has two seconds; fails closed.
+    """An operator's class that runs in the process that publishes a call (`runs_in = "agent"`).
+
+    Has two seconds; fails closed.
 
     It is made once with the parameters of its entry, by keyword.
     """
@@ -22,11 +24,16 @@ class CallMiddleware(Protocol):
 
 
 class AttemptMiddleware(Protocol):
-    """Stands around each attempt of a call in a worker. What it raises ends the attempt as `internal`, with an unknown effect.
+    """An operator's class around each attempt of a call in a worker.
+
+    An exception ends the attempt as `internal`, with an unknown effect.
 
     It is made once with the parameters of its entry, by keyword.
     """
 
     async def __call__(self, call: PublishedCall, proceed: ProceedWithCall) -> Attempt:
-        """How the attempt has ended. It calls `proceed` once at most, with the call, of which only the arguments may be others."""
+        """Run the attempt and return its outcome.
+
+        Calls `proceed` at most once, with the call, of which only the arguments may differ.
+        """
         ...

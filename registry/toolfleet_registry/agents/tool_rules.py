@@ -36,9 +36,10 @@ class NamedProfile:
 
 @dataclass(frozen=True, slots=True)
 class ToolRules:
-    """What holds for an agent's calls of one tool. `refused_by`: the first profile that does not take the tool.
+    """The rules for an agent's calls of one tool. `refused_by`: the first profile that does not allow the tool.
 
-    `terms` are beside the tool's own, with what a run and a thread may call in all; `call_limits` are the entries that say so.
+    `terms` add to the tool's own, with the total calls of a run and a thread; `call_limits` are the entries that set
+    these totals.
     """
 
     refused_by: NamedProfile | None = None
@@ -56,7 +57,7 @@ NO_RULES = ToolRules()
 
 
 def rules_of(profiles: Sequence[NamedProfile], tool: ToolDefinition) -> ToolRules:
-    """What these profiles say of the tool, all of them together."""
+    """Return the combined rules of these profiles for the tool."""
     gates = _specs(profiles, GateSpec, tool)
     return ToolRules(
         refused_by=next((named for named in profiles if not named.profile.takes(tool)), None),
@@ -75,7 +76,7 @@ def rules_of(profiles: Sequence[NamedProfile], tool: ToolDefinition) -> ToolRule
 
 
 def selected(named: NamedProfile, tool: ToolDefinition) -> list[MiddlewareBase]:
-    """What stands around calls of the tool by one profile, the outermost first."""
+    """Return the middleware of one profile around calls of the tool, the outermost first."""
     return [spec for spec in named.profile.middleware if selects(spec.tools, tool.names, tool.tags)]
 
 
@@ -94,7 +95,7 @@ def _retry(specs: Sequence[ToolRetrySpec]) -> RetryTerms | None:
 
 
 def _totals(profiles: Sequence[NamedProfile], tool: ToolDefinition) -> Iterator[CallTotal]:
-    """Those of each profile by itself: what one agent's calls count in, those of its subagents count in, too."""
+    """Yield the totals of each profile separately: calls of subagents also count towards their parent agent's totals."""
     for named in profiles:
         for spec in _specs([named], ToolCallLimitSpec, tool):
             text = json.dumps([named.agent, sorted(spec.tools)])

@@ -46,7 +46,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TakenIn:
-    """What came of looks, by module: what is stored now, or why that is still the last good one."""
+    """The result of probes, by module: the stored manifest, or why the last good one still holds."""
 
     saved: dict[str, CachedManifest] = field(default_factory=dict[str, CachedManifest])
     errors: dict[str, str] = field(default_factory=dict[str, str])
@@ -143,7 +143,7 @@ class BatchRegistration:
     def _judged(
         self, batch: Sequence[ModuleRegistration], ends: Sequence[RegistrationPlan | Exception]
     ) -> list[tuple[ModuleRegistration, RegistrationPlan]]:
-        """Those that may be stored. Whoever got no turn gets one again."""
+        """Return the registrations that may be stored. Registrations that had no turn are queued again."""
         self._left.extendleft(reversed(batch[len(ends) :]))
         judged = list[tuple[ModuleRegistration, RegistrationPlan]]()
         for turn, end in zip(batch, ends, strict=False):
@@ -207,7 +207,7 @@ def _count_changes(turn: ModuleRegistration) -> Counter[str]:
 
 
 def _findings(turn: ModuleRegistration) -> list[ToolFinding]:
-    """What those who follow the registry are told, and what its own changes do not say."""
+    """Return the findings for followers of the registry that the registry's own changes do not show."""
     digests = {name: verdict.digest for name, verdict in turn.verdicts.items()}
     return [
         ToolFinding(

@@ -72,7 +72,7 @@ _MOST_SHOWN = 256  # characters of foreign text
 
 
 class ToolSet:
-    """Finds a tool by name, lists those that a caller may use, and guesses which one was meant."""
+    """The tools by name: finds one, lists those that a caller may use, and suggests similar names."""
 
     def __init__(self, tools: Iterable[SeenTool] = ()) -> None:
         self._by_name = {tool.definition.name: tool for tool in tools}
@@ -85,11 +85,11 @@ class ToolSet:
         return len(self._by_name)
 
     def all(self) -> Iterable[SeenTool]:
-        """Each tool, whoever may use it."""
+        """Return all tools, regardless of who may use them."""
         return self._by_name.values()
 
     def find(self, name: str) -> SeenTool | None:
-        """The tool that has this name or had it, whoever may use it."""
+        """Return the tool that has or had this name, regardless of who may use it."""
         return self._by_any_name.get(name)
 
     def usable(self, permission: str, modules: Modules) -> tuple[ToolDefinition, ...]:
@@ -104,12 +104,12 @@ class ToolSet:
         return listing
 
     def callable_by(self, permission: str, modules: Modules) -> list[ToolDefinition]:
-        """The same with those that are not listed, in no order; made anew each time."""
+        """Return the tools that the caller may call, including unlisted ones, in no order; computed each time."""
         tools = self._by_name.values()
         return [tool.definition for tool in tools if denial(tool.access, permission, modules) is None]
 
     def near(self, name: ToolName, permission: str, modules: Modules) -> list[str]:
-        """Up to three tools in `modules` with a similar name, of those that the caller may use; in one module its name says nothing."""
+        """Return up to three usable tools in `modules` with a similar name; if `modules` is just the name's own module, that module's name is ignored."""
         if len(str(name)) > _LONGEST_COMPARED:
             return []
         names = [tool.name for tool in islice(self.usable(permission, modules), _MOST_COMPARED)]
@@ -142,7 +142,7 @@ def _document(tool: ToolDefinition) -> SearchDocument:
 
 
 def say_hidden(tools: ToolSet, caller: Caller, modules: Modules) -> None:
-    """Log what `caller` would be listed beyond `modules`: a warning where nobody has chosen them, for information otherwise."""
+    """Log the tools that `caller` could use outside of `modules`: a warning if the modules are a default, otherwise for information."""
     reason = _NOT_NAMED if caller.allowed_modules is None else _NAMED
     if modules == "*" or reason in (said := this_process().part(_said)):
         return
@@ -232,10 +232,10 @@ class Catalog:
         return True
 
     async def refresh(self) -> dict[str, ModuleStatus]:
-        """Have every module asked now, and take into the registry what they offer. One that fails keeps its last good tools.
+        """Probe every module now and register the tools it offers. A module that fails keeps its last good tools.
 
-        So do all, if the registry does not answer: without it nobody knows what operators have switched off. In an agent the
-        fleet's workers ask; where none do, the agent asks itself, and logs that.
+        All modules keep them if the registry does not answer: without it, the tools that operators have switched off
+        are unknown. In an agent the fleet's workers probe; if there are none, the agent probes itself, and logs that.
         """
         await self._read_directory()
         if not await self._fleet_has_probed() or not await self.load():
@@ -265,7 +265,10 @@ class Catalog:
         await self._take_over(next(self._reads), manifests, failures)
 
     async def _fleet_has_probed(self) -> bool:
-        """Whether workers have asked the modules for us. They know none that only the settings here name."""
+        """Return whether workers have probed the modules for this process.
+
+        They do not know modules that only its settings name.
+        """
         if not self._asks_fleet or self._directory is None:
             return False
         is_theirs = self._settings.modules <= self._known.entries.keys()
@@ -280,12 +283,15 @@ class Catalog:
         return False
 
     def statuses(self) -> dict[str, ModuleStatus]:
-        """What is known of each module, by name."""
+        """Return the status of each module, by name."""
         state, stale = self._state, self._settings.manifest_stale_seconds
         return {module: state.status(module, stale_seconds=stale) for module in sorted(self.modules)}
 
     def tools(self, caller: Caller) -> list[ToolDefinition]:
-        """What this caller may use, sorted by name; the log says once how many its modules leave out. Nothing for an unknown agent."""
+        """Return the tools this caller may use, sorted by name; none for an unknown agent.
+
+        Logs once how many its modules leave out.
+        """
         tools, reach = self._state.tools, self._listed_for(caller)
         if reach is None:
             return []
@@ -293,15 +299,15 @@ class Catalog:
         return reach.among(tools.usable(reach.caller.permission, reach.modules))
 
     def callable_by(self, caller: Caller) -> list[ToolDefinition]:
-        """What this caller may call, whether or not it is listed."""
+        """Return the tools this caller may call, listed or not."""
         reach, tools = self._listed_for(caller), self._state.tools
         return [] if reach is None else reach.among(tools.callable_by(reach.caller.permission, reach.modules))
 
     def judge(self, call: ToolCall, caller: Caller, context: Mapping[str, Any] | None = None) -> Judged | ToolResult:
-        """What may be published for the call, or the refusal that the caller gets.
+        """Return what may be published for the call, or the refusal that the caller gets.
 
-        `context` is what the module is told by the core, and is among the arguments. They are judged with all of it; where
-        the tool's schema has no room for that, with what it names at its top.
+        `context` is what the core tells the module, and is among the arguments. They are validated with all of it; if
+        the tool's schema has no room for that, with the fields that it names at its top level.
         """
         if isinstance(found := self._found(call, caller), ToolResult):
             return found
@@ -318,7 +324,7 @@ class Catalog:
         return Judged(tool, result.arguments, reach)
 
     def usable(self, call: ToolCall, caller: Caller) -> ToolDefinition | ToolResult:
-        """The call's tool, if the caller may use it, whatever the arguments are; or the refusal."""
+        """Return the call's tool if the caller may use it, with any arguments; otherwise the refusal."""
         found = self._found(call, caller)
         return found if isinstance(found, ToolResult) else found[0]
 
@@ -328,7 +334,7 @@ class Catalog:
         return None if isinstance(found, ToolResult) else found
 
     def reaches(self, tool_name: str, caller: Caller) -> bool:
-        """Whether the caller may know that there is this tool: they may use it, or could if it were not closed to all."""
+        """Return whether the caller may know that the tool exists: it may use it, or could if it were not closed to all."""
         tool, reach = self.find(tool_name), self._listed_for(caller)
         return tool is not None and reach is not None and not reach.hides(tool)
 
@@ -342,7 +348,7 @@ class Catalog:
     async def search(
         self, text: str, caller: Caller, *, tags: Sequence[str] = (), limit: int = 20
     ) -> list[ToolDefinition]:
-        """At most `limit` of the tools that this caller may use: with a word of `text` and all `tags`, the best first."""
+        """Return at most `limit` tools this caller may use that match a word of `text` and have all `tags`, the best first."""
         tools, reach, needed = self._state.tools, self._listed_for(caller), frozenset(tags)
         if reach is None:
             return []
@@ -357,11 +363,11 @@ class Catalog:
 
     @property
     def modules(self) -> frozenset[str]:
-        """Those that are known."""
+        """The known modules."""
         return self._known.names
 
     def find(self, tool_name: str) -> SeenTool | None:
-        """The tool as it is in effect, whoever may use it."""
+        """Return the tool as it is in effect, regardless of who may use it."""
         return self._state.tools.find(tool_name)
 
     async def _read_directory(self) -> None:
@@ -466,7 +472,10 @@ def _checked_with(
 
 
 async def _probe_modules(known: KnownModules, settings: Settings, *, imports_local: bool) -> dict[str, DiscoveryResult]:
-    """What each module offers now. Local tools are left out unless `imports_local`: only workers run their program."""
+    """Return each module's current offer.
+
+    Local tools are left out unless `imports_local`: only workers run their program.
+    """
     probes = await discover(
         known.settings.module_services,
         timeout_seconds=settings.discovery_timeout_seconds,
@@ -491,7 +500,7 @@ class CatalogState:
     tools: ToolSet = field(default_factory=ToolSet)
 
     def status(self, module: str, *, stale_seconds: float) -> ModuleStatus:
-        """What is known of a module; its manifest is stale after so many seconds."""
+        """Return the status of a module; its manifest is stale after `stale_seconds`."""
         failure = self.failures.get(module)
         cached = self.manifests.get(module)
         if cached is None:
@@ -520,7 +529,7 @@ class CatalogState:
 def _newer_failures(
     failures: Mapping[str, ProbeFailure], manifests: Mapping[str, CachedManifest]
 ) -> dict[str, ProbeFailure]:
-    """Those that came after the manifests which are there."""
+    """Return the failures that are newer than the present manifests."""
     return {
         module: failure
         for module, failure in failures.items()

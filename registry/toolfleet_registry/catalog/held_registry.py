@@ -15,9 +15,9 @@ from toolfleet_registry.store.port import ToolRegistry
 
 
 class HeldRegistry:
-    """Opens the registry that the settings name with the first question, once for all of one loop. Who makes it closes it.
+    """The registry that the settings name, opened on first use, once for one event loop. Its creator closes it.
 
-    A store whose server was away connects anew by itself.
+    A store whose server was away reconnects by itself.
     """
 
     def __init__(self, cache: ManifestCache, settings: Settings) -> None:

@@ -1,7 +1,7 @@
-"""Fetches single modules' manifests when somebody needs them: one request at a time for each module, over all processes.
+"""Fetches single modules' manifests on demand: one request at a time for each module, over all processes.
 
-Who fetches one takes it into the registry and the cache, and all others find it there. A module that does not answer is asked
-again after pauses that grow, whoever asks.
+The process that fetches one stores it in the registry and the cache, and all others find it there. A module that does
+not answer is asked again after growing pauses, by any process.
 """
 
 import asyncio
@@ -72,9 +72,9 @@ class ManifestFetcher:
         self._taking_in = asyncio.Lock()
 
     def begin(self, module: str, *, anew: bool = False) -> None:
-        """Fetch the manifest of a module that is served, aside; unless that is under way, or was tried just now.
+        """Fetch the manifest of a served module in the background, unless a fetch is running or has just been tried.
 
-        `anew`: what was tried before was tried elsewhere, or with another module of that name.
+        `anew`: the earlier attempt was made elsewhere, or for another module of that name.
         """
         if module not in self._known.served or module in self._running:
             return
@@ -88,12 +88,12 @@ class ManifestFetcher:
         task.add_done_callback(lambda _: self._running.pop(module, None))
 
     def is_fresh(self, module: str) -> bool:
-        """Whether this process has fetched the module's manifest within the last seconds."""
+        """Return whether this process has fetched the module's manifest within the last seconds."""
         at = self._fetched_at.get(module)
         return at is not None and self._clock() < at + _FRESH_SECONDS
 
     async def aclose(self) -> None:
-        """End what is under way."""
+        """Cancel the running fetches."""
         running = [*self._running.values()]
         for task in running:
             task.cancel()
@@ -114,7 +114,10 @@ class ManifestFetcher:
             self._next_at[module] = self._clock() + _LONGEST_PAUSE_SECONDS
 
     async def _begun(self, module: str) -> int:
-        """Have nobody else ask the module. Returns the rest of a pause (ms) if it must not be asked."""
+        """Claim the fetch of a module, so that no other process asks it.
+
+        Returns the rest of a pause (ms) if it must not be asked.
+        """
         if self._clock() < self._held_until.get(module, 0):
             return 0
         seconds = self._settings.discovery_timeout_seconds + _MARGIN_SECONDS

@@ -26,9 +26,10 @@ class ManifestReading:
 
 
 class ManifestReader:
-    """Reads with `cache` and the registry behind `registrar`. Raises `FleetUnavailable` when the cache's Redis does not answer.
+    """Reads manifests from `cache`, and expired ones from the registry behind `registrar`.
 
-    A registry that does not answer is a warning: what was `known` of a module whose manifest has expired holds on.
+    Raises `FleetUnavailable` when the cache's Redis does not answer. A registry that does not answer is a warning: what
+    was `known` of a module whose manifest has expired stays in effect.
     """
 
     def __init__(self, cache: ManifestCache, registrar: Registrar) -> None:
@@ -50,7 +51,10 @@ class ManifestReader:
     async def read(
         self, modules: Collection[str], known: Mapping[str, CachedManifest], *, needs_cache: bool = False
     ) -> ManifestReading:
-        """What there is of these modules. `needs_cache`: where the cache has nothing, nothing is found, and the registry not asked."""
+        """Read the manifests of these modules.
+
+        `needs_cache`: if the cache is empty, return nothing and do not ask the registry.
+        """
         cached = await self.cache.load(modules)
         if needs_cache and not cached:
             return ManifestReading({}, is_whole=False)
@@ -58,7 +62,7 @@ class ManifestReader:
         return ManifestReading(cached | expired.manifests, expired.is_whole)
 
     async def read_kept(self, modules: Collection[str], known: Mapping[str, CachedManifest]) -> ManifestReading:
-        """What the registry keeps of modules whose manifests have expired, with what operators say now."""
+        """Read the registry's manifests of modules that have expired in the cache, with operators' current decisions."""
         if not modules:
             return ManifestReading({}, is_whole=True)
         try:

@@ -32,7 +32,7 @@ _PATIENCE_SECONDS = 60  # where nobody else waits
 
 
 class ModuleTooCostly(Exception):
-    """To judge a module's tools takes longer than it may; what was found out is kept for its next turn."""
+    """Judging a module's tools takes longer than allowed; what was found is kept for its next turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Moment:
 
 
 def moment_of(registry: ToolRegistry) -> Moment:
-    """What it holds now. Raises `FleetUnavailable`."""
+    """Read the registry's present state. Raises `FleetUnavailable`."""
     revision = registry.revision()  # first: what changes after it is seen in a later one
     registrations = dict[str, dict[str, ToolRegistration]]()
     for registration in registry.list_all(include_disabled=True):
@@ -68,7 +68,7 @@ def in_effect(
 
 
 def kept_in_effect(registry: ToolRegistry, modules: Sequence[str]) -> dict[str, CachedManifest]:
-    """What the registry keeps of these modules, with what operators have decided by now. Raises `FleetUnavailable`."""
+    """Read the registry's manifests of these modules, with operators' current decisions. Raises `FleetUnavailable`."""
     read = {module: read_kept(module, text) for module, text in registry.kept_manifests(modules).items()}
     found = {module: cached for module, cached in read.items() if cached is not None}
     if not found:
@@ -84,7 +84,10 @@ def kept_in_effect(registry: ToolRegistry, modules: Sequence[str]) -> dict[str, 
 
 
 class ModuleRegistration:
-    """A module's. `before`: what is stored of it now. `verdicts`: what was judged last. `like`: whose findings it shares."""
+    """One module's registration.
+
+    `before`: its stored manifest. `verdicts`: the last judgement. `like`: a registration whose findings are shared.
+    """
 
     def __init__(
         self,
@@ -105,19 +108,19 @@ class ModuleRegistration:
 
     @property
     def changes(self) -> list[PlannedChange]:
-        """Since the module was registered last; registering hides them from later judgements."""
+        """The changes since the module was registered last; registering hides them from later judgements."""
         return self._changes or []
 
     @property
     def is_known(self) -> bool:
-        """Whether what is stored of the module is what it offers."""
+        """Whether the stored manifest is what the module offers."""
         return self.before is not None and self.before.manifest == self.manifest
 
     def served_changes(self, verdicts: Verdicts) -> dict[str, tuple[str, str]]:
-        """Return the digests before and after of definitions that change, by name, of a module whose changes are to be accepted.
+        """Return the changed definitions of a module whose changes are accepted as served: the digests before and after, by name.
 
-        What was stored before counts as well as what was registered: a process that has ended between the two has left the new one
-        registered.
+        What was stored before counts as well as what was registered: a process that ended between the two writes has
+        left the new one registered.
         """
         if self.manifest.on_change != "shown" or self.is_known:
             return {}
@@ -130,14 +133,14 @@ class ModuleRegistration:
         return {name: (old, new) for name, (old, new) in both.items() if old is not None and old != new}
 
     def pins(self, moment: Moment) -> dict[str, str]:
-        """Return what to approve of a module that is to be pinned and is not: what is registered, or else what it offers first."""
+        """Return what to approve for a module that is to be pinned and is not yet: what is registered, or else what it offers first."""
         if self.manifest.on_change != "withheld" or self.module in moment.pins:
             return {}
         known = {name: digest_of(one.spec) for name, one in moment.registrations.get(self.module, {}).items()}
         return known or {offer.spec.tool_name: offer.digest for offer in offers_of(self.manifest)}
 
     def allow(self, seconds: float) -> None:
-        """So much of its threads' own time may judging take from now on: a busy machine makes no module costly."""
+        """Set the budget of thread CPU time for further judging: on a busy machine no module seems costly."""
         self._faults.allow(seconds)
 
     def preview(self, moment: Moment) -> RegistrationPlan:
@@ -146,7 +149,7 @@ class ModuleRegistration:
         return _closed(self._judge(moment, known), known, {})
 
     def begin(self, moment: Moment) -> list[ToolSpec]:
-        """Judge, and say what is to be registered. Raises `ModuleTooCostly`."""
+        """Judge the tools and return the specifications to register. Raises `ModuleTooCostly`."""
         self._known = dict(moment.registrations.get(self.module, {}))
         self._begun = plan = self._judge(moment, self._known)
         if self._changes is None:
@@ -179,7 +182,7 @@ class ModuleRegistration:
         return _closed(plan, known, refused)
 
     def faults(self) -> dict[str, str]:
-        """What is wrong with its tools, by name, as it was judged last."""
+        """Return what is wrong with the module's tools, by name, as judged last."""
         return {name: verdict.fault for name, verdict in self.verdicts.items() if verdict.fault is not None}
 
     def _judge(self, moment: Moment, registrations: Mapping[str, ToolRegistration]) -> RegistrationPlan:
@@ -216,7 +219,7 @@ def register_together(
 
 
 def _answered(registry: ToolRegistry, specs: Sequence[ToolSpec]) -> deque[ToolRegistration | ValueError] | None:
-    """What the registry says to all of them together; `None` if each module had better ask for itself."""
+    """Register all specifications at once; `None` if each module must ask separately."""
     try:
         return deque(registry.register_many(specs, keep_enabled=True)) if specs else deque()
     except FleetUnavailable:
@@ -243,7 +246,7 @@ def _ended(
 
 
 class _Faults:
-    """What is wrong with tools, each looked at once."""
+    """Finds what is wrong with tools; checks each one once."""
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[ToolDefinition, str | None]] = {}
@@ -269,7 +272,7 @@ class _Faults:
 def _closed(
     plan: RegistrationPlan, known: Mapping[str, ToolRegistration], refused: Mapping[str, str]
 ) -> RegistrationPlan:
-    """Without the tools that are not in the registry as they should be: whether they are disabled nobody knows."""
+    """Close the tools that failed to register: it is unknown whether they are disabled."""
     left = {spec.tool_name for spec in plan.register}
     faults = {name: refused.get(name, _UNKNOWN) for name in left if name in refused or name not in known}
     closed = {name: ToolOverride(fault=fault) for name, fault in faults.items()}

@@ -32,9 +32,10 @@ from toolfleet_registry.store.port import EVENTS_KEPT, ToolRegistry
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A tool that its module offers otherwise than it is in effect, or was accepted. `registered`: as it was taken in or accepted last.
+    """A tool whose offer differs from what is in effect, or from what was accepted.
 
-    `digest` is that of what is offered, which an approval may name; `registered_digest` that of the other.
+    `registered` is what was registered or accepted last, `registered_digest` its digest; `digest` is that of the offer,
+    which an approval may name.
     """
 
     kind: Pending
@@ -45,11 +46,11 @@ class Difference:
 
     @property
     def tool_name(self) -> str:
-        """Of the tool."""
+        """The tool's name."""
         return self.offered.name
 
     def fields(self) -> dict[str, tuple[Any, Any]]:
-        """What differs, by field: as registered, and as offered."""
+        """Return the fields that differ: the value as registered, and as offered."""
         before = {} if self.registered is None else self.registered.model_dump(mode="json", exclude_defaults=True)
         after = self.offered.model_dump(mode="json", exclude_defaults=True)
         names = [name for name in ToolDefinition.model_fields if before.get(name) != after.get(name)]
@@ -79,7 +80,7 @@ class Operator:
         self._registrar = registrar
 
     async def disable(self, tool_name: str) -> ToolRegistration:
-        """Let nobody use the tool, whatever becomes of it, until it is enabled."""
+        """Block all use of the tool, whatever its module offers, until it is enabled."""
         return await self._set_enabled(tool_name, enabled=False)
 
     async def enable(self, tool_name: str) -> ToolRegistration:
@@ -138,7 +139,7 @@ class Operator:
         return found
 
     async def version_in_force(self, tool_name: str) -> str | None:
-        """That of the specification which the registry has in force."""
+        """Return the version of the tool's specification in force."""
         present = await asked(lambda: self._registry.get(tool_name))
         return None if present is None else present.spec.version
 
@@ -158,7 +159,7 @@ class Operator:
         return registration
 
     async def forget(self, tool_name: str) -> None:
-        """Let the registry know nothing of the tool: offered again it is a new one, enabled, whatever its content."""
+        """Remove the tool from the registry: if offered again, it is new and enabled, whatever its content."""
         offered = await self._offered(tool_name)
         for name in offered.names if offered is not None and offered.name == tool_name else (tool_name,):
             await asked(functools.partial(self._registry.remove, name))
@@ -174,7 +175,7 @@ class Operator:
         return await asked(lambda: sorted(self._differences(cached.values(), accepted), key=lambda one: one.tool_name))
 
     async def closed(self) -> dict[str, str]:
-        """The tools that nobody may use now, by name, and why."""
+        """Return the tools that no caller may use now, by name, and why."""
         manifests = (await self._cache.load(self._modules)).values()
         seen = (tool.access for cached in manifests for tool in seen_tools(cached.manifest, cached.verdicts))
         reasons = {tool.tool_name: denial(tool, "owner", "*") for tool in sorted(seen, key=_name)}
@@ -186,7 +187,7 @@ class Operator:
         return [tool.definition for cached in manifests for tool in seen_tools(cached.manifest, cached.verdicts)]
 
     async def stale(self) -> dict[str, float]:
-        """The modules whose last good manifest is too old, and its age in seconds."""
+        """Return the modules whose last good manifest is too old, and its age in seconds."""
         ages = {name: cached.age_seconds or 0 for name, cached in (await self._cache.load(self._modules)).items()}
         return {name: age for name, age in ages.items() if age > self._settings.manifest_stale_seconds}
 
@@ -199,7 +200,7 @@ class Operator:
         return await asked(self._registry.pins)
 
     async def counted(self) -> dict[str, int]:
-        """How many tools were ever found added, changed, removed and drifted."""
+        """Return how many tools were ever found added, changed, removed and drifted."""
         return await self._cache.counted()
 
     async def _set_enabled(self, tool_name: str, *, enabled: bool) -> ToolRegistration:
@@ -249,7 +250,10 @@ class Operator:
                     yield Difference("changed", offered[name], digest, _definition(before), accepted[name])
 
     def _switch(self, tool_name: str, offered: ToolDefinition | None, *, enabled: bool) -> ToolRegistration:
-        """What is offered and was never registered, as it is withheld, is registered to be disabled: still nobody has it."""
+        """Enable or disable the tool.
+
+        An offered tool that is withheld, and so unregistered, is registered as disabled: it stays unavailable.
+        """
         for former in offered.former_names if enabled and offered is not None else ():
             with contextlib.suppress(KeyError):
                 self._registry.set_enabled(former, enabled)
@@ -262,7 +266,10 @@ class Operator:
         return self._registry.set_enabled(tool_name, enabled)
 
     def _take_in(self, module: str, difference: Difference) -> None:
-        """In this order: an end between the two leaves the tool withheld, and the approval can be repeated."""
+        """Register the offer, then approve it.
+
+        A crash between the two leaves the tool withheld, and the approval can be repeated.
+        """
         self._registry.replace(spec_of(difference.offered), expected=difference.registered_digest)
         if module in self._registry.pins():
             self._registry.approve(module, difference.tool_name, difference.digest)
@@ -316,7 +323,7 @@ def _definition(registration: ToolRegistration | None) -> ToolDefinition | None:
 
 
 def _begins(digest: str, wanted: str) -> bool:
-    """With or without `sha256:`; of eight digits at least, which nobody types by chance."""
+    """Return whether `wanted` is a prefix of the digest, with or without `sha256:`; at least eight digits, against accidents."""
     digits = wanted.removeprefix("sha256:").lower()
     return len(digits) >= _FEWEST_DIGITS and digest.removeprefix("sha256:").startswith(digits)
 

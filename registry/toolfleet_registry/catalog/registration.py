@@ -1,7 +1,7 @@
-"""Takes what modules offer into the registry, and writes what of it is in effect beside their manifests.
+"""Registers what modules offer, and writes the verdicts in effect next to their manifests.
 
-The registry is asked in a thread. Agents and workers read manifests with their verdicts from the cache, or through
-`manifest_reader` what it keeps of those that have expired.
+The registry is asked in a thread. Agents and workers read manifests with their verdicts from the cache, or expired ones
+from the registry through `manifest_reader`.
 """
 
 import asyncio
@@ -29,11 +29,12 @@ _log = get_logger(__name__)
 
 
 class Registrar:
-    """Keeps manifests, registry and verdicts in step. `open_registry` is called in a thread, for each piece of work.
+    """Keeps manifests, registry and verdicts in step. `open_registry` is called in a thread, for each operation.
 
-    Raises `RegistryAway`, storing nothing more, when the registry does not answer, or is not the fleet's: what operators
-    have switched off must not come back. `lines` are what settings say of modules' tools, `None` in a process whose settings do not
-    count: what is kept stays. Raises `FleetUnavailable` when the cache's Redis does not answer.
+    Raises `RegistryAway`, storing nothing more, when the registry does not answer, or is not the fleet's: what
+    operators have switched off must not come back. `lines` are the settings' overrides for modules' tools, `None` in a
+    process whose settings do not count: stored ones stay. Raises `FleetUnavailable` when the cache's Redis does not
+    answer.
     """
 
     def __init__(
@@ -83,9 +84,9 @@ class Registrar:
     async def rejudge(
         self, registry: ToolRegistry, module: str, *, registers: bool = False, like: ModuleRegistration | None = None
     ) -> CachedManifest | None:
-        """Judge the stored manifest of a module anew, after a change of the registry; `None` if there is none.
+        """Judge the stored manifest of a module again after a change of the registry; `None` if there is none.
 
-        `like` is a turn whose findings about the module's schemas are used again.
+        `like` is a registration whose findings about the module's schemas are used again.
         """
         for _ in range(MOST_TRIES):
             cached = (await self._cache.load([module])).get(module)
@@ -119,7 +120,10 @@ class Registrar:
             raise RegistryAway(_OTHER_REGISTRY)
 
     async def adopt(self) -> None:
-        """Make the registry here the fleet's, whichever was. What holds is what this one says, from the next refresh on."""
+        """Make this registry the fleet's, replacing any other.
+
+        From the next refresh on, this registry's content is in force.
+        """
         async with self._opened() as registry:
             await self._cache.fleets_registry(await asked(registry.identity), replaces=True)
 
@@ -134,7 +138,7 @@ class Registrar:
     async def _see_to_it(
         self, registry: ToolRegistry, moment: Moment, turns: Iterable[ModuleRegistration], taken: TakenIn
     ) -> None:
-        """Judge anew if the registry has changed meanwhile: an operator's word may be missing."""
+        """Judge again if the registry has changed meanwhile: an operator's decision may be missing."""
         for _ in range(MOST_TRIES):
             if await asked(registry.revision) == moment.revision:
                 return

@@ -24,7 +24,7 @@ FaultOf: TypeAlias = Callable[[ToolDefinition], str | None]
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """What became of one tool since it was registered. `is_withheld`: it has no effect until an operator approves it."""
+    """The change of one tool since it was registered. `is_withheld`: it has no effect until an operator approves it."""
 
     tool_name: str
     kind: ChangeKind
@@ -46,7 +46,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a module: its registrations by tool name, and its pins if it is pinned.
+    """The known state of a module: its registrations by tool name, and its pins if it is pinned.
 
     `names` and `verdicts` are those of its last manifest; `names` is `None` if that is lost.
     """
@@ -59,7 +59,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationPlan:
-    """What to register, which registrations to forget, what has changed, and the exceptions for what is in effect."""
+    """The specifications to register, the registrations to forget, the changes, and the exceptions for what is in effect."""
 
     register: list[ToolSpec]
     forget: list[str]
@@ -74,12 +74,12 @@ def offers_of(manifest: ModuleManifest) -> list[Offer]:
 
 
 def take_in(offers: list[Offer], known: Known, fault_of: FaultOf) -> RegistrationPlan:
-    """Hold what is offered against what is known.
+    """Compare what is offered with what is known.
 
-    A tool of a pinned module whose digest nobody has approved is withheld, and not registered. Other content under the
-    same version is not registered either, and the registered one stays in effect; as does one that was rolled back, until a
-    version comes that is later than what it was rolled back from. The registration of a tool that left is
-    kept, and says what the tool was when it comes back; of very many such the oldest are forgotten, but for disabled ones.
+    A tool of a pinned module whose digest is not approved is withheld, and not registered. Other content under the same
+    version is not registered either, and the registered one stays in effect; as does one that was rolled back, until a
+    version comes that is later than what it was rolled back from. The registration of a tool that left is kept, and
+    says what the tool was when it comes back; of very many such the oldest are forgotten, but for disabled ones.
     """
     register = list[ToolSpec]()
     changes = list[PlannedChange]()
@@ -139,7 +139,7 @@ def _is_disabled(offer: Offer, known: Known) -> bool:
 
 
 def _is_held_back(offer: Offer, present: ToolRegistration | None) -> bool:
-    """Whether the tool was rolled back, and what is offered does not end that."""
+    """Return whether the tool was rolled back, and the offer does not end that."""
     since = None if present is None else present.rolled_back_from
     if present is None or since is None or present.spec.version == offer.spec.version:
         return False
@@ -147,9 +147,10 @@ def _is_held_back(offer: Offer, present: ToolRegistration | None) -> bool:
 
 
 def _is_withheld(offer: Offer, registered: str | None, known: Known, *, stays: bool) -> bool:
-    """Whether nobody has approved what is offered; but what had drifted before its module was pinned goes on as it was.
+    """Return whether the offer needs an approval it does not have; what had drifted before its module was pinned stays in effect.
 
-    `stays`: what is registered stays in effect also now. The same content under a new version is not what was pinned.
+    `stays`: the registered definition stays in effect also now. The same content under a new version is not what was
+    pinned.
     """
     name = offer.spec.tool_name
     approved = None if known.pins is None else known.pins.get(name)

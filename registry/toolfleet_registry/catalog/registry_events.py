@@ -27,11 +27,12 @@ _log = get_logger(__name__)
 class RegistryEvents:
     """The events after one, in order, each once: `async for event in …`.
 
-    `after` is the id of the last one that was handed out, for following on later, in another process too. It starts as what
-    is given: '' for all that are kept, `None` for those from the first question on. Whoever is cancelled while waiting, or
-    gets one of its errors, may go on with it. Raises `RegistryEventsLost` once where events are gone that were not heard of,
-    and goes on with those that there are; `FleetUnavailable` when the registry has been away for 60 s; and `ValueError` if
-    `after` is no id. Each question has its deadline; waiting for an event has none. `open_registry` is entered for each.
+    `after` is the id of the last event that was returned, for following on later, in another process too. It starts as
+    the given value: '' for all kept events, `None` for those from the first question on. A follower that is cancelled
+    while waiting, or gets one of its errors, may go on with it. Raises `RegistryEventsLost` once if events are gone
+    that were not read, and goes on with the next ones; `FleetUnavailable` when the registry has been away for 60 s; and
+    `ValueError` if `after` is no id. Each question has its deadline; waiting for an event has none. `open_registry` is
+    entered for each.
     """
 
     def __init__(self, open_registry: OpenRegistry, after: str | None = None) -> None:
@@ -82,7 +83,7 @@ class RegistryEvents:
 
 @dataclass(frozen=True, slots=True)
 class EventsAfter:
-    """What came after an event, up to the one with the id `until`. `are_lost`: something between it and these is gone."""
+    """The events after an event, up to the one with the id `until`. `are_lost`: events in between are gone."""
 
     events: list[RegistryEvent]
     until: str
@@ -105,7 +106,7 @@ def events_after(registry: ToolRegistry, after: str | None) -> EventsAfter:
 
 
 def _has_gap(registry: ToolRegistry, after: str, first: RegistryEvent) -> bool:
-    """Whether events are gone. A gap in the numbers alone may be one that this release cannot read."""
+    """Return whether events are gone. A gap in the numbers alone may be an event that this release cannot read."""
     (epoch, number), (new_epoch, new_number) = rules.read_event_id(after), rules.read_event_id(first.id)
     if (new_epoch, new_number) == (epoch, number + 1):
         return False

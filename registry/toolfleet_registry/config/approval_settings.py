@@ -55,7 +55,7 @@ class WebhookApprover(BaseModel):
 
 
 class ApprovalChannels(BaseModel):
-    """Channels of approvals beside commands, REST and MCP."""
+    """Channels of approvals other than commands, REST and MCP."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
@@ -94,7 +94,7 @@ def _with_list(approver: Any) -> Any:
 
 
 class ApprovalSettings(BaseSettings, defer_build=True):
-    """Who hears of approvals outside of the fleet, and decides there."""
+    """Settings of the people outside of the fleet who hear of approvals and decide them."""
 
     approvals: Annotated[ApprovalChannels, NoDecode] = Field(default=ApprovalChannels.model_construct(), repr=False)
     """`[approvals]` with `webhooks` (each `url`, `secret` and perhaps `events`) and `approvers` (name -> `secret`, `user_id` and `permission`); or JSON. Workers need the webhooks, gateways the approvers. Secrets are named, and read as those of hosts."""

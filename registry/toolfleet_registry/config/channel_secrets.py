@@ -11,7 +11,10 @@ from toolfleet_registry.errors import SettingsError
 
 
 def channel_secret(name: str, sources: Mapping[str, SecretSource]) -> str:
-    """The secret of this name, of Standard Webhooks; relative files are beside `toolfleet.toml`. Raises `SettingsError`."""
+    """Return the Standard Webhooks secret of this name; relative files are resolved next to `toolfleet.toml`.
+
+    Raises `SettingsError`.
+    """
     toml = find_toml(Path.cwd())
     value = secret_value(name, sources, folder=Path.cwd() if toml is None else toml.parent)
     if (fault := secret_fault(value)) is not None:

@@ -1,4 +1,4 @@
-"""Declares the settings of gateways: whose tokens they take, whom they answer, and how much a request may be; a part of `Settings`."""
+"""Declares the settings of gateways: accepted tokens, accepted hosts and origins, and limits of requests; a part of `Settings`."""
 
 import re
 from typing import Annotated, Any, Final, Literal, Self
@@ -48,7 +48,7 @@ DEFAULT_CLAIMS: Final[dict[ClaimUse, str]] = {
 
 
 class GatewaySettings(BaseSettings, defer_build=True):
-    """Where a gateway is, who issues tokens for it, and how much a request may be."""
+    """Settings of a gateway: its address, its token issuer, and limits of requests."""
 
     gateway_url: str | None = None
     """The gateway's URL as its clients know it, with its path if it is below one. It is in what is said of OAuth; None: the first audience."""
@@ -210,5 +210,5 @@ class GatewaySettings(BaseSettings, defer_build=True):
 
 
 def is_private_url(url: str) -> bool:
-    """Whether nobody on the way can change what comes from there: by TLS, or as it does not leave this machine."""
+    """Return whether the URL is safe from changes in transit: it uses TLS, or stays on this machine."""
     return is_http_url(url) and (urlsplit(url).scheme == "https" or urlsplit(url).hostname in LOOPBACK_HOSTS)

@@ -16,7 +16,7 @@ ToolSecurity = Literal["off", "warn", "strict"]
 
 
 class HostSettings(BaseSettings, defer_build=True):
-    """What is hosted, and how tool folders are read and watched."""
+    """Settings of the hosted modules, and of reading and watching tool folders."""
 
     hosts: Annotated[dict[str, HostSpec], NoDecode] = {}
     """Module name -> what `toolfleet up` serves as this module: `[hosts.owls]` with `folder = "owls"`, say. A folder of Python files, an MCP server (`command` or `url`), or an OpenAPI document (`document`)."""

@@ -62,7 +62,7 @@ class Places(NamedTuple):
 
 
 class HostBase(ToolLines):
-    """What every `[hosts.NAME]` may say."""
+    """The fields that every `[hosts.NAME]` may have."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
@@ -110,7 +110,7 @@ class FolderSpec(FencedSpec):
     """Whether a model reads the text of an exception that a tool raises, without the host's secrets; else its kind only, as the text may hold paths and data."""
 
     def places(self, beside: Path) -> Places:
-        """Its folder, and where Python looks for functions that are named."""
+        """Return its folder, and the folders where Python looks for named functions."""
         folder = () if self.folder is None else ((beside / self.folder).resolve(),)
         return Places(writable=folder, readable=(beside.resolve(),) if self.tools else ())
 
@@ -125,7 +125,7 @@ class FolderSpec(FencedSpec):
 
 
 class OAuthSpec(BaseModel):
-    """How a host gets tokens for an MCP server: one `[hosts.NAME.oauth]`, empty where a person logs in and nothing else is to be said."""
+    """The OAuth login of a host at an MCP server: one `[hosts.NAME.oauth]`, empty if a person logs in and the defaults fit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
@@ -155,7 +155,7 @@ class OAuthSpec(BaseModel):
         return self
 
     def _faults(self) -> Iterator[tuple[bool, str]]:
-        """What may not be, and the sentence for it."""
+        """Yield each check's outcome, and the sentence for it."""
         has_secret, has_key, has_id = bool(self.client_secret), bool(self.private_key), bool(self.client_id)
         for field, text in (("client_secret", self.client_secret), ("private_key", self.private_key)):
             yield text is not None and not re.fullmatch(rf"\$\{{{NAME_FORM}\}}", text), f"{field} is written ${{NAME}}"
@@ -183,7 +183,7 @@ class OAuthSpec(BaseModel):
 
 
 def is_safe_url(url: str) -> bool:
-    """Whether credentials can be sent there unseen: over https, or on this machine."""
+    """Return whether credentials can be sent there safely: over https, or on this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -230,7 +230,7 @@ class McpSpec(FencedSpec):
     """MiB of addresses that a process may have; no limit without: JavaScript's engines reserve more than they use."""
 
     def places(self, beside: Path) -> Places | None:
-        """Its directory, what its arguments and variables name, and what its program is installed with."""
+        """Return its directory, the paths in its arguments and variables, and the installation of its program."""
         if not self.command:
             return None
         is_apart = self.isolation == "bwrap"  # in a folder of its own, where relative paths lead nowhere
@@ -293,7 +293,7 @@ class OpenApiSpec(HostBase):
 
 
 def _kind_of(value: Any) -> str | None:
-    """Which of the specs a table is: by the one field that only that has."""
+    """Return the kind of a host's table, by the one field that only this kind has."""
     if isinstance(value, HostBase):
         return next(tag for tag, kind in _KINDS.items() if isinstance(value, kind))
     fields = value if isinstance(value, dict) else {}

@@ -14,7 +14,7 @@ _SECRET_BYTES, _LONGEST_SECRET_BYTES = 24, 64  # as Standard Webhooks has it
 
 
 class JobSettings(BaseSettings, defer_build=True):
-    """What jobs may do, and how wake-ups of their ends are sent."""
+    """Settings of jobs, and of the delivery of their wake-ups."""
 
     core_url: str | None = Field(default=None, repr=False)
     """The agent's core: `POST {core_url}/continue` wakes a conversation. None: `fleet.wakeups.completions` has the wake-ups."""
@@ -79,7 +79,7 @@ class JobSettings(BaseSettings, defer_build=True):
 
 
 def secret_fault(secret: str) -> str | None:
-    """What is wrong with a secret of Standard Webhooks; `None`: nothing."""
+    """Return what is wrong with a Standard Webhooks secret, or `None` if it is valid."""
     kind, _, text = secret.partition("_")
     try:
         key = b64decode(text, validate=True)

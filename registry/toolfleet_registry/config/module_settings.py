@@ -18,7 +18,7 @@ class ModuleSpec(ToolLines):
 
 
 class ModuleSettings(BaseSettings, defer_build=True):
-    """Where modules may be, and what they are sent with each request."""
+    """Settings of modules' networks, and of the headers that they are sent with each request."""
 
     module: Annotated[dict[str, ModuleSpec], NoDecode] = {}
     """Module name -> what is said of its tools: `[module.owls]` with `effects = {count = "read"}` for tools that do not say what a repeat

@@ -68,7 +68,7 @@ class RunFile(BaseModel):
 
 
 def find_run_file(start: Path) -> RunFile | None:
-    """The nearest one in `start` or a folder above whose process still lives."""
+    """Return the nearest run file in `start` or a folder above whose process still lives."""
     found = find_running(start)
     return None if found is None else found[1]
 

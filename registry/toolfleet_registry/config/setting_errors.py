@@ -12,7 +12,10 @@ _KINDS = frozenset({"folder", "mcp", "openapi"})  # of a host, which pydantic pu
 
 
 def sentence_of(error: Any, fields: Mapping[str, FieldInfo], overrides: Mapping[str, Any]) -> str:
-    """What one of pydantic's errors says of a setting; `overrides` were given as arguments. Shows no secret."""
+    """Return a sentence for one of pydantic's errors in a setting; `overrides` were given as arguments.
+
+    Shows no secret.
+    """
     reason = error["msg"].removeprefix("Value error, ")
     if not error["loc"]:
         return f"{reason}."
@@ -32,7 +35,7 @@ def sentence_of(error: Any, fields: Mapping[str, FieldInfo], overrides: Mapping[
 
 
 def _shown(path: Sequence[str | int], overrides: Mapping[str, Any]) -> str:
-    """What a wrong setting is called where it was written, and the line of what is wrong in it."""
+    """Return the name of a wrong setting as it was written, and the line of the mistake in it."""
     name = str(path[0])
     if name not in overrides and setting_sources.origin_of(name, start=Path.cwd()).source == "file":
         return f"{setting_sources.setting_place(path, start=Path.cwd())}: {name}"

@@ -42,7 +42,7 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class SettingOrigin:
-    """Where a value comes from. `place`: the variable, or the file, with the line as far as it is found."""
+    """The origin of a value. `place`: the variable, or the file, with the line if it is found."""
 
     source: Source
     place: str = ""
@@ -71,7 +71,7 @@ def private_places(beside: Path, sources: Mapping[str, SecretSource]) -> tuple[P
 
 
 def origin_of(name: str, *, start: Path, environ: Mapping[str, str] = os.environ) -> SettingOrigin:
-    """Where a setting of this name, as in `Settings`, comes from for a process in the folder `start`."""
+    """Return the origin of a setting, by its name in `Settings`, for a process in the folder `start`."""
     wanted = f"{PREFIX}{name.upper()}"
     if (variable := next((each for each in environ if each.upper() == wanted and environ[each]), None)) is not None:
         return SettingOrigin("environment", variable)
@@ -84,7 +84,7 @@ def origin_of(name: str, *, start: Path, environ: Mapping[str, str] = os.environ
 
 
 def setting_place(path: Sequence[str | int], *, start: Path) -> str:
-    """Where a part of a setting stands, as people find it: the file's line, as near as there is one, or the variable."""
+    """Return the place of a part of a setting: the file's line, as near as there is one, or the variable."""
     origin = origin_of(str(path[0]), start=start)
     if origin.source == "file":
         found = (place_in_toml(path[:length], start) for length in range(len(path), 0, -1))

@@ -9,7 +9,7 @@ from pydantic_settings import NoDecode
 
 
 def _whole(seconds: float) -> float:
-    """Without a fraction, an integer: so it is shown and sent."""
+    """Return a whole number as an integer: so it is shown and sent."""
     return int(seconds) if seconds.is_integer() else seconds
 
 
@@ -18,7 +18,7 @@ Count = Annotated[int, Field(gt=0)]
 
 
 def read_json(text: str) -> Any:
-    """Read a setting's JSON text. Raises `ValueError` that says what is wrong with it."""
+    """Read a setting's JSON text. Raises `ValueError` with the reason if it is invalid."""
     try:
         return json.loads(text)
     except ValueError as exc:
@@ -26,7 +26,7 @@ def read_json(text: str) -> Any:
 
 
 def read_list(value: Any) -> Any:
-    """Read a setting's list, comma-separated or JSON. Raises `ValueError` that says what is wrong with it."""
+    """Read a setting's list, comma-separated or JSON. Raises `ValueError` with the reason if it is invalid."""
     if not isinstance(value, str):
         return value
     return (

@@ -12,7 +12,7 @@ _SIGNS_IN_A_KEY = 8  # different ones: blanks and a repeated letter are no secre
 
 
 class SigningSettings(BaseSettings, defer_build=True):
-    """Keys, and what is refused without a signature."""
+    """Settings of the signing keys, and of what is refused without a signature."""
 
     signing_key: str | None = Field(default=None, repr=False, min_length=_SHORTEST_KEY)
     """Signs calls on their way and all that is told of them, and callers to modules: 32 random characters at least, the same for agents

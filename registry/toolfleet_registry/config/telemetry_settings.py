@@ -9,7 +9,10 @@ from toolfleet_registry.config.setting_values import Count
 
 
 class MetricsSettings(BaseSettings, defer_build=True):
-    """Without a port nothing is counted, but in a gateway, which answers `GET /metrics` for whoever may see its status."""
+    """Settings of metrics.
+
+    Without a port nothing is counted, except in a gateway, which serves `GET /metrics` to operators.
+    """
 
     metrics_port: Annotated[int, Field(gt=0, lt=2**16)] | None = None
     """Answer `GET /metrics` for Prometheus on this port, in each worker, gateway and host; None: on none."""
@@ -22,7 +25,7 @@ class MetricsSettings(BaseSettings, defer_build=True):
 
 
 class TraceSettings(BaseSettings, defer_build=True):
-    """Whether calls are traced. Where traces go, and how many are kept, OpenTelemetry's own variables say."""
+    """Settings of traces. OpenTelemetry's own variables say where traces go, and how many are kept."""
 
     traces: bool | None = None
     """Whether this process writes traces. None: where it has a provider of OpenTelemetry, or OTEL_EXPORTER_OTLP_ENDPOINT is set."""

@@ -1,6 +1,6 @@
 """Finds the line of a TOML document on which a key, a table or an element of an array begins.
 
-Nobody offers a reader of TOML that says lines: the document is read up to one line after the other, as few times as needed.
+No TOML parser reports lines: the document is read up to one line after the other, as few times as needed.
 """
 
 import tomllib
@@ -27,7 +27,7 @@ def line_of(path: Sequence[str | int], text: str) -> int | None:
 
 
 def _readable_between(lines: Sequence[str], low: int, high: int) -> int | None:
-    """How many lines, more than `low` and less than `high`, can be read by themselves; the nearest to the middle."""
+    """Return how many lines, more than `low` and less than `high`, can be parsed by themselves; the nearest to the middle."""
     middle = (low + high) // 2
     below, above = range(middle, low, -1), range(middle + 1, high)
     return next((number for number in (*below, *above) if _read(lines, number) is not None), None)

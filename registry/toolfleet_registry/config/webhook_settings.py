@@ -14,7 +14,7 @@ MOST_WEBHOOKS = 20  # each has a queue and connections of its own, in every work
 
 
 class WebhookSettings(BaseSettings, defer_build=True):
-    """Who is told of what happens to the fleet's tools."""
+    """Settings of the webhooks that are told of the fleet's tools."""
 
     # A URL may hold a token in its path: neither is shown anywhere.
     registry_webhooks: Annotated[dict[str, tuple[EventKind, ...]], NoDecode] = Field(default={}, repr=False)

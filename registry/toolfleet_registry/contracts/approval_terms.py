@@ -8,10 +8,11 @@ from toolfleet_registry.contracts.message import Message, Since
 
 
 class ApprovalRule(Message):
-    """One rule that asks for an approval; where several do, each has to be satisfied. `digest`: of what it was made from.
+    """One rule that asks for an approval; if several do, each has to be satisfied. `digest`: of what it was made from.
 
-    Whoever has `permission`, or a higher one, may approve, and so may these `users`, and the holders of these `keys` (ids of API
-    keys). `quorum`: how many have to. `expires_seconds`: after which the call is denied. `self_approval`: whoever asks may be one of them.
+    Callers with `permission`, or a higher one, may approve, and so may these `users`, and the holders of these `keys`
+    (ids of API keys). `quorum`: the number of approvals needed. `expires_seconds`: after which the call is denied.
+    `self_approval`: the caller may be one of the approvers.
     """
 
     digest: str
@@ -24,12 +25,13 @@ class ApprovalRule(Message):
 
 
 class ApprovalTerms(Message):
-    """What a call travels with that people have to approve, or have approved.
+    """The approval terms that travel with a call.
 
-    `binding` is the digest of all that they see: another call needs another approval. `tool_digest`: of the tool's definition.
-    `rules`: digests of the rules that ask for it. `expires_seconds`: how long people have. `seconds`: the time that the call has from its approval on. `by_tool`: the tool itself asks for it, or settings do, which
-    workers of earlier versions do not know. `asked`: of a call
-    whose arguments were edited, the digest under which its idempotency key stands for it.
+    `binding` is the digest of all that people see: another call needs another approval. `tool_digest`: of the tool's
+    definition. `rules`: digests of the rules that ask for it. `expires_seconds`: the time to decide. `seconds`: the
+    call's time from its approval on. `by_tool`: the tool itself asks for it, or settings do, which workers of earlier
+    versions do not know. `asked`: for a call whose arguments were edited, the digest under which its idempotency key
+    stands for it.
     """
 
     binding: str
@@ -42,7 +44,7 @@ class ApprovalTerms(Message):
 
 
 class ApprovedCall(Message):
-    """What the ledger keeps of an approved call, sealed, for the worker that begins it."""
+    """The ledger's record of an approved call, sealed, for the worker that starts it."""
 
     call_id: str
     binding: str

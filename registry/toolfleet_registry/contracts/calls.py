@@ -277,7 +277,7 @@ NEVER_PROBED = "no manifest yet"
 
 
 class ModuleStatus(Message):
-    """What the last look at a module found."""
+    """The result of the last probe of a module."""
 
     module: str
     """The module's name."""

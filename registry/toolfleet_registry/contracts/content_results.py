@@ -1,7 +1,7 @@
-"""Describes the results of MCP servers: `{"content": blocks, "structured": …, "_meta": …}`, the last two only where they are given.
+"""Describes the results of MCP servers: `{"content": blocks, "structured": …, "_meta": …}`, the last two only if they are given.
 
-In a block the label of a file stands in the place of its bytes, as everywhere in results. A resource's own `_meta` is its
-`resourceMeta`; its other members stand beside its `uri`.
+In a block a file's label replaces its bytes, as everywhere in results. A resource's own `_meta` is its `resourceMeta`;
+its other members are next to its `uri`.
 """
 
 import json

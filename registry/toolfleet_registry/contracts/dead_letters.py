@@ -1,4 +1,4 @@
-"""Defines dead letters: calls whose end nobody can know, kept for an operator."""
+"""Defines dead letters: calls whose outcome is unknown, kept for an operator."""
 
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ class DeadAttempt(Message):
 
 
 class DeadLetter(Message):
-    """A call whose end nobody can know, or that failed inside the fleet: kept for an operator."""
+    """A call whose outcome is unknown, or that failed inside the fleet: kept for an operator."""
 
     call_id: str
     """The call's id, and the letter's."""

@@ -1,7 +1,7 @@
 """Collects what was decided about a call at each point that it passes, for its audit line.
 
-Whoever decides knows nobody else: `note("gate", "allowed")` in the call's own task is all there is to do. Where nobody
-collects, a note is dropped.
+Code that decides calls `note("gate", "allowed")` in the call's own task, and knows no other code. Without a collector,
+a note is dropped.
 """
 
 from collections.abc import Mapping
@@ -29,14 +29,14 @@ _collected: ContextVar[Decisions | None] = ContextVar("toolfleet_decisions", def
 
 
 def collecting(before: Decisions | None = None) -> Decisions:
-    """Begin to collect for one call, in its own task and those that it makes; `before` has what was decided elsewhere."""
+    """Start collecting for one call, in its own task and its subtasks; `before` has the decisions made elsewhere."""
     decisions = dict(before) if before else {}
     _collected.set(decisions)
     return decisions
 
 
 def facts_of(conversation: Conversation | None) -> Decisions:
-    """What is known of a call before anything is decided: its conversation, if its agent names one."""
+    """Return the facts of a call before any decision: its conversation, if its agent names one."""
     if conversation is None or not conversation.conversation_id:
         return {}
     return {CONVERSATION: conversation.conversation_id[:_LONGEST_ID]}

@@ -43,7 +43,7 @@ class InputRequest(Message):
 
 
 class PendingInput(Message):
-    """What a call waits for. The answer has one JSON object under each key of `requests`."""
+    """The questions that a call waits for. The answer has one JSON object under each key of `requests`."""
 
     round: int
     """Which question of the call it is, from 1."""
@@ -52,7 +52,7 @@ class PendingInput(Message):
 
 
 class CallInputs(Message):
-    """What the next attempt of a call brings its module: the answers to question `round`, and the state it has given away.
+    """The input of a call's next attempt: the answers to question `round`, and the state that the module has handed out.
 
     `so_far`: what the call may have done before it asked.
     """
@@ -101,7 +101,10 @@ def check_responses(asked: PendingInput, responses: object) -> None:
 
 
 def _size(content: object) -> int:
-    """In bytes as ASCII JSON. Raises `ValueError` for what is no JSON, or is nested too deeply to be read."""
+    """Return the size in bytes as ASCII JSON.
+
+    Raises `ValueError` for a value that is no JSON, or is nested too deeply to be read.
+    """
     try:
         text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     except (TypeError, RecursionError) as exc:

@@ -123,19 +123,21 @@ class Schedule(Message):
 
 
 class JobSpec(Message):
-    """What a job is to do, as it was accepted: sealed where the fleet signs, and never changed.
+    """The work of a job, as it was accepted: sealed if the fleet signs, and never changed.
 
-    `start` is its first call, if it has one; then `poll`, or `hook`, which is waited for; without either it is a reminder. `on_complete` happens at its end,
-    whatever that is; a `ToolCall` among it is made in the creator's name, and only if the job completed.
-    `message` is what the agent is told, `on_failure_message` if it did not complete; without one the fleet words it. `fills`: what
-    stands there in braces is filled in then. If it fails or times out, the other jobs of its user's `workflow_id` are cancelled.
+    `start` is its first call, if it has one; then `poll`, or `hook`, which is waited for; without either it is a
+    reminder. `on_complete` happens at its end, whatever that is; a `ToolCall` in it is made in the creator's name, and
+    only if the job completed. `message` is what the agent is told, `on_failure_message` if it did not complete; without
+    one the fleet words it. `fills`: values to fill in then for names in braces. If it fails or times out, the other
+    jobs of its user's `workflow_id` are cancelled.
 
-    The rest is found out when it is made, and holds as long as the job: `caller` is who its maker was then, whatever
-    becomes of that user's rights; `gated` are digests of the calls that were put before the agent's gate (others of tools that
-    require one are not made); `hides_results`: what its calls bring is kept nowhere, nor their modules' words; `secret_tools`
-    are those of `on_complete` with sensitive arguments. `wish`, of a job that a key names, is a digest of what was asked for.
-    `traceparent` and `tracestate`: where it was made in a trace, as W3C writes that. `asked_by`: the key or token that has asked
-    for it in the name of another user, and its own user: neither approves its steps.
+    The rest is determined when it is made, and stays for the life of the job: `caller` is its maker with the rights of
+    that time, even if they change later; `gated` are digests of the calls that were put before the agent's gate (other
+    calls of tools that require one are not made); `hides_results`: its calls' results are stored nowhere, nor their
+    modules' messages; `secret_tools` are those of `on_complete` with sensitive arguments. `wish`, of a job that a key
+    names, is a digest of what was asked for. `traceparent` and `tracestate`: its place in a trace, in the W3C format.
+    `asked_by`: the key or token that has asked for it in the name of another user, and its own user: neither approves
+    its steps.
     """
 
     job_id: str

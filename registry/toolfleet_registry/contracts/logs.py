@@ -46,30 +46,33 @@ class LogMessage(BaseModel):
 
 
 def is_log_level(value: object) -> TypeGuard[LogLevel]:
-    """Whether this is one of the eight levels."""
+    """Return whether this is one of the eight levels."""
     return isinstance(value, str) and value in _RANKS
 
 
 def check_log_level(value: object) -> None:
-    """Raise `ValueError` for what is no level."""
+    """Raise `ValueError` for a value that is no level."""
     if not is_log_level(value):
         raise ValueError(f"A log level is one of {', '.join(LOG_LEVELS)}, not {value!r}.")
 
 
 def is_heard(level: LogLevel, least: LogLevel) -> bool:
-    """Whether a message of this level is for whoever wants those that are `least` or graver."""
+    """Return whether a message of this level reaches a listener for levels of at least `least`."""
     return _RANKS[level] >= _RANKS[least]
 
 
 def log_message(level: LogLevel, data: Any, logger: str | None = None) -> LogMessage:
-    """The message, within its bounds: what is no JSON is a text in its place. Raises `ValueError` for a level that is none."""
+    """Return the message, within its bounds: a value that is no JSON becomes a text.
+
+    Raises `ValueError` for an unknown level.
+    """
     check_log_level(level)
     named = None if logger is None else _readable(logger)[:_LONGEST_LOGGER]
     return LogMessage(level=level, data=_bounded(data), logger=named)
 
 
 def log_message_in(fields: object) -> LogMessage | None:
-    """The message that somebody has sent; `None` for what is none."""
+    """Parse a message that was sent; `None` if it is invalid."""
     try:
         found = LogMessage.model_validate(fields)
     except (ValidationError, RecursionError):
@@ -100,13 +103,16 @@ def _readable(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogSink:
-    """Takes what is `least` or graver; `take` from any thread, at once, and never raises."""
+    """Receives messages of level `least` and above.
+
+    `take` may be called from any thread, returns at once, and never raises.
+    """
 
     least: LogLevel
     take: Callable[[LogMessage], object]
 
     def say(self, level: LogLevel, data: Any, logger: str | None = None) -> None:
-        """Pass somebody's words on, if they are grave enough."""
+        """Pass a message on if its level is high enough."""
         if is_heard(level, self.least):
             self.take(log_message(level, data, logger))
 
@@ -126,7 +132,7 @@ class LogBudget:
         """How many there was no room for."""
 
     def takes(self, size: int) -> bool:
-        """Whether there is room for a message of so many bytes; if not, it is counted."""
+        """Return whether there is room for a message of `size` bytes; if not, it is counted as left out."""
         if self._messages >= self._most or self._bytes + size > self._most_bytes:
             self.left_out += 1
             return False
@@ -144,12 +150,12 @@ class LogBudget:
 
 
 def current_log() -> LogSink | None:
-    """What takes this task's log messages; `None` where nobody wants any."""
+    """Return the sink of this task's log messages, or `None` if no caller wants any."""
     return _sink.get()
 
 
 def log_to(sink: LogSink | None) -> None:
-    """Have what is said in this task, and in those that it makes, taken by `sink`."""
+    """Send the log messages of this task and its subtasks to `sink`."""
     _sink.set(sink)
 
 

@@ -12,9 +12,10 @@ give a thread the validator of the model's base while another one builds its own
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """Marks a field that came after the first version of its message: a reader of an older one cannot take the message.
+    """Marks a field that came after the first version of its message: a reader of an older version cannot read the message.
 
-    `name: Annotated[str | None, Since(2)] = None`. A field without its default value makes the message one of that version.
+    `name: Annotated[str | None, Since(2)] = None`. A field without its default value makes the message one of that
+    version.
     """
 
     version: int

@@ -39,12 +39,15 @@ class ToolName:
 
 
 def is_module_name(name: str) -> bool:
-    """Whether a module may be called so: it becomes part of a queue's name and of Redis keys."""
+    """Return whether this is a valid module name: it becomes part of a queue's name and of Redis keys."""
     return _MODULE.fullmatch(name) is not None
 
 
 def name_fault(name: str) -> str | None:
-    """What is wrong with a tool's name that can be read; `None`: nothing. Such a tool is closed: others may look just like it."""
+    """Return what is wrong with a readable tool name, or `None`.
+
+    A tool with such a name is closed: other names may look just like it.
+    """
     return (
         None if _SAFE.fullmatch(name) else f"its name {name!a} has more than ASCII letters, digits, '_', '-' and dots"
     )

@@ -16,7 +16,7 @@ AuditOutcome = Literal["success", "failed", "refused", "unknown"]
 
 
 class Outcome(StrEnum):
-    """How one attempt ended, seen from the side that must decide about a second one."""
+    """The outcome of one attempt, from the view of a decision about a retry."""
 
     SUCCESS = "success"
     """The module answered, and says that it worked."""
@@ -35,7 +35,7 @@ class Outcome(StrEnum):
 
 
 class Health(StrEnum):
-    """What a worker finds that connects to a module to see whether it is there."""
+    """The result of a worker's check whether a module can be reached."""
 
     WELL = "well"
     """It answers, whatever it says."""
@@ -53,9 +53,9 @@ UNEXPLAINED = "log says why."
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """A module has begun a call, and goes on with it by itself.
+    """A module has started a call, and continues it by itself.
 
-    `poll_after_seconds`: when it wants to be asked where the call is; `None` if it does not say.
+    `poll_after_seconds`: the delay before the first status request; `None` if the module does not say.
     """
 
     handle: str
@@ -83,10 +83,11 @@ class StillAtWork:
 
 @dataclass(frozen=True, slots=True)
 class StatusMissing:
-    """A module has said nothing of a call that it has accepted, and is asked again.
+    """A module did not report on a call that it has accepted, and is asked again.
 
-    `is_silent`: it was there and did not answer in time; `is_unreached`: no connection could be made. Else it answered something.
-    `is_leaving`: its process is not there; once it has not been for a while it `is_gone`, and nobody else knows of the call.
+    `is_silent`: it was reached and did not answer in time; `is_unreached`: no connection could be made. Otherwise it
+    sent an unusable answer. `is_leaving`: its process is not there; after a while without it `is_gone`, and no other
+    process knows of the call.
     """
 
     is_silent: bool = False
@@ -97,15 +98,15 @@ class StatusMissing:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt's end. `retry_after_seconds` is the module's own wish, if it stated one.
+    """The outcome of one attempt. `retry_after_seconds` is the module's own wish, if it stated one.
 
-    `says_retryable`: whether the module says of a failure that a repeat may help and does no harm.
-    `unreached`: where no connection could be made, whether the module may be the reason (`AWAY`) or not (`UNKNOWN`); `why`: for
-    which reason, as `policy.module_troubles` has them.
-    `acceptance`: the module goes on with the call by itself; for whoever cannot follow it there, its outcome is unknown.
-    `question`: the module goes on once that is answered; for whoever cannot ask, the call has failed.
-    `unchecked`: why the module wants its result not held against the tool's schema.
-    `is_stopped`: the module has answered that it has stopped or lost the call, so that the end is unknown, and the module is there.
+    `says_retryable`: whether the module says of a failure that a repeat may help and does no harm. `unreached`: if no
+    connection could be made, whether the module may be the reason (`AWAY`) or not (`UNKNOWN`); `why`: the reason, one
+    of `policy.module_troubles`. `acceptance`: the module continues the call by itself; for a client that cannot follow
+    it there, its outcome is unknown. `question`: the module continues once that is answered; for a client that cannot
+    ask, the call has failed. `unchecked`: why the module wants its result not validated against the tool's schema.
+    `is_stopped`: the module has answered that it has stopped or lost the call, so that the outcome is unknown, and the
+    module is there.
     """
 
     outcome: Outcome
@@ -121,7 +122,7 @@ class Attempt:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the call has not ended with it: its module goes on, now or once it is answered."""
+        """Whether the call continues after the attempt: in its module, or once a question is answered."""
         return self.acceptance is not None or self.question is not None
 
 
@@ -138,12 +139,12 @@ def check_acceptance(handle: object, poll_after_seconds: float | None = None) ->
 
 
 def is_handle(value: object) -> bool:
-    """Whether it is 1 to 512 printable characters."""
+    """Return whether the value is a text of 1 to 512 printable characters."""
     return isinstance(value, str) and 0 < len(value) <= LONGEST_HANDLE and value.isprintable()
 
 
 def is_poll_time(value: object) -> bool:
-    """Whether it is a number of seconds in which one can come back."""
+    """Return whether the value is a valid delay in seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return math.isfinite(value) and 0 <= value <= LONGEST_POLL_SECONDS

@@ -1,4 +1,4 @@
-"""Reports how far a running call has come, as its tool says it, to whoever runs the call."""
+"""Reports the progress of a running call, as its tool tells it, to the process that runs the call."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -26,11 +26,11 @@ Sink = Callable[[Progress], object]
 
 
 def report(fraction: float | None = None, message: str = "") -> None:
-    """Say how far the running call is: a share from 0 to 1, or `None`, and some words, of which 500 characters are kept.
+    """Report the progress of the running call: a fraction from 0 to 1, or `None`, and a text, of which 500 characters are kept.
 
     For functions that run in a worker, also in threads that they start with `asyncio.to_thread`. Costs next to nothing:
-    a few times a second the latest is passed on. Outside of a call, and after its end, it is dropped. What lies outside
-    of 0 to 1 is taken for the nearer end, and what is no number for unknown.
+    a few times a second the latest report is passed on. Outside of a call, and after its end, a report is dropped. A
+    fraction outside of 0 to 1 is clipped, and one that is no number counts as unknown.
     """
     sink = _sink.get()
     if sink is not None:
@@ -38,19 +38,19 @@ def report(fraction: float | None = None, message: str = "") -> None:
 
 
 def current_sink() -> Sink | None:
-    """Return what takes this task's progress, for whoever reports from threads that do not have its context."""
+    """Return the sink of this task's progress, for code that reports from threads without the task's context."""
     return _sink.get()
 
 
 def progress_of(fraction: float | None, message: str) -> Progress:
-    """What is to be made of somebody's numbers and words."""
+    """Return a valid progress made from any number and text."""
     known = None if fraction is None or fraction != fraction else float(min(max(fraction, 0), 1))  # noqa: PLR0124 - nan
     readable = message[:LONGEST_MESSAGE].encode("utf-8", "replace").decode()  # half a character must not fail a tool
     return Progress(fraction=known, message=readable)
 
 
 def report_to(sink: Sink) -> None:
-    """Have what is reported in this task, and in those that it makes, told to `sink`."""
+    """Send the progress of this task and its subtasks to `sink`."""
     _sink.set(sink)
 
 

@@ -1,6 +1,7 @@
-"""Describes a file that comes with a result, such as an image: beside the result, in whose text only its label stands.
+"""Describes a file that comes with a result, such as an image: it is kept separately, and the result's text has only its label.
 
-So who knows nothing of files, an older agent, say, or a model that takes text only, reads what there is and how large.
+A reader without support for files, such as an older agent or a model that takes text only, learns from the label what
+there is and how large it is.
 """
 
 from base64 import b64decode, b64encode
@@ -34,7 +35,7 @@ class ResultFile(Message):
 
     @property
     def size(self) -> int:
-        """How many bytes it has."""
+        """The size in bytes."""
         return len(self.data) * 3 // 4 - self.data.count("=", -2)
 
     def read(self) -> bytes:
@@ -42,6 +43,6 @@ class ResultFile(Message):
         return b64decode(self.data)
 
     def label(self, number: int) -> str:
-        """What stands for it in a text, as the `number`th file of its result."""
+        """Return the label that replaces the file in a text, as the `number`th file of its result."""
         named = f" {self.name!r}" if self.name else ""
         return f"{self.kind} {number}{named} ({self.media_type}, {self.size} bytes)"

@@ -9,12 +9,12 @@ class RunningCall(Protocol):
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether no client waits for the call any more."""
         ...
 
     @property
     def seconds_left(self) -> float | None:
-        """Until nobody does; `None` if it has no end."""
+        """The seconds until no client waits any more; `None` without a deadline."""
         ...
 
 

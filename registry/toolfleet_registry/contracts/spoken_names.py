@@ -7,7 +7,7 @@ from toolfleet_registry.contracts.tool_definition import ToolDefinition
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What a model said. All are equal: two calls are no less alike for it."""
+    """The call as a model wrote it. All compare equal: calls that differ only in this are the same."""
 
     format: str = field(default="", compare=False)
     """The provider's format; empty: no model has asked for the call."""

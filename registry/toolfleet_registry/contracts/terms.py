@@ -25,7 +25,7 @@ Pause = Annotated[float, Field(ge=0, le=LONGEST_PAUSE_SECONDS, allow_inf_nan=Fal
 
 
 class CallTotal(Message):
-    """How many calls a run or a thread may make in all, of the tools that one entry of a profile selects."""
+    """The total number of calls that a run or a thread may make, of the tools that one entry of a profile selects."""
 
     kind: Literal["run", "thread"]
     """A run is one turn of an agent, a thread is one conversation."""
@@ -38,7 +38,7 @@ class CallTotal(Message):
 
 
 class Terms(Message):
-    """What is asked of whoever calls a tool, as in its `ToolDefinition`; what is `None` is not limited."""
+    """The limits and conditions for callers of a tool, as in its `ToolDefinition`; `None` means no limit."""
 
     cooldown_seconds: float | None = None
     daily_limit: int | None = None
@@ -48,7 +48,7 @@ class Terms(Message):
 
 
 class RetryTerms(Message):
-    """At most so many attempts after the first, as far as the call's effect and its deadline let there be any."""
+    """The number of retries after the first attempt, as far as the call's effect and its deadline allow."""
 
     max_retries: int = Field(default=1, ge=0, le=MOST_RETRIES)
     """More than one only where a repeat does no harm."""

@@ -30,7 +30,7 @@ CONVERSATION_FIELDS = frozenset(Conversation.model_fields) - {"run_id"}
 
 
 class ToolContext(Message):
-    """What a tag's tool is told. Its fields may be given in their order: `ToolContext("owls", question, "@ada", 7)`."""
+    """The context of a tag's tool. Fields can be positional: `ToolContext("owls", question, "@ada", 7)`."""
 
     raw_arg: str
     """The text after the tag."""
@@ -67,13 +67,16 @@ class ToolContext(Message):
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the running call any more. An async function is cancelled then; a plain one, in its thread, should look."""
+        """Whether no client waits for the running call any more.
+
+        An async function is cancelled then; a plain one, in its thread, should check this.
+        """
         call = running.current()
         return call is not None and call.cancelled
 
     @property
     def seconds_left(self) -> float | None:
-        """Until nobody waits for the running call any more, 0 when that is so; `None` outside of a call."""
+        """The seconds until no client waits for the running call, at least 0; `None` outside of a call."""
         call = running.current()
         return None if call is None else call.seconds_left
 

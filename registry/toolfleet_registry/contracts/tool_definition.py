@@ -72,7 +72,7 @@ Approval = bool | Approvers | tuple[Approvers, ...]
 
 
 def approvers_of(approval: Approval | None) -> tuple[Approvers, ...]:
-    """Return who may approve, for each approval that is asked for; none where nobody has to."""
+    """Return the approvers, for each approval that is required; empty if none is."""
     if not approval:  # nearly every tool
         return ()
     if isinstance(approval, tuple):
@@ -198,10 +198,10 @@ class ToolLines(ModuleMessage):
         return sorted(self._names.difference(*map(line_names, tools)))
 
     def on(self, tool: ToolDefinition, declared: Effect | None, *, lowers: bool = False) -> ToolDefinition:
-        """Return the tool with these lines beside its own words; `declared` is the effect that it declares itself.
+        """Return the tool with these settings applied; `declared` is the effect that the tool itself declares.
 
-        Fails closed: of two effects the careful one counts, and a tool that is closed stays closed. A permission is only raised,
-        unless the lines are a host's own, which `lowers` says. An approval is only added.
+        Fails closed: of two effects the more careful one counts, and a tool that is closed stays closed. A permission
+        is only raised, unless the lines are a host's own, which `lowers` says. An approval is only added.
         """
         changes, names = dict[str, object](), line_names(tool)
         said: list[Effect] = [effect for name, effect in self.effects.items() if name in names]

@@ -62,13 +62,16 @@ class Announcement(BaseModel):
 
     @property
     def mark(self) -> str:
-        """Another text for each thing that the fleet must learn of at once."""
+        """A text that changes with every fact that the fleet must learn of at once."""
         facts = self.digest, self.has_shared_store, self.slow, self.timeout_seconds, self.url
         return "|".join(str(fact) for fact in facts).replace(" ", "%20")
 
 
 def announce_key(signing_key: str, module: str) -> str:
-    """What a host signs heartbeats of this module with: 43 printable characters. Raises `SettingsError` without the libraries."""
+    """Return the key with which a host signs this module's heartbeats: 43 printable characters.
+
+    Raises `SettingsError` without the libraries.
+    """
     return urlsafe_b64encode(derived_key(signing_key, _purpose(module))).rstrip(b"=").decode()
 
 
@@ -78,12 +81,15 @@ def announce_keys(signing_keys: Sequence[str], module: str) -> str:
 
 
 def readers_seal(settings: SigningSettings, module: str) -> TextSeal:
-    """What verifies the heartbeats of a module, in whatever has the fleet's key."""
+    """Return the seal that verifies a module's heartbeats, for processes that have the fleet's key."""
     return TextSeal(settings.signing_key, purpose=_purpose(module), old_keys=settings.signing_keys_old)
 
 
 def hosts_seal(keys: str) -> TextSeal:
-    """What signs the heartbeats of the host that has these keys; "": nothing. Raises `SettingsError` for what is no key."""
+    """Return the seal that signs a host's heartbeats with these keys; none for "".
+
+    Raises `SettingsError` for an invalid key.
+    """
     try:
         return TextSeal.with_keys([_bytes_of(key.strip()) for key in keys.split(",") if key.strip()])
     except (NoBase64, ValueError):

@@ -1,7 +1,7 @@
 """Keeps the directory of modules in the fleet's Redis, for all processes of a fleet.
 
-Workers and beat put in what their settings name, and say so again every few seconds. Operators add and remove others while
-the fleet runs. Where the fleet signs, an entry without its signature is ignored, and whoever looks is told.
+Workers and beat add the modules of their settings, and repeat this every few seconds. Operators add and remove others
+while the fleet runs. If the fleet signs, an unsigned entry is ignored and reported.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What the directory says at one moment: `stored` entries, and what `hosts` announce beside them.
+    """The directory at one moment: `stored` entries, and announcements of `hosts`.
 
     `ignored`: why a stored entry does not count, by module.
     """
@@ -76,7 +76,7 @@ class ModuleDirectory:
         self._read_before = dict[str, tuple[str, ModuleEntry | str]]()
 
     async def revision(self) -> tuple[str, int]:
-        """Another text after each change, "" where there was none yet, or Redis has lost it; and how often a look was asked for."""
+        """Return a text that changes with the directory ("" before the first change, or if Redis has lost it), and the number of requested probes."""
         names = self._keys.modules_revision, self._keys.probe("asked")
         async with self._answering():
             answer = await self._redis.execute_command("MGET", *names, **_AS_BYTES)
@@ -96,7 +96,10 @@ class ModuleDirectory:
         return Listing(entries, ignored, await self.read_hosts(entries))
 
     async def read_hosts(self, stored: Mapping[str, ModuleEntry]) -> JudgedHosts:
-        """What hosts announce. No module of these entries is theirs, unless it was removed, or in settings of processes that are gone."""
+        """Read the hosts' announcements.
+
+        A module with a stored entry is not theirs, unless it was removed or only settings of dead processes name it.
+        """
 
         async def taken(modules: frozenset[str]) -> dict[str, str]:
             there = [stored[name] for name in modules & stored.keys() if not stored[name].is_removed]
@@ -110,19 +113,19 @@ class ModuleDirectory:
         await self._hosts.forget(judged, removed=removed)
 
     async def texts(self) -> dict[str, str]:
-        """What is stored, by module, believed or not."""
+        """Return the stored texts by module, valid or not."""
         async with self._answering():
             answer = await self._redis.execute_command("HGETALL", self._keys.modules, **_AS_BYTES)
         pairs = cast("Mapping[bytes, bytes]", answer)
         return {name.decode(errors="replace"): text.decode(errors="replace") for name, text in pairs.items()}
 
     async def texts_of(self, entries: Mapping[str, ModuleEntry]) -> dict[str, str]:
-        """What is stored of those of these entries that were added."""
+        """Return the stored texts of those entries that were added."""
         texts = await self.texts()
         return {name: texts[name] for name, entry in entries.items() if not entry.is_static and name in texts}
 
     async def entry(self, module: str) -> tuple[str, ModuleEntry | None]:
-        """What is stored of a module, "" for nothing, and the entry that it is, if it counts."""
+        """Return a module's stored text, "" if there is none, and its entry if that is valid."""
         async with self._answering():
             answer = await self._redis.execute_command("HGET", self._keys.modules, module, **_AS_BYTES)
         text = "" if answer is None else cast("bytes", answer).decode(errors="replace")
@@ -130,7 +133,7 @@ class ModuleDirectory:
         return text, found if isinstance(found, ModuleEntry) else None
 
     async def replace(self, module: str, expected: str, entry: ModuleEntry | None) -> bool:
-        """Store an entry, or remove what is there, if that is still as it was read; and tell everybody."""
+        """Store an entry, or remove it, if the stored text is still the one that was read; announce the change."""
         text = "" if entry is None else self._seal.sign(entry.text())
         return await self._replace(module, expected, text)
 
@@ -139,7 +142,7 @@ class ModuleDirectory:
         await self._replace(module, "", text)
 
     async def forget(self, module: str, entry: ModuleEntry) -> None:
-        """Remove what is stored of a module, if it is this entry."""
+        """Remove a module's stored entry, if it is this one."""
         text, present = await self.entry(module)
         if present == entry:
             await self.replace(module, text, None)
@@ -184,7 +187,7 @@ class ModuleDirectory:
         return counts
 
     async def is_tended(self) -> bool:
-        """Whether workers or a beat live that follow the directory, and look at modules for others."""
+        """Return whether workers or a beat are alive that follow the directory, and probe modules for others."""
         return bool(await self._fed())
 
     async def _fed(self) -> list[str]:

@@ -22,12 +22,15 @@ ANNOUNCED = "announced"
 
 
 class ModuleEntry(BaseModel):
-    """One module. A reader of an earlier version ignores the fields that a later one has added.
+    """The directory's entry of one module.
 
-    `url` is `None` for a module whose tools run in the workers. `origin` is `settings`, `added` or `announced`. `timeout_seconds` is the
-    limit of its calls, `None`: that of its lane. `scales_from_zero`: its lane may have no worker at times, and calls wait for
-    one. `public_only`: it was added over HTTP, and may be at no loopback or private address that `module_networks` does not name. Times are seconds since the epoch; a module with `removed_at` takes no new calls, and those that wait are run for
-    `drain_seconds` after it.
+    A reader of an earlier version ignores the fields that a later one has added.
+
+    `url` is `None` for a module whose tools run in the workers. `origin` is `settings`, `added` or `announced`.
+    `timeout_seconds` is the limit of its calls, `None`: that of its lane. `scales_from_zero`: its lane may have no
+    worker at times, and calls wait for one. `public_only`: it was added over HTTP, and may be at no loopback or private
+    address that `module_networks` does not name. Times are seconds since the epoch; a module with `removed_at` takes no
+    new calls, and waiting calls are run for `drain_seconds` after it.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
@@ -59,12 +62,12 @@ class ModuleEntry(BaseModel):
 
     @property
     def is_static(self) -> bool:
-        """Whether the settings of workers or beat have it."""
+        """Whether the entry is from the settings of workers or beat."""
         return self.origin == SETTINGS
 
     @property
     def is_removed(self) -> bool:
-        """Whether it takes no new calls."""
+        """Whether the module takes no new calls."""
         return self.removed_at is not None
 
     @property
@@ -73,7 +76,7 @@ class ModuleEntry(BaseModel):
         return "slow" if self.slow else "fast"
 
     def is_over(self, now: float) -> bool:
-        """Whether it is removed, and calls that wait are run no more."""
+        """Return whether the module is removed and its waiting calls are no longer run."""
         return self.removed_at is not None and now >= self.removed_at + self.drain_seconds
 
     def text(self) -> str:
@@ -82,7 +85,7 @@ class ModuleEntry(BaseModel):
 
 
 class AnnouncedModule(ModuleEntry):
-    """A module whose hosts announce themselves. `url` is that of the host that decides, or of the last one that has.
+    """A module whose hosts announce themselves. `url` is that of the deciding host, or of the last one that was.
 
     `replicas` are the hosts that count, none while the module is away. `digest` is one of what they offer.
     """

@@ -16,7 +16,10 @@ _CLOCK_SECONDS = 1.0  # by which two clocks may differ, and a heartbeat be under
 
 @dataclass(frozen=True, slots=True)
 class SeenHost:
-    """What a host has said last, and when it was heard first, in ms by Redis's clock. `is_live`: Redis has heard it lately."""
+    """A host's last announcement, and when it was first heard, in ms by Redis's clock.
+
+    `is_live`: it was heard recently.
+    """
 
     said: Announcement
     first_ms: int
@@ -42,7 +45,7 @@ class JudgedHosts:
 
 
 def judge(hosts: Iterable[SeenHost], *, now: float, taken: Mapping[str, str], away_seconds: float) -> JudgedHosts:
-    """Judge all hosts at `now`, Redis's time in seconds. `taken`: why nobody can announce a module, by name.
+    """Judge all hosts at `now`, Redis's time in seconds. `taken`: why a module cannot be announced, by name.
 
     A module whose hosts are all gone is known as away for `away_seconds`.
     """
@@ -72,7 +75,7 @@ LATE = "its heartbeat is an old one, or of a time to come"
 
 
 def is_timely(said: Announcement, now: float) -> bool:
-    """Whether a heartbeat is none that somebody has kept: the host was alive within the TTL."""
+    """Return whether a heartbeat is recent, not a replayed one: the host was alive within the TTL."""
     return now - TTL_SECONDS - _CLOCK_SECONDS < said.at < now + _CLOCK_SECONDS
 
 

@@ -1,7 +1,7 @@
 """Keeps the heartbeats of hosts in the fleet's Redis, and says which hosts serve a module.
 
-Times are of Redis's clock, for all who take part. Where the fleet signs, a heartbeat without the signature of its module's key is
-ignored; one that is older than what was heard of its host before counts for nothing, so that nobody is kept alive by repetition.
+All times are by Redis's clock. If the fleet signs, a heartbeat without the signature of its module's key is ignored; so
+is one older than the last one of its host, so that a replay keeps no host alive.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -38,7 +38,7 @@ _log = get_logger(__name__)
 
 
 class AnnouncingHost:
-    """What one host writes into the directory. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
+    """One host's announcements in the directory. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
 
     def __init__(self, redis: Redis, settings: Settings, seal: TextSeal) -> None:
         self._redis = redis
@@ -113,9 +113,9 @@ class HostReadings:
         self._stored: tuple[_Stored, ...] = ()
 
     async def read(self, taken: Callable[[frozenset[str]], Awaitable[Mapping[str, str]]]) -> JudgedHosts:
-        """Judge all hosts. `taken` is asked for reasons why nobody can announce a module, of those that are announced.
+        """Judge all hosts. `taken` returns, for the announced modules, why a module cannot be announced.
 
-        Notes those as gone that were silent for too long. Whoever is refused is logged when it is seen first.
+        Notes the hosts as gone that were silent for too long. A refused host is logged the first time.
         """
         keys = self._keys
         names = {"hosts": keys.hosts.announced, "heartbeats": keys.hosts.heartbeats, "revision": keys.modules_revision}
@@ -196,7 +196,7 @@ class HostReadings:
         return host
 
     def _forget_old(self, now: float) -> None:
-        """What is too old to count needs no memory of what came after it."""
+        """Forget hosts' latest heartbeats that are too old to count anyway."""
         if len(self._latest) > len(self._stored):
             self._latest = {name: said for name, said in self._latest.items() if is_timely(said, now)}
 

@@ -11,10 +11,10 @@ from toolfleet_registry.time import fleet_clock
 
 
 class KnownModules:
-    """What holds is replaced as a whole by `take`; asking costs no round trip.
+    """The modules that this process knows. `take` replaces the whole state; queries cost no round trip.
 
-    `probes_everywhere`: it may ask any module of the directory what it offers, as an agent does that finds no fleet. A worker
-    asks those of its own settings, and those that were added.
+    `probes_everywhere`: it may probe any module of the directory, as an agent does that finds no fleet. A worker probes
+    the modules of its own settings, and added ones.
     """
 
     def __init__(
@@ -44,19 +44,19 @@ class KnownModules:
 
     @property
     def entries(self) -> Mapping[str, ModuleEntry]:
-        """What the directory says, by module."""
+        """The directory's entries, by module."""
         return self._entries
 
     @property
     def guards(self) -> dict[str, Callable[[str], bool]]:
-        """Of each module that was added or announces itself, at which IP addresses it may be."""
+        """The checks of IP addresses, for each module that was added or announces itself."""
         over_http = {name for name, entry in self._entries.items() if entry.public_only}
         allows, allows_public = self._networks.allows, self._networks.allows_public
         return {name: allows_public if name in over_http else allows for name in self.added}
 
     @property
     def added(self) -> frozenset[str]:
-        """The modules that are served and that no setting here names: whoever added them is to be checked."""
+        """The served modules that no setting here names: their addresses must be checked."""
         return self.served - self._own.modules
 
     def take(self, entries: Mapping[str, ModuleEntry]) -> bool:

@@ -35,13 +35,13 @@ _RESOLVE_SECONDS = 5.0
 
 
 class ModuleNetworks:
-    """The networks of the setting `module_networks`; without any, everywhere but where nobody's module can rightly be."""
+    """The networks of the setting `module_networks`; without any, all networks except those where no module should be."""
 
     def __init__(self, networks: Sequence[str]) -> None:
         self._allowed = tuple(ip_network(network) for network in networks)
 
     def allows(self, address: str) -> bool:
-        """Whether a module may be at this IP address. What is none is not allowed."""
+        """Return whether a module may be at this IP address; false for an invalid one."""
         try:
             found = _meant(ip_address(address.partition("%")[0]))
         except ValueError:
@@ -51,14 +51,14 @@ class ModuleNetworks:
         return not any(each in network for each in found for network in _REFUSED)
 
     def allows_public(self, address: str) -> bool:
-        """Whether a module may be at this IP address that was added over HTTP: not on a machine or in a network that the setting does not name."""
+        """Return whether a module added over HTTP may be at this IP address: not on this machine or in a private network that the setting does not name."""
         if self._allowed or not self.allows(address):
             return self.allows(address)
         found = _meant(ip_address(address.partition("%")[0]))
         return all(each.is_global and not each.is_multicast for each in found)
 
     def allows_literal(self, url: str, *, public_only: bool = False) -> bool:
-        """Whether a URL may be used as far as it can be judged without a name service: names are judged by their addresses."""
+        """Return whether a URL is allowed as far as its literal address says; a host name is checked when it is resolved."""
         allows = self.allows_public if public_only else self.allows
         host = urlsplit(url).hostname or ""
         try:
@@ -68,7 +68,7 @@ class ModuleNetworks:
         return all(allows(str(each[4][0])) for each in literal)
 
     async def fault(self, url: str, *, public_only: bool = False) -> str | None:
-        """Why a module may not be at this URL; a host that cannot be resolved now is judged when it is connected to."""
+        """Return why a module may not be at this URL; a host that cannot be resolved now is checked on connecting."""
         allows = self.allows_public if public_only else self.allows
         host = urlsplit(url).hostname or ""
         try:
@@ -80,7 +80,7 @@ class ModuleNetworks:
         return self.reason(refused[0]) if refused else None
 
     def reason(self, address: str) -> str:
-        """Why a module may not be at this address."""
+        """Return the reason why a module may not be at this address."""
         if self._allowed:
             return f"its address {address} is not in TOOLFLEET_MODULE_NETWORKS"
         what = "no public one" if self.allows(address) else "a link-local or metadata one"

@@ -19,7 +19,7 @@ _AS_BYTES = {NEVER_DECODE: True}
 
 @dataclass(frozen=True, slots=True)
 class ProbeFailure:
-    """Why the last look at a module brought nothing, and when that was."""
+    """The reason why a module's last probe failed, and its time."""
 
     error: str
     at: float
@@ -30,7 +30,7 @@ _failure: TypeAdapter[ProbeFailure] = TypeAdapter(ProbeFailure)
 
 
 class ProbeFailures:
-    """Raises `FleetUnavailable` when Redis does not answer within 5 s."""
+    """The last failed probes, in Redis. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
 
     def __init__(self, redis: Redis, keys: Keys, *, ttl_seconds: float) -> None:
         self._redis = redis
@@ -53,7 +53,7 @@ class ProbeFailures:
             await pipeline.execute()
 
     async def read(self) -> dict[str, ProbeFailure]:
-        """The latest failure of each module whose last look has failed. What cannot be read is left out."""
+        """Return the latest failure of each module whose last probe failed. Unreadable ones are left out."""
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             answer = await self._redis.execute_command("HGETALL", self._key, **_AS_BYTES)
         found = dict[str, ProbeFailure]()
@@ -70,11 +70,9 @@ LOCAL_FAULT = "TOOLFLEET_LOCAL_TOOLS: "
 
 
 def state_without_manifest(error: str | None) -> str:
-    """What to call a module of which nothing was ever got: `unknown` without a look, `answers 404` and the like, or `unreachable`.
+    """Return the state of a module that never had a manifest: `unknown` without a probe, `answers 404` and the like, or `unreachable`.
 
-    Local tools are `failed`.
-
-    `error`: why its last look has failed.
+    Local tools are `failed`. `error`: why its last probe failed.
     """
     if error is None:
         return "unknown"

@@ -1,4 +1,4 @@
-"""Has hosts read their tool files anew when somebody asks for it, wherever they are: they look here, and answer here."""
+"""Has hosts read their tool files again on request, on any machine: they check for requests here, and answer here."""
 
 from collections.abc import Awaitable, Sequence
 from typing import cast
@@ -18,7 +18,7 @@ _MOST_ERRORS = 100  # of one host
 
 
 class ReloadAnswer(Message):
-    """What a host says: at first that it has begun, then what it serves, with what is wrong."""
+    """A host's answer: first that it has started, then its tools and errors."""
 
     module: str
     """The module that it serves."""
@@ -35,7 +35,7 @@ class ReloadAnswer(Message):
 
 
 class ReloadRequests:
-    """Raises `FleetUnavailable` when Redis does not answer within 5 s."""
+    """Requests to reload tool files, in Redis. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
@@ -47,12 +47,12 @@ class ReloadRequests:
             return int(await self._redis.incr(self._keys.reloads))
 
     async def latest(self) -> int:
-        """The latest request's number; 0 if nobody has ever asked."""
+        """Return the latest request's number; 0 before the first request."""
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             return int(await self._redis.get(self._keys.reloads) or 0)
 
     async def answer(self, since: int, latest: int, host: str, answer: ReloadAnswer) -> None:
-        """Answer the requests after `since` up to `latest`; `host` is a name of this one only, whose answer before is replaced."""
+        """Answer the requests after `since` up to `latest`; `host` is unique to this host, and its previous answer is replaced."""
         first = max(since + 1, latest - _MOST_TOGETHER) if since < latest else latest  # Redis may have lost its count
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             pipeline = self._redis.pipeline(transaction=True)
@@ -63,7 +63,7 @@ class ReloadRequests:
             await pipeline.execute()
 
     async def answers(self, number: int) -> Sequence[ReloadAnswer]:
-        """What hosts have said to a request so far, by the modules' names."""
+        """Return the hosts' answers to a request so far, sorted by module."""
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             key = self._keys.reload_answers(number)
             found = await cast("Awaitable[dict[bytes, bytes]]", self._redis.hgetall(key))
@@ -72,7 +72,7 @@ class ReloadRequests:
 
 
 def _read(text: bytes) -> ReloadAnswer | None:
-    """What is no answer was written by somebody else."""
+    """Parse an answer; `None` for a text that is no answer."""
     try:
         return ReloadAnswer.model_validate_json(text)
     except ValidationError:

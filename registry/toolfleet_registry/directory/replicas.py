@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One process that serves a module at `url`. A process that is started anew is another one, also at the same address.
+    """One process that serves a module at `url`. A restarted process is another replica, even at the same address.
 
-    `has_shared_store`: whether what became of calls is in a store that all of the module's replicas share.
+    `has_shared_store`: whether the outcomes of calls are in a store that all of the module's replicas share.
     """
 
     id: str

@@ -20,16 +20,17 @@ _DONE = b"done"
 
 
 class RequestedProbes:
-    """Raises `FleetUnavailable` when Redis does not answer within 5 s."""
+    """Requests to probe modules, in Redis. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._keys = keys
 
     async def request(self, *, seconds: float) -> bool:
-        """Ask for a look, and wait for its end so long at most. Returns whether it was made.
+        """Request a probe, and wait for its end for at most `seconds`. Returns whether it was made.
 
-        Where nobody has begun within some seconds, nobody is there who would. Those who ask before it has begun share one look.
+        If no process has started it within some seconds, there is none that would. Requests before its start share one
+        probe.
         """
         names = {"asked": self._keys.probe("asked"), "waiting": self._keys.probe(0)}
         command = ASK.command(**names, together_ms=_TOGETHER_MS, prefix=self._keys.probe(""))
@@ -48,7 +49,7 @@ class RequestedProbes:
         return False
 
     async def begin(self, number: int) -> bool:
-        """Whether this process is to make the look that was asked for, and no other one is at it."""
+        """Claim the requested probe; returns whether this process is to make it, and no other one has claimed it."""
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             return bool(await self._redis.set(self._keys.probe(number), "begun", nx=True, ex=_KEPT_SECONDS))
 

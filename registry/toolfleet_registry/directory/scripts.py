@@ -1,8 +1,8 @@
 """Changes the directory of modules in Lua: each change happens inside Redis, as a whole or not at all.
 
-The directory is a hash: module -> entry (JSON, with a signature before it if the fleet signs); beside it stands how many changes
-there were. What hosts say of themselves is in another hash, and when they were heard in a sorted set. A change is announced on
-the channel that tells of changed manifests, so that agents read both.
+The directory is a hash: module -> entry (JSON, with a signature before it if the fleet signs); next to it is a counter
+of changes. Announcements of hosts are in another hash, and the times when they were heard in a sorted set. A change is
+announced on the channel that tells of changed manifests, so that agents read both.
 """
 
 from toolfleet_registry.lua.files import script

@@ -40,7 +40,7 @@ OnAsked = Callable[[int], Awaitable[None]]
 
 
 class DirectoryCopy:
-    """Of one process. Raises nothing.
+    """The registry's copy of the directory, of one process. Raises nothing.
 
     The store is asked in a thread. Fails open: without it the directory goes on, and the copy is made later.
     """
@@ -89,10 +89,10 @@ async def _nothing(*_: object) -> None:
 
 
 class ModuleWatch:
-    """One process's, on one loop.
+    """Follows the directory, for one process, on one event loop.
 
-    `known` takes over what the directory says; `on_poll` is called after that, and `on_asked` when somebody wants all modules
-    looked at. Raises nothing while Redis is away: what is known stays known.
+    `known` takes over the directory's state; `on_poll` is called after that, and `on_asked` when a probe of all modules
+    is requested. Raises nothing while Redis is away: the known state stays.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class ModuleWatch:
             await directory.feed(self._static)
 
     async def _tidy(self, directory: ModuleDirectory, listing: Listing) -> None:
-        """Forget what was removed long ago, and what no settings have named for as long as a manifest lives; sign anew."""
+        """Forget modules removed long ago, and those that no settings have named for the life of a manifest; sign old entries again."""
         await directory.sign_again()
         await directory.forget_hosts(listing.hosts)
         fed, now = await directory.fed(), machine_clock.monotonic()

@@ -55,7 +55,10 @@ def call_from_openai(tool_call: Mapping[str, Any], tools: Iterable[ToolDefinitio
 
 
 def spoken_arguments(spoken: Any) -> Any:
-    """What a model has written as arguments: an object, or its JSON. None at all are an empty object, and what is no JSON stays as it is."""
+    """Return a model's arguments: an object, or its JSON.
+
+    No arguments are an empty object; a text that is no JSON is returned unchanged.
+    """
     if spoken is None or spoken == "":
         return {}
     if not isinstance(spoken, str):

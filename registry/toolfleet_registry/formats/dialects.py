@@ -10,10 +10,10 @@ Format = Literal["openai_chat", "openai_responses", "anthropic", "gemini", "mcp"
 
 @dataclass(frozen=True, slots=True)
 class Strictness:
-    """What a provider takes in a tool that it enforces to the letter.
+    """The keywords and limits of a provider's strict mode, which enforces schemas to the letter.
 
-    `optional_is_null`: all properties are required, so one that may be left out may be null instead. The four limits
-    hold for all strict tools of a request together, but `depth`, which holds for each.
+    `optional_is_null`: all properties are required, so an optional one may be null instead. The four limits hold for
+    all strict tools of a request together, but `depth`, which holds for each.
     """
 
     keywords: frozenset[str]

@@ -25,12 +25,12 @@ def convert(
     strict: bool = False,  # noqa: FBT001, FBT002 - a call reads convert(tools, "openai_chat", strict=True)
     dotted: bool = False,  # noqa: FBT001, FBT002 - as above
 ) -> Converted:
-    """What goes into a request's `tools`, sorted by name so that prompt caches hold, and `.notes` on what differs.
+    """Convert tools for a request's `tools`, sorted by name so that prompt caches hold, and `.notes` on what differs.
 
-    No call that a tool's own schema allows is forbidden by what a provider sees of it; it may allow more, and the
-    catalog refuses what it should not. With `strict`, a tool whose schema can be enforced to the letter is; the
-    others say in a note why not. `dotted` keeps `module.method` where the provider takes dots. Gemini's list holds
-    one element with all declarations, or none for no tools. Raises `ValueError` for an unknown format.
+    The converted schema forbids no call that a tool's own schema allows; it may allow more, and the catalog refuses
+    what it should not. With `strict`, a tool whose schema can be enforced to the letter is; the others say in a note
+    why not. `dotted` keeps `module.method` where the provider takes dots. Gemini's list holds one element with all
+    declarations, or none for no tools. Raises `ValueError` for an unknown format.
     """
     dialect = dialect_of(format)
     notes: list[Note] = []

@@ -20,16 +20,18 @@ def from_result(
     dotted: bool = False,
     files: bool = True,
 ) -> Any:
-    """What answers the call `tool_call_id`, whole: nothing is cut. A plain dictionary, which fits the provider's own types.
+    """Return the answer to the call `tool_call_id`, whole: nothing is cut.
+
+    A plain dictionary, which fits the provider's own types.
 
     OpenAI: a `tool` message, or a `function_call_output` item; they have no mark for errors, so their text begins with
     `Error`. Anthropic: a `tool_result` block, with `is_error`; all blocks of a turn belong into one user message.
     Gemini: a part with a function response, `output` or `error` in it; `dotted` as the tool was offered. MCP: the
     result of `tools/call`, with `isError`; its id is the request's, so `tool_call_id` is not used.
 
-    Images and other files come in the provider's own form, where it has one for them; of others a sentence says that they
-    cannot be shown, as of all in OpenAI's Chat format, which takes text only. `files=False` is for models that take text
-    only, such as Gemini's before version 3. Raises `ValueError` for an unknown format.
+    Images and other files come in the provider's own form, where it has one for them; for others a sentence says that
+    they cannot be shown, as for all in OpenAI's Chat format, which takes text only. `files=False` is for models that
+    take text only, such as Gemini's before version 3. Raises `ValueError` for an unknown format.
     """
     dialect_of(format)
     shown, unseen = shown_files(result.files if result.success else (), format, is_on=files)

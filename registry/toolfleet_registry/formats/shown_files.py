@@ -21,7 +21,7 @@ def shown_files(
     *,
     is_on: bool,
 ) -> tuple[list[dict[str, Any]], str]:
-    """What a provider is shown, and what to add to the text: which files it is not shown; nothing if it sees all.
+    """Return the provider's blocks for the files, and a text that names the files it cannot be shown, "" if it sees all.
 
     `is_on`: whether the model takes anything but text.
     """

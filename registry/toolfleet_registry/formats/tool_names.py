@@ -13,10 +13,10 @@ from toolfleet_registry.formats.dialects import Format, dialect_of
 
 
 def offered_name(name: str, format: Format, *, dotted: bool = False) -> str:  # noqa: A002 - the face's word
-    """A name that the provider accepts; no two tools share one.
+    """Return a name that the provider accepts; no two tools share one.
 
-    With `dotted`, and where the provider takes dots, our own name if it is legal there; else as
-    `names.provider_name` makes it, whose names never have a dot.
+    With `dotted`, and where the provider takes dots, it is our own name if that is legal there; otherwise the one that
+    `names.provider_name` makes, which never has a dot.
     """
     legal = dialect_of(format).dotted_name if dotted else None
     return name if legal is not None and "." in name and legal.fullmatch(name) else provider_name(name)
@@ -53,7 +53,7 @@ def near_names(
     *,
     dotted: bool = False,
 ) -> tuple[str, ...]:
-    """Up to three of the offered names that are most like one that was not offered."""
+    """Return up to three offered names that are most similar to one that was not offered."""
     if len(spoken) > _LONGEST_COMPARED:
         return ()
     meant, start = _plain(spoken), spoken[:_ALIKE]

@@ -44,7 +44,7 @@ class Context:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until nobody waits for the result any more, 0 when that is so; `None` if the caller has set no end."""
+        """The seconds until no client waits for the result, at least 0; `None` if the caller has set no deadline."""
         return None if self._ends_at is None else max(0.0, self._ends_at - machine_clock.monotonic())
 
     @property
@@ -55,17 +55,20 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits any more. An async tool is cancelled then; a plain one, in its thread, should look."""
+        """Whether no client waits any more.
+
+        An async tool is cancelled then; a plain one, in its thread, should check this.
+        """
         return self._cancelled or self.seconds_left == 0
 
     @property
     def log_level(self) -> LogLevel | None:
-        """The least grave log messages that whoever called wants; `None`: none at all."""
+        """The lowest level of log messages that the caller wants; `None`: none at all."""
         return None if self._log is None else self._log.least
 
     @property
     def _is_over(self) -> bool:
-        """Whether its time is over, as near as two clocks tell it: one that a tool sets by what is left may be a moment ahead."""
+        """Whether its time is over, within the precision of two clocks: one that a tool sets by the remaining time may be a moment ahead."""
         left = self.seconds_left
         return left is not None and left <= _SAME_SECONDS
 
@@ -74,25 +77,25 @@ class Context:
         return begin_by is None or fleet_clock.suspend_aware() <= begin_by
 
     def _last_moment(self) -> float | None:
-        """Until when it may begin, on the clock that counts suspension: that of this machine, for all its processes."""
+        """Return the latest time to start, on the clock that counts suspension: this machine's, for all its processes."""
         bounds = (self._begin_by, None if self._held_until is None else self._held_until())
         return min((each for each in bounds if each is not None), default=None)
 
     def progress(self, fraction: float | None = None, message: str = "") -> Awaitable[None]:
-        """Say how far the tool is: `await context.progress(0.4, "half of the pages")`; `None` if nobody can know.
+        """Report the tool's progress: `await context.progress(0.4, "half of the pages")`; `None` if it is unknown.
 
-        Costs next to nothing if nobody listens, and only the latest of many in a short time is sent. May be called from any
-        thread, and need not be awaited: a plain function calls it and goes on.
+        Costs next to nothing without a listener, and only the latest of many in a short time is sent. May be called
+        from any thread, and need not be awaited: a plain function calls it and goes on.
         """
         if self._report is not None:
             self._report(progress_of(fraction, message))
         return _Said()
 
     def log(self, level: LogLevel, data: Any, *, logger: str | None = None) -> Awaitable[None]:
-        """Say something to whoever called, if they want to hear it: `await context.log("info", "half of the pages are read")`.
+        """Send a log message to the caller, if it wants them: `await context.log("info", "half of the pages are read")`.
 
-        `data` is a text or any JSON, of which 16 KiB are kept; `logger` names the part of the tool. An attempt has at most 200
-        messages. Called and awaited as `progress` is. Raises `ValueError` for a level that is none.
+        `data` is a text or any JSON, of which 16 KiB are kept; `logger` names the part of the tool. An attempt has at
+        most 200 messages. Called and awaited as `progress` is. Raises `ValueError` for an unknown level.
         """
         check_log_level(level)
         if self._log is not None:
@@ -101,7 +104,7 @@ class Context:
 
 
 class _Said:
-    """Nothing to wait for; but a loop of an async tool that only reports lets others have their turn."""
+    """An awaitable that is done at once; but awaiting it lets other tasks of the loop run."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield

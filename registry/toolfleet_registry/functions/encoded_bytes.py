@@ -23,9 +23,9 @@ _HOLDERS: frozenset[Any] = frozenset({list, dict, tuple, set, frozenset})
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """Says of a `bytes` parameter what it takes: `Annotated[bytes, Media("image/png", most_bytes=100_000)]`.
+    """The media type of a `bytes` parameter: `Annotated[bytes, Media("image/png", most_bytes=100_000)]`.
 
-    A media type such as `image/png`, or `image/*` for any image. Raises `ValueError` for what is none.
+    A media type such as `image/png`, or `image/*` for any image. Raises `ValueError` for an invalid one.
     """
 
     media_type: str = "*/*"
@@ -49,7 +49,7 @@ class Media:
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """What the arguments' schema says of it."""
+        """Return the parameter's part of the arguments' schema."""
         return schema_of(self.media_type)
 
 
@@ -98,7 +98,7 @@ def with_base64(hint: Any) -> Any:
 
 
 def tell_encodings(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema, whose properties say in words that they are base64: some providers show a model no more than these."""
+    """Return the schema with descriptions that name base64: some providers show a model only descriptions."""
     for it in schema.get("properties", {}).values():
         parts = [it, *it.get("anyOf", ()), it.get("items", {})]
         if any(isinstance(each, dict) and each.get("contentEncoding") == "base64" for each in parts):
@@ -110,7 +110,7 @@ def tell_encodings(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _declared(text: str) -> tuple[str | None, str]:
-    """What a data URL says that it is, and its text; a text that is no data URL is what it is."""
+    """Return the media type of a data URL, and its content; any other text unchanged."""
     if not text.startswith("data:"):
         return None, text
     url = _DATA_URL.match(text)

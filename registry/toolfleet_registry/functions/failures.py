@@ -12,10 +12,10 @@ class ToolError(Exception):
     """A tool cannot do what was asked. The message is for the model: it says what to do instead.
 
     `effect_state` says whether the effect has happened all the same: `none` (surely not: the call may be repeated, and
-    a repeat under the same call id runs again), `done`, or `unknown`. Left out, nobody knows.
+    a repeat under the same call id runs again), `done`, or `unknown`. Left out, it is unknown.
 
-    `retryable=True` says that a repeat may help and does no harm, whatever has happened: the fleet then tries once more, and
-    the tool runs again under the same call id. It counts for nothing where a tool declares that it is for once.
+    `retryable=True` says that a repeat may help and does no harm, whatever has happened: the fleet then tries once
+    more, and the tool runs again under the same call id. It is ignored where a tool declares that it may run only once.
     """
 
     def __init__(self, message: str, *, effect_state: EffectState | None = None, retryable: bool = False) -> None:
@@ -29,8 +29,8 @@ class ToolError(Exception):
 class ModuleBusy(Exception):
     """There is no room for this call now, and nothing was started. The fleet comes back after `retry_after_seconds`.
 
-    Never raise it once something has been done: the call is run again, whatever its effect. `message`: why, for the
-    caller of a call that waits in vain.
+    Never raise it once something has been done: the call is run again, regardless of its effect. `message`: the reason,
+    for the caller of a call that waits in vain.
     """
 
     def __init__(self, retry_after_seconds: float = 1, message: str = "") -> None:
@@ -42,10 +42,10 @@ class ModuleBusy(Exception):
 
 
 class Accepted(Exception):
-    """A tool has begun what was asked, and goes on by itself, under a `handle` of 1 to 512 printable characters.
+    """A tool has started what was asked, and continues by itself, under a `handle` of 1 to 512 printable characters.
 
-    Raise it, or return it. The fleet keeps no place for the call meanwhile, and asks the module's `status` for the handle, first
-    after `poll_after_seconds`. Raises `ValueError` for what is no handle, or no time.
+    Raise it, or return it. The call takes no slot in the fleet meanwhile; the fleet asks the module's `status` for the
+    handle, first after `poll_after_seconds`. Raises `ValueError` for an invalid handle or time.
     """
 
     def __init__(self, handle: str, *, poll_after_seconds: float | None = None) -> None:
@@ -55,11 +55,11 @@ class Accepted(Exception):
 
 
 class InputRequired(Exception):
-    """A tool asks whoever called before it goes on: `requests` by keys, each `{"method": …, "params": {…}}` as MCP has it.
+    """A tool asks the caller before it continues: `requests` by keys, each `{"method": …, "params": {…}}` as in MCP.
 
-    Raise it, or return it. The tool is called again with the answers and the `state` in `context.inputs`, perhaps in another process.
-    The state stays in the fleet: whoever answers never sees it. `effect_state`: `none` if nothing was done yet.
-    Raises `ValueError` for requests that are none, and for too much of them.
+    Raise it, or return it. The tool is called again with the answers and the `state` in `context.inputs`, perhaps in
+    another process. The state stays in the fleet: the caller never sees it. `effect_state`: `none` if nothing was done
+    yet. Raises `ValueError` for invalid requests, and for too many.
     """
 
     def __init__(self, requests: Mapping[str, Any], state: str = "", *, effect_state: EffectState = "unknown") -> None:

@@ -118,7 +118,7 @@ class Gathered:
         self.files: list[ResultFile] = []
 
     def add(self, value: object) -> str:
-        """Take a file; returns its label. Raises `TypeError` for what is none."""
+        """Add a file and return its label. Raises `TypeError` for any other value."""
         if not isinstance(value, File):
             raise TypeError(f"a {type(value).__name__} is no JSON")
         self.files.append(ResultFile.of(value.kind, value.data, value.media_type, value.name))

@@ -1,4 +1,4 @@
-"""Reads a function whose arguments' schema is given: it takes these by name, or all that come, as a bridge to others does."""
+"""Reads a function whose arguments' schema is given: it takes these by name, or any, as a bridge to other servers does."""
 
 import inspect
 import json
@@ -12,7 +12,7 @@ from toolfleet_registry.functions.signature import USER, Signature
 
 @dataclass(frozen=True, slots=True)
 class OpenSignature(Signature):
-    """Of a function with `**arguments`, which takes whatever its schema allows."""
+    """The signature of a function with `**arguments`, which takes anything that its schema allows."""
 
     def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """As they came: the schema is all there is to hold them against."""
@@ -57,7 +57,7 @@ def _plain(name: str, given: Any) -> dict[str, Any]:
 
 
 def _compare(name: str, schema: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Each property must be a parameter, and what the function needs must be required."""
+    """Check that each property is a parameter, and that each parameter without a default is required."""
     if unknown := schema["properties"].keys() - own["properties"].keys():
         raise ValueError(f"The input_schema of {name}() has {min(unknown)!r}, which is no parameter of it.")
     if missing := set(own.get("required", ())) - set(schema.get("required", ())):

@@ -1,4 +1,4 @@
-"""Recognises what a file's bytes are by how they begin: enough of it to tell a provider, which refuses what is mislabelled."""
+"""Recognises a file's type by its first bytes, well enough for providers, which refuse mislabelled files."""
 
 import re
 
@@ -40,12 +40,12 @@ def plain_type(text: str) -> str:
 
 
 def fits(wanted: str, found: str) -> bool:
-    """Whether a media type is the one that is wanted; `image/*` takes all images, `*/*` anything."""
+    """Return whether a media type is the wanted one; `image/*` takes all images, `*/*` anything."""
     if wanted.endswith("/*"):
         return wanted == "*/*" or found.startswith(wanted[:-1])
     return found == wanted
 
 
 def is_known_by_bytes(name: str) -> bool:
-    """Whether bytes that are not recognised are surely not of this type."""
+    """Return whether bytes of this type are always recognised, so that unrecognised ones are not of it."""
     return name in _KNOWN

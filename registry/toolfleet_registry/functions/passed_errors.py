@@ -34,7 +34,7 @@ class PassedError:
 
 
 def passed_error(result: object) -> PassedError | None:
-    """The error in a failed call's result; `None` where there is none, or what is no error."""
+    """Return the error in a failed call's result; `None` if there is none, or it is invalid."""
     found = result.get(_FIELD) if isinstance(result, Mapping) else None
     if not isinstance(found, Mapping):
         return None

@@ -27,7 +27,7 @@ _BEGIN = "mcp."
 
 
 def passing_method(method: str) -> str:
-    """What the tool for a method of the protocol is called in its module: `mcp.prompts.get`."""
+    """Return the name of the tool for a method of the protocol, within its module: `mcp.prompts.get`."""
     return _BEGIN + method.replace("/", ".")
 
 

@@ -1,4 +1,4 @@
-"""Describes what an MCP server says to have changed beside its tools."""
+"""Describes an MCP server's announcements of changes other than to its tools."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -22,5 +22,5 @@ class ServerChange:
 
 
 def is_within(uri: str, watched: str) -> bool:
-    """Whether who watches one address is told of the other: of the same, and of what lies below it, as the protocol has it."""
+    """Return whether a watcher of `watched` is told of `uri`: the same address, or one below it, as the protocol defines."""
     return uri == watched or uri.startswith(watched if watched.endswith("/") else f"{watched}/")

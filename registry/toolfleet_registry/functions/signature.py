@@ -77,7 +77,10 @@ class Signature:
         )
 
     def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The function's own arguments, without those that nobody gave. Raises pydantic's `ValidationError`."""
+        """Return the function's own arguments, without those that were not given.
+
+        Raises pydantic's `ValidationError`.
+        """
         read = self.model.model_validate(dict(arguments))
         return {self.names[field]: getattr(read, field) for field in read.model_fields_set}
 
@@ -93,7 +96,7 @@ def output_schema_of(function: Callable[..., Any]) -> dict[str, Any] | None:
 
 
 def function_behind(function: Callable[..., Any]) -> Any:
-    """What has the annotations and the docstring: a callable object's `__call__`, a partial's function."""
+    """Return the object with the annotations and the docstring: a callable object's `__call__`, a partial's function."""
     target = inspect.unwrap(function)
     if inspect.isfunction(target) or inspect.ismethod(target):
         return target

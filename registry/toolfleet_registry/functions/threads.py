@@ -22,14 +22,15 @@ class NotBegun(Exception):
 
 
 class ThreadsHang(ModuleBusy):
-    """All threads are held by functions that have outlived their calls: nobody knows when one returns, and nothing was started."""
+    """All threads are held by functions that have outlived their calls: it is unknown when one returns, and nothing was started."""
 
 
 class Threads:
-    """At most `most` at once; who comes later waits.
+    """A pool of at most `most` threads; further runs wait.
 
-    They are daemons: one that hangs does not keep the process from ending, as an executor's would. If it `leaves` them, a run
-    that is cancelled ends at once, and its thread goes on alone: else `asyncio.run` would wait for it at a program's end.
+    They are daemons: one that hangs does not keep the process from ending, as an executor's would. If it `leaves` them,
+    a run that is cancelled ends at once, and its thread goes on alone: otherwise `asyncio.run` would wait for it at a
+    program's end.
     """
 
     def __init__(self, most: int, *, leaves: bool = False) -> None:
@@ -43,10 +44,13 @@ class Threads:
     async def run(
         self, function: Callable[..., Any], arguments: Mapping[str, Any], may_begin: Callable[[], bool]
     ) -> Any:
-        """What the function returns. A thread cannot be stopped: cancelled, this waits on until it ends, or leaves it.
+        """Run the function in a thread and return its result.
 
-        Raises `NotBegun` if it is cancelled before there is room, or may not begin any more when there is, `ModuleBusy` if
-        the machine has no thread for it, and `ThreadsHang`, after a second, while all are held by runs that were cancelled.
+        A thread cannot be stopped: if cancelled, this waits until it ends, or leaves it.
+
+        Raises `NotBegun` if it is cancelled before there is room, or may not start any more when there is, `ModuleBusy`
+        if the machine has no thread for it, and `ThreadsHang`, after a second, while all are held by runs that were
+        cancelled.
         """
         try:
             await self._acquire()
@@ -94,7 +98,10 @@ class Threads:
             raise
 
     def _patience(self, begun: float) -> float:
-        """After how many seconds it is time to see whether all threads hang. Raises `ThreadsHang` if they do, and for too long."""
+        """Return the seconds until the next check whether all threads hang.
+
+        Raises `ThreadsHang` if they have done so for too long.
+        """
         if len(self._outlived) < self._most:
             return _HANGING_SECONDS
         left = max(begun, self._hang_since) + _HANGING_SECONDS - asyncio.get_running_loop().time()
@@ -135,7 +142,7 @@ def _begun(may_begin: Callable[[], bool], function: Callable[..., Any], argument
 
 
 def _drop(ended: asyncio.Future[Any]) -> None:
-    """Nobody waits for it any more: neither its error nor a coroutine that it made is missed."""
+    """Discard an abandoned run's result: retrieve its error, and close a coroutine that it made."""
     if ended.exception() is None and inspect.iscoroutine(made := ended.result()):
         made.close()
 

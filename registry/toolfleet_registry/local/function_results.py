@@ -1,4 +1,4 @@
-"""Writes what a local function returned as JSON of a bounded size, and its files beside that."""
+"""Writes a local function's return value as JSON of a bounded size, and its files separately."""
 
 import asyncio
 import dataclasses
@@ -17,10 +17,11 @@ _TURN_BYTES = 2**16  # written before other calls get their turn
 
 
 async def as_json(value: Any, *, max_bytes: int) -> tuple[Any, tuple[ResultFile, ...]]:
-    """The value as it comes out of JSON, and its files, in whose places their labels stand.
+    """Return the value as decoded JSON, and its files, which are replaced by their labels.
 
-    Tuples are lists, names are strings; a pydantic model or a dataclass is its fields. Raises `BodyTooLarge` for more than
-    `max_bytes`, files as base64 included, and `ValueError`, with a reason that repeats no value, for what is no JSON.
+    Tuples are lists, names are strings; a pydantic model or a dataclass is its fields. Raises `BodyTooLarge` for more
+    than `max_bytes`, files as base64 included, and `ValueError`, with a reason that repeats no value, for a value that
+    is no JSON.
     """
     gathered, text, turn = _Bounded(max_bytes), bytearray(), _TURN_BYTES
     try:
@@ -59,7 +60,7 @@ class _Bounded(Gathered):
             raise BodyTooLarge(self._max_bytes)
 
     def add(self, value: object) -> str:
-        """Take a file; returns its label. Raises `TypeError` for what is none."""
+        """Add a file and return its label. Raises `TypeError` for any other value."""
         if not isinstance(value, File):
             raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
         self._taken += len(value.data) * 4 // 3
@@ -67,7 +68,7 @@ class _Bounded(Gathered):
         return super().add(value)
 
     def plain(self, value: object) -> Any:
-        """What the encoder takes for a value that is not JSON's own. Raises `TypeError` for what has no such form."""
+        """Return the JSON form of a value that JSON does not have. Raises `TypeError` if there is none."""
         if isinstance(value, BaseModel):
             return value.model_dump(mode="json", context=self, fallback=self.add, warnings=False)  # they quote values
         if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -30,7 +30,7 @@ ANSWER_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a function raised, without its text, which may quote anything; and where."""
+    """The type and place of a function's exception, without its text, which may quote anything."""
 
     kind: str
     stack: str
@@ -42,14 +42,14 @@ class Failure:
 
     @property
     def error(self) -> str:
-        """What its caller is told."""
+        """The message for the caller."""
         return f"Tool execution error: the function failed ({self.kind}); its {UNEXPLAINED}"
 
 
 class FunctionRuns:
-    """Runs functions of one loop; `threads` of them in threads at once, and who comes later waits.
+    """Runs functions of one event loop; at most `threads` of them in threads at once, further ones wait.
 
-    With `leaves_threads`, those whose calls have ended do not keep the loop from ending.
+    With `leaves_threads`, threads whose calls have ended do not keep the loop from ending.
     """
 
     def __init__(self, *, threads: int, leaves_threads: bool = False) -> None:
@@ -64,11 +64,11 @@ class FunctionRuns:
         *,
         require: Callable[[], object] = lambda: None,
     ) -> Any:
-        """What the function returns within the call's time, or the `Failure` that it raised.
+        """Run the function within the call's time and return its result, or the `Failure` that it raised.
 
-        Raises `TimeoutError` if the time is over: the function is cancelled then, and told so by its context. Raises `NotBegun`
-        if it was over before there was a thread, `ModuleBusy` if the machine has none or all hang, and what `require` raises, which is
-        asked immediately before the function is called; nothing has happened then.
+        Raises `TimeoutError` if the time is over: the function is cancelled then, and told so by its context. Raises
+        `NotBegun` if it was over before there was a thread, `ModuleBusy` if the machine has none or all hang, and
+        anything that `require` raises, which is called immediately before the function; nothing has happened then.
         """
         begun = threading.Event()
         # In a task of its own: what the function does to its task, or with a cancellation, does not reach ours.
@@ -142,14 +142,14 @@ class FunctionRuns:
 
 
 async def _is_begun(task: asyncio.Task[Any], begun: threading.Event, seconds: float | None) -> bool:
-    """Wait for its end, or until it is too late to begin: who has waited in vain is told so while somebody still listens."""
+    """Wait for the task's end, or until it is too late to start: a call that waited in vain gets its answer while its client still listens."""
     if seconds is not None:
         await asyncio.wait({task}, timeout=seconds - min(ANSWER_SECONDS, seconds / 4))
     return task.done() or begun.is_set()
 
 
 async def _kept(begin: Callable[[], Awaitable[Any]]) -> Any:
-    """What comes of it in the end, or the `Failure` that it raised. `SystemExit` would else end the process."""
+    """Return the result, or the `Failure` that was raised. `SystemExit` would otherwise end the process."""
     try:
         return await begin()
     except (asyncio.CancelledError, GeneratorExit):

@@ -39,21 +39,21 @@ _CONTEXT_ANNOTATION = re.compile(r"\bToolContext\b")
 
 
 class Asked(Protocol):
-    """What a function is called with: the arguments, which a model may have written; and who asks, and what the agent says, which none can."""
+    """The input of a function's call: the arguments, which a model may have written, and the user and context, which it cannot write."""
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """By name."""
+        """The arguments by name."""
         ...
 
     @property
     def user_id(self) -> str | None:
-        """In whose name."""
+        """The user in whose name the call is made."""
         ...
 
     @property
     def context(self) -> ToolContext | None:
-        """What the agent knows of the conversation, if it says so."""
+        """The agent's context of the conversation, if it gives one."""
         ...
 
 
@@ -64,11 +64,11 @@ def local_tool(*, name: str | None = None, permission: Level | None = None, **fa
 def local_tool(
     function: F | None = None, /, *, name: str | None = None, permission: Level | None = None, **facts: Any
 ) -> F | Callable[[F], F]:
-    """Say more of a function that becomes a tool: another `name` than its own, who may use it, its `effect` or `timeout_seconds`.
+    """Declare facts of a function that becomes a tool: another `name` than its own, who may use it, its `effect` or `timeout_seconds`.
 
-    Anything that a `ToolDefinition` has, but for `parameters`, `takes_context` and `code_digest`. Without `permission` it is for
-    `user` and above. Without parentheses it says nothing more than that this is a tool. Raises `ValueError` for what a tool has
-    not, and `TypeError` for what is no function.
+    Anything that a `ToolDefinition` has, but for `parameters`, `takes_context` and `code_digest`. Without `permission`
+    it is for `user` and above. Without parentheses it says nothing more than that this is a tool. Raises `ValueError`
+    for facts that tools do not have, and `TypeError` for anything but a function.
     """
     if function is not None and not callable(function):
         raise TypeError(f"local_tool() takes a function, or facts by their names; not a {type(function).__name__}.")
@@ -90,10 +90,13 @@ def local_tool(
 
 @dataclass(frozen=True, slots=True)
 class LocalFunction:
-    """A tool and its function, whose parameter `context`, if it has one, gets the agent's, and `call_context` the call's.
+    """A tool and its function.
 
-    `signature` reads a call's arguments; without one the function is called as a tag is: `texts` are its arguments, which are the
-    tag's groups, in their order, and `groups` says which of them the function takes by name, and whether each must be there.
+    Its parameter `context`, if it has one, gets the agent's context, and `call_context` the call's.
+
+    `signature` reads a call's arguments; without one the function is called as a tag is: `texts` are its arguments,
+    which are the tag's groups, in their order, and `groups` says which of them the function takes by name, and whether
+    each is required.
     """
 
     definition: ToolDefinition
@@ -106,14 +109,14 @@ class LocalFunction:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it must run in a thread, as it would block a loop."""
+        """Whether it must run in a thread, since it would block an event loop."""
         return not inspect.iscoroutinefunction(self.function)
 
     @classmethod
     def of(cls, function: Function) -> Self:
-        """A function by itself: its name, its docstring and its parameters make the tool, as in a module of the SDK.
+        """Return the tool of a plain function: its name, its docstring and its parameters define it, as in a module of the SDK.
 
-        One whose only parameter is a context is called as a tag is, with one text. Raises `ValueError`.
+        A function whose only parameter is a context is called as a tag is, with one text. Raises `ValueError`.
         """
         facts = {"required_permission": OF_FUNCTIONS, **_facts_of(function), "code_digest": code_digest(function)}
         name = f"{LOCAL}.{facts.get('name', function.__name__)}"
@@ -134,9 +137,11 @@ class LocalFunction:
 
     @classmethod
     def of_tag(cls, tool: ToolDef, function: Function) -> Self:
-        """The function of a tag: it takes contexts, the tag's groups by name, or both. Raises `ValueError`.
+        """Return the tool of a tag's function: it takes contexts, the tag's groups by name, or both.
 
-        It asks for no more than `guest`: whoever can write to an agent can call its tags, and is a guest of the fleet.
+        Raises `ValueError`.
+
+        Its permission is `guest`: everybody who can write to an agent can call its tags, and is a guest of the fleet.
         """
         given, texts = _call_context_of(function), tuple(tool.arg_groups)
         parameters = {name: each for name, each in _parameters_of(function).items() if name != given}
@@ -224,7 +229,7 @@ def _facts_of(function: Function) -> Mapping[str, Any]:
 
 
 def _parameters_of(function: Function) -> dict[str, inspect.Parameter]:
-    """Those of the function. Raises `ValueError` where arguments cannot be given by name."""
+    """Return the function's parameters. Raises `ValueError` if one cannot be given by name."""
     parameters = dict(inspect.signature(function).parameters)
     for name, parameter in parameters.items():
         if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
@@ -261,10 +266,10 @@ def _read(read: Callable[[dict[str, Any]], R], arguments: Mapping[str, Any]) -> 
 
 
 def code_digest(function: Callable[..., Any]) -> str:
-    """`sha256:` and 64 hex digits: of the files in which the function and what is wrapped around it are written.
+    """Return `sha256:` and 64 hex digits: the digest of the files that define the function and its wrappers.
 
-    Where a file is not what runs, as it was changed after its import or rewritten by it, what runs counts too; where there is
-    none, as in a console, that alone. What these files import does not count.
+    If a file differs from the running code, because it was changed after its import or rewritten by it, the running
+    code counts too; without a file, as in a console, only the code counts. Imports of these files do not count.
     """
     digest = hashlib.sha256()
     for code, module in _codes_of(function):
@@ -288,7 +293,7 @@ def _codes_of(function: Any) -> Iterator[tuple[CodeType, str]]:
 
 
 def _source_of(code: CodeType, module: str) -> bytes | None:
-    """What the file holds now, also in an archive; `None` if there is none."""
+    """Return the file's present content, also from an archive; `None` if there is none."""
     read = getattr(getattr(sys.modules.get(module), "__loader__", None), "get_data", None)
     try:
         return None if read is None else bytes(read(code.co_filename))
@@ -297,7 +302,7 @@ def _source_of(code: CodeType, module: str) -> bytes | None:
 
 
 def _is_of(source: bytes, code: CodeType) -> bool:
-    """Whether the file is what runs."""
+    """Return whether the running code is compiled from this source."""
     try:
         waiting = [compile(source, code.co_filename, "exec", dont_inherit=True)]
     except (SyntaxError, ValueError, RecursionError):
@@ -311,9 +316,9 @@ def _is_of(source: bytes, code: CodeType) -> bool:
 
 
 def _is_context(name: str, hint: Any) -> bool:
-    """Whether a parameter with this annotation gets a `ToolContext`: also as one that may be `None`, or as text.
+    """Return whether a parameter with this annotation gets a `ToolContext`: also an optional one, or an annotation as text.
 
-    Another may get the call's: the `Context` that functions of modules have, too.
+    Other parameters may get the call's context: the `Context` that functions of modules have, too.
     """
     if _is_call_context(hint):
         return False
@@ -323,7 +328,7 @@ def _is_context(name: str, hint: Any) -> bool:
 
 
 def _is_call_context(hint: Any) -> bool:
-    """Whether a parameter with this annotation gets the call's `Context`: also as one that may be `None`."""
+    """Return whether a parameter with this annotation gets the call's `Context`: also an optional one."""
     bare = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
     return Context in (bare, *typing.get_args(bare))
 
@@ -339,9 +344,11 @@ def _call_context_of(function: Callable[..., Any]) -> str | None:
 def context_of(
     function: Callable[..., Any], parameters: Mapping[str, Parameter], arguments: Container[str]
 ) -> str | None:
-    """The name of the parameter that gets the context, `None` if there is none. Raises `ValueError` if there are two.
+    """Return the name of the parameter that gets the context, `None` if there is none.
 
-    One that is alone, has no annotation and no name of the `arguments` is it, whatever it is called.
+    Raises `ValueError` if there are two.
+
+    The only parameter of a function is it, under any name, if it has no annotation and is none of the `arguments`.
     """
     hints = _hints_of(function)
     found = [name for name in parameters if name not in arguments and _is_context(name, hints.get(name))]

@@ -33,9 +33,9 @@ _log = get_logger(__name__)
 
 
 class LocalTools:
-    """The functions by their tools' names, what they offer, and what is wrong with those that are missing.
+    """The local functions by their tools' names, their manifest, and the reasons for missing ones.
 
-    `manifest` is `None` where nothing could be had at all: what a worker has said before holds on.
+    `manifest` is `None` if none could be imported: the worker's previous manifest then stays.
     """
 
     def __init__(self, functions: Iterable[LocalFunction], faults: Sequence[str] = ()) -> None:
@@ -52,9 +52,9 @@ class LocalTools:
 
 
 class LocalSource:
-    """The local tools of this process, as they are by now; each question costs a dict lookup.
+    """The present local tools of this process; each query costs a dict lookup.
 
-    Where they cannot be imported, that is tried again, aside: whenever somebody asks, after a pause.
+    If they cannot be imported, the import is retried in the background: on each query, after a pause.
     """
 
     def __init__(self, path: str) -> None:
@@ -66,12 +66,12 @@ class LocalSource:
 
     @property
     def is_away(self) -> bool:
-        """Whether none of them could be had: other workers may have them."""
+        """Whether none of them could be imported: other workers may have them."""
         return self._present().tools.manifest is None
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of them are there, so that what is missing is no tool."""
+        """Whether all of them are imported, so that a missing name is no tool."""
         present = self._present()
         return present.done.done() and present.tools.error is None
 
@@ -98,9 +98,9 @@ def load_local_tools(settings: Settings) -> LocalTools:
 
 
 async def probe_local(settings: Settings) -> dict[str, DiscoveryResult]:
-    """What the local tools offer, beside what `discover` finds; empty if there are none.
+    """Return the local tools' manifest, in addition to the results of `discover`; empty if there are none.
 
-    The import may hang for ever: who asks meanwhile waits for the same one, for a module's time.
+    The import may hang for ever: concurrent probes wait for the same one, for a module's time.
     """
     try:
         path = _path_in(settings)
@@ -134,7 +134,7 @@ class _Attempt:
         return self.done.done() and self.done.result().error is not None
 
     def end(self, tools: LocalTools) -> None:
-        """What is there stays where nothing better came."""
+        """End the attempt; tools that were found before are replaced only by better ones."""
         if tools.manifest is not None or self.tools.manifest is None:
             self.tools = tools
         self.ended_at = machine_clock.monotonic()
@@ -211,7 +211,7 @@ def _load(path: str) -> LocalTools:
 
 
 def _local_tool(entry: Any) -> LocalFunction | None:
-    """A `ToolDef`'s or a function's own; `None` for one whose handler is a module's tool: agents may list it beside."""
+    """Return the tool of a `ToolDef` or of a function; `None` if its handler is a module's tool, which agents may list as well."""
     if not isinstance(entry, ToolDef):
         path_of(entry)
         return LocalFunction.of(entry)
@@ -227,7 +227,7 @@ def _local_tool(entry: Any) -> LocalFunction | None:
 
 
 def _place_in(entry: Any) -> str:
-    """Where the function is that an entry names, as far as it is there."""
+    """Return the place of an entry's function, as far as it can be found."""
     function = entry.handler if isinstance(entry, ToolDef) else entry
     place = place_of_function(function) if callable(function) else None
     return "" if place is None else f" ({place})"

@@ -1,4 +1,4 @@
-"""Imports what an import path names, and says of a program that cannot be imported what is wrong, and in which line."""
+"""Imports the target of an import path, and reports why and in which line a program cannot be imported."""
 
 import importlib
 import inspect
@@ -13,7 +13,7 @@ from toolfleet_registry.config.setting_sources import find_own_programs
 
 
 class ProgramFault(ValueError):
-    """Something of our own cannot be imported, or is no tool; the message says where, and quotes no value of the program."""
+    """A user's program cannot be imported, or is no tool; the message says where, and quotes no value of the program."""
 
 
 def check_path(path: str) -> None:
@@ -24,7 +24,7 @@ def check_path(path: str) -> None:
 
 
 def found_at(path: str, what: str) -> Any:
-    """What an import path names. Raises `ProgramFault`, also for whatever the imported program raises."""
+    """Import the target of an import path. Raises `ProgramFault`, also for any exception of the imported program."""
     check_path(path)
     module_name, _, name = path.partition(":")
     find_own_programs()
@@ -64,7 +64,7 @@ def _frames(tb: TracebackType | None) -> list[traceback.FrameSummary]:
 
 
 def _error_text(exc: BaseException) -> str:
-    """What it is. Its words only where they name parts of programs: others may quote what nobody should read."""
+    """Return the exception's type, and its message only if that names parts of programs: other messages may quote secrets."""
     kind = type(exc).__name__
     if isinstance(exc, SyntaxError):
         return f"{kind}: {exc.msg}"[:_MOST_SHOWN]

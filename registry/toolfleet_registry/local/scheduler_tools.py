@@ -14,12 +14,12 @@ MOST_LISTED = 100  # jobs
 
 
 def probe_scheduler(settings: Settings) -> dict[str, ModuleManifest]:
-    """What the scheduler offers, beside what `discover` finds; empty without the setting."""
+    """Return the scheduler's manifest, in addition to the results of `discover`; empty without the setting."""
     return {SCHEDULER: scheduler_manifest(settings.scheduler_permission)} if settings.scheduler else {}
 
 
 def is_newer_job(tool_name: str, arguments: Mapping[str, Any]) -> bool:
-    """Whether a call asks for a job that workers of version 1 would make another one of: they know fewer arguments."""
+    """Return whether a call asks for a job that workers of version 1 would misread: they know fewer arguments."""
     return tool_name == ADD_JOB and not _NEWER.isdisjoint(arguments)
 
 

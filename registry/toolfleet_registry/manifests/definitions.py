@@ -37,7 +37,10 @@ def spec_of(tool: ToolDefinition) -> ToolSpec:
 
 
 def definition_of(spec: ToolSpec) -> ToolDefinition:
-    """The tool of a specification that `spec_of` made. Raises `ValueError` if somebody else made it, and it is none."""
+    """Return the tool of a specification made by `spec_of`.
+
+    Raises `ValueError` if it has another origin, and is invalid.
+    """
     details: dict[str, Any] = dict(spec.details)
     is_flat = details.pop(_FLAT, False)
     own = {
@@ -54,7 +57,7 @@ def definition_of(spec: ToolSpec) -> ToolDefinition:
 
 
 def arguments_of(spec: ToolSpec) -> dict[str, Any]:
-    """What a specification says of each argument, by name; nothing where it is no module's tool and says it in another way."""
+    """Return a specification's arguments, by name; empty if it is not a module's tool and describes them in another way."""
     flat = spec.details.get("parameters")
     if spec.details.get(_FLAT) and isinstance(flat, list):
         return {str(one["name"]): one for one in flat if isinstance(one, dict) and "name" in one}

@@ -35,9 +35,9 @@ _TURN_SECONDS = 0.5  # who is silent for longer costs no time meanwhile
 
 @dataclass(frozen=True, slots=True)
 class ManifestFailure:
-    """Why a look at a module brought no manifest. `status`: of its HTTP answer, `None` if no usable one came.
+    """The reason why a probe brought no manifest. `status`: of its HTTP answer, `None` if no usable one came.
 
-    `offered`: what there is all the same, where only some of it is missing.
+    `offered`: the usable part, if only some tools are missing.
     """
 
     error: str
@@ -50,7 +50,7 @@ DiscoveryResult: TypeAlias = ModuleManifest | ManifestFailure
 
 
 def offered_by(probe: DiscoveryResult) -> ModuleManifest | None:
-    """What the look found that can be taken in."""
+    """Return the part of a probe's result that can be registered."""
     return probe if isinstance(probe, ModuleManifest) else probe.offered
 
 
@@ -63,14 +63,14 @@ async def discover(
     guards: Mapping[str, Callable[[str], bool]] = MappingProxyType({}),
     headers: Mapping[str, ModuleHeaders] = MappingProxyType({}),
 ) -> dict[str, DiscoveryResult]:
-    """`GET /manifest` of every module (name -> base URL), each within `timeout_seconds` whatever it does.
+    """Request `GET /manifest` of every module (name -> base URL), each within `timeout_seconds`.
 
-    So many are asked at once as this process can serve: some dozens, and beside them up to `at_once` that have been silent
-    for a while. A module's time begins with its turn. `guards` say, for some modules, at which IP addresses they may be,
-    and `headers` what is sent to them beside our own.
+    As many are asked at once as this process can serve: some dozens, and in addition up to `at_once` that have been
+    silent for a while. A module's time starts with its turn. `guards` say, for some modules, at which IP addresses they
+    may be, and `headers` what is sent to them in addition to our own.
 
-    Follows no redirect, and uses no proxy. Logs one of `module_discovered`, `module_manifest_error`
-    and `module_unreachable` for each module, and raises nothing for what a module does.
+    Follows no redirect, and uses no proxy. Logs one of `module_discovered`, `module_manifest_error` and
+    `module_unreachable` for each module, and raises nothing for a module's behaviour.
     """
     return await _Scout(timeout_seconds, max_bytes, asyncio.Semaphore(at_once), guards, headers).probe_all(services)
 
@@ -134,7 +134,7 @@ class _Scout:
 
 @asynccontextmanager
 async def _turn(at_work: asyncio.Semaphore) -> AsyncGenerator[None]:
-    """Be one of those at work, but for no longer than a module takes that answers at once."""
+    """Hold one of the working slots, for at most the time that a fast module takes."""
     await at_work.acquire()
     is_over = False
 
@@ -178,7 +178,7 @@ def _report(module: str, found: DiscoveryResult) -> None:
 
 
 def _reasons(closed: list[ToolDefinition]) -> dict[str, str]:
-    """Why nobody may use these tools, by name."""
+    """Return why no caller may use these tools, by name."""
     asked = ((tool.name, tool.required_permission) for tool in closed)
     return {name: broken_because(one) or f"it needs the unknown permission {one[:_SHOWN]!r}" for name, one in asked}
 

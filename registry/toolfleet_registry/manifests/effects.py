@@ -4,17 +4,17 @@ from toolfleet_registry.contracts import Effect, ToolAnnotations, ToolDefinition
 
 
 def effect_of(tool: ToolDefinition) -> Effect | None:
-    """The tool's effect; `None` if its manifest says nothing about it.
+    """Return the tool's effect; `None` if its manifest says nothing about it.
 
     The first of these rules that fits:
     1. `effect` is there: that.
-    2. Somebody says that a repeat does more (`idempotent` is false, or `idempotentHint` is, of a tool that is not
-       read-only), or calls a reader destructive: `once`. Of two words that contradict each other the careful one counts.
+    2. Some field says that a repeat does more (`idempotent` is false, or `idempotentHint` is, of a tool that is not
+       read-only), or calls a reader destructive: `once`. Of two contradicting fields the more careful one counts.
     3. `readOnlyHint` is true: `read`.
     4. `idempotent` or `idempotentHint` is true: `idempotent`, also of a tool that is destructive, such as a deletion.
     5. `destructiveHint` is true: `once`.
 
-    A hint that is absent says nothing, whatever the protocol takes for its default: it may have been forgotten.
+    A hint that is absent says nothing, despite the protocol's defaults: it may have been forgotten.
     """
     if tool.effect is not None:
         return tool.effect

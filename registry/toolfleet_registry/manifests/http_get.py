@@ -1,6 +1,7 @@
-"""Gets documents over HTTP/1.1 from servers nobody vouches for: one request a connection, no redirects, no proxies.
+"""Gets documents over HTTP/1.1 from untrusted servers: one request a connection, no redirects, no proxies.
 
-Thousands of modules are asked in one look, and what httpx does for each request takes a millisecond. h11 knows the protocol.
+Thousands of modules are asked in one probe, and httpx takes a millisecond for each request. h11 implements the
+protocol.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ class NoConnection(NoAnswer):
 
 
 class HttpAnswer:
-    """What a server answers, as far as it was read. `headers` have names in lower case."""
+    """A server's answer, as far as it was read. `headers` have names in lower case."""
 
     def __init__(self, protocol: h11.Connection, reader: asyncio.StreamReader) -> None:
         self._protocol = protocol
@@ -48,7 +49,7 @@ class HttpAnswer:
 
     @property
     def is_redirect(self) -> bool:
-        """Whether it sends us elsewhere."""
+        """Whether it redirects to another URL."""
         return self.status // 100 == 3 and "location" in self.headers  # noqa: PLR2004 - their class
 
     async def begin(self) -> None:
@@ -82,7 +83,7 @@ class HttpAnswer:
 
 
 def anywhere(_: str) -> bool:
-    """Whether a server at this IP address may be asked: any may."""
+    """Allow any IP address."""
     return True
 
 
@@ -165,7 +166,7 @@ def trusted_certificates() -> ssl.SSLContext:
 
 
 def _why(exc: Exception, host: str, port: int) -> str:
-    """Why there is no connection, in words for people: what usually is wrong, and else as the system says it."""
+    """Return why there is no connection: the usual cause in plain words, otherwise the system's message."""
     if isinstance(exc, gaierror):
         return f"the host name {host!r} cannot be resolved"
     if f"[Errno {errno.ECONNREFUSED}]" in str(exc):  # of a host with several addresses the text has them all

@@ -74,13 +74,13 @@ class CachedManifest:
 
     @property
     def age_seconds(self) -> float | None:
-        """Since the look that found it; the clocks of two machines may differ, so never below zero."""
+        """The age of its discovery; the clocks of two machines may differ, so it is never negative."""
         return None if self.discovered_at is None else max(0.0, fleet_clock.now() - self.discovered_at)
 
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """What a look just found, and the mark of what it is to follow: '' where nothing was there."""
+    """A manifest just discovered, and the mark of the stored one that it replaces: '' for none."""
 
     manifest: ModuleManifest
     verdicts: Verdicts
@@ -88,14 +88,14 @@ class Successor:
 
     @classmethod
     def of(cls, before: CachedManifest | None, manifest: ModuleManifest, verdicts: Verdicts) -> "Successor":
-        """What is to follow what was loaded `before`, `None` if there was nothing."""
+        """Return the successor of the manifest that was loaded `before`, `None` if there was none."""
         return cls(manifest, verdicts, "" if before is None else before.mark)
 
 
 class ManifestCache:
     """Last good manifests by module. Raises `FleetUnavailable` when Redis does not answer within 5 s.
 
-    What it has read it reads anew only when it has changed; what is large it reads and writes in a thread.
+    A manifest is read again only when it has changed; large ones are read and written in a thread.
     """
 
     def __init__(self, redis: Redis, *, ttl_seconds: float, keys: Keys = Keys()) -> None:  # noqa: B008 - it is frozen
@@ -110,13 +110,13 @@ class ManifestCache:
             await self._redis.ping()
 
     async def save(self, manifest: ModuleManifest, verdicts: Verdicts | None = None) -> CachedManifest:
-        """Store what a look just found, whatever is there, and announce it on `keys.manifests_changed` if it is news."""
+        """Store a manifest just discovered, replacing any other, and announce it on `keys.manifests_changed` if it is new."""
         (saved,) = await self.succeed([Successor(manifest, verdicts or {}, expected=_WHATEVER)])
         assert saved is not None  # noqa: S101 - nothing else was asked for
         return saved
 
     async def succeed(self, successors: Sequence["Successor"]) -> list[CachedManifest | None]:
-        """Store each as `save` does, if what it follows is what is there now; else `None`, in its place."""
+        """Store each manifest as `save` does, if the stored one is the one it replaces; otherwise return `None` in its place."""
         at = fleet_clock.now()
         is_large = sum(1 + len(one.manifest.tools) for one in successors) > _MANY
         written = await aside(
@@ -178,7 +178,7 @@ class ManifestCache:
         return {name: self._remember(cached) for name, cached in found.items() if cached is not None}
 
     async def announce(self, *modules: str) -> None:
-        """Have everybody read anew what is known of modules: something about them has changed, here or elsewhere."""
+        """Have all processes read these modules again: something about them has changed, here or elsewhere."""
         if not modules:
             return
         async with self._answering(), self._redis.pipeline(transaction=False) as pipeline:
@@ -188,7 +188,7 @@ class ManifestCache:
             await pipeline.execute()
 
     async def revision(self) -> int:
-        """Another number after each change of what is stored."""
+        """Return a number that changes with every change of the stored manifests."""
         async with self._answering():
             return int(await self._redis.get(self._keys.manifests_revision) or 0)
 
@@ -245,7 +245,7 @@ class ManifestCache:
             await self._redis.hdel(self._keys.accepted_tools, tool_name)
 
     async def fleets_registry(self, identity: str, *, replaces: bool = False) -> str:
-        """Which registry is the fleet's: this one from now on, if there is none yet, or if it `replaces` the other."""
+        """Return the id of the fleet's registry: set to this one if there is none yet, or if it `replaces` the other."""
         name = self._keys.registry_identity
         async with self._answering():
             await self._redis.set(name, identity, nx=not replaces)
@@ -268,7 +268,7 @@ class ManifestCache:
 
 
 def kept_text(cached: CachedManifest) -> str:
-    """What the registry keeps of a manifest: what is stored here, without when it was found."""
+    """Return the text of a manifest for the registry: the stored one, without the time of its discovery."""
     return json.dumps(_content(cached.manifest, cached.verdicts))
 
 
@@ -304,7 +304,7 @@ def _read(module: str, value: bytes, mark: str) -> CachedManifest | None:
 
 
 def _verdicts_in(document: Mapping[str, Any]) -> dict[str, ToolOverride]:
-    """Fails closed: a manifest whose verdicts cannot be read does not come in. Raises `ManifestRefused`."""
+    """Parse the verdicts. Fails closed: a manifest with unreadable verdicts is refused. Raises `ManifestRefused`."""
     try:
         verdicts = _verdicts.validate_python(document.get(VERDICTS, {}))
     except ValidationError as exc:

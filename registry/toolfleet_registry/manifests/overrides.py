@@ -16,12 +16,12 @@ from toolfleet_registry.permissions import Access, level_of_tool
 
 
 class ToolOverride(Message):
-    """The exceptions for one tool. One without any is not kept.
+    """The exceptions for one tool. A tool without any has no override.
 
-    `is_disabled`: an operator has switched it off. `is_withheld`: its module is pinned, and nobody has approved what is
-    offered. `kept`: what is offered has the version of the registered one and is not it, or an operator has rolled the tool
-    back, so that this one, the registered, stays in effect. `fault`: what is wrong with it. `digest`: of what is offered,
-    where nobody has approved that.
+    `is_disabled`: an operator has switched it off. `is_withheld`: its module is pinned, and the offer is not approved.
+    `kept`: the offer has the version of the registered tool and different content, or an operator has rolled the tool
+    back, so that this one, the registered, stays in effect. `fault`: what is wrong with it. `digest`: of the offer, if
+    it is not approved.
     """
 
     is_disabled: bool = False
@@ -48,7 +48,7 @@ class SeenTool:
 
 
 def pending_because(offered: ToolDefinition, verdict: ToolOverride) -> Pending | None:
-    """Why what is offered is not in effect, though an approval would do; `None` if that is not so."""
+    """Return why an offer is not in effect and waits for an approval; `None` if it does not."""
     if verdict.digest is None:
         return None
     if verdict.is_withheld:
@@ -60,7 +60,7 @@ def pending_because(offered: ToolDefinition, verdict: ToolOverride) -> Pending |
 
 
 def seen_tools(manifest: ModuleManifest, verdicts: Verdicts, own: ToolLines | None = None) -> Iterator[SeenTool]:
-    """The manifest's tools as they are in effect, with what settings say of them: those kept beside it, and this process's `own`."""
+    """Yield the manifest's tools as they are in effect, with settings applied: stored ones, and this process's `own`."""
     module = manifest.module_name
     for offered in manifest.tools:
         verdict = verdicts.get(offered.name)
@@ -76,7 +76,7 @@ def seen_tools(manifest: ModuleManifest, verdicts: Verdicts, own: ToolLines | No
 
 
 def broken_tools(manifest: ModuleManifest, verdicts: Verdicts) -> tuple[str, ...]:
-    """The tools that nobody can use because of what they say of themselves, sorted."""
+    """Return the tools that cannot be used because of their own definitions, sorted."""
     faulty = {name for name, verdict in verdicts.items() if verdict.fault is not None}
     faulty |= {tool.name for tool in manifest.tools if name_fault(tool.name) is not None}
     seen = seen_tools(manifest, verdicts)
@@ -90,7 +90,7 @@ def broken_tools(manifest: ModuleManifest, verdicts: Verdicts) -> tuple[str, ...
 
 
 def closed_because(tool_name: str, verdict: ToolOverride) -> str | None:
-    """Why nobody may use the tool now."""
+    """Return why no caller may use the tool now, or `None`."""
     if verdict.is_disabled:
         return f"Tool {tool_name!r} is disabled by an operator."
     if verdict.is_withheld:

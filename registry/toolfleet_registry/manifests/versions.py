@@ -9,9 +9,10 @@ _LONGEST_SEMVER = 128  # characters: nobody means a longer one, and its numbers 
 
 
 def version_key(version: str | None) -> tuple[Any, ...]:
-    """What versions are sorted by: no version, then semantic ones, then all others as text.
+    """Return a key that sorts versions: no version first, then semantic ones, then all others as text.
 
-    Build numbers (`1.0.0+7`), of which Semantic Versioning says nothing, are compared as text: no two versions are equal.
+    Build numbers (`1.0.0+7`), of which Semantic Versioning says nothing, are compared as text: no two versions are
+    equal.
     """
     if version is None:
         return (0,)
@@ -26,12 +27,12 @@ def compare_versions(one: str | None, other: str | None) -> int:
 
 
 def is_later(version: str | None, than: str | None) -> bool:
-    """Whether a version comes after another one."""
+    """Return whether `version` is later than `than`."""
     return compare_versions(version, than) > 0
 
 
 def ends_rollback(version: str | None, rolled_back_from: str) -> bool:
-    """Whether a tool that was rolled back takes this version: a later one, or another one where the two cannot be compared."""
+    """Return whether a tool that was rolled back takes this version: a later one, or any other one if they cannot be compared."""
     if version is not None and _semantic(version) and _semantic(rolled_back_from):
         return is_later(version, rolled_back_from)
     return version != rolled_back_from

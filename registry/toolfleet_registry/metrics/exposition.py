@@ -1,4 +1,4 @@
-"""Writes metrics as Prometheus reads them: of one process, and of whatever else it is given."""
+"""Writes metrics in the Prometheus format: of one process, and of additional sources."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -38,7 +38,10 @@ class Exposition:
 
 
 class RecordedMetrics:
-    """What a registry of `prometheus_client` may ask for a recorder's metrics. Asking raises `ImportError` without that."""
+    """A recorder's metrics as a collector for `prometheus_client`.
+
+    Collecting raises `ImportError` without that package.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -50,7 +53,7 @@ class RecordedMetrics:
 
 
 class _Collected:
-    """What a registry of `prometheus_client` asks."""
+    """A collector of fixed metrics for `prometheus_client`."""
 
     def __init__(self, metrics: "tuple[Metric, ...]") -> None:
         self._metrics = metrics

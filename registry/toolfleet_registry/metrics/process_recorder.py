@@ -15,7 +15,7 @@ def calls() -> CallRecorder | None:
 
 
 def start(*, most_names: int) -> Recorder:
-    """Count from now on, until `stop`; what is counted already, if somebody has begun before."""
+    """Start counting, until `stop`; if counting is on already, return the existing recorder."""
     held = this_process().part(_Held)
     held.started += 1
     if held.calls is None:
@@ -24,7 +24,7 @@ def start(*, most_names: int) -> Recorder:
 
 
 def stop() -> None:
-    """Count no more, and forget, if nobody else has begun."""
+    """Stop counting and forget the counts, unless another part of the process still counts."""
     held = this_process().part(_Held)
     held.started -= 1
     if held.started <= 0:

@@ -1,6 +1,6 @@
-"""Counts and times what a process does, in plain dictionaries: a call costs a few of their entries, and no lock.
+"""Counts and times what a process does, in plain dictionaries: a call costs a few entries, and no lock.
 
-One thread writes, the event loop's; another one may read at any time. What is off has no recorder: `None` in its place.
+One thread writes, the event loop's; another one may read at any time. Where metrics are off, the recorder is `None`.
 """
 
 from bisect import bisect_left
@@ -45,7 +45,10 @@ class Timings:
 
 
 class Recorder:
-    """What one process has counted, from its start on. `most_names`: tools, and modules, that have series of their own."""
+    """The counts of one process since its start.
+
+    `most_names`: the number of tools, and of modules, that have series of their own.
+    """
 
     def __init__(self, *, most_names: int) -> None:
         self.gauges: list[Callable[[], Iterable[Sample]]] = []

@@ -9,10 +9,10 @@ from toolfleet_registry.time import machine_clock
 
 
 class MemoryReplies:
-    """Remembers the `most` latest calls for `seconds`, at most `most_bytes` of their replies; those at work always.
+    """Keeps the `most` latest calls for `seconds`, at most `most_bytes` of their replies; running calls always.
 
-    Where that is too little, calls that may be repeated are forgotten first, however many: not what happened once.
-    For a module that runs as one process, and whose tools may be repeated after a restart.
+    If that is too little, calls that may be repeated are forgotten first, before any that must happen only once. For a
+    module that runs as one process, and whose tools may be repeated after a restart.
     """
 
     def __init__(self, *, most: int = 10_000, most_bytes: int = 64 * 2**20, seconds: float = 86_400) -> None:
@@ -44,11 +44,11 @@ class MemoryReplies:
         return True
 
     async def complete_since(self) -> float:
-        """Nobody can say: what an earlier process of this module has begun is forgotten."""
+        """Return `inf`: calls of an earlier process of this module are forgotten."""
         return math.inf
 
     async def aclose(self) -> None:
-        """Nothing to let go of; what is remembered stays."""
+        """Do nothing; the records stay."""
 
     def _get(self, name: str) -> Record | None:
         if name in self._running:
@@ -75,7 +75,7 @@ class MemoryReplies:
 
 
 def _size(record: Record) -> int:
-    """What the reply's text takes here, which is up to four bytes a character."""
+    """Return the memory of the reply's text, which is up to four bytes a character."""
     return sys.getsizeof(record.reply) - _EMPTY
 
 

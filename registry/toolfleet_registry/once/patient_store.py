@@ -1,4 +1,4 @@
-"""Asks a store within a bounded time, and with one error: it may be somebody's own, and raise anything."""
+"""Asks a store within a bounded time, and with one error type: it may be a user's own, and raise anything."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -19,15 +19,15 @@ class PatientStore:
         self._is_immediate = type(store) is MemoryReplies  # a timer for each of its answers costs more than the answer
 
     async def get(self, name: str) -> Record | None:
-        """As `OnceStore.get`."""
+        """Implements `OnceStore.get`."""
         return await self._in_time(self._store.get(name))
 
     async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
-        """As `OnceStore.swap`: what was not answered may have been written all the same."""
+        """Implements `OnceStore.swap`. A write without an answer may have happened all the same."""
         return await self._in_time(self._store.swap(name, seen, record))
 
     async def complete_since(self) -> float:
-        """As `OnceStore.complete_since`."""
+        """Implements `OnceStore.complete_since`."""
         return await self._in_time(self._store.complete_since())
 
     async def _in_time(self, answer: Awaitable[T]) -> T:

@@ -1,4 +1,4 @@
-"""Defines what is remembered of work that is to be done once, and the port of the stores that remember it."""
+"""Defines the records of work that must be done only once, and the port of their stores."""
 
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -14,7 +14,7 @@ attempts that are older than one that was seen; answered with a handle, while th
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is kept of one call, or of another piece of work."""
+    """The record of one call, or of another piece of work."""
 
     state: State
     """Where the call is."""
@@ -56,10 +56,10 @@ class TokenSeries:
 
 
 class OnceStore(Protocol):
-    """Keeps records by name: one writing replaces another only if that is the one that was seen.
+    """A store of records by name: a write replaces a record only if that is the one that was read (compare and swap).
 
-    A method raises whatever goes wrong; none waits for long. Of processes that share a store, one only begins what has a name.
-    `until` is by the clock of whoever asks: a store that machines share may keep it by its own.
+    A method may raise any exception; none waits for long. Of processes that share a store, only one starts the work of
+    a name. `until` is by the clock of the process that asks: a store that machines share may use its own.
     """
 
     async def get(self, name: str) -> Record | None:
@@ -67,13 +67,13 @@ class OnceStore(Protocol):
         ...
 
     async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
-        """Keep `record` (`None`: nothing) if what is kept has the token `seen` (`None`: if nothing is kept)."""
+        """Store `record` (`None`: delete) if the stored record has the token `seen` (`None`: if there is none)."""
         ...
 
     async def complete_since(self) -> float:
-        """Since when (epoch) no record can have been lost: what is not known and is younger was never begun.
+        """Return the time (epoch) since when no record can have been lost: newer work without a record was never started.
 
-        `inf` if nobody can say that.
+        `inf` if that is unknown.
         """
         ...
 

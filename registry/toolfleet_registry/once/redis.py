@@ -60,11 +60,11 @@ class RedisStore:
 
 
 class RedisReplies(RedisStore):
-    """Remembers each call for `seconds`. `prefix` goes before every key.
+    """Keeps each call in Redis for `seconds`. `prefix` goes before every key.
 
-    It can say that a call was never begun only if nothing can have been lost: not within `longest_call_seconds` after
-    Redis has (re)started or a replica took over, as the latest writes may be gone then, nor in a Redis that evicts keys.
-    Connects at the first call. Raises `SettingsError` for a URL that is none.
+    It can say that a call was never started only if nothing can have been lost: not within `longest_call_seconds` after
+    Redis has (re)started or a replica took over, as the latest writes may be gone then, nor in a Redis that evicts
+    keys. Connects at the first call. Raises `SettingsError` for an invalid URL.
     """
 
     def __init__(self, url: str, *, seconds: float = 86_400, prefix: str = "", master: str | None = None) -> None:

@@ -85,7 +85,7 @@ class SQLiteReplies:
         return True
 
     def _forget(self, rows: sqlite3.Connection) -> None:
-        """What is over its time; and the oldest of too many, which is remembered as a loss."""
+        """Delete the expired records, and the oldest ones of too many, which count as lost."""
         rows.execute("DELETE FROM replies WHERE forget_at <= ?", (machine_clock.wall(),))
         surplus = rows.execute(
             "SELECT forget_at FROM replies WHERE state != 'running' ORDER BY forget_at DESC LIMIT 1 OFFSET ?",
@@ -143,7 +143,7 @@ def _get(rows: sqlite3.Connection, name: str) -> Record | None:
 
 
 def _since(rows: sqlite3.Connection, seconds: float) -> float:
-    """What was written when `seconds` were fewer is forgotten after those, whatever they are now."""
+    """Return since when nothing is lost; records written with a shorter `seconds` expire after that."""
     now = machine_clock.wall()
     since = float(rows.execute("SELECT since FROM complete").fetchone()[0])
     shorter = rows.execute("SELECT seconds, until FROM kept_for WHERE seconds < ?", (seconds,)).fetchall()

@@ -36,10 +36,10 @@ class FoundData:
 
 
 def settled(found: Sequence[FoundData]) -> list[FoundData]:
-    """The findings sorted and apart: those that overlap become one, which covers all of them.
+    """Return the findings sorted and disjoint: overlapping ones become one, which covers all of them.
 
-    Its kind is that of the longest; of equally long ones an own pattern's, then the first of `KINDS`. So an email inside of
-    a URL is part of the URL, and nothing that any detector has found stays visible beside a label.
+    Its kind is that of the longest; of equally long ones an own pattern's, then the first of `KINDS`. So an email
+    inside of a URL is part of the URL, and nothing that any detector has found stays visible next to a label.
     """
     kept = list[FoundData]()
     if not found:  # nearly always

@@ -22,7 +22,7 @@ MOST_STEPS = 1000  # of the compiled pattern: what it matches is no longer, in b
 
 @dataclass(frozen=True, slots=True)
 class OwnPattern:
-    """One kind of personal data of somebody's own: `name` is its kind, in small letters."""
+    """A user-defined kind of personal data: `name` is its kind, in lower case."""
 
     name: str
     _regexp: Any
@@ -41,7 +41,7 @@ class OwnPattern:
             raise ValueError(f"The pattern {name!r} is refused: {exc}.") from exc
 
     def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
-        """Each place. All texts are looked through at once; those with something in or around them then one by one."""
+        """Yield each match. All texts are searched at once; those with a match in or around them then one by one."""
         data, starts = _bytes(texts.joined), texts.starts
         if len(data) > len(texts.joined):
             starts = [0, *accumulate(len(_bytes(text)) + 1 for text in texts.texts[:-1])]
@@ -85,7 +85,7 @@ def own_patterns(patterns: Mapping[str, str]) -> tuple[OwnPattern, ...]:
 
 
 def _checked(pattern: str) -> Any:
-    """Raises `ValueError` with a reason that goes on after the pattern's name."""
+    """Compile a pattern. Raises `ValueError` with a reason that continues a sentence about the pattern's name."""
     if not 0 < len(pattern) <= LONGEST_PATTERN:
         raise ValueError(f"it must have 1 to {LONGEST_PATTERN} characters")
     if not pattern.isprintable():
@@ -110,7 +110,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _length(data: bytes) -> int:
-    """In characters."""
+    """Return the length in characters."""
     return len(data) if data.isascii() else len(data.decode("utf-8", "surrogatepass"))
 
 

@@ -1,9 +1,10 @@
-"""Finds personal data in texts and in JSON values, at any depth, and hides it or refuses what has it.
+"""Finds personal data in texts and in JSON values, at any depth, and hides it or refuses the value.
 
-Each text is looked at by itself. Of a stream, such as messages of progress or lines of a log, each message is one: a value that
-is cut in two between them is in neither, and is not found. Who streams text that belongs together hands it over whole.
+Each text is searched by itself. In a stream, such as messages of progress or lines of a log, each message is one text:
+a value that is split between two messages is not found. A sender of streamed text that belongs together must pass it
+whole.
 
-It takes time in proportion to the length of the texts, whatever is in them, and never looks anything up.
+It takes time in proportion to the length of the texts, whatever their content, and never makes network requests.
 """
 
 from collections import Counter
@@ -106,7 +107,7 @@ class JsonLeaves:
         return _Rebuilding(texts, all_numbers=self._all_numbers).rebuilt(self._value, 0)
 
     def pointer(self, number: int) -> tuple[str, bool]:
-        """The JSON pointer (RFC 6901) of a text, and whether it is a name in what is there, which the pointer leaves out."""
+        """Return the JSON pointer (RFC 6901) of a text, and whether the text is a member's name there, which the pointer leaves out."""
         search = _Rebuilding({}, all_numbers=self._all_numbers, wanted=number)
         search.rebuilt(self._value, 0)
         steps, is_name = search.place
@@ -114,7 +115,7 @@ class JsonLeaves:
 
 
 def _number(value: Any) -> str | None:
-    """A number as a text; `None` for what is none, or too long."""
+    """Return a number as a text; `None` for any other value, or one too long."""
     if isinstance(value, int):
         return str(value) if value.bit_length() <= _LONGEST_NUMBER_BITS else None
     if isinstance(value, float):
@@ -176,7 +177,7 @@ class _Rebuilding:
 
 
 def _apart(names: list[Any], before: list[Any]) -> list[Any]:
-    """Names of which no two are the same: `[EMAIL]`, `[EMAIL][SAME_2]`. Those that are as they were stay so."""
+    """Make names unique: `[EMAIL]`, `[EMAIL][SAME_2]`. Unchanged names stay as they are."""
     taken = {new for new, old in zip(names, before, strict=True) if new is old}
     counts = dict[Any, int]()
     apart = list[Any]()
@@ -203,12 +204,13 @@ class HiddenValue:
 
 
 class PersonalData:
-    """What is looked for, and what becomes of it.
+    """The kinds of personal data to find, and the strategy to hide them.
 
-    `types`: of `KINDS`. `patterns`: own kinds by name, for RE2. `strategy`: as `strategies.Strategy` says. `key`: for `hash`, at
-    least 16 bytes. `regions`: whose phone numbers are found without `+`; each costs time and some more false alarms.
+    `types`: of `KINDS`. `patterns`: own kinds by name, for RE2. `strategy`: see `strategies.Strategy`. `key`: for
+    `hash`, at least 16 bytes. `regions`: whose phone numbers are found without `+`; each costs time and some more false
+    alarms.
 
-    Raises `ValueError`, in one sentence, for what is not to be had.
+    Raises `ValueError`, in one sentence, for invalid or unavailable options.
     """
 
     def __init__(
@@ -236,14 +238,18 @@ class PersonalData:
         self._hiding = hiding(strategy, key, e164)
 
     def find(self, text: str) -> list[FoundData]:
-        """What is in a text, sorted and without overlaps, as `found.settled` says. Labels that hide something are left out."""
+        """Return the findings in a text, sorted and disjoint (see `found.settled`).
+
+        Labels that hide something are left out.
+        """
         return self._found([text], [""]).get(0, [])
 
     def hide(self, value: Any) -> HiddenValue:
-        """A JSON value with everything hidden that `find` finds in its texts, names of members and numbers.
+        """Return a JSON value with everything hidden that `find` finds in its texts, names of members and numbers.
 
-        A number is replaced by a text. What lies deeper than 100 levels, or is no JSON, becomes `[NOT_SEARCHED]`. What is hidden
-        already stays as it is. With `block` it raises `PersonalDataBlocked`, for the first place in the value's order.
+        A number is replaced by a text. What is deeper than 100 levels, or is no JSON, becomes `[NOT_SEARCHED]`. Already
+        hidden data stays as it is. With `block` it raises `PersonalDataBlocked`, for the first place in the value's
+        order.
         """
         if not self._own and self._quick_check.rules_out(value):  # nearly always
             return HiddenValue(value, {})
@@ -289,7 +295,7 @@ class PersonalData:
         return "".join([*pieces, text[position:]])
 
     def _found(self, texts: Sequence[str], names: Sequence[str]) -> dict[int, list[FoundData]]:
-        """What is in each of the texts that has something in it, by its number."""
+        """Return the findings by the number of their text, without texts that have none."""
         searched = SearchedTexts(texts, names, self._labels)
         decoded = self._decoded(searched, names)
         # An address as it is written, such as `x%20ada@…`, may have more before it than its reader gets. So may no URL.
@@ -307,7 +313,7 @@ class PersonalData:
             yield from detector.find(searched)
 
     def _decoded(self, searched: SearchedTexts, names: Sequence[str]) -> list[FoundData]:
-        """Find what is in the texts once they are decoded, at its place in the text as it is."""
+        """Return the findings in decoded texts, at their places in the original text."""
         if not (coded := searched.coded()):  # nearly always
             return []
         numbers, texts = list(coded), list(coded.values())
@@ -336,11 +342,11 @@ def _detectors(wanted: set[str], regions: Sequence[str]) -> list[_Detector]:
 
 
 class QuickCheck:
-    """Checks values for all types of personal data at once; own patterns it does not know.
+    """Checks values for all types of personal data at once; own patterns are not included.
 
     It never says that there is nothing where a detector would find something: each of its alternatives is a part of
-    what a detector's finding must have, and none of these parts can have a quote, a comma or a bracket of JSON in
-    it. What it cannot judge (other scripts, exponents, what is no JSON, what is deep) it leaves to the detectors.
+    what a detector's finding must have, and none of these parts can have a quote, a comma or a bracket of JSON in it.
+    What it cannot judge (other scripts, exponents, anything that is no JSON, deep values) it leaves to the detectors.
     """
 
     def __init__(self) -> None:
@@ -348,7 +354,7 @@ class QuickCheck:
         self._encode = JSONEncoder(ensure_ascii=False, check_circular=False).encode
 
     def rules_out(self, value: Any) -> bool:
-        """Whether nothing in a JSON value can be personal data."""
+        """Return whether nothing in a JSON value can be personal data."""
         try:
             text = self._encode(value)
         except (TypeError, ValueError, RecursionError):

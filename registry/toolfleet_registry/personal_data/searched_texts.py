@@ -40,7 +40,7 @@ class SearchedTexts:
         self._made = dict[str, Any]()
 
     def once(self, what: str, make: Callable[["SearchedTexts"], T]) -> T:
-        """What several detectors need of the same texts, made for the first of them."""
+        """Return a value that several detectors need of the same texts, computed by the first of them."""
         if what not in self._made:
             self._made[what] = make(self)
         made: T = self._made[what]
@@ -48,7 +48,7 @@ class SearchedTexts:
 
     @property
     def digits(self) -> int:
-        """How many ASCII digits there are: of few, nothing is a number of anything."""
+        """The number of ASCII digits: with few, nothing can be a number of any kind."""
         return self.once("digits", _digits_in)
 
     def coded(self) -> "dict[int, DecodedText]":
@@ -64,7 +64,7 @@ class SearchedTexts:
         return bisect_right(self.starts, position) - 1
 
     def before(self, position: int) -> str:
-        """What stands before this place in the same line of its text, at most 40 characters; or the name of its member."""
+        """Return the text before this place in the same line, at most 40 characters; or the name of the member."""
         number = self.text_at(position)
         start = self.starts[number]
         if position - _BEFORE > start:

@@ -29,18 +29,21 @@ HideValue: TypeAlias = Callable[[str, str], str]
 
 
 def label(kind: str) -> str:
-    """What says that something of this kind was here."""
+    """Return the label that replaces a finding of this kind."""
     return f"[{kind.upper()}]"
 
 
 def labels_of(kinds: Iterable[str]) -> re.Pattern[str]:
-    """Finds everything that hides something already, in which nothing is looked for."""
+    """Compile a pattern for labels that hide something already, in which nothing is searched."""
     names = "|".join(sorted(kinds))
     return re.compile(rf"\[(?:{names.upper()}|SAME_[0-9]+|(?:{names}):[0-9a-f]{{16}})\]")
 
 
 def hiding(strategy: Strategy, key: bytes | None, e164: Callable[[str], str | None]) -> HideValue:
-    """How this strategy hides a value. `e164` gives a phone's number with its country. Raises `ValueError` without a key to hash with."""
+    """Return the function that hides a value by this strategy.
+
+    `e164` normalizes a phone number. Raises `ValueError` without a key to hash with.
+    """
     if strategy == "hash":
         if key is None or len(key) < SHORTEST_KEY:
             raise ValueError(f"The strategy 'hash' needs a key of at least {SHORTEST_KEY} bytes.")

@@ -1,4 +1,4 @@
-"""Judges what a caller says of a call, whatever tool it is for: its names, the arguments as JSON, and the version that it names."""
+"""Judges the caller's fields of a call, for any tool: its names, the arguments as JSON, and the version that it names."""
 
 from toolfleet_registry.contracts import Caller, ToolCall, ToolDefinition
 from toolfleet_registry.policy.identities import fault_in_names
@@ -6,9 +6,9 @@ from toolfleet_registry.schemas.arguments import fault_in, size_fault
 
 
 def fault_in_call(call: ToolCall, caller: Caller, *, most_bytes: int, are_small: bool = False) -> str | None:
-    """Why such a call is not published, and where the fault lies, or `None`. Never repeats a value.
+    """Return why such a call is not published, and where the fault is, or `None`. Never repeats a value.
 
-    `are_small`: whether its arguments are known to be small values, so that nobody need look again.
+    `are_small`: whether its arguments are known to be small values, so that they need no further check.
     """
     return (
         fault_in_names(
@@ -22,9 +22,9 @@ def fault_in_call(call: ToolCall, caller: Caller, *, most_bytes: int, are_small:
 
 
 def version_fault(tool: ToolDefinition, named: str | None) -> str | None:
-    """Why a call that names this version of the tool is not for the one in effect; `None` if it is, or names none.
+    """Return why a call that names this version of the tool is not for the one in effect; `None` if it is, or names none.
 
-    Versions are the same if they are the same text: what a module calls two versions are two.
+    Versions are the same if their texts are equal: `1.0` and `1.0.0` are two versions.
     """
     if named is None or named == tool.version:
         return None

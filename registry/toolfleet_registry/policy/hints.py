@@ -36,7 +36,7 @@ def hint_for(result: ToolResult, effect: Effect | None = None, *, is_stated: boo
 
 
 def _when_free(seconds: float | None) -> str:
-    """Nobody waits for tomorrow: a limit may be free again after hours."""
+    """Return the delay as text, `later` if unknown: a limit may be free again only after hours, too long to wait."""
     return "later" if seconds is None else f"after {math.ceil(seconds)} s"
 
 

@@ -7,7 +7,7 @@ LONGEST = 256
 def fault_in_names(
     *, user_ids: tuple[str | None, ...], idempotency_key: str | None, tool_version: str | None
 ) -> str | None:
-    """Why a call cannot be made under these names, or `None`. Never repeats one."""
+    """Return why a call cannot be made under these names, or `None`. Never repeats one."""
     for user_id in user_ids:
         if user_id is not None and len(user_id) > LONGEST:
             return f"The user id has more than {LONGEST} characters."
@@ -17,7 +17,7 @@ def fault_in_names(
 
 
 def fault_in_version(named: str | None) -> str | None:
-    """Why a call cannot name this version of its tool, whichever is in effect, or `None`. Never repeats it."""
+    """Return why a call cannot name this version of its tool, whichever is in effect, or `None`. Never repeats it."""
     if named == "":
         return "The tool version is empty; a call of whichever version leaves it out."
     if named is not None and len(named) > LONGEST:

@@ -24,7 +24,7 @@ class LimitUse(Message):
 
 
 class Remaining(Message):
-    """What a user has left today."""
+    """The user's remaining limits of today."""
 
     costs: dict[CostClass, LimitUse]
     """Of each cost class with a budget."""
@@ -37,7 +37,7 @@ class Remaining(Message):
 
 
 def terms_of(tool: ToolDefinition) -> Terms | None:
-    """What the tool's definition asks for; `None` if that is nothing. A cooldown or a daily limit of 0 is none."""
+    """Return the terms of the tool's definition; `None` if there are none. A cooldown or a daily limit of 0 is none."""
     if not (tool.cooldown_seconds or tool.daily_limit or tool.cost or tool.requires_gate):
         return None
     return Terms(
@@ -49,7 +49,7 @@ def terms_of(tool: ToolDefinition) -> Terms | None:
 
 
 def strictest(one: Terms | None, other: Terms | None) -> Terms | None:
-    """What keeps the terms of both: the longer cooldown, the lower limit, the dearer class."""
+    """Return terms that satisfy both: the longer cooldown, the lower limit, the dearer class."""
     if one is None or other is None or one == other:
         return one or other
     return Terms(
@@ -62,7 +62,10 @@ def strictest(one: Terms | None, other: Terms | None) -> Terms | None:
 
 
 def fewest_retries(one: RetryTerms | None, other: RetryTerms | None) -> RetryTerms | None:
-    """What keeps both: fewer retries, after the longer pauses, on error codes of both. `None` is the fleet's single retry."""
+    """Return retry terms that satisfy both: fewer retries, after the longer pauses, on error codes of both.
+
+    `None` is the fleet's single retry.
+    """
     if one is None and other is None:
         return None
     one, other = one or SINGLE_RETRY, other or SINGLE_RETRY
@@ -94,7 +97,7 @@ def cost_class(cost: str | None) -> CostClass | None:
 
 
 def unknown_costs(tools: Iterable[ToolDefinition]) -> list[str]:
-    """The classes that some tools name and nobody knows, shortened, each once: they count as expensive."""
+    """Return the unknown cost classes that some tools name, shortened, each once: they count as expensive."""
     return sorted({tool.cost[:_SHOWN] for tool in tools if tool.cost and tool.cost not in _CLASSES})
 
 

@@ -1,4 +1,4 @@
-"""Says what is wrong with a module: in calls' errors, in commands and in the console, with the same words."""
+"""Describes what is wrong with a module, with the same words in calls' errors, in commands and in the console."""
 
 from collections.abc import Mapping
 from typing import Literal, TypeAlias

@@ -1,7 +1,7 @@
 """Decides which modules a caller reaches: those that it names, else all, and for a guest those that the settings name.
 
-An agent decides that once, and says so in what it sends: workers, jobs and dead letters hold what it decided. A message
-without it is from an agent that knew an earlier rule, by which everybody reached what a guest reaches.
+An agent decides that once, and sends the result: workers, jobs and dead letters keep its decision. A message without it
+is from an agent with an earlier rule, by which every caller reached what a guest reaches.
 """
 
 from collections.abc import Iterable
@@ -26,12 +26,12 @@ def resolved(caller: Caller, guest_modules: frozenset[str]) -> Caller:
 
 
 def as_sent(caller: Caller, guest_modules: frozenset[str]) -> Caller:
-    """The caller of a message or record, as whoever sent it has meant it: see above for one that names no modules."""
+    """Return the caller of a message or record as its sender meant it: see above for one that names no modules."""
     if caller.allowed_modules is not None:
         return caller
     return caller.model_copy(update={"allowed_modules": guest_modules})
 
 
 def newly_reached(tools: Iterable[ToolDefinition], guest_modules: AbstractSet[str]) -> list[ToolDefinition]:
-    """Of these tools, those that callers above a guest reach without naming modules, and did not by the earlier rule."""
+    """Return the tools that callers above a guest reach without naming modules, and did not by the earlier rule."""
     return [tool for tool in tools if tool.name.partition(".")[0] not in guest_modules]

@@ -60,7 +60,7 @@ def steps_of(pointer: str) -> list[str]:
 
 
 def is_index(step: str) -> bool:
-    """Whether a step may be meant for an array."""
+    """Return whether a step may be an array index."""
     return step.isascii() and step.isdigit() and len(step) <= DEEPEST
 
 
@@ -89,7 +89,7 @@ def _tree(paths: Iterable[str]) -> _Node:
 
 
 class _TooMany(Exception):
-    """To look into so many values would hold a loop."""
+    """There are too many values to walk without blocking the event loop."""
 
 
 @dataclass(slots=True)
@@ -99,14 +99,14 @@ class _Walk:
     left: int = _MOST_WALKED
 
     def through(self, values: int) -> None:
-        """Raises `_TooMany`."""
+        """Count values against the budget. Raises `_TooMany`."""
         self.left -= values
         if self.left < 0:
             raise _TooMany
 
 
 class _Here:
-    """All nodes that one value is at: of the steps of their places, those to what is below it."""
+    """All nodes of the path tree that apply to one value."""
 
     def __init__(self, nodes: tuple[_Node, ...], walk: _Walk) -> None:
         self._nodes = nodes
@@ -119,11 +119,11 @@ class _Here:
 
     @cached_property
     def every(self) -> "_Here | None":
-        """Where a member or an item is that no step names; `None`: nothing below it is hidden."""
+        """The place of any member or item that no step names; `None` if nothing below it is hidden."""
         return self.after("*") if any("*" in node.children for node in self._nodes) else None
 
     def after(self, step: str) -> "_Here":
-        """Where the member or item is that this step leads to."""
+        """Return the place of the member or item that this step leads to."""
         found = self._after.get(step)
         if found is None:
             found = self._after[step] = _Here(

@@ -43,7 +43,7 @@ def sensitive_paths(tool: ToolDefinition) -> tuple[str, ...]:
 
 
 def has_mark(schema: dict[str, Any]) -> bool:
-    """Whether anything in a JSON Schema is marked as sensitive, or cannot be followed."""
+    """Return whether anything in a JSON Schema is marked as sensitive, or cannot be followed."""
     return _Search(schema).has_mark(schema)
 
 
@@ -64,7 +64,7 @@ class _Search:
         self._marked: dict[int, bool] = {}  # by the id of a part of `root`
 
     def places(self) -> set[_Place]:
-        """Where the marks are."""
+        """Return the places of the marks."""
         waiting: list[tuple[Any, _Place, frozenset[int]]] = [(self._root, (), frozenset({id(self._root)}))]
         while waiting:
             self._steps_left -= 1
@@ -81,7 +81,7 @@ class _Search:
         return self._found
 
     def has_mark(self, value: Any) -> bool:
-        """Whether anything in it, or in what it refers to, is marked or cannot be followed."""
+        """Return whether anything in it, or in its references, is marked or cannot be followed."""
         if id(value) not in self._marked:
             self._marked[id(value)] = self._find_mark(value)
         return self._marked[id(value)]
@@ -108,7 +108,10 @@ class _Search:
     def _referred(
         self, schema: dict[str, Any], place: _Place, entered: frozenset[int]
     ) -> Iterator[tuple[Any, frozenset[int]]]:
-        """What the schema refers to. What holds itself has places without end: it is closed where it begins anew."""
+        """Yield the targets of a schema's references.
+
+        A recursive schema has infinitely many places: it is closed where it repeats.
+        """
         for name in _REFERENCES:
             if name not in schema:
                 continue
@@ -140,7 +143,7 @@ class _Search:
 
 
 def _is_marked(schema: Mapping[str, Any]) -> bool:
-    """Anything but a clear no is a yes."""
+    """Return whether a schema is marked; any value but a clear no counts as a yes."""
     return any(schema.get(mark) not in (None, False) for mark in _MARKS)
 
 

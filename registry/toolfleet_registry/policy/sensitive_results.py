@@ -15,9 +15,9 @@ _known: dict[int, tuple["weakref.ref[ToolDefinition]", bool]] = {}
 
 
 def has_sensitive_results(tool: ToolDefinition) -> bool:
-    """Whether anything in the tool's `output_schema` is marked as in `policy/sensitive_arguments.py`, or cannot be followed.
+    """Return whether anything in the tool's `output_schema` is marked as in `policy/sensitive_arguments.py`, or cannot be followed.
 
-    Found once for each definition, and never fails.
+    Computed once for each definition, and never fails.
     """
     if tool.output_schema is None:
         return False

@@ -10,7 +10,7 @@ from toolfleet_registry.redis.keys import Keys
 
 @dataclass(frozen=True, slots=True)
 class ApprovalKeys:
-    """Those of the fleet whose other keys these are."""
+    """The approvals' keys of the fleet with these other keys."""
 
     keys: Keys
 
@@ -25,7 +25,7 @@ class ApprovalKeys:
 
     @property
     def waiting(self) -> str:
-        """The calls that wait for people, or whose approval is not settled, by when somebody has to do something about them."""
+        """The calls that wait for people, or whose approval is not settled, by the time of the next necessary step."""
         return f"{self._begin}s-waiting"
 
     @property

@@ -9,12 +9,15 @@ from toolfleet_registry.redis.keys import Keys
 
 @dataclass(frozen=True, slots=True)
 class GatewayKeys:
-    """Those of the fleet whose other keys these are."""
+    """The gateways' keys of the fleet with these other keys."""
 
     keys: Keys
 
     def requests(self, holder: str) -> str:
-        """How many requests the holder of a key may send now. Expires when it may send as many as ever."""
+        """The number of requests that the holder of a key may send now.
+
+        Expires when the full rate is available again.
+        """
         return f"{self._begin}requests:{_digest(holder)}"
 
     def streams(self, holder: str) -> str:
@@ -22,19 +25,25 @@ class GatewayKeys:
         return f"{self._begin}streams:{_digest(holder)}"
 
     def console_signed_out(self, csrf: str) -> str:
-        """Marks a session of the console as signed out. Expires after the session's twelve hours."""
+        """The mark of a signed-out session of the console. Expires after the session's twelve hours."""
         return f"{self.keys.prefix}{OURS}console-signed-out:{_digest(csrf)}"
 
     def mcp_followers(self, call_id: str) -> str:
-        """How many more MCP clients follow a call than have left it, and whether it was cancelled as none did. Expires."""
+        """The number of MCP clients that follow a call, and whether it was cancelled when none did. Expires."""
         return f"{self.keys.prefix}{OURS}mcp-followers:{call_id}"
 
     def mcp_window(self, intention: str) -> str:
-        """What stands for the calls of one user, tool and arguments that count as one. Expires with the window."""
+        """The call that stands for all calls of one user, tool and arguments within a window.
+
+        Expires with the window.
+        """
         return f"{self.keys.prefix}{OURS}mcp-window:{_digest(intention)}"
 
     def mcp_session(self, session_id: str) -> str:
-        """Whose session of an older MCP client it is, and what that has said of itself, as JSON. Expires when it is silent."""
+        """The session of an older MCP client: its owner, and what the client has said of itself, as JSON.
+
+        Expires when it is silent.
+        """
         return f"{self.keys.prefix}{OURS}mcp-session:{_digest(session_id)}"
 
     def mcp_sessions(self, holder: str) -> str:
@@ -50,7 +59,10 @@ class GatewayKeys:
         return f"{self.keys.prefix}{OURS}mcp-answers:{call_id}:{number}"
 
     def mcp_question(self, session_id: str, number: str) -> str:
-        """A list: the answer to what an older MCP client was asked, until whoever has asked takes it. Expires a minute later."""
+        """A list: an older MCP client's answer to a question, until the asking process takes it.
+
+        Expires a minute later.
+        """
         return f"{self.keys.prefix}{OURS}mcp-question:{_digest(f'{session_id} {number}')}"
 
     def mcp_watched(self, module: str) -> str:
@@ -67,12 +79,15 @@ class GatewayKeys:
         return f"{self.keys.prefix}{OURS}mcp-session-watches:{_digest(session_id)}"
 
     def mcp_session_stream(self, session_id: str) -> str:
-        """Which stream of changes is the session's: another one that it has opened before tells no more. Expires with the session."""
+        """The session's current stream of changes: a stream opened before it sends no more.
+
+        Expires with the session.
+        """
         return f"{self.keys.prefix}{OURS}mcp-session-stream:{_digest(session_id)}"
 
     @property
     def mcp_state_key(self) -> str:
-        """What seals the states that MCP clients carry, in a fleet that does not sign."""
+        """The key that seals the states carried by MCP clients, in a fleet that does not sign."""
         return f"{self.keys.prefix}{OURS}mcp-state-key"
 
     @property
@@ -81,5 +96,5 @@ class GatewayKeys:
 
 
 def _digest(holder: str) -> str:
-    """Names of people are of any length and any characters, and nobody's business."""
+    """Return a short digest: users' names have any length and any characters, and are private."""
     return hashlib.sha256(holder.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -9,9 +9,11 @@ OURS = "toolfleet:"
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """What keys of one kind look like, without the prefix. `lasting` says why such a key has no TTL; `None`: it must have one.
+    """The pattern of one kind of keys, without the prefix.
 
-    `since`: the wire version that brought it. A kind whose values an older version could misread gets another name.
+    `lasting` says why such a key has no TTL; `None`: it must have one.
+
+    `since`: the wire version that introduced it. A kind whose values an older version could misread gets another name.
     """
 
     pattern: re.Pattern[str]

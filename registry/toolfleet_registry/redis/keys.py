@@ -61,7 +61,7 @@ class RegistryKeys:
 
     @property
     def api_keys_revision(self) -> str:
-        """Another text after each change of them: what gateways ask for before they read all."""
+        """A text that changes with every change of the API keys: gateways ask for it before they read all."""
         return f"{self.begin}api-keys-revision"
 
     @property
@@ -76,7 +76,7 @@ class RegistryKeys:
 
     @property
     def agents_revision(self) -> str:
-        """Another text after each change of them: what agents and workers ask for before they read all."""
+        """A text that changes with every change of the profiles: agents and workers ask for it before they read all."""
         return f"{self.begin}agents-revision"
 
     @property
@@ -86,7 +86,7 @@ class RegistryKeys:
 
     @property
     def reloads(self) -> str:
-        """How often somebody has asked all hosts to read their tool files anew."""
+        """The number of requests to all hosts to read their tool files again."""
         return f"{self.begin}reloads"
 
     def reload_answers(self, number: int) -> str:
@@ -107,12 +107,15 @@ class HostKeys:
 
     @property
     def heartbeats(self) -> str:
-        """When each live host was heard last, by Redis's clock (ms). Expires with the hash."""
+        """The time when each live host was last heard, by Redis's clock (ms). Expires with the hash."""
         return f"{self.begin}module-heartbeats"
 
     @property
     def counts(self) -> str:
-        """What each worker finds of the processes of modules that have several. Expires some seconds after the last note."""
+        """Each worker's findings about the processes of modules that have several.
+
+        Expires some seconds after the last note.
+        """
         return f"{self.begin}replica-counts"
 
 
@@ -131,7 +134,10 @@ class Keys:
         return f"{self.prefix}{OURS}refresh:{slot}"
 
     def manifest_fetch(self, module: str) -> str:
-        """Who asks a module for its manifest because a call needs it: until when nobody else does. Expires after the last."""
+        """The claim to fetch a module's manifest for a call: until when no other process asks.
+
+        Expires after the last.
+        """
         return f"{self.prefix}{OURS}manifest-fetch:{module}"
 
     @property
@@ -141,7 +147,7 @@ class Keys:
 
     @property
     def manifests_revision(self) -> str:
-        """How often a manifest has changed: what workers ask for before they read all."""
+        """The number of changes of manifests: workers ask for it before they read all."""
         return f"{self.prefix}{OURS}manifests-revision"
 
     @property
@@ -151,21 +157,24 @@ class Keys:
 
     @property
     def modules_revision(self) -> str:
-        """How often the directory has changed: what workers ask for before they read it."""
+        """The number of changes of the directory: workers ask for it before they read it."""
         return f"{self.prefix}{OURS}modules-revision"
 
     @property
     def module_feeds(self) -> str:
-        """Which entries of the directory live processes have in their settings. Expires when all of them are silent."""
+        """The directory's entries that live processes have in their settings. Expires when all of them are silent."""
         return f"{self.prefix}{OURS}module-feeds"
 
     @property
     def hosts(self) -> HostKeys:
-        """Those of hosts that announce modules."""
+        """The keys of hosts that announce modules."""
         return HostKeys(f"{self.prefix}{OURS}")
 
     def probe(self, which: int | Literal["asked", ""]) -> str:
-        """How often agents have asked for a look at all modules; of a single one, whether it is done, which expires. 0: the one that waits."""
+        """The number of requested probes of all modules; for a single one, whether it is done, which expires.
+
+        0: the one that waits.
+        """
         return f"{self.prefix}{OURS}look:{which}"
 
     @property
@@ -175,7 +184,7 @@ class Keys:
 
     @property
     def tool_changes(self) -> str:
-        """How many tools were ever found added, changed, removed and drifted."""
+        """The number of tools ever found added, changed, removed and drifted."""
         return f"{self.prefix}{OURS}tool-changes"
 
     @property
@@ -188,7 +197,7 @@ class Keys:
         return f"{self.prefix}{name}"
 
     def notify_key(self, queue: str) -> str:
-        """A list of at most one token: the queue of that name may hold something, and nobody is at it."""
+        """A list of at most one token: the queue of that name may have messages, and no worker is reading it."""
         return f"{self.prefix}{OURS}bell:{queue}"
 
     @property
@@ -198,27 +207,30 @@ class Keys:
 
     @property
     def quarantined(self) -> str:
-        """How many items were ever put into quarantine."""
+        """The number of items ever put into quarantine."""
         return f"{self.prefix}{OURS}quarantined"
 
     @property
     def modes(self) -> str:
-        """Which live workers use which transport."""
+        """The transport that each live worker uses."""
         return f"{self.prefix}{OURS}modes"
 
     @property
     def data_id(self) -> str:
-        """Another text when Redis has lost all it had, which then is set by whoever looks first. Lasts."""
+        """A text that changes when Redis has lost its data; the first process to notice sets it. Lasts."""
         return f"{self.prefix}{OURS}data-id"
 
     @property
     def clock(self) -> str:
-        """What the fleet's time has on Redis's, and how late it is. Expires a day after the last worker has looked."""
+        """The offset of the fleet's time from Redis's, and its uncertainty.
+
+        Expires a day after the last worker has asked.
+        """
         return f"{self.prefix}{OURS}clock"
 
     @property
     def clock_notes(self) -> str:
-        """How far the machine of each live worker is off. Expires when all of them are silent."""
+        """The clock offset of each live worker's machine. Expires when all of them are silent."""
         return f"{self.prefix}{OURS}clock-notes"
 
     def holder(self, name: str) -> str:
@@ -226,11 +238,11 @@ class Keys:
         return f"{self.prefix}{OURS}holder:{name}"
 
     def left(self, name: str) -> str:
-        """That such a worker was told to end. Expires when its leases have long run out."""
+        """The mark that a worker was told to end. Expires long after its leases have run out."""
         return f"{self.prefix}{OURS}left:{name}"
 
     def result(self, call_id: str) -> str:
-        """What Celery stored of a call; also the channel on which it is announced."""
+        """Celery's result of a call; also the channel on which it is announced."""
         return f"{self.prefix}{'_' if self.prefix and self.prefix[-1] not in _SEPARATORS else ''}celery-task-meta-{call_id}"
 
     def call(self, call_id: str) -> str:
@@ -238,7 +250,10 @@ class Keys:
         return f"{self.prefix}{OURS}call:{call_id}"
 
     def begun_call(self, call_id: str) -> str:
-        """What another process must know of a call to follow it: whose it is, and its deadline. Expires with the call's result."""
+        """The facts that another process needs to follow a call: its owner, and its deadline.
+
+        Expires with the call's result.
+        """
         return f"{self.prefix}{OURS}begun-call:{call_id}"
 
     def caller_limit(self, lane: str, user_id: str | None) -> str:
@@ -246,11 +261,11 @@ class Keys:
         return f"{self.prefix}{OURS}share:{lane}:{_digest(user_id or '')[:16]}"
 
     def stored(self, user_id: str | None) -> str:
-        """The larger results of a user that are stored, what is kept of their calls, and their calls that wait for approvals, by when they expire; with `:bytes` behind it, their sum. Expires with the last."""
+        """A user's larger stored results, records of their calls, and their calls that wait for approvals, by their expiry; with `:bytes` appended, their sum. Expires with the last."""
         return f"{self.prefix}{OURS}stored:{_digest(user_id or '')[:16]}"
 
     def contents(self, call_id: str) -> str:
-        """What a call was asked and what it answered, for operators. Expires after an hour."""
+        """A call's arguments and result, for operators. Expires after an hour."""
         return f"{self.prefix}{OURS}call-contents:{call_id}"
 
     def readers(self, call_id: str) -> str:
@@ -266,12 +281,15 @@ class Keys:
         return f"{self.prefix}{OURS}breaker:{module}"
 
     def slots(self, lane: str) -> str:
-        """How many calls each live worker of a lane runs at once. Expires when all of them are silent."""
+        """The concurrency of each live worker of a lane. Expires when all of them are silent."""
         return f"{self.prefix}{OURS}slots:{lane}"
 
     @property
     def consumers(self) -> str:
-        """Which worker consumes which queues, by until when its note counts. Expires an hour after the last note."""
+        """The queues that each worker consumes, by the time until which its note counts.
+
+        Expires an hour after the last note.
+        """
         return f"{self.prefix}{OURS}consumers"
 
     def consumed(self, digest: str) -> str:
@@ -283,11 +301,14 @@ class Keys:
         return f"{self.prefix}{OURS}intent:{_digest(json.dumps([user_id, idempotency_key]))[:32]}"
 
     def limit(self, user_id: str | None, name: str) -> str:
-        """A user's calls that count in a limit: of a tool, a cost class, a run or a thread; with `:unbegun`, those that no worker has begun. Expires with the day, the cooldown, a day or 30 after the last."""
+        """A user's calls that count towards a limit: of a tool, a cost class, a run or a thread; with `:unbegun`, those that no worker has started. Expires with the day, the cooldown, a day or 30 after the last."""
         return f"{self.prefix}{OURS}limit:{_digest(json.dumps([user_id or '', name]))[:32]}"
 
     def held(self, call_id: str) -> str:
-        """The limits in which a call counts. Expires with its deadline, and once it was begun with its record."""
+        """The limits towards which a call counts.
+
+        Expires with its deadline, and once it was started with its record.
+        """
         return f"{self.prefix}{OURS}held:{call_id}"
 
     @property
@@ -297,7 +318,7 @@ class Keys:
 
     @property
     def dead_order(self) -> str:
-        """Their ids, by when they died."""
+        """Ids of the dead letters, by the time of death."""
         return f"{self.prefix}{OURS}dead-order"
 
     @property
@@ -328,12 +349,12 @@ class Keys:
         return f"{self.prefix}{OURS}jobs-ended"
 
     def wake(self, wake_id: str) -> str:
-        """News of a job's end that have not been accepted yet, and how often that was tried."""
+        """A job's wake-up that is not accepted yet, and the number of attempts."""
         return f"{self.prefix}{OURS}wake:{wake_id}"
 
     @property
     def wakes_due(self) -> str:
-        """Their ids, by when (ms) the next try is due."""
+        """Ids of wake-ups, by when (ms) the next attempt is due."""
         return f"{self.prefix}{OURS}wakes-due"
 
     @property
@@ -352,17 +373,17 @@ class Keys:
 
     @property
     def dead_wakes(self) -> str:
-        """News that nobody accepted, by their id, at most `dead_wakes_kept`."""
+        """Wake-ups that were never accepted, by their id, at most `dead_wakes_kept`."""
         return f"{self.prefix}{OURS}dead-wakes"
 
     @property
     def dead_wakes_order(self) -> str:
-        """Their ids, by when they were given up."""
+        """Ids of dead wake-ups, by when they were given up."""
         return f"{self.prefix}{OURS}dead-wakes-order"
 
     @property
     def dead_wakes_bytes(self) -> str:
-        """How many bytes they have, together."""
+        """The total size of the dead wake-ups in bytes."""
         return f"{self.prefix}{OURS}dead-wakes-bytes"
 
     def dead_webhooks(self, part: Literal["", "-order", "-bytes"] = "") -> str:
@@ -370,7 +391,7 @@ class Keys:
         return f"{self.prefix}{OURS}dead-webhooks{part}"
 
     def completions(self, conversation_id: str) -> str:
-        """A stream: the news for a conversation whose agent has no HTTP, of all its users, as older processes write them. Expires as `completions_of`."""
+        """A stream: the events of a conversation whose agent has no HTTP, of all its users, as older processes write them. Expires as `completions_of`."""
         return f"{self.prefix}{OURS}completions:{_digest(conversation_id)[:32]}"
 
     def completions_of(self, conversation_id: str, user_id: str | None) -> str:
@@ -382,41 +403,44 @@ class Keys:
         return f"{self.prefix}{OURS}completion-users:{_digest(conversation_id)[:32]}"
 
     def completions_lost(self, conversation_id: str) -> str:
-        """With `:` and a user as in the name of such a stream behind it: how many of its entries were trimmed before a reader was told, and the first one left. Expires with the stream."""
+        """With `:` and a user as in the name of such a stream appended: how many of its entries were trimmed before a reader was told, and the first one left. Expires with the stream."""
         return f"{self.prefix}{OURS}completion-lost:{_digest(conversation_id)[:32]}"
 
     def seen(self, receiver: str, wake_id: str) -> str:
-        """What a core has done about a wake-up. Expires when it cannot come again."""
+        """A core's state of a wake-up. Expires when it cannot come again."""
         return f"{self.prefix}{OURS}seen:{receiver}:{wake_id}"
 
     def progress(self, call_id: str, part: Literal["", "-log"] = "") -> str:
-        """How far a running call says it is; also the channel on which that is announced. Expires with the call's deadline. `-log`: only a channel, of what it logs."""
+        """The progress of a running call; also the channel on which that is announced.
+
+        Expires with the call's deadline. `-log`: only a channel, of its log messages.
+        """
         return f"{self.prefix}{OURS}progress{part}:{call_id}"
 
     def module_reply(self, call_id: str) -> str:
-        """What a module remembers of a call, if it keeps that in Redis. Expires when it forgets the call."""
+        """A module's record of a call, if it keeps that in Redis. Expires when it forgets the call."""
         return f"{self.prefix}{OURS}module-reply:{call_id}"
 
     @property
     def module_replies(self) -> str:
-        """Since when no such reply can have been lost, and in which run of Redis."""
+        """The time since when no such reply can have been lost, and the run of Redis."""
         return f"{self.prefix}{OURS}module-replies"
 
     @property
     def registry(self) -> RegistryKeys:
-        """Those of the registry that is kept here."""
+        """The keys of the registry that is stored here."""
         return RegistryKeys(f"{self.prefix}{OURS}registry:")
 
     @property
     def registry_identity(self) -> str:
-        """Which registry is this fleet's: the first one that anything was taken into. It may be in another server."""
+        """The id of this fleet's registry: the first one that tools were registered in. It may be in another server."""
         return f"{self.prefix}{OURS}registry-identity"
 
     def rule_of(self, key: str) -> KeyRule | None:
-        """What holds for a key that was found in Redis; `None` if nobody of the fleet makes such keys."""
+        """Return the rule for a key that was found in Redis; `None` if the fleet makes no such keys."""
         return rule_for(key.removeprefix(self.prefix)) if key.startswith(self.prefix) else None
 
 
 def _digest(text: str) -> str:
-    """Names of people and their keys are of any length and any characters, and nobody's business."""
+    """Return a digest: users' names and keys have any length and any characters, and are private."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -17,7 +17,7 @@ _DEEPEST = 5  # errors that were made of one another
 
 @asynccontextmanager
 async def answering(redis: Redis, *, seconds: float) -> AsyncGenerator[None]:
-    """Whatever is asked inside is answered within `seconds`. Else, and for any error, raises `FleetUnavailable`."""
+    """Raise `FleetUnavailable` if a request inside is not answered within `seconds`, or fails."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -27,9 +27,9 @@ async def answering(redis: Redis, *, seconds: float) -> AsyncGenerator[None]:
 
 
 def reason_of(exc: BaseException, otherwise: str) -> str:
-    """Why a server does not answer, in words for people: what usually is wrong, else those of the error, or `otherwise`.
+    """Return why a server does not answer, in words for people: the usual cause, else the error's text, or `otherwise`.
 
-    They name no address: whoever words the rest knows which may be named, and as what.
+    The reason names no address: the caller decides which address may be named, and how.
     """
     at: BaseException | None = exc
     for _ in range(_DEEPEST):
@@ -42,7 +42,7 @@ def reason_of(exc: BaseException, otherwise: str) -> str:
 
 
 def address_of(redis: Redis | SyncRedis) -> str:
-    """Where a client connects to; never with a password."""
+    """Return the address a client connects to; never with a password."""
     options = redis.connection_pool.connection_kwargs
     if "path" in options:
         return f"unix:{options['path']}"

@@ -42,12 +42,12 @@ class NamedList(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many places a member takes."""
+        """The number of places that a member takes."""
         return len(self.parts) or 1
 
     @property
     def values(self) -> str:
-        """Python's expression for what is in it, with a comma behind it."""
+        """Python's expression for its values, with a trailing comma."""
         return f"*_flat({self.name}, {self.size}), " if self.parts else f"*{self.name}, "
 
     def lua(self, table: str, first: str, last: str) -> str:
@@ -69,7 +69,7 @@ class Names(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> "Names":
-        """Raises `ValueError`."""
+        """Parse one file. Raises `ValueError`."""
         fixed, optional, lists, end = list[str](), "", list[NamedList](), 0
         for found in re.finditer(_NAME_PATTERN, text):
             is_list = found[3] == "..."
@@ -108,7 +108,7 @@ class Names(NamedTuple):
 
     @property
     def alternatives(self) -> tuple["Names", "Names"]:
-        """Without the one that may be nil, and with it."""
+        """The names without the optional one, and with it."""
         return self._replace(optional=""), self._replace(fixed=(*self.fixed, self.optional), optional="")
 
     @property
@@ -201,7 +201,7 @@ class Script:
         return self._compiled(names, _tuple_of(Names(()), head.args, before=counted))
 
     def command(self, **named: Any) -> Parameters:
-        """The whole command for a script that is sent as text each time, and so survives whatever Redis forgets."""
+        """Return the whole command for a script that is sent as text each time, and so works even if Redis has lost its scripts."""
         return ("EVAL", self.text, *self.parameters(**named))
 
     def _compiled(self, signature: str, values: str) -> Callable[..., Parameters]:
@@ -213,7 +213,7 @@ class Script:
 
 
 class Source(NamedTuple):
-    """What one file says: the names at its head, and its body without comments."""
+    """The content of one file: the names at its head, and its body without comments."""
 
     keys: Names
     args: Names
@@ -224,7 +224,7 @@ class Source(NamedTuple):
 
     @classmethod
     def read(cls, name: str, text: str) -> "Source":
-        """Raises `ValueError`."""
+        """Parse one file. Raises `ValueError`."""
         said: dict[str, list[str]] = {"keys": [], "args": [], "include": [], "lazily": [], "constants": []}
         for line in text.splitlines():
             if not line.startswith("--"):

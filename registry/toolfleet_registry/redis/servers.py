@@ -1,7 +1,7 @@
 """Connects to a Redis: over TCP, TLS or a unix socket, at a fixed address or where sentinels say its master is.
 
-For asyncio, but for `sync_client`; what is made here belongs to the event loop that uses it, and is made anew after a
-fork.
+For asyncio, but for `sync_client`; clients made here belong to the event loop that uses them, and are made again after
+a fork.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ def sync_client(url: str, *, master: str | None = None, timeout_seconds: float =
 def connection_factory(
     url: str, *, master: str | None = None, **connection_kwargs: Any
 ) -> Callable[[], AbstractConnection]:
-    """What makes connections for somebody who reads and writes them by himself: not connected, RESP3, bytes.
+    """Return a function that makes connections for callers that read and write them directly: not connected, RESP3, bytes.
 
     `connect` takes at most 5 s and tries once; a sentinel is asked each time. Nothing else has a time-out: redis-py
     makes those of its commands with `asyncio.wait_for`, which loses cancellations on Python 3.11. `connection_kwargs`
@@ -120,7 +120,7 @@ def sentinel_options(url: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Sentinels:
-    """Who knows where a master is."""
+    """The sentinels that know a master's address."""
 
     url: SentinelUrl
     master: str
@@ -144,7 +144,7 @@ class Sentinels:
         raise RedisConnectionError(f"No sentinel says where the master is ({'; '.join(reasons)})")
 
     async def _ask(self, host: str, port: int) -> tuple[str, int] | None:
-        """By a connection of its own, which is of any event loop, and leaves nothing behind."""
+        """Ask one sentinel over a connection of its own, on any event loop, and close it."""
         options = self.url.options
         connection = (SSLConnection if self.tls else Connection)(
             host=host,
@@ -209,7 +209,7 @@ class _UnixConnection(_Bounded, UnixDomainSocketConnection):
 
 
 class _MasterConnection(_Bounded, Connection):
-    """To wherever the master is at the moment."""
+    """A connection to the present address of the master."""
 
     def __init__(self, *, sentinels: Sentinels, **options: Any) -> None:
         self.sentinels = sentinels
@@ -232,7 +232,7 @@ _CLASSES: dict[type[AbstractConnection], type[AbstractConnection]] = {
 
 
 def _options(url: str, master: str | None) -> dict[str, Any]:
-    """What redis-py's connections are made with. Raises `SettingsError`."""
+    """Return the arguments of redis-py's connections. Raises `SettingsError`."""
     try:
         check_redis_url(url)
     except ValueError as exc:

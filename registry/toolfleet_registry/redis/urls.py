@@ -31,7 +31,7 @@ _SENTINEL_PORT = 26379
 
 @dataclass(frozen=True, slots=True)
 class SentinelUrl:
-    """Where the sentinels are, and how Redis takes us. `options` is the query, without `db`."""
+    """The addresses of sentinels, and the credentials for Redis. `options` is the query, without `db`."""
 
     hosts: tuple[tuple[str, int], ...]
     username: str | None
@@ -72,12 +72,12 @@ def check_broker_url(url: str) -> str:
 
 @functools.lru_cache(maxsize=64)  # asked several times a call
 def is_redis_url(url: str) -> bool:
-    """Whether it is one of Redis, reached in whichever way."""
+    """Return whether it is a URL of Redis, in any of its forms."""
     return url.partition("://")[0] in _REDIS_SCHEMES
 
 
 def is_sentinel_url(url: str) -> bool:
-    """Whether it says where sentinels are, which know where Redis is."""
+    """Return whether the URL names sentinels, which know the address of Redis."""
     return url.startswith(f"{_SENTINEL}://")
 
 
@@ -105,7 +105,7 @@ def read_sentinel_url(url: str) -> SentinelUrl:
 
 
 def is_http_url(url: str) -> bool:
-    """Whether a module can be there."""
+    """Return whether a module can have this URL."""
     try:
         parts = urlsplit(url)
         return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0

@@ -26,7 +26,7 @@ _Place: TypeAlias = "tuple[_Place, str | int] | None"
 
 
 def fault_in(arguments: Any, *, are_small: bool = False) -> str | None:
-    """Why these arguments cannot be sent, and where the fault lies, or `None`. Never repeats a value.
+    """Return why these arguments cannot be sent, and where the fault is, or `None`. Never repeats a value.
 
     `are_small`: whether that is known already; so below.
     """
@@ -38,7 +38,7 @@ def fault_in(arguments: Any, *, are_small: bool = False) -> str | None:
 
 
 def size_fault(arguments: dict[str, Any], *, most: int, are_small: bool = False) -> str | None:
-    """Why these arguments, which have no other fault, are too large; `None` for at most `most` bytes."""
+    """Return why these arguments, which have no other fault, are too large; `None` for at most `most` bytes."""
     if are_small and most >= MOST_BYTES:
         return None
     size = size_of(arguments)
@@ -60,9 +60,9 @@ def size_of(arguments: dict[str, Any]) -> int:
 
 
 def _is_plain(arguments: dict[str, Any]) -> bool:
-    """Whether there is surely no fault: told for all values of a level at once, in a tenth of the time.
+    """Return whether there is surely no fault: checked for all values of a level at once, in a tenth of the time.
 
-    What is no plain type of Python's may still have none.
+    A value that has no plain type of Python's may still have none.
     """
     now: list[Any] = [arguments]
     values, wide_bits = 1, 0

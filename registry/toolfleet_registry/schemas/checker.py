@@ -74,7 +74,7 @@ class Checker:
     _validator: Validator
 
     def fits(self, value: Any) -> bool:
-        """Whether the value is what the schema says. About a microsecond for a usual one."""
+        """Return whether the value is valid. About a microsecond for a usual one."""
         try:
             return _guarded(self._validator.is_valid, value)
         except ValueError:  # of a Python type that the validator does not know, such as a subclass of `str`
@@ -95,18 +95,18 @@ class Checker:
         return max(self.effort.prices) <= _LIGHT and not self.effort.patterns and not self.effort.compares_items
 
     def why_not(self, value: Any, root: str) -> str:
-        """What is wrong with a value that does not fit, as sentences; `root` is its name in them."""
+        """Return what is wrong with an invalid value, as sentences; `root` is its name in them."""
         words = FaultWords(root, self._document.root, self._names)
         return words.text(self._errors(value), value) or f"What is in {root} does not fit the tool's schema."
 
     @cached_property
     def outline(self) -> Outline | None:
-        """What surely holds at each place of a value."""
+        """What surely holds at each place of a value, as the schema says."""
         return outline_of(self._document)
 
     @cached_property
     def has_defaults(self) -> bool:
-        """Whether there may be a default in it."""
+        """Whether the schema may have a default."""
         return '"default"' in self.text
 
     @cached_property
@@ -246,10 +246,10 @@ def _shown(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Narrowed:
-    """A value that does not fit for the same reason as a larger one.
+    """A value that is invalid for the same reason as a larger one.
 
-    `sketch` has of each list only what may be at fault. `cut`: paths of the lists that are not whole, so that what is
-    said of one of them as a whole may not be true.
+    `sketch` has of each list only the items that may be at fault. `cut`: paths of the lists that are not whole, so that
+    a statement about one of them as a whole may not be true.
     """
 
     value: Any
@@ -302,7 +302,7 @@ class _Whole:
     value: Any
 
     def long_lists(self) -> dict[str | None, list[Any]]:
-        """By the names of members; `None` is the value itself."""
+        """Return the long lists by the names of members; `None` is the value itself."""
         members: dict[str | None, Any] = dict(self.value) if isinstance(self.value, dict) else {None: self.value}
         return {
             name: list(items)

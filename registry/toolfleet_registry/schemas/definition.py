@@ -50,7 +50,7 @@ def _property(parameter: ToolParameter) -> dict[str, Any]:
 
 
 def _types(text: str) -> tuple[str, ...] | None:
-    """The JSON Schema types that are meant; none of them for any value, `None` if nobody knows."""
+    """Return the JSON Schema types of a type's text; an empty tuple for any value, `None` if unknown."""
     return None if len(text) > _LONGEST else _types_of(text.strip())
 
 

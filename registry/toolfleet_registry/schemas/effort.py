@@ -1,11 +1,12 @@
-"""Prices the work of checking a value against a schema before it is done, so that nobody can hold a loop with it.
+"""Prices the validation of a value before it is done, so that no value can block an event loop.
 
-`visits` counts the schemas that are looked at for one value, and so how many faults there can be. `prices` says how long
-that takes, in units of 10 ns, for a value of the weight 1: see `prices` and `load`. Neither is ever less than what the
-validator does; `make proofs` holds the prices against the clock.
+`visits` counts the schemas that are applied to one value, and so how many faults there can be. `prices` says how long
+that takes, in units of 10 ns, for a value of the weight 1: see `prices` and `load`. Neither is ever less than the
+validator's real work; `make proofs` compares the prices with the clock.
 
-Bounds on a schema's size and depth, and on a value's, know nothing of what one keyword takes: a schema of 28 `multipleOf`
-and a reply of 120 kB hold a worker's loop for some 20 s, and the interpreter's lock, so that a thread does not help.
+Bounds on a schema's size and depth, and on a value's, say nothing of the cost of one keyword: a schema of 28
+`multipleOf` and a reply of 120 kB hold a worker's loop for some 20 s, and the interpreter's lock, so that a thread does
+not help.
 """
 
 from collections import Counter
@@ -25,16 +26,18 @@ TOO_MUCH = ENDLESS
 
 
 class TooIntricate(ValueError):
-    """A schema that cannot be used, whatever the arguments; the text says why."""
+    """A schema is too costly to be used with any arguments; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What a schema asks for. `visits[n]`, `prices[n]`: for one value n levels down; the last entry is for all deeper ones.
+    """The validation work of a schema.
 
-    `patterns`: for each member of the value ("*" for those without a name in the schema), what its texts are matched with.
-    `largest_enum` counts the values of the longest list of allowed ones. `compares_items`: an array of it must have no two
-    equal items.
+    `visits[n]`, `prices[n]`: for one value n levels down; the last entry is for all deeper ones.
+
+    `patterns`: for each member of the value ("*" for those without a name in the schema), the patterns that its texts
+    are matched with. `largest_enum` counts the values of the longest list of allowed ones. `compares_items`: whether an
+    array must have no two equal items.
     """
 
     schemas: int
@@ -46,12 +49,12 @@ class Effort:
 
     @property
     def most_visits(self) -> int:
-        """Looks at any one value."""
+        """The most visits of any one value."""
         return max(self.visits)
 
 
 def effort_of(document: SchemaDocument) -> Effort:
-    """Raises `TooIntricate`, and `ReferenceUnknown`."""
+    """Compute a schema's effort. Raises `TooIntricate`, and `ReferenceUnknown`."""
     return _Survey(document).effort()
 
 
@@ -133,7 +136,7 @@ class _Survey:
             )
 
     def _whole_comparison(self) -> int:
-        """What stands for a value being compared with another one: all that is in it is looked at as well."""
+        """Return the node that stands for the comparison of a whole value with another one, at all depths."""
         if self._comparison is None:
             number = self._comparison = len(self._nodes)
             below: list[tuple[Step, int]] = [(SchemaLocation.MEMBERS, number), (SchemaLocation.ITEMS, number)]
@@ -141,7 +144,7 @@ class _Survey:
         return self._comparison
 
     def _together(self) -> tuple[list[int], list[int], list[Counter[tuple[Step, int]]]]:
-        """For each schema, with all that apply to the same value: looks and price for it, and what applies below."""
+        """Sum up, for each schema with all that apply to the same value: its visits and price, and the schemas below."""
         visits, prices = [0] * len(self._nodes), [0] * len(self._nodes)
         below = [Counter[tuple[Step, int]]() for _ in self._nodes]
         chain, entries = [0] * len(self._nodes), 0
@@ -203,7 +206,7 @@ class _Survey:
         return tuple(found)
 
     def _distances(self, below: list[Counter[tuple[Step, int]]]) -> dict[int, int]:
-        """How many levels below the value a schema is first met, for those that are met at all."""
+        """Return how many levels below the value each reachable schema is first met."""
         found, now = {0: 0}, [0]
         for level in range(1, DEEPEST + 1):
             after = {child for number in now for _, child in below[number]} - found.keys()
@@ -212,7 +215,7 @@ class _Survey:
         return found
 
     def _patterns(self, below: list[Counter[tuple[Step, int]]]) -> Mapping[str, Patterns]:
-        """Every pattern that is reached through a member, once; "" is for a value that is no object."""
+        """Return each pattern that is reached through a member, once; "" is for a value that is no object."""
         if not any(node.patterns != NO_PATTERNS for node in self._nodes):
             return {}
         found = {"": self._matched(self._reached(below, [0]))}

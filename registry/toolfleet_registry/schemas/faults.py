@@ -1,7 +1,8 @@
-"""Words what is wrong with a value, for a model: where, and what the schema asks for there.
+"""Describes what is wrong with a value, for a model: where, and what the schema requires there.
 
-Never what the value is: no text, no number, and no name of a member that the schema does not have itself, for a map's
-names are data. But an argument's own name, and one that is nearly the schema's, is a slip, and is said.
+It never repeats the value: no text, no number, and no name of a member that the schema does not have itself, for a
+map's names are data. But an argument's own name, and one that is nearly the schema's, is a typing mistake, and is
+named.
 """
 
 import difflib
@@ -111,7 +112,7 @@ class FaultWords:
         return found
 
     def _siblings(self, path: list[str | int]) -> list[str]:
-        """The names beside a keyword."""
+        """Return the names of the properties next to a keyword."""
         node: Any = self.schema
         for step in path[:-1]:
             if isinstance(node, dict) and isinstance(step, str):
@@ -124,7 +125,10 @@ class FaultWords:
         return list(properties) if isinstance(properties, dict) else []
 
     def _place(self, path: list[str | int], value: Any) -> tuple[str, Any]:
-        """`arguments.items[3].name`, and what is there. A name of the value's own is only counted: `<name 2>`."""
+        """Return a path such as `arguments.items[3].name`, and the value there.
+
+        A name that is data is only counted: `<name 2>`.
+        """
         steps = [self.root]
         for step in path:
             if isinstance(value, dict) and isinstance(step, str):
@@ -144,7 +148,7 @@ class FaultWords:
 
 
 def names_in(schema: Any) -> frozenset[str]:
-    """Every name of a member that stands in a schema."""
+    """Return every name of a member in a schema."""
     found, waiting = set[str](), [schema]
     while waiting:
         node = waiting.pop()
@@ -162,7 +166,7 @@ def _near(name: str, known: list[str]) -> str | None:
 
 
 def _asked(error: ValidationError) -> str:
-    """What the schema asks for, as the rest of a sentence about the value."""
+    """Return what the schema requires, as the rest of a sentence about the value."""
     kind, data = error.kind.name, error.kind.as_dict()
     if kind in _LIMITS:
         return f"must {_limit(kind, data['limit'])}"

@@ -39,7 +39,7 @@ class Load:
         return sum(self.levels)
 
     def visits(self, effort: Effort) -> int:
-        """At most, to check it."""
+        """Return the most visits of its validation."""
         return _sum(self.levels, effort.visits)
 
     def price(self, effort: Effort) -> int:
@@ -84,7 +84,7 @@ def load_of(value: Any, *, most: int) -> Load | None:
 
 
 def _numbers(numbers: list[Any]) -> tuple[int, int]:
-    """How many integers among them are not plain, and what they all weigh more than other values."""
+    """Return how many of these integers are not plain, and the extra weight of all of them."""
     if not numbers:
         return 0, 0
     wide = weight = 0

@@ -28,7 +28,7 @@ class Outline:
     _defaults: dict[str, Any] | None = field(default=None, repr=False)
 
     def member(self, name: str) -> "Outline | None":
-        """Of the member with that name; `None` if nothing is known of it."""
+        """Return the outline of the member with that name; `None` if nothing is known of it."""
         if name in self._members:
             return self._members[name]
         found = self._book.outline(_member(schema, name) for schema in self.schemas)
@@ -37,7 +37,7 @@ class Outline:
         return found
 
     def item(self, index: int) -> "Outline | None":
-        """Of the item at that index."""
+        """Return the outline of the item at that index."""
         if self._rest < 0:
             self._rest = max((_listed(schema) for schema in self.schemas), default=0)
         index = min(index, self._rest)
@@ -46,7 +46,7 @@ class Outline:
         return self._items[index]
 
     def defaults(self) -> dict[str, Any]:
-        """The members' defaults, where there is one of each and no other one beside it."""
+        """Return the members' defaults, where there is exactly one."""
         if self._defaults is None:
             names = {name for schema in self.schemas for name in _properties(schema)}
             found = {name: self._default(name) for name in sorted(names)}
@@ -70,7 +70,7 @@ Place: TypeAlias = tuple[Path, Outline, Any]
 
 
 def outline_of(document: SchemaDocument) -> Outline | None:
-    """Of the whole value."""
+    """Return the outline of the whole value."""
     return _Book(document).outline([document.root])
 
 

@@ -67,7 +67,7 @@ class Patterns:
 
 @dataclass(frozen=True, slots=True)
 class PatternSizes:
-    """Of all patterns of a document: how many, how many states in all, and in the largest one."""
+    """The sizes of all patterns of a document: their number, all states, and the states of the largest one."""
 
     count: int = 0
     states: int = 0
@@ -75,12 +75,12 @@ class PatternSizes:
 
 
 def patterns_of(schema: Mapping[str, Any]) -> Patterns:
-    """What one schema's own patterns take."""
+    """Return the cost of one schema's own patterns."""
     return sum(map(_price, _patterns(schema)), NO_PATTERNS)
 
 
 def sizes_in(document: Any) -> PatternSizes:
-    """Of every pattern anywhere in it: also those that nothing refers to are compiled once."""
+    """Return the sizes of every pattern anywhere in it: also unused ones are compiled once."""
     count, states, largest = 0, 0, 0
     waiting = [document]
     while waiting:
@@ -101,7 +101,7 @@ def states_of(pattern: str) -> int:
 
 
 def pieces_of(pattern: str) -> list[str]:
-    """What a pattern consists of: characters, classes, counts, and what begins and ends its groups."""
+    """Return the pieces of a pattern: characters, classes, counts, and the starts and ends of its groups."""
     return [match.group() for match in _PIECE.finditer(pattern)]
 
 
@@ -152,7 +152,7 @@ def _states_of_a_character(piece: str) -> int:
 
 
 def _price(pattern: str) -> Patterns:
-    """In the worst case each of its characters is looked at for each character of a text."""
+    """Return a pattern's cost: in the worst case each of its characters is compared with each character of a text."""
     pieces = pieces_of(pattern)
     is_plain = (len(pieces) <= _FEW and "{" not in pattern) or is_deterministic(pieces)
     if is_plain:
@@ -170,12 +170,12 @@ NO_PATTERNS = Patterns()
 
 
 def is_deterministic(pieces: Sequence[str]) -> bool:
-    """Whether a pattern, in pieces, is bound to the start of a text, and never has two ways to go on from there.
+    """Return whether a pattern, in pieces, is anchored to the start of a text, and never has two ways to continue.
 
     It is read as the positions of its characters, and which may follow which (Glushkov's automaton).
 
-    Of all others an engine may have to follow as many readings of a text as they have characters. Where it is not
-    certain, a pattern counts among those.
+    For all others an engine may have to follow as many readings of a text as they have characters. In doubt, a pattern
+    counts among those.
     """
     if len(pieces) > _MOST_PIECES or not pieces or pieces[0] != "^":
         return False
@@ -188,12 +188,12 @@ def is_deterministic(pieces: Sequence[str]) -> bool:
 
 
 class _NotCertain(Exception):
-    """It cannot be told, or there are two ways."""
+    """It cannot be decided, or there are two ways."""
 
 
 @dataclass(slots=True)
 class _Part:
-    """Which positions it may begin and end with, and whether it may be nothing at all."""
+    """The positions a part may begin and end with, and whether it may be empty."""
 
     is_nullable: bool = True
     first: _Positions = ()
@@ -219,7 +219,7 @@ class _Reader:
         return part
 
     def is_distinct(self, positions: _Positions) -> bool:
-        """Whether no character is at two of them."""
+        """Return whether no character is at two of them."""
         seen = 0
         for position in positions:
             if seen & self._masks[position]:
@@ -267,7 +267,10 @@ class _Reader:
         return part
 
     def _follow(self, last: _Positions, first: _Positions, *, is_counted: bool = False) -> None:
-        """Where it is counted, the number says whether to go on or to begin anew, whatever comes next."""
+        """Note what may follow.
+
+        After a counted part, the count decides whether to continue or to repeat, not the next character.
+        """
         self._steps += len(last) * len(first)
         if self._steps > _MOST_STEPS:
             raise _NotCertain

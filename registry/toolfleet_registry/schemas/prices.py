@@ -32,17 +32,17 @@ def price_of(schema: Mapping[str, Any], root: Mapping[str, Any]) -> int:
 
 
 def compared_options(schema: Mapping[str, Any]) -> int:
-    """With how many objects and arrays a value is compared, and what is in it with what is in them."""
+    """Return the number of objects and arrays that a value is compared with, at all depths."""
     return sum(isinstance(option, dict | list) for option in _options(schema))
 
 
 def compares_items(schema: Mapping[str, Any]) -> bool:
-    """Whether the items of an array are compared with each other."""
+    """Return whether the items of an array are compared with each other."""
     return bool(schema.get("uniqueItems"))
 
 
 def weight_of(number: float) -> int:
-    """How many plain integers take as long as a number that is none."""
+    """Return how many plain integers take as long as this number."""
     bits = number.bit_length() if isinstance(number, int) else abs(math.frexp(number)[1])
     return _FRACTION + bits * bits // _SQUARE_BITS
 

@@ -15,9 +15,11 @@ _CHARACTERS = 16_000  # of all texts, those of names counted four times
 
 
 def is_small(value: Any) -> bool:
-    """Whether a value is surely JSON of at most `MOST_VALUES` values: ASCII texts and usual numbers. Takes some 3 µs.
+    """Return whether a value is surely JSON of at most `MOST_VALUES` values: ASCII texts and usual numbers.
 
-    What is no plain type of Python's may be JSON too, and is looked at elsewhere.
+    Takes some 3 µs.
+
+    A value that has no plain type of Python's may be JSON too, and is checked elsewhere.
     """
     values, texts, characters = [value], list[str](), 0
     for each in values:  # grows meanwhile
@@ -44,7 +46,7 @@ def is_small(value: Any) -> bool:
 
 
 def _is_usual(each: Any, kind: type) -> bool:
-    """Of what is neither a text nor a container, nor a usual integer."""
+    """Return whether a value that is neither a text, a container nor a usual integer is usual."""
     if kind is float:
         number: float = each
         return _LEAST < number < _MOST or -_MOST < number < -_LEAST or number == 0

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 
 class SchemaLocation(Enum):
-    """Where a schema inside another one applies, if not to one member or item."""
+    """The place of a subschema that does not apply to one member or item."""
 
     HERE = "the same value"
     MEMBERS = "any member of it, or its name"
@@ -48,7 +48,7 @@ class SchemaDocument:
                 yield from _children(_KEYWORDS[keyword], value)
 
     def target(self, reference: str, schema: Schema) -> Any:
-        """What `reference` in `schema` means. Raises `ReferenceUnknown`."""
+        """Return the target of `reference` in `schema`. Raises `ReferenceUnknown`."""
         base = self._bases.get(id(schema), "")
         if reference.startswith("#"):
             uri, fragment = base, reference[1:]
@@ -106,7 +106,7 @@ class SchemaDocument:
 
 
 def is_senseless(keyword: str, value: Any) -> bool:
-    """Whether a keyword decides nothing as it is written: null in the place of a value, or a note of another type."""
+    """Return whether a keyword has no effect as written: null instead of a value, or an annotation of another type."""
     if value is None:
         return keyword not in _NULLABLE
     return not isinstance(value, _NOTES.get(keyword, object))

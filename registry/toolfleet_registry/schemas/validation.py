@@ -85,7 +85,7 @@ def checked(
 
 
 def result_fault(tool: ToolDefinition, result: Any) -> str | None:
-    """What is wrong with a module's result by the tool's output schema; `None` if nothing is, or there is no such schema.
+    """Return what is wrong with a module's result by the tool's output schema; `None` if nothing is, or there is no such schema.
 
     Fails open, with a warning, for a schema that cannot be used and for a result too large to be checked in time: the
     effect has happened, and the result is of more use than none.
@@ -103,10 +103,10 @@ def result_fault(tool: ToolDefinition, result: Any) -> str | None:
 
 
 def schema_fault(tool: ToolDefinition) -> str | None:
-    """What is wrong with the tool's own schemas, as a clause, so that it cannot be used; `None` if nothing is.
+    """Return what is wrong with the tool's own schemas, as a clause, so that it cannot be used; `None` if nothing is.
 
-    Each content is compiled for it once, and not kept: only what was wrong with it is known from then on. Takes 50 ms at
-    most, 20 µs for what is known.
+    Each content is compiled for it once, and not kept: only the fault is remembered. Takes 50 ms at most, 20 µs for a
+    known content.
     """
     for side in (_inputs,) if tool.output_schema is None else (_inputs, _outputs):
         digest = side.digest(tool)
@@ -121,13 +121,16 @@ def schema_fault(tool: ToolDefinition) -> str | None:
 
 
 def _tries(checker: Checker, arguments: dict[str, Any]) -> int:
-    """How often such arguments may be checked without holding a loop for longer than one check may."""
+    """Return how often such arguments may be checked without blocking a loop for longer than one check may."""
     price = checker.price(arguments, values=_MOST_NAMES)
     return 0 if price is None else MOST_UNITS // max(1, price)
 
 
 def _with_numbers(checker: Checker, arguments: dict[str, Any]) -> dict[str, Any]:
-    """With defaults to come, so that it need not fit yet; where it does not fit then, it is what the fault is about."""
+    """Return the arguments with coerced numbers.
+
+    Defaults are still to come, so they need not be valid yet; if they are not then, the fault is about this.
+    """
     changed = _coerced(checker.outline, arguments) if checker.outline else None
     return arguments if changed is None else changed
 
@@ -158,13 +161,13 @@ class _CompiledSchemas:
 
 
 class _Unknown(Enum):
-    """What nobody has looked at yet."""
+    """A digest that was not checked yet."""
 
     YET = "not looked at yet"
 
 
 class _Verdicts:
-    """What is wrong with the schemas of a digest, or `None`: known for many more than are kept compiled."""
+    """The faults of the schemas of a digest, or `None`: known for many more than are kept compiled."""
 
     def __init__(self) -> None:
         self._faults: dict[bytes, str | None] = {}
@@ -197,7 +200,7 @@ class _Side:
         return self._new(tool)
 
     def digest(self, tool: ToolDefinition) -> bytes | str:
-        """Of its schema, or what is wrong with one that has none."""
+        """Return the digest of the tool's schema, or what is wrong with it."""
         known = self._digests.get(id(tool))
         if known is not None and known[0]() is tool:
             return known[1]
@@ -225,7 +228,7 @@ class _Side:
         return found
 
     def compiled(self, tool: ToolDefinition) -> _Compiled:
-        """Anew, whether or not it is kept."""
+        """Compile the schema, even if a compiled one is cached."""
         schema = self._schema_of(tool)
         if self is _inputs and not _takes_objects(schema):
             return "its input schema is wrong: its type must be 'object'"
@@ -241,7 +244,7 @@ def _takes_objects(schema: Mapping[str, Any]) -> bool:
 
 
 def _size(checker: _Compiled) -> int:
-    """In schemas: 200 characters, or 20 states of a pattern, take as much memory as one; any pattern that of 16, in use."""
+    """Return the size in schemas: 200 characters, or 20 states of a pattern, take as much memory as one; any pattern that of 16, in use."""
     if isinstance(checker, str):
         return 1
     patterns = checker.patterns.states // 20 + 16 * checker.patterns.count
@@ -310,10 +313,10 @@ def _types(schema: Any) -> frozenset[str]:
 
 
 def _filling_for(outline: Outline, arguments: dict[str, Any]) -> Filling:
-    """What these arguments lack, and has a default; nothing for those with more than 5,000 objects and arrays.
+    """Return the defaults that these arguments lack; none for arguments with more than 5,000 objects and arrays.
 
-    Only into objects that are there: an object that is missing is made by its own default or not at all. A default
-    that stands in an alternative, or beside a different one for the same place, is no default.
+    Only into objects that are there: a missing object is made by its own default or not at all. A default in an
+    alternative, or next to a different one for the same place, is ignored.
     """
     found, characters = Filling(), 0
     for seen, (path, inner, value) in enumerate(values_in(outline, arguments, leaves=False)):
@@ -370,6 +373,6 @@ def _shrunk(
 
 
 def _with(arguments: dict[str, Any], filling: Filling) -> dict[str, Any]:
-    """Each time new copies: what a call carries must not change the schema, nor another call."""
+    """Return the arguments filled with new copies each time: a call must not change the schema, nor another call."""
     changes = ((path, copy.deepcopy(value) if isinstance(value, dict | list) else value) for path, value in filling)
     return with_changes(arguments, changes)

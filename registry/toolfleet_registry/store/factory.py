@@ -11,9 +11,9 @@ from toolfleet_registry.store.redis import RedisToolRegistry
 
 
 def open_store(settings: Settings) -> ToolRegistry:
-    """The registry's store; whoever opens it closes it.
+    """Open the registry's store; the caller closes it.
 
-    Raises `SettingsError` if there is none, or a package is missing that it needs; connects to nothing yet.
+    Raises `SettingsError` if there is none, or a package is missing that it needs; does not connect yet.
     """
     url = settings.registry_url or settings.redis_url
     if url is None:

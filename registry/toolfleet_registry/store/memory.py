@@ -191,10 +191,12 @@ class InMemoryToolRegistry(ToolRegistry):
             return rules.event_id(0, self._events_ever) if self._events_ever else ""
 
     def subscribe(self, callback: Callable[[RegistryEvent], None]) -> Callable[[], None]:
-        """Have each event from now on given to the callback, in order and after its change. Returns what ends that.
+        """Call `callback` with each event from now on, in order and after its change.
 
-        It is called in the thread of whoever has changed something, or is telling of another change at that moment, and may
-        change the registry itself. What it raises is logged, and nobody else hears of it.
+        Returns a function that ends this.
+
+        It is called in the thread that has made a change, or is reporting another one at that moment, and may change
+        the registry itself. Its exceptions are logged, and raised nowhere else.
         """
         return self._subscribers.add(callback)
 
@@ -212,7 +214,7 @@ class InMemoryToolRegistry(ToolRegistry):
         return self._identity
 
     def close(self) -> None:
-        """Nothing: what is in memory needs no connection."""
+        """Do nothing: memory needs no connection."""
 
     def _register_or_say_why(self, spec: ToolSpec, *, keep_enabled: bool) -> ToolRegistration | ValueError:
         try:
@@ -235,7 +237,7 @@ class InMemoryToolRegistry(ToolRegistry):
         text: str | None = None,
         changed: EventKind = "changed",
     ) -> None:
-        """What a tool becomes; without `text` its specification stays what it was."""
+        """Write a tool's new state; without `text` its specification stays as it was."""
         self._note(name, after, now, changed)
         self._keep_earlier(name, after)
         if after is None:
@@ -280,7 +282,7 @@ class InMemoryToolRegistry(ToolRegistry):
 
     @contextmanager
     def _changing(self) -> Generator[None]:
-        """What is done in it happens at once; then those who follow are told."""
+        """Make the changes inside atomically; then tell the subscribers."""
         try:
             with self._lock:
                 yield
@@ -293,7 +295,10 @@ class InMemoryToolRegistry(ToolRegistry):
 
 
 class Subscribers:
-    """Who is called. `note` belongs into the registry's lock, `tell` outside: a callback may take as long as it likes."""
+    """The subscribed callbacks.
+
+    `note` needs the registry's lock, `tell` must be outside of it: a callback may take any time.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -319,7 +324,7 @@ class Subscribers:
                 self._untold.append((event, self._callbacks))
 
     def tell(self) -> None:
-        """Tell what was noted; while somebody is at it, in whichever thread, that one does."""
+        """Tell the noted events; if another thread is doing so, that one tells these too."""
         while True:
             with self._lock:
                 if self._is_telling or not self._untold:

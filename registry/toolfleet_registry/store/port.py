@@ -19,13 +19,12 @@ VERSIONS_KEPT = 20
 
 
 class ToolRegistry(Protocol):
-    """What tools there are, which of them operators have disabled, and which digests they have pinned.
+    """The tools that exist, which of them operators have disabled, and which digests they have pinned.
 
     Synchronous: asynchronous code calls it in a thread. May be used by several threads and processes at once; every
-    change happens as a whole or not at all. What keeps its data in a server raises `FleetUnavailable` when that does
-    not answer within 5 s: a change may then have happened or not, and repeating it does no harm. A stored registration
-    that cannot be read is listed nowhere, with a warning; `ValueError` says so to whoever wants to change it, until it
-    is removed.
+    change happens as a whole or not at all. A store with a server raises `FleetUnavailable` when that does not answer
+    within 5 s: a change may then have happened or not, and repeating it does no harm. A stored registration that cannot
+    be read is listed nowhere, with a warning; changing it raises `ValueError`, until it is removed.
     """
 
     def register(self, spec: ToolSpec, *, keep_enabled: bool = False) -> ToolRegistration:
@@ -44,7 +43,7 @@ class ToolRegistry(Protocol):
         ...
 
     def replace(self, spec: ToolSpec, *, expected: str | None) -> ToolRegistration:
-        """Take in a specification whatever its version, and leave the tool enabled or disabled as it is.
+        """Register a specification with any version, and leave the tool enabled or disabled as it is.
 
         Raises `ValueError` unless the registered one's digest is `expected`; `None`: unless there is none.
         """
@@ -59,16 +58,16 @@ class ToolRegistry(Protocol):
         ...
 
     def get_many(self, tool_names: Sequence[str]) -> dict[str, ToolRegistration]:
-        """Those of these tools that there are, enabled or not, by name."""
+        """Return the existing ones of these tools, enabled or not, by name."""
         ...
 
     def search(
         self, text: str = "", tags: Sequence[str] = (), *, include_disabled: bool = False, limit: int = 20
     ) -> list[ToolRegistration]:
-        """At most `limit` of the enabled ones, or all: with a word of `text`, or its beginning, and all `tags`; the best first.
+        """Return at most `limit` of the enabled ones, or all: with a word of `text`, or its beginning, and all `tags`; the best first.
 
-        Without a word those with the tags, by name. Every registry finds the same. The first search after a change reads
-        all that there is, the others ask for the revision only. Raises `ValueError` if `limit` is not above zero.
+        Without a word those with the tags, by name. Every registry finds the same. The first search after a change
+        reads all registrations, the others ask for the revision only. Raises `ValueError` if `limit` is not above zero.
         """
         ...
 
@@ -77,20 +76,20 @@ class ToolRegistry(Protocol):
         ...
 
     def versions(self, tool_name: str) -> list[ToolRegistration]:
-        """The tool's last 20 specifications, with the one in force, sorted by Semantic Versioning, the latest last.
+        """Return the tool's last 20 specifications, with the one in force, sorted by Semantic Versioning, the latest last.
 
-        Of those with one version it is the last. Each is as enabled as the tool is; what is kept is gone with the tool, and
-        stands in no snapshot. What an earlier release replaces, beside this one, is not kept.
+        Of several with one version it is the last. Each is as enabled as the tool is; the history is removed with the
+        tool, and is in no snapshot. An earlier release that uses the same store keeps no history of its replacements.
         """
         ...
 
     def rollback(self, tool_name: str, version: str | None) -> ToolRegistration:
         """Put an earlier specification in force again; the tool stays enabled or disabled, and one in force already stays.
 
-        Its `rolled_back_from` says from which version that was, the first one where it is rolled back repeatedly. The fleet
-        holds it against what the module offers: a later version ends the rollback, this one and those before it do not.
-        Whoever calls `register` or `replace` ends it at once. Raises `KeyError` if there is no such tool, and `ValueError`
-        if that version is not kept or cannot be read.
+        Its `rolled_back_from` says from which version that was, the first one if it is rolled back repeatedly. The
+        fleet compares it with the module's offers: a later version ends the rollback, this one and those before it do
+        not. `register` and `replace` end it at once. Raises `KeyError` if there is no such tool, and `ValueError` if
+        that version is not kept or cannot be read.
         """
         ...
 
@@ -111,14 +110,14 @@ class ToolRegistry(Protocol):
         ...
 
     def unpin(self, module: str) -> None:
-        """Approve whatever the module sends."""
+        """Remove the module's pins: all its definitions are approved."""
         ...
 
     def keep_manifests(self, manifests: Mapping[str, str]) -> None:
-        """Keep the text of these modules' last good manifests, by module, in place of earlier ones.
+        """Store the text of these modules' last good manifests, by module, in place of earlier ones.
 
-        They stand beside the registry: none is an event, none makes another revision, and no snapshot has them. One that is
-        kept already is not written again.
+        They are separate from the registrations: none is an event, none changes the revision, and no snapshot has them.
+        An unchanged one is not written again.
         """
         ...
 
@@ -139,7 +138,10 @@ class ToolRegistry(Protocol):
         ...
 
     def restore(self, snapshot: ToolRegistrySnapshot) -> None:
-        """Become exactly that, at once; the differences are events. Raises `ValueError` if it has a tool twice."""
+        """Replace the whole content by the snapshot, at once; the differences are events.
+
+        Raises `ValueError` if it has a tool twice.
+        """
         ...
 
     def note(self, findings: Sequence[ToolFinding]) -> None:
@@ -151,12 +153,12 @@ class ToolRegistry(Protocol):
         ...
 
     def events(self, after: str = "", limit: int = 1000) -> list[RegistryEvent]:
-        """What happened after the event with that id, oldest first; the last 10,000 are kept.
+        """Return the events after the event with that id, oldest first; the last 10,000 are kept.
 
-        Ids grow, as text too, and the number at their end counts the events: a gap says that some are gone, or that this
-        release cannot read them. An empty answer is the end, whatever cannot be read. Raises `ValueError` if `after` is no
-        id, or `limit` not above zero. `ToolFleet.modules.events` awaits them; one in memory calls whoever has called
-        `subscribe`.
+        Ids grow, as text too, and the number at their end counts the events: a gap says that some are gone, or that
+        this release cannot read them. An empty answer is the end, even if unreadable events follow. Raises `ValueError`
+        if `after` is no id, or `limit` not above zero. `ToolFleet.modules.events` awaits them; an in-memory registry
+        calls the callbacks of `subscribe`.
         """
         ...
 
@@ -165,7 +167,7 @@ class ToolRegistry(Protocol):
         ...
 
     def identity(self) -> str:
-        """A text that this registry has from its first use on, and no other one, whoever opens it and from wherever."""
+        """Return the unique id of this registry, which is set on its first use and is the same for every process."""
         ...
 
     def close(self) -> None:

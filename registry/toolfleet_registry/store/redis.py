@@ -101,7 +101,7 @@ class Written:
 
     @classmethod
     def of(cls, spec: ToolSpec, rolled_back_from: str | None = None) -> Self:
-        """Raises `ValueError` if it is no JSON."""
+        """Return the specification to write. Raises `ValueError` if it is no JSON."""
         return cls(spec, rules.digest_of_json(spec), rolled_back_from)
 
     @cached_property
@@ -128,7 +128,7 @@ class Written:
                 return None
 
     def outcome(self, reply: bytes) -> ToolRegistration | ValueError:
-        """What REGISTER or REPLACE has said."""
+        """Return the result of REGISTER or REPLACE."""
         match _text_of(reply).split("\n"):
             case ["taken", enabled, created, mark]:
                 return self._registration(enabled, created, mark) or rules.unreadable(self.spec.tool_name)
@@ -153,12 +153,12 @@ class Written:
 
 
 def _text_of(value: bytes) -> str:
-    """Whatever bytes there are: those that are no text are found wrong later, and are equal to nothing of ours."""
+    """Decode any bytes: invalid text is found wrong later, and equals none of ours."""
     return value.decode("utf-8", "backslashreplace")
 
 
 def _bytes_of(name: str) -> bytes:
-    """Also of what no tool can be called, so that none is found."""
+    """Encode any name, also one that no tool can have, so that none is found."""
     return name.encode("utf-8", "surrogatepass")
 
 
@@ -177,7 +177,7 @@ def _created_text(created_at: str | None) -> str:
 
 
 def _read_created(text: str) -> str | None:
-    """Raises `ValueError`."""
+    """Parse a creation time. Raises `ValueError`."""
     value = json.loads(text)
     if isinstance(value, int):
         try:
@@ -190,7 +190,7 @@ def _read_created(text: str) -> str | None:
 
 
 def _read_registration(name: str, value: bytes) -> ToolRegistration:
-    """What is stored for a tool. Raises `ValueError` if it is no registration of that tool."""
+    """Parse a tool's stored registration. Raises `ValueError` if it is no registration of that tool."""
     try:
         enabled, _, created, _, spec_text = _text_of(value).split("\n", 4)
         spec = rules.read_spec(spec_text)
@@ -208,7 +208,7 @@ def _read_registration(name: str, value: bytes) -> ToolRegistration:
 
 
 def _versions_of(reply: Sequence[bytes | None]) -> list[bytes]:
-    """What VERSIONS has returned, as registrations that can be read: the one in force, then the earlier ones, as enabled as it."""
+    """Return the reply of VERSIONS as readable registrations: the one in force, then the earlier ones, as enabled as it."""
     present, earlier = reply
     if present is None:
         return []
@@ -218,12 +218,12 @@ def _versions_of(reply: Sequence[bytes | None]) -> list[bytes]:
 
 
 def module_field(module: str) -> str:
-    """What says that a module is pinned."""
+    """Return the field that marks a module as pinned."""
     return json.dumps([module], separators=(",", ":"))
 
 
 def _pin_field(module: str, tool_name: str) -> str:
-    """What holds the digest of a module's tool."""
+    """Return the field with the digest of a module's tool."""
     return json.dumps([module, tool_name], separators=(",", ":"))
 
 
@@ -233,7 +233,7 @@ def _pin_fields(module: str, digests: Mapping[str, str]) -> list[Field]:
 
 
 def _read_pins(stored: Mapping[bytes, bytes]) -> dict[str, dict[str, str]]:
-    """By module and tool. What is no pin of ours is left out: its tool is approved by nothing then."""
+    """Return the pins by module and tool. An unreadable pin is left out: its tool is then not approved."""
     pins = dict[str, dict[str, str]]()
     for field, digest in sorted(stored.items()):
         match _json(field):
@@ -247,7 +247,7 @@ def _read_pins(stored: Mapping[bytes, bytes]) -> dict[str, dict[str, str]]:
 
 
 def _read_event(entry_id: bytes, fields: Mapping[bytes, bytes]) -> RegistryEvent:
-    """Raises `ValueError` if it is none."""
+    """Parse an event. Raises `ValueError` if it is none."""
     try:
         return RegistryEvent.model_validate(
             {
@@ -282,9 +282,9 @@ def _json(text: bytes) -> Any:
 
 
 class RedisToolRegistry(ToolRegistry):
-    """In the Redis of that URL, or of that client, under the names that `keys` gives.
+    """A registry in the Redis at that URL, or of that client, under the names that `keys` gives.
 
-    `master` names what the sentinels of a `sentinel://` URL watch. Raises `SettingsError`; connects to nothing yet.
+    `master` is the name that the sentinels of a `sentinel://` URL watch. Raises `SettingsError`; does not connect yet.
     """
 
     def __init__(self, redis: str | Redis, keys: Keys = Keys(), *, master: str | None = None) -> None:  # noqa: B008 - it is frozen
@@ -477,7 +477,7 @@ class RedisToolRegistry(ToolRegistry):
             self._redis.close()
 
     def _unchanged(self, written: Mapping[int, Written]) -> dict[int, ToolRegistration]:
-        """Those that are stored just so: for a module that sends what it sent before, no specification travels."""
+        """Return the specifications that are stored unchanged: if a module sends the same again, none is transferred."""
         times = Counter(each.spec.tool_name for each in written.values())
         places = [place for place, each in written.items() if times[each.spec.tool_name] == 1]
         found = dict[int, ToolRegistration]()
@@ -510,7 +510,7 @@ class RedisToolRegistry(ToolRegistry):
         return heads
 
     def _note_unreadable(self, entry_id: str) -> None:
-        """Log it, once: whoever follows reads over it each second."""
+        """Log an unreadable event once: followers read it again each second."""
         if (at := tuple(map(int, entry_id.split("-")))) > self._unreadable:
             self._unreadable = at
             _log.warning("registry_event_unreadable", id=entry_id)
@@ -519,7 +519,7 @@ class RedisToolRegistry(ToolRegistry):
         return self._commands.run(script, script.parameters_of(self._names, events_kept=EVENTS_KEPT, **named))
 
     def _write(self, script: Script, **named: Any) -> Any:
-        """What changes tools."""
+        """Run a script that changes tools."""
         return self._change(script, versions_kept=VERSIONS_KEPT, **named)
 
 

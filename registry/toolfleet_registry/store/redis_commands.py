@@ -29,7 +29,7 @@ class RedisCommands:
         self._patience_seconds = patience_seconds
 
     def ask(self, *command: str | bytes | int) -> Any:
-        """What Redis says to one command."""
+        """Send one command and return Redis's answer."""
         with self._answering():
             return self._redis.execute_command(*command, **_AS_BYTES)
 
@@ -41,7 +41,7 @@ class RedisCommands:
         return found
 
     def ask_script(self, script: Script, **named: Any) -> Any:
-        """What a script returns."""
+        """Run a script and return its result."""
         return self.run(script, script.parameters(**named))
 
     def run(self, script: Script, parameters: Parameters) -> Any:

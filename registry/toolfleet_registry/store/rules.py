@@ -1,4 +1,4 @@
-"""Computes what each change does to a tool's registration, whoever stores it; pure.
+"""Computes the effect of each change on a tool's registration, for every store; pure.
 
 Redis does the same in Lua (`lua/scripts/store`), so that it is atomic there; one suite of tests runs over all of them.
 """
@@ -25,7 +25,7 @@ _EVENT_ID = re.compile(r"([0-9]{1,16})-([0-9]{1,16})")
 
 @dataclass(frozen=True, slots=True)
 class RegistrationState:
-    """What the rules need to know of a registration. Two with the same version and digest have the same specification."""
+    """A registration's facts that the rules need. Two with the same version and digest have the same specification."""
 
     version: str | None
     digest: str
@@ -41,14 +41,14 @@ class RegistrationState:
 
 
 def standing_of(registration: ToolRegistration) -> RegistrationState:
-    """Raises `ValueError` as `digest_of_json` does."""
+    """Return the state of a registration. Raises `ValueError` as `digest_of_json` does."""
     spec = registration.spec
     digest, since = digest_of_json(spec), registration.rolled_back_from
     return RegistrationState(spec.version, digest, registration.enabled, registration.created_at, since)
 
 
 def digest_of_json(spec: ToolSpec) -> str:
-    """The digest. Raises `ValueError` for what is no JSON although pydantic takes it: endless numbers."""
+    """Return the digest. Raises `ValueError` for values that pydantic accepts and JSON does not: infinite numbers."""
     try:
         json.dumps([spec.input_schema, spec.output_schema, spec.details], allow_nan=False)
     except ValueError:
@@ -82,14 +82,15 @@ def mark_of(text: str) -> str | None:
 
 
 def digest_of_manifest(text: str) -> str:
-    """What tells the text of a manifest from another one: 64 hexadecimal digits."""
+    """Return the digest of a manifest's text: 64 hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_spec(text: str) -> ToolSpec:
-    """A specification as it was stored. Raises `ValueError` if it is none.
+    """Parse a stored specification. Raises `ValueError` if it is none.
 
-    A field that a newer release has added is left out: that release may be at work beside this one, or have gone back.
+    A field that a newer release has added is left out: that release may be running at the same time, or was rolled
+    back.
     """
     return ToolSpec.model_validate_json(text, extra="ignore")
 
@@ -152,12 +153,12 @@ def kinds_between(
 
 
 def sorted_versions(registrations: Iterable[ToolRegistration]) -> list[ToolRegistration]:
-    """As `versions` returns them."""
+    """Sort registrations as `versions` returns them."""
     return sorted(registrations, key=lambda each: version_key(each.spec.version))
 
 
 def drift(spec: ToolSpec) -> ValueError:
-    """Another specification under the same version."""
+    """Return the error for another specification under the same version."""
     version = "without a version" if spec.version is None else f"as version {spec.version!r}"
     other = "a version" if spec.version is None else "another version"
     return ValueError(
@@ -166,12 +167,12 @@ def drift(spec: ToolSpec) -> ValueError:
 
 
 def no_such_version(tool_name: str, version: str | None) -> ValueError:
-    """Nothing to roll back to."""
+    """Return the error for a version that is not kept."""
     return ValueError(f"Tool {tool_name!r} has no version {version!r} that is kept.")
 
 
 def unexpected(tool_name: str) -> ValueError:
-    """Somebody was faster."""
+    """Return the error for a concurrent change."""
     return ValueError(f"Tool {tool_name!r} is not registered as expected: look at it again.")
 
 
@@ -181,17 +182,17 @@ def unreadable(tool_name: str) -> ValueError:
 
 
 def not_registered(tool_name: str) -> KeyError:
-    """No such tool."""
+    """Return the error for an unknown tool."""
     return KeyError(f"Tool {tool_name!r} is not registered.")
 
 
 def not_pinned(module: str) -> KeyError:
-    """No such pins."""
+    """Return the error for a module without pins."""
     return KeyError(f"Module {module!r} is not pinned.")
 
 
 def check_snapshot(snapshot: ToolRegistrySnapshot) -> None:
-    """Raises `ValueError` if it has a tool twice."""
+    """Check that a snapshot has no tool twice. Raises `ValueError`."""
     names = Counter(registration.spec.tool_name for registration in snapshot.tools)
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
@@ -199,7 +200,7 @@ def check_snapshot(snapshot: ToolRegistrySnapshot) -> None:
 
 
 def check_limit(limit: int) -> None:
-    """Raises `ValueError`."""
+    """Check a limit. Raises `ValueError`."""
     if limit < 1:
         raise ValueError(f"limit must be above zero, not {limit}")
 

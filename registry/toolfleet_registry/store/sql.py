@@ -55,7 +55,7 @@ _KEYS_AT_ONCE = 1000  # values of a statement: databases take some ten thousand
 
 
 class History:
-    """What is to be written; `write` writes it, before the rows of the tools themselves."""
+    """The earlier versions to write; `write` writes them, before the rows of the tools themselves."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -79,7 +79,7 @@ class History:
             self._rows.setdefault(key, []).append(version_row(row, place=place))
 
     def write(self, present: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write all of it. `present`: the new rows of the tools, by name: what is in force is no earlier one."""
+        """Write all of it. `present`: the new rows of the tools, by name: the version in force is no earlier one."""
         self._delete(VERSIONS.c.key, self._dropped)
         rows = {
             row["id"]: row for row in [*self._read_stored(), *(row for each in self._rows.values() for row in each)]
@@ -130,7 +130,10 @@ def _parts(values: Sequence[T]) -> Generator[Sequence[T]]:
 
 
 class SqlChange:
-    """What is to be written; `finish` writes it. To make one is to lock out every other change until the transaction ends."""
+    """The changes of one transaction; `finish` writes them.
+
+    Creating one locks out every other change until the transaction ends.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -157,18 +160,18 @@ class SqlChange:
         return {*self._known}
 
     def present(self, name: str) -> RegistrationState | None:
-        """How a tool stands that was loaded. Raises `ValueError` if that cannot be read."""
+        """Return the state of a loaded tool. Raises `ValueError` if it cannot be read."""
         if name in self._unreadable:
             raise rules.unreadable(name)
         return self._known[name]
 
     def read(self, name: str) -> ToolRegistration:
-        """What the database has of a tool that is there: what this change makes of its specification is not in it yet."""
+        """Read the registration of an existing tool: its specification is without this transaction's change."""
         row = self.connection.execute(select(TOOLS).where(TOOLS.c.key == key_of(name))).one()
         return read_registration(name, row)
 
     def is_enabled(self, name: str) -> bool:
-        """Whether a tool that was loaded is there, can be read, and is enabled."""
+        """Return whether a loaded tool exists, can be read, and is enabled."""
         standing = None if name in self._unreadable else self._known[name]
         return standing is not None and standing.enabled
 
@@ -180,7 +183,10 @@ class SqlChange:
         *,
         changed: EventKind = "changed",
     ) -> None:
-        """What a loaded tool becomes; without `spec` its specification stays what it was. `changed`: how another one is told of."""
+        """Set a loaded tool's new state; without `spec` its specification stays as it was.
+
+        `changed`: the kind of the event.
+        """
         before = self._known[name]
         if before == after and name not in self._unreadable:
             return
@@ -199,7 +205,7 @@ class SqlChange:
             self.connection.execute(update(TOOLS).where(TOOLS.c.key == key_of(name)).values(enabled=after.enabled))
 
     def write_pins(self, before: Mapping[str, Mapping[str, str]], after: Mapping[str, Mapping[str, str]]) -> None:
-        """What pins become, of all modules that are in either."""
+        """Write the new pins, of all modules that are in either."""
         modules = [module for module in {*before, *after} if before.get(module) != after.get(module)]
         for module in modules:
             self._has_changed = True
@@ -257,17 +263,17 @@ class SqlChange:
         )
 
     def _insert(self, table: Table, rows: list[dict[str, Any]]) -> None:
-        """Many rows a statement: SQLAlchemy makes a statement of each row where it is not asked for what it has written."""
+        """Insert many rows in one statement: SQLAlchemy otherwise makes a statement of each row."""
         if rows:
             self.connection.execute(insert(table).returning(next(iter(table.primary_key))), rows)
 
 
 class SQLToolRegistry(ToolRegistry):
-    """In the database of a SQLAlchemy URL: `sqlite:///registry.db`, `postgresql+pg8000://user:password@host/database`.
+    """A registry in the database of a SQLAlchemy URL: `sqlite:///registry.db`, `postgresql+pg8000://user:password@host/database`.
 
-    Drivers: Python's own for SQLite; pg8000, psycopg or psycopg2 for PostgreSQL. A database (in PostgreSQL a schema) holds
-    one registry, whatever a fleet's keys begin with. Changes are made one after the other, each in one transaction.
-    Raises `SettingsError`; connects to nothing yet.
+    Drivers: Python's own for SQLite; pg8000, psycopg or psycopg2 for PostgreSQL. A database (in PostgreSQL a schema)
+    holds one registry, regardless of the prefix of a fleet's keys. Changes are made one after the other, each in one
+    transaction. Raises `SettingsError`; does not connect yet.
     """
 
     def __init__(self, url: str) -> None:
@@ -473,7 +479,7 @@ class SQLToolRegistry(ToolRegistry):
         self._database.close()
 
     def _note_unreadable(self, epoch: int, number: int) -> None:
-        """Log it, once: whoever follows reads over it each second."""
+        """Log an unreadable event once: followers read it again each second."""
         if (epoch, number) > self._unreadable:
             self._unreadable = epoch, number
             _log.warning("registry_event_unreadable", number=number)
@@ -496,7 +502,7 @@ class SQLToolRegistry(ToolRegistry):
 def _rows_of(
     connection: Connection, table: Table, key: Column[Any], wanted: Sequence[str], *columns: Column[Any]
 ) -> list[Any]:
-    """Those rows of a table that have these keys: all that is in them, or some columns."""
+    """Return the rows of a table with these keys: whole, or some columns."""
     parts = (wanted[start : start + _KEYS_AT_ONCE] for start in range(0, len(wanted), _KEYS_AT_ONCE))
     return [row for part in parts for row in connection.execute(select(*(columns or table.c)).where(key.in_(part)))]
 

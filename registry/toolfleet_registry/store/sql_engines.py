@@ -60,7 +60,7 @@ class Database:
                 yield connection
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close all connections."""
         self._engine.dispose()
 
     @contextmanager
@@ -101,12 +101,12 @@ class Database:
 
 
 def waits_of(url: URL) -> dict[str, Any]:
-    """What keeps this URL's driver from waiting for ever, for `create_engine`; nothing for a driver that we do not know."""
+    """Return the driver's options, for `create_engine`, that bound its waits; none for an unknown driver."""
     return dict(_DRIVERS.get(url.get_backend_name(), {}).get(url.get_driver_name(), {}))
 
 
 def _read(url: str) -> URL:
-    """Raises `SettingsError`, which never repeats the URL: it may hold a password."""
+    """Parse the URL. Raises `SettingsError`, which never repeats the URL: it may hold a password."""
     try:
         parts = make_url(url)
         backend = parts.get_backend_name()
@@ -140,7 +140,7 @@ def _has_row(connection: Connection, table: Table) -> bool:
 
 
 def _reason(exc: BaseException) -> str:
-    """In a line, without the statement."""
+    """Return the reason in a line, without the statement."""
     origin = getattr(exc, "orig", None) or exc
     if isinstance(first := next(iter(origin.args), None), dict):  # pg8000's errors
         return str(first.get("M", "no reason given"))

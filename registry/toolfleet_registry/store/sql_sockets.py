@@ -23,7 +23,7 @@ def close_failed(engine: Engine) -> Engine:
 
 
 def let_go(exc: BaseException | None) -> None:
-    """Empty the frames that an error has come through: a socket that pg8000 has closed is open as long as they read it."""
+    """Empty the frames that an error has come through: a socket that pg8000 has closed stays open while they refer to it."""
     while exc is not None:
         traceback.clear_frames(exc.__traceback__)
         exc = exc.__context__
@@ -50,9 +50,9 @@ def _connect(dialect: Any, _record: Any, words: list[Any], options: dict[str, An
 
 
 def _encrypted_if_offered(sock: socket.socket, host: str) -> socket.socket:
-    """The socket with TLS where the server speaks it, whoever it is: what pg8000 does when it is told nothing about TLS.
+    """Return the socket with TLS if the server supports it, without verifying it: pg8000's own behaviour without options for TLS.
 
-    But it reads every certificate authority of the machine first, for each connection, and then trusts anybody.
+    But pg8000 reads every certificate authority of the machine first, for each connection, and then trusts any server.
     """
     sock.sendall(_MAY_IT_BE_TLS)
     if sock.recv(1) != b"S":

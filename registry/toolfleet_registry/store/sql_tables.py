@@ -1,6 +1,6 @@
-"""Defines the tables of a registry in SQLite or PostgreSQL, and what is in their rows.
+"""Defines the tables of a registry in SQLite or PostgreSQL, and the content of their rows.
 
-Names and versions are stored as JSON: any text has such a form, and PostgreSQL takes not every text.
+Names and versions are stored as JSON: any text has such a form, and PostgreSQL does not take every text.
 """
 
 import hashlib
@@ -130,7 +130,7 @@ AGENTS_STATE = Table(
 
 
 def key_of(*names: str | None) -> str:
-    """What a row is found by."""
+    """Return the key of a row."""
     return hashlib.sha256(json.dumps(names).encode()).hexdigest()
 
 
@@ -154,7 +154,7 @@ def version_row(row: Mapping[str, Any], *, place: int) -> dict[str, Any]:
 
 
 def version_id(key: str, version: str) -> str:
-    """What a row of `VERSIONS` is found by; both as they are stored."""
+    """Return the id of a row of `VERSIONS`; both arguments as they are stored."""
     return key_of(key, version)
 
 
@@ -173,7 +173,7 @@ def pin_rows(module: str, digests: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def read_standing(row: Any) -> RegistrationState | None:
-    """From a row of `TOOLS`, of which `spec` may lack what has no mark; `None` if it cannot be read."""
+    """Parse the state from a row of `TOOLS`, where `spec` may be shortened to its mark; `None` if it cannot be read."""
     try:
         version, created_at, mark = json.loads(row.version), json.loads(row.created_at), rules.mark_of(row.spec)
     except (ValueError, RecursionError):
@@ -184,7 +184,7 @@ def read_standing(row: Any) -> RegistrationState | None:
 
 
 def read_version(name: str, row: Any, *, enabled: bool) -> ToolRegistration:
-    """From a row of `VERSIONS`. Raises `ValueError` if it is no specification of that tool."""
+    """Parse a row of `VERSIONS`. Raises `ValueError` if it is no specification of that tool."""
     try:
         spec, created_at = rules.read_spec(row.spec), json.loads(row.created_at)
         registration = ToolRegistration(spec=spec, enabled=enabled, created_at=created_at)
@@ -196,7 +196,7 @@ def read_version(name: str, row: Any, *, enabled: bool) -> ToolRegistration:
 
 
 def read_registration(name: str, row: Any) -> ToolRegistration:
-    """From a row of `TOOLS`. Raises `ValueError` if it is no registration of that tool."""
+    """Parse a row of `TOOLS`. Raises `ValueError` if it is no registration of that tool."""
     standing = read_standing(row)
     try:
         spec = rules.read_spec(row.spec)
@@ -208,13 +208,13 @@ def read_registration(name: str, row: Any) -> ToolRegistration:
 
 
 def read_all(rows: Sequence[Any]) -> list[ToolRegistration]:
-    """From rows of `TOOLS`, by name; what cannot be read is left out, with a warning."""
+    """Parse rows of `TOOLS`, sorted by name; unreadable ones are left out, with a warning."""
     found = (read_or_warn(read_name(row), row) for row in rows)
     return sorted((each for each in found if each is not None), key=lambda each: each.spec.tool_name)
 
 
 def read_or_warn(name: str, row: Any) -> ToolRegistration | None:
-    """From a row of `TOOLS`; `None`, with a warning, if it cannot be read."""
+    """Parse a row of `TOOLS`; `None`, with a warning, if it cannot be read."""
     try:
         return read_registration(name, row)
     except ValueError as exc:
@@ -223,13 +223,13 @@ def read_or_warn(name: str, row: Any) -> ToolRegistration | None:
 
 
 def read_name(row: Any) -> str:
-    """Whose row it is; the text itself, where it is no name."""
+    """Return the name of a row's tool; the text itself, if it is no name."""
     name = _json(row.tool_name)
     return name if isinstance(name, str) else str(row.tool_name)
 
 
 def read_pins(rows: Any) -> dict[str, dict[str, str]]:
-    """By module and tool. What is no pin is left out: its tool is approved by nothing then."""
+    """Return the pins by module and tool. An unreadable pin is left out: its tool is then not approved."""
     pins = dict[str, dict[str, str]]()
     for row in rows:
         match _json(row.module), _json(row.tool_name), _json(row.digest):
@@ -243,7 +243,7 @@ def read_pins(rows: Any) -> dict[str, dict[str, str]]:
 
 
 def read_event(epoch_ms: int, row: Any) -> RegistryEvent:
-    """From a row of `EVENTS`. Raises `ValueError` if it is none."""
+    """Parse a row of `EVENTS`. Raises `ValueError` if it is none."""
     try:
         return RegistryEvent.model_validate(
             {

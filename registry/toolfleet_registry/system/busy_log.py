@@ -7,10 +7,11 @@ from toolfleet_registry.system.loggers import get_logger
 
 
 class BusyLog:
-    """What `get_logger(name)` gives, but bound once for each configuration of structlog.
+    """A logger as from `get_logger(name)`, but bound once for each configuration of structlog.
 
-    That one is bound anew for each line, which takes twenty times as long as to drop one. Only where lines go to the
-    standard `logging`, as in every worker: other loggers may hold on to what was `sys.stdout` when they were bound.
+    structlog's own is bound again for each line, which takes twenty times as long as dropping one. Only if lines go to
+    the standard `logging`, as in every worker: other loggers may keep the `sys.stdout` of the time when they were
+    bound.
     """
 
     __slots__ = ("_bound", "_configured", "_lazy")

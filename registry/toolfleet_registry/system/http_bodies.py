@@ -1,4 +1,4 @@
-"""Reads HTTP bodies from modules nobody vouches for: within a limit, and parsed as strict JSON."""
+"""Reads HTTP bodies from untrusted modules: within a limit, and parsed as strict JSON."""
 
 import codecs
 import json
@@ -19,7 +19,7 @@ class Streamed(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """By name."""
+        """The headers by name."""
         ...
 
     async def chunk(self) -> bytes:
@@ -92,7 +92,10 @@ def without_lone_surrogates(value: Any) -> Any:
 
 
 def is_too_deep(data: bytes, value: Any, depth: int) -> bool:
-    """Whether a JSON text, and the value that it is, have more than `depth` levels. Level by level instead of recursively, so that depth cannot hurt here."""
+    """Return whether a JSON text, and its parsed value, have more than `depth` levels.
+
+    Works level by level instead of recursively, so that no depth can overflow the stack.
+    """
     if data.count(b"[") + data.count(b"{") <= depth:
         return False
     level = [value]

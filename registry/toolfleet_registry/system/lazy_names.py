@@ -1,4 +1,4 @@
-"""Imports what a package offers when somebody asks for it, so that importing the package costs next to nothing."""
+"""Imports a package's names on first use, so that importing the package costs next to nothing."""
 
 import sys
 from collections.abc import Callable, Mapping

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class FleetLogger:
-    """As `structlog.get_logger(name)` gives it, once the program has configured structlog; until then for `logging`.
+    """A logger as from `structlog.get_logger(name)`, once the program has configured structlog; until then for `logging`.
 
     structlog is imported for the first line, as it takes longer to load than a whole module.
     """

@@ -6,7 +6,9 @@ _PR_SET_DUMPABLE = 4  # prctl(2)
 
 
 def hide_process() -> None:
-    """From now on only root reads this process's environment, memory and open files, or traces it. What it starts is not hidden.
+    """Allow only root to read this process's environment, memory and open files, or to trace it.
+
+    Its children are not hidden.
 
     The price: it leaves no core dump, and debuggers and profilers need root. On Linux; elsewhere nothing happens.
     """

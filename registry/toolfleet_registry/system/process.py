@@ -1,7 +1,7 @@
 """Keeps what an operating system process has once: its name, its threads, its worker's runtime.
 
-A program has one `Process`, and need not know. Only where several members of a fleet live in one interpreter, each has its own:
-whoever starts them calls `enter` in the context that each of them then runs in.
+A program has one `Process`, and need not know. Only if several members of a fleet run in one interpreter, each has its
+own: the code that starts them calls `enter` in the context in which each of them then runs.
 """
 
 import os
@@ -35,7 +35,7 @@ class Threading(Protocol):
     """Makes threads and events. The module `threading` implements it; a simulation has another implementation."""
 
     def Thread(self, *, target: Callable[[], object], name: str, daemon: bool) -> _Thread:  # noqa: N802 - as `threading` has it
-        """Make a thread that has not begun."""
+        """Make a thread that is not started."""
         ...
 
     def Event(self) -> _Event:  # noqa: N802 - as above
@@ -57,7 +57,7 @@ class Process:
 
     @property
     def name(self) -> str:
-        """Under which the fleet knows it: `host:pid`, of a fork its own."""
+        """The process's name in the fleet: `host:pid`, a fork has its own."""
         return self._name or f"{socket.gethostname()}:{os.getpid()}"
 
     def part(self, make: Callable[[], T]) -> T:
@@ -83,5 +83,5 @@ this_process: Callable[[], Process] = _here.get
 
 
 def enter(process: Process) -> Token[Process]:
-    """Have the present context, and what is started from it, run in `process`."""
+    """Have the present context, and everything started from it, run in `process`."""
     return _here.set(process)

@@ -1,6 +1,8 @@
-"""Gives out chance: jitter that spreads load, and ids that no other process has. A simulation replaces the names here.
+"""Provides randomness: jitter that spreads load, and ids that no other process has.
 
-Nothing of it is a secret: what nobody may guess is made with `secrets`.
+A simulation replaces the names here.
+
+None of it is a secret: secrets are made with `secrets`.
 """
 
 import os as _os

@@ -19,7 +19,7 @@ class Handler:
 
 
 def handler_of(value: str | Callable[..., Any], *, is_here: bool = False) -> Handler:
-    """Read what a tool names as its handler. Raises `ValueError` if no worker could run it; or nobody, if it `is_here`."""
+    """Parse a tool's handler. Raises `ValueError` if no worker could run it; or, if it `is_here`, no process at all."""
     if not isinstance(value, str):
         return Handler(path=path_of(value, is_here=is_here))
     if ":" in value:
@@ -36,9 +36,9 @@ def handler_of(value: str | Callable[..., Any], *, is_here: bool = False) -> Han
 
 
 def path_of(function: Callable[..., Any], *, is_here: bool = False) -> str:
-    """`package.module:function`, by which a worker finds a function. Raises `ValueError` if it could not.
+    """Return `package.module:function`, by which a worker finds a function. Raises `ValueError` if it could not.
 
-    One that `is_here` runs in this process only, so that nobody has to find it.
+    A function that `is_here` runs in this process only, so that no worker has to find it.
     """
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str):

@@ -1,7 +1,7 @@
-"""Finds the tags in what a model wrote: which tools it calls, and what a person is to see of the text.
+"""Finds the tags in a model's text: which tools it calls, and which part of the text a person sees.
 
-The work is bounded: `LONGEST_TEXT` characters are looked at, in `MOST_STEPS` at most for all tags together, and
-`MOST_CALLS` are taken. What is beyond stays in the text.
+The work is bounded: `LONGEST_TEXT` characters are searched, in at most `MOST_STEPS` for all tags together, and
+`MOST_CALLS` are taken. The rest stays in the text.
 """
 
 import re
@@ -36,7 +36,7 @@ class TagCall:
 
 @dataclass(frozen=True, slots=True)
 class ParsedResponse:
-    """What was found in a model's text."""
+    """The tags found in a model's text, and its remainder."""
 
     tool_calls: list[TagCall] = field(default_factory=list)
     """The calls, in the order of their tags."""
@@ -106,7 +106,7 @@ class _Written:
 
 
 class _Search:
-    """Looks at each line that begins as a tag does, in the text's order."""
+    """A search over each line that begins as a tag does, in the text's order."""
 
     def __init__(self, lines: bytes, tags: Iterable[Tag], *, in_fences: bool) -> None:
         self._lines = lines
@@ -117,7 +117,7 @@ class _Search:
         self.is_cut = False
 
     def matches(self) -> Iterator[tuple[TagMatch, Tag]]:
-        """Until the next look could take more steps than are left: then what comes first is taken, and the rest cut."""
+        """Yield matches until the next one could take more steps than are left: then the first one is taken, and the rest cut."""
         rest, after = MOST_STEPS, dict.fromkeys(self._tags, 0)
         for line in _PREFIX.finditer(self._lines):
             prefix, start = line.group(), line.start()

@@ -1,7 +1,8 @@
-r"""Compiles a tag's regular expression: written for Python's `re`, run by RE2, which takes linear time whatever a model writes.
+r"""Compiles a tag's regular expression: written for Python's `re`, run by RE2, which takes linear time on any text.
 
-What both understand is taken, and means what it means to Python, but for `\b` and `\B`, which know ASCII letters only.
-Look-arounds, back references and whatever else needs backtracking is refused, as are patterns that take too many steps.
+The syntax that both understand is accepted, and has Python's meaning, but for `\b` and `\B`, which know ASCII letters
+only. Look-arounds, back references and everything else that needs backtracking is refused, as are patterns that take
+too many steps.
 """
 
 import re
@@ -18,7 +19,7 @@ MOST_STEPS = 1000  # for each byte of a text: `(.{1,300})` has almost as many, `
 
 @dataclass(frozen=True, slots=True)
 class TagMatch:
-    """Where a tag was found, in bytes of UTF-8: its line or lines, where its argument begins; and the text of its groups."""
+    """The place of a tag, in bytes of UTF-8: its line or lines, where its argument begins; and the text of its groups."""
 
     start: int
     argument_start: int
@@ -63,7 +64,7 @@ class TagPattern:
         return cls(f"{prefix}:".encode(), groups, steps, not _LINE_END.search(arg_pattern), regexp, bool(count))
 
     def reads_to(self, data: bytes, position: int) -> int:
-        """Up to where `match` looks, at most: the end of the argument's line, or of all for a pattern that may go on."""
+        """Return the last position that `match` may read: the end of the argument's line, or of all for a pattern that may go on."""
         if not self._stays_in_line:
             return len(data)
         blanks = _BLANKS.match(data, position + len(self.prefix))
@@ -84,7 +85,7 @@ class TagPattern:
 
 
 def _count_groups(arg_pattern: str) -> int:
-    """Have Python read the pattern alone: what is no pattern by itself must not become one between our own parts."""
+    """Have Python compile the pattern alone: an invalid pattern must not become valid between our own parts."""
     if len(arg_pattern) > LONGEST_PATTERN:
         raise ValueError(f"its pattern has more than {LONGEST_PATTERN} characters")
     try:
@@ -100,7 +101,7 @@ def _line_of(prefix: str, translated: str) -> str:
 
 
 def _steps(prefix: str, arg_pattern: str) -> int | None:
-    """Of the same pattern for a language whose characters are bytes; `None` if it means nothing there.
+    """Return the steps of the same pattern with bytes as characters; `None` if it is invalid there.
 
     The classes of all languages make a program ten to hundred times as large, of which each byte meets a small part.
     """
@@ -112,7 +113,7 @@ def _steps(prefix: str, arg_pattern: str) -> int | None:
 
 
 def _translated(pattern: str, classes: Mapping[str, str] | None = None) -> str:
-    """In RE2's words: what Python spells in another way, and the classes, which know all letters in Python."""
+    """Translate a pattern for RE2: Python's own syntax, and the classes, which include all letters in Python."""
     return "".join(_pieces(pattern, _CLASSES if classes is None else classes))
 
 

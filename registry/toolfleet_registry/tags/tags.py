@@ -1,7 +1,7 @@
 """Defines tools that a model calls by a tag in its text: `RESEARCH: owls in winter` on a line of its own.
 
-What is written here holds in an agent: which tags there are, how a prompt tells of them. See `tags/parsing.py` for how they
-are found in a text.
+The definitions here apply in an agent: which tags there are, how a prompt tells of them. See `tags/parsing.py` for how
+they are found in a text.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ __all__ = ["Tag", "TagResult", "Tags", "ToolContext", "ToolDef", "checked", "han
 
 
 class TagResult(Message):
-    """What a tag's tool came to. Its fields may be given in their order: `TagResult(True, "Found.")`."""
+    """The result of a tag's tool. Fields can be positional: `TagResult(True, "Found.")`."""
 
     success: bool
     """Whether it did what it was asked for."""
@@ -131,7 +131,7 @@ class Tags:
 
 
 def checked(tool: ToolDef, *, is_here: bool = False) -> Tag:
-    """The tool, if it can be used as it is. Raises `ValueError` with its name and what is wrong."""
+    """Return the tool's tag, if it is valid. Raises `ValueError` with its name and what is wrong."""
     handler = handler_in(tool, is_here=is_here)
     try:
         return Tag(tool, handler, TagPattern.of(tool.tag_prefix, tool.arg_pattern, tuple(tool.arg_groups)))
@@ -140,7 +140,10 @@ def checked(tool: ToolDef, *, is_here: bool = False) -> Tag:
 
 
 def handler_in(tool: ToolDef, *, is_here: bool = False) -> Handler:
-    """What runs it, if all of it is right but the pattern, which is for those who look for its tag. Else as `checked`."""
+    """Return the tool's handler, after checking all but the pattern, which only a search for tags needs.
+
+    Raises as `checked` does.
+    """
     try:
         _check_name(tool.name)
         _check_terms(tool)

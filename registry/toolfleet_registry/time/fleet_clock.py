@@ -1,7 +1,8 @@
 """Tells the time that agents and workers share, and the time that goes on while a machine is suspended.
 
-There is one fleet clock in a process. It goes by monotonic time, so whoever sets this machine's clock changes nothing, and it
-follows the clock of the Redis that holds calls' records; whoever talks to that one lets it hear.
+There is one fleet clock in a process. It is based on monotonic time, so a change of this machine's clock has no effect,
+and it follows the clock of the Redis that holds calls' records; the code that talks to that Redis passes its readings
+on.
 """
 
 import functools

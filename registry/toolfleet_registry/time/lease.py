@@ -1,4 +1,4 @@
-"""Says how long an attempt may still begin: whoever has a call on lease sends nothing once others may have it."""
+"""Says how long an attempt may still start: a worker with a lease on a call sends nothing once other workers may have it."""
 
 import math
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ class Lease(Protocol):
 
     @property
     def replica(self) -> str:
-        """Which of its module's processes has what was begun of the call, as its executor noted it; "" where there is one address."""
+        """The replica of its module that has started the call, as its executor noted it; "" for a single address."""
         ...
 
     @property
     def is_scattered(self) -> bool:
-        """Whether an earlier attempt may have been elsewhere than at `replica`: what that one does not know may have happened."""
+        """Whether an earlier attempt may have been elsewhere than at `replica`: a call unknown there may have happened all the same."""
         ...
 
     async def move(self, replica: str) -> None:
@@ -45,21 +45,21 @@ class Lease(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UnboundedLease:
-    """The lease of a call that nobody else can have, or that has ended; `replica` as `Lease` has it."""
+    """The lease of a call that no other worker can have, or that has ended; see `Lease` for `replica`."""
 
     replica: str = ""
     attempt: int = 1
     is_scattered: bool = False
 
     def seconds_left(self) -> float:
-        """Without end."""
+        """Return infinity: it has no end."""
         return math.inf
 
     async def move(self, replica: str) -> None:
-        """Nobody else asks where it is."""
+        """Do nothing: no other worker asks for the place."""
 
     def note_request(self, seconds: float, *, ended_at: float) -> None:
-        """Nobody asks how long it took."""
+        """Do nothing: the duration is not used."""
 
 
 UNBOUNDED: Lease = UnboundedLease()

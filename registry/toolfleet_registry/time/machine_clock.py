@@ -1,7 +1,7 @@
 """Reads the clocks of this machine: the port for code that runs on no event loop, or must not wait for one.
 
-Code on a loop sleeps, and sets timers, by its loop: that is the port there. A simulation replaces the names here, and the
-loop; nobody keeps one of these functions for longer than an object lives.
+Code on a loop sleeps, and sets timers, by its loop: that is the port there. A simulation replaces the names here, and
+the loop; no object may store one of these functions for longer than it lives.
 """
 
 import time

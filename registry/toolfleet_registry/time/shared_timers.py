@@ -1,7 +1,8 @@
 """Calls back after a time that hardly ever passes: a limit or a deadline of each of thousands of calls in flight.
 
-A timer of the event loop is dear: it takes part in a heap, and is thrown out of it again. These wait together with all that fall due
-in the same second, for which the loop has one timer; only what is left when that second begins gets a timer of its own.
+A timer of the event loop is expensive: it is pushed into a heap, and removed again. These wait together with all that
+fall due in the same second, for which the loop has one timer; only those left when that second begins get a timer of
+their own.
 """
 
 import asyncio
@@ -66,7 +67,7 @@ class SharedTimers:
         return timer
 
     def forget(self, timer: SharedTimer) -> None:
-        """It was cancelled. For `SharedTimer`."""
+        """Remove a cancelled timer. For `SharedTimer`."""
         second = int(timer.when)
         if (group := self._groups.get(second)) is not None:
             group[0].pop(timer, None)
@@ -118,7 +119,7 @@ class SharedTimeout:
 
 
 def _nothing() -> None:
-    """Stands for a callback that is called no more."""
+    """Do nothing: the callback of a cancelled timer."""
 
 
 def shared_timers(loop: asyncio.AbstractEventLoop) -> SharedTimers:

@@ -38,7 +38,7 @@ much. `lost`: it was set by too much for that, and ours with it.
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """At some moment between `asked_at` and `heard_at` (s, monotonic) the server's clock showed `server`, and the fleet's `fleet`."""
+    """A reading: between `asked_at` and `heard_at` (s, monotonic) the server's clock showed `server`, and the fleet's `fleet`."""
 
     server: float
     fleet: float
@@ -52,7 +52,7 @@ class Reading:
 
     @property
     def doubt(self) -> float:
-        """By how many seconds that may be wrong either way."""
+        """The uncertainty in seconds, either way."""
         return (self.heard_at - self.asked_at) / 2
 
 
@@ -88,17 +88,17 @@ class SlewedClock:
 
     @property
     def is_set(self) -> bool:
-        """Whether it has heard any server's time."""
+        """Whether it has had any reading of a server's time."""
         return self._course is not None
 
     @property
     def is_young(self) -> bool:
-        """Whether others may know better: it was not set yet, or no reading from after its first seconds has agreed with it."""
+        """Whether other clocks may be better: it was not set yet, or no reading from after its first seconds has agreed with it."""
         return self._last is None or self._last.heard_at < self._young_until
 
     @property
     def wall_lead(self) -> float:
-        """By how many seconds the machine's own clock is ahead of this one."""
+        """The seconds by which the machine's own clock is ahead of this one."""
         return self._wall() - self.now()
 
     def now(self) -> float:
@@ -111,13 +111,14 @@ class SlewedClock:
         return moment + offset if moment >= until else moment + offset - rate * (until - moment)
 
     def at(self, moment: float) -> float:
-        """What it shows at a moment of the monotonic clock that is about now."""
+        """Return the fleet's time at a moment of the monotonic clock, close to now."""
         return self.now() + moment - self.monotonic()
 
     def hear(self, reading: Reading, reached: float = -math.inf) -> Verdict:
         """Take a reading. `reached` is the latest time that any other clock of the fleet is known to have shown.
 
-        Where that agrees with it somebody who has followed the server for longer believes it too, and the clock is young no more.
+        If that agrees with it, a process that has followed the server for longer agrees too, and the clock is no longer
+        young.
         """
         verdict = self._judge(reading, reached)
         if verdict in {"set", "followed"} and abs(reading.fleet - reached) <= STEP_SECONDS + reading.doubt:

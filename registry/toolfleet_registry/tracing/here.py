@@ -6,7 +6,7 @@ from toolfleet_registry.tracing.trace_context import TraceContext, carried
 
 
 def context_here() -> TraceContext | None:
-    """Where OpenTelemetry says that the running code is, or where what is sent here and now belongs; `None`: in no trace."""
+    """Return the place in a trace of the running code, or of messages sent here and now; `None`: in no trace."""
     if "opentelemetry.trace" in sys.modules:
         from opentelemetry import trace  # noqa: PLC0415 - it is there already
 

@@ -29,7 +29,7 @@ wanted_id = threading.local()
 
 
 class RecordedSpan:
-    """As `OpenSpan`, of OpenTelemetry's."""
+    """Implements `OpenSpan` with a span of OpenTelemetry."""
 
     __slots__ = ("_context", "span")
 
@@ -39,33 +39,35 @@ class RecordedSpan:
 
     @property
     def context(self) -> TraceContext:
-        """As `OpenSpan`."""
+        """Implements `OpenSpan.context`."""
         if self._context is None:
             self._context = text_of(self.span.get_span_context())
         return self._context
 
     def note(self, attributes: Mapping[str, Value | None]) -> None:
-        """As `OpenSpan`."""
+        """Implements `OpenSpan.note`."""
         self.span.set_attributes({name: value for name, value in attributes.items() if value is not None})
 
     def rename(self, name: str) -> None:
-        """As `OpenSpan`."""
+        """Implements `OpenSpan.rename`."""
         self.span.update_name(name)
 
     def fail(self, error_type: str) -> None:
-        """As `OpenSpan`."""
+        """Implements `OpenSpan.fail`."""
         self.span.set_attribute(ERROR_TYPE, error_type)
         self.span.set_status(Status(StatusCode.ERROR))
 
     def end(self) -> None:
-        """As `OpenSpan`."""
+        """Implements `OpenSpan.end`."""
         self.span.end()
 
 
 class OtelTracing:
-    """As `Tracing`, with the tracer of `provider`. One that `is_ours` asks nobody for a call that is not sampled.
+    """Implements `Tracing` with the tracer of `provider`.
 
-    `roots` draws for its sampler whether a new trace is recorded. `over` sends what is left, and ends it.
+    A tracing that `is_ours` asks no sampler for a call that is not sampled.
+
+    `roots` draws for its sampler whether a new trace is recorded. `over` sends the remaining spans, and ends it.
     """
 
     def __init__(  # noqa: PLR0913 - what is not obvious has a default
@@ -85,13 +87,13 @@ class OtelTracing:
         self.shut_down = over
 
     def unrecorded(self, parent: TraceContext | None) -> Unrecorded | None:
-        """As `Tracing`."""
+        """Implements `Tracing.unrecorded`."""
         if parent is None or not self._follows_parent or parent.is_sampled:
             return None
         return tuple.__new__(Unrecorded, parent)  # each call has one: its own `__new__` takes three times as long
 
     def draw_root(self) -> Drawn:
-        """As `Tracing`."""
+        """Implements `Tracing.draw_root`."""
         if self._roots is None or (otel_context.get_current() and trace.get_current_span() is not trace.INVALID_SPAN):
             return 0
         return self._roots()
@@ -108,7 +110,7 @@ class OtelTracing:
         trace_id: int = 0,
         began_at: float | None = None,
     ) -> Started:
-        """As `Tracing`."""
+        """Implements `Tracing.start`."""
         if (place := self.unrecorded(parent)) is not None:
             return place
         began = None if began_at is None else int(began_at * _NANO)
@@ -125,18 +127,18 @@ class OtelTracing:
         return RecordedSpan(span) if span.is_recording() else text_of(span.get_span_context())
 
     def current(self) -> TraceContext | None:
-        """As `Tracing`."""
+        """Implements `Tracing.current`."""
         found = trace.get_current_span().get_span_context()
         return text_of(found) if found.is_valid else None
 
     def within(self, started: Started) -> AbstractContextManager[None]:
-        """As `Tracing`."""
+        """Implements `Tracing.within`."""
         context = started if isinstance(started, TraceContext) else started.context
         return _Within(started.span if isinstance(started, RecordedSpan) else _remote(context), context)
 
 
 class _Within:
-    """No generator, as `trace_context.carrying`."""
+    """A context manager as a class, cheaper than a generator, as in `trace_context.carrying`."""
 
     __slots__ = ("_attached", "_carried", "_context", "_span")
 

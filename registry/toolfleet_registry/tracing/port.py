@@ -16,11 +16,11 @@ class OpenSpan(Protocol):
 
     @property
     def context(self) -> TraceContext:
-        """Where it is in its trace."""
+        """The span's place in its trace."""
         ...
 
     def note(self, attributes: Mapping[str, Value | None]) -> None:
-        """Say more of it; what is `None` is left out."""
+        """Add attributes; those that are `None` are left out."""
         ...
 
     def rename(self, name: str) -> None:
@@ -32,7 +32,7 @@ class OpenSpan(Protocol):
         ...
 
     def end(self) -> None:
-        """It is over. Nothing that is said afterwards counts."""
+        """End the span. Later additions are ignored."""
         ...
 
 
@@ -45,7 +45,7 @@ Drawn: TypeAlias = Unrecorded | int
 
 
 class Tracing(Protocol):
-    """Begins spans, and hands them on."""
+    """Starts spans, and passes them on."""
 
     @property
     def has_contents(self) -> bool:
@@ -54,11 +54,11 @@ class Tracing(Protocol):
 
     @property
     def has_attempt_ids(self) -> bool:
-        """Whether a span, and a trace, has the number that it is begun with."""
+        """Whether a span, and a trace, has the given number."""
         ...
 
     def unrecorded(self, parent: TraceContext | None) -> Unrecorded | None:
-        """The same place, if it is known, without asking anybody, that no span below it is recorded; else `None`."""
+        """Return the same place, if it is known, without asking a sampler, that no span below it is recorded; else `None`."""
         ...
 
     def draw_root(self) -> Drawn:
@@ -77,27 +77,27 @@ class Tracing(Protocol):
         trace_id: int = 0,
         began_at: float | None = None,
     ) -> Started:
-        """Begin a span below `parent`, or `None` below the current one. Raises nothing.
+        """Start a span below `parent`, or `None` below the current one. Raises nothing.
 
-        `links`: other spans, and what each is to this one. `span_id` is its number, if it is not 0; `trace_id` that
-        of its trace, if it is the first one there, or there are several of these. `began_at`: seconds since the epoch, if that
-        is not now.
+        `links`: other spans, and what each is to this one. `span_id` is its number, if it is not 0; `trace_id` that of
+        its trace, if it is the first one there, or there are several of these. `began_at`: seconds since the epoch, if
+        that is not now.
         """
         ...
 
     def current(self) -> TraceContext | None:
-        """Where the running code is in a trace, as OpenTelemetry knows it."""
+        """Return the running code's place in a trace, as OpenTelemetry knows it."""
         ...
 
     def within(self, started: Started) -> AbstractContextManager[None]:
-        """Have a span be the current one, for whoever asks OpenTelemetry, and go with what is sent within."""
+        """Make a span the current one, for code that asks OpenTelemetry, and send it along with messages within."""
         ...
 
     def shut_down(self) -> None:
-        """Send what is not sent, within a second or two, and be over. What others have made is left as it is."""
+        """Send the remaining spans, within a second or two, and end. Providers made by others are left as they are."""
         ...
 
 
 def context_of_span(started: Started) -> TraceContext:
-    """What is to be passed on."""
+    """Return the context to be passed on."""
     return started if isinstance(started, TraceContext) else started.context

@@ -23,7 +23,7 @@ _LEAVING_SECONDS: Final = 2.0  # for the spans that were ended last to be sent, 
 
 
 class _AttemptIds(RandomIdGenerator):
-    """Gives a span and a trace the number that it is begun with; every other one a random one."""
+    """Gives a span and a trace their given numbers; random ones without."""
 
     def generate_span_id(self) -> int:
         return getattr(wanted_id, "span", 0) or super().generate_span_id()
@@ -33,9 +33,11 @@ class _AttemptIds(RandomIdGenerator):
 
 
 def make_tracing(service: str, version: str, *, is_global: bool, has_contents: bool) -> OtelTracing:
-    """Traces of this process, sent by OTLP over HTTP. `is_global`: the process has it as its own, for whoever asks OpenTelemetry.
+    """Make the tracing of this process, sent by OTLP over HTTP.
 
-    What cannot be sent is dropped: 2,048 spans wait at most (`OTEL_BSP_MAX_QUEUE_SIZE`).
+    `is_global`: it is also OpenTelemetry's global provider.
+
+    Spans that cannot be sent are dropped: at most 2,048 spans wait (`OTEL_BSP_MAX_QUEUE_SIZE`).
     """
     provider = TracerProvider(resource=_resource(service, version), id_generator=_AttemptIds(), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -55,7 +57,7 @@ def make_tracing(service: str, version: str, *, is_global: bool, has_contents: b
 
 
 def _root_draw(provider: TracerProvider) -> Callable[[], Drawn] | None:
-    """What the usual sampler decides about new traces, which it does by their numbers alone; `None` for any other sampler."""
+    """Return the usual sampler's decision on new traces, which depends on their numbers alone; `None` for any other sampler."""
     root = getattr(provider.sampler, "_root", None)
     if type(root) is not TraceIdRatioBased:
         return None
@@ -80,7 +82,7 @@ def _resource(service: str, version: str) -> Resource:
 
 
 class _Leaving:
-    """Ends a provider in time: whatever its exporter hangs at is left to a thread that keeps no process alive."""
+    """Ends a provider in time: if its exporter hangs, a daemon thread waits for it."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider

@@ -1,4 +1,4 @@
-"""Decides whether this process is traced, and by whose provider: one that somebody has set is used as it is."""
+"""Decides whether this process is traced, and by which provider: one that the program has set is used as it is."""
 
 import logging
 import os
@@ -33,11 +33,11 @@ def tracing_of(
     is_global: bool = False,
     has_contents: bool = False,
 ) -> "Tracing | None":
-    """What this process is traced with; `None`: it is not, and nothing is imported for it.
+    """Return the tracing of this process; `None` if it is not traced, and nothing is imported for it.
 
-    `switch`: whether it shall be; `None`: if OpenTelemetry's variables or a provider say so. `service` is its name in traces.
-    `is_global`: where there is no provider it gets one for all its code. Raises `SettingsError` where it shall be traced and
-    cannot be.
+    `switch`: whether it shall be; `None`: if OpenTelemetry's variables or a provider say so. `service` is its name in
+    traces. `is_global`: if there is no provider, one is set for all its code. Raises `SettingsError` if it shall be
+    traced and cannot be.
     """
     if switch is False or _is_true(os.environ.get("OTEL_SDK_DISABLED")):
         return None
@@ -61,7 +61,10 @@ def tracing_of(
 
 
 def switch_here() -> bool | None:
-    """What `TOOLFLEET_TRACES` says, for a process without settings. Raises `SettingsError` for what is neither yes nor no."""
+    """Return the value of `TOOLFLEET_TRACES`, for a process without settings.
+
+    Raises `SettingsError` for an invalid one.
+    """
     said = os.environ.get(SWITCH, "").strip().lower()
     if said and said not in _TRUE | _FALSE:
         raise SettingsError(f"{SWITCH} is 1 or 0, not {said[:20]!r}.")
@@ -74,7 +77,7 @@ def version_here() -> str:
 
 
 def is_wanted_by_environment() -> bool:
-    """Whether OpenTelemetry's own variables say where traces go."""
+    """Return whether OpenTelemetry's own variables say where traces go."""
     if os.environ.get("OTEL_TRACES_EXPORTER", "otlp").strip().lower() == "none":
         return False
     return any(os.environ.get(name) for name in _ENDPOINTS)

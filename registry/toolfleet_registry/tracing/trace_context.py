@@ -1,4 +1,4 @@
-"""Carries the place in a trace as text, as W3C's Trace Context writes it: `traceparent`, and beside it `tracestate`."""
+"""Carries the place in a trace as text, in the format of W3C's Trace Context: `traceparent`, and with it `tracestate`."""
 
 import re
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ _SAMPLED = frozenset("13579bdf")
 
 
 class TraceContext(NamedTuple):
-    """A span of a trace: `00-{trace id}-{span id}-{flags}`, and what tracing systems say beside it; "": nothing."""
+    """A span of a trace: `00-{trace id}-{span id}-{flags}`, and the tracing systems' own state; "" for none."""
 
     traceparent: str
     tracestate: str = ""
 
     @property
     def is_sampled(self) -> bool:
-        """Whether anybody keeps the trace."""
+        """Whether the trace is recorded anywhere."""
         return self.traceparent[-1] in _SAMPLED
 
     @property
@@ -50,23 +50,23 @@ class TraceContext(NamedTuple):
         return f"{TRACEPARENT}: {self.traceparent}\r\n{state}".encode()
 
     def at(self, span_id: int) -> "TraceContext":
-        """Another span of the same trace."""
+        """Return another span of the same trace."""
         return TraceContext(f"{self.traceparent[:36]}{span_id:016x}{self.traceparent[52:]}", self.tracestate)
 
 
 class Unrecorded(TraceContext):
-    """A place at which this process records nothing, nor below it: once that is known, nobody is asked again."""
+    """A place at which this process records nothing, nor below it: once that is known, no sampler is asked again."""
 
     __slots__ = ()
 
 
 def read_context(said: Mapping[str, object]) -> TraceContext | None:
-    """What somebody has said under these names; `None` if it is nothing, or nothing that W3C allows."""
+    """Return the context in these headers; `None` if there is none, or W3C does not allow it."""
     return context_of(said.get(TRACEPARENT), said.get(TRACESTATE))
 
 
 def context_of(traceparent: object, tracestate: object) -> TraceContext | None:
-    """As `read_context`, of the two values."""
+    """Return the context of the two values; see `read_context`."""
     if not isinstance(traceparent, str) or not _PARENT.fullmatch(traceparent):
         return None
     is_fine = isinstance(tracestate, str) and len(tracestate) <= _LONGEST_STATE and _STATE.fullmatch(tracestate)
@@ -74,12 +74,12 @@ def context_of(traceparent: object, tracestate: object) -> TraceContext | None:
 
 
 def attempt_span_id(call_id: str, attempt: int) -> int:
-    """The number of the span of a call's attempt: known to everybody, also of one whose worker has died with it."""
+    """Return the span id of a call's attempt: known to every process, also if the attempt's worker has died."""
     return int.from_bytes(blake2b(f"{attempt} {call_id}".encode(), digest_size=8).digest()) or 1
 
 
 def round_trace_id(job_id: str, first_step: int) -> int:
-    """The number of the trace of a round of a job that recurs: known to each of its steps, in whichever worker."""
+    """Return the trace id of a round of a recurring job: known to each of its steps, in any worker."""
     return int.from_bytes(blake2b(f"{first_step} {job_id}".encode(), digest_size=16).digest()) or 1
 
 
@@ -92,12 +92,12 @@ carry, drop = _carried.set, _carried.reset
 
 
 def carrying(context: TraceContext | None) -> AbstractContextManager[None]:
-    """Have this go with what is sent within."""
+    """Send this context along with messages within."""
     return _Carrying(context)
 
 
 class _Carrying:
-    """No generator: each call has several of these."""
+    """A context manager as a class, cheaper than a generator: each call has several of these."""
 
     __slots__ = ("_context", "_token")
 

@@ -55,7 +55,7 @@ class FollowingTools:
         return UNKNOWN_CALL if step is None else await self._calls.result_of(step, self._caller, patience=seconds)
 
     async def _cancelled(self, call_id: str, _: float) -> str | ToolResult:
-        """The call as it has ended, perhaps before it could be taken back."""
+        """Cancel the call and return its end, which may have come before the cancellation."""
         handle = await self._fleet.begun_calls.attach(call_id, Owner(self._caller.user_id))
         if handle is None:
             job = await self._fleet.jobs.cancel(call_id, self._caller)

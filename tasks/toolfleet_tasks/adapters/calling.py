@@ -1,4 +1,4 @@
-"""Calls the fleet for an agent framework: by key, within the run's time, and taken back with the run."""
+"""Calls the fleet for an agent framework: by key, within the run's time, and cancelled with the run."""
 
 import asyncio
 import contextlib
@@ -54,7 +54,7 @@ class AdapterJobs:
         return bool(self._plans)
 
     def step(self, call: ToolCall, caller: Caller) -> DeferredStep:
-        """Where the job of a call with a key is, or would be: its id follows from the key."""
+        """Return the step of the job for a call with a key: the job's id follows from the key."""
         return DeferredStep(self.id_of(call.idempotency_key, caller), call.tool_name, "job")
 
     def id_of(self, key: str | None, caller: Caller) -> str:
@@ -64,9 +64,11 @@ class AdapterJobs:
     async def end_of_new(
         self, call: ToolCall, caller: Caller, conversation: Conversation | None, patience: float
     ) -> ToolResult:
-        """Make the job, unless the step has made it before, and wait so long for its end. Raises `StillRunning`.
+        """Start the job, unless the step has started it before, and wait up to `patience` for its end.
 
-        Whoever is cancelled while waiting takes back a job that they have made.
+        Raises `StillRunning`.
+
+        If the waiting task is cancelled, a job that it has started is cancelled.
         """
         step = self.step(call, caller)
         try:
@@ -113,7 +115,7 @@ class AdapterJobs:
         return await self._fleet.jobs.cancel(job_id, caller)
 
     async def _made(self, call: ToolCall, caller: Caller, conversation: Conversation, job_id: str) -> Job:
-        """Its end wakes the conversation; where that has no id, one that is the job's alone."""
+        """Start the job. Its end wakes the conversation; without an id of one, a conversation of the job's own."""
         if conversation.conversation_id is None:
             conversation = conversation.model_copy(update={"conversation_id": job_id})
         for tried in range(_TRIES):
@@ -127,7 +129,7 @@ class AdapterJobs:
         raise AssertionError
 
     def _take_back(self, step: DeferredStep, caller: Caller) -> None:
-        """In a task of its own: whoever is cancelled waits no longer."""
+        """Cancel a job in a task of its own: the cancelled run does not wait for that."""
 
         async def take_back() -> None:
             with contextlib.suppress(FleetUnavailable):
@@ -139,7 +141,7 @@ class AdapterJobs:
 
 
 def _result_of(job: Job, tool_name: str) -> ToolResult:
-    """A job's end as that of a call: a framework makes nothing anew by itself, for nobody knows how far the work has come."""
+    """Return a job's end as a call's result: a framework does not repeat it by itself, since it is unknown how far the work has come."""
     if job.state == "completed":
         result = ToolResult.ok(tool_name, job.result)
     else:
@@ -152,12 +154,13 @@ def _result_of(job: Job, tool_name: str) -> ToolResult:
 
 
 class AdapterCalls:
-    """Makes the calls of one adapter, and takes each back whose awaiting task is cancelled.
+    """Makes the calls of one adapter, and cancels each whose awaiting task is cancelled.
 
-    `timeout`: seconds for a call, `None` for the fleet's own bound. `defer_after`: after how many seconds a call is `StillRunning`;
-    `None`: its end is waited for. With `defer_approvals` one that people have to approve is `WaitsForApproval`; else that is its result.
-    Calls of the tools in `jobs` are made as jobs, which are `StillRunning` at once where `defer_after` says nothing.
-    A call without an id of its framework's is never deferred: it could not be found again.
+    `timeout`: seconds for a call, `None` for the fleet's own bound. `defer_after`: after how many seconds a call is
+    `StillRunning`; `None`: its end is waited for. With `defer_approvals` a call that needs an approval is
+    `WaitsForApproval`; otherwise that is its result. Calls of the tools in `jobs` are made as jobs, which are
+    `StillRunning` at once without `defer_after`. A call without an id of its framework is never deferred: it could not
+    be found again.
     """
 
     def __init__(
@@ -177,19 +180,21 @@ class AdapterCalls:
 
     @property
     def is_deferring(self) -> bool:
-        """Whether a call may go on without its run."""
+        """Whether a call may continue without its run."""
         return self._defer_after is not None or self._defer_approvals or bool(self._jobs)
 
     def patience(self, tool_name: str) -> float | None:
-        """How long the end of such a call is waited for in a run, in seconds; `None`: until it is there."""
+        """Return how many seconds a run waits for the end of such a call; `None`: without a limit."""
         return 0.0 if self._defer_after is None and tool_name in self._jobs else self._defer_after
 
     async def call(
         self, asked: FrameworkCall, decision: Decision | None = None, approver: Approver | None = None
     ) -> ToolResult:
-        """Bring the call's result. Raises `StillRunning` and `WaitsForApproval`, and nothing for what becomes of the call.
+        """Make the call and return its result.
 
-        A `decision` about a call that has waited before is the `approver`'s vote. About one that is made just now nobody has decided.
+        Raises `StillRunning` and `WaitsForApproval`, and nothing for failures of the call.
+
+        A `decision` about a call that has waited before is the `approver`'s vote; it is ignored for a new call.
         """
         call, where = asked.as_call(), asked.conversation
         key = call.idempotency_key
@@ -219,7 +224,7 @@ class AdapterCalls:
     async def _resumed_here(
         self, step: DeferredStep, asked: FrameworkCall, decision: Decision | None, approver: Approver | None
     ) -> ToolResult:
-        """Of a step that comes again, and has to be deferred again while the fleet is away: its call has begun."""
+        """Resume a repeated step, and defer it again while the fleet is away: its call has been started."""
         patience = self.patience(step.tool_name)
         try:
             return await self.resumed(step, asked, decision, approver, patience=patience)
@@ -229,7 +234,7 @@ class AdapterCalls:
             return fleet_results.outcome_unknown(asked.name, f"it was made before, and goes on: {exc}")
 
     async def asks_people(self, asked: FrameworkCall) -> bool:
-        """Whether people have to decide about such a call: then it waits for them from now on. It is in no queue."""
+        """Return whether such a call needs an approval: then it waits for that from now on. It is in no queue."""
         try:
             await self.decide(asked, None, None)
         except WaitsForApproval:
@@ -278,7 +283,7 @@ class AdapterCalls:
         *,
         patience: float | None = None,
     ) -> ToolResult:
-        """As `result_of`, for the framework's call itself: in the names and with the arguments that its model has given."""
+        """Resume the framework's call as `result_of` does, with its own names and arguments."""
         call = asked.as_call()
         result = await self.result_of(
             step,
@@ -348,9 +353,9 @@ class AdapterCalls:
         approver: Approver | None,
         key: tuple[str | None, str] | None = None,
     ) -> None:
-        """Return once nobody has to approve the call any more. Raises `WaitsForApproval`, and `FleetUnavailable`.
+        """Return once the call needs no approval any more. Raises `WaitsForApproval`, and `FleetUnavailable`.
 
-        `key`: whose, and by what the call is found again.
+        `key`: the user and the key by which the call is found again.
         """
         if not self._defer_approvals:
             return
@@ -361,7 +366,7 @@ class AdapterCalls:
             raise
 
     async def _end_of(self, handle: BegunHandle, key: str, asked: FrameworkCall) -> ToolResult:
-        """Of a call that the cancelled run takes back."""
+        """Wait for the end of a call, which is cancelled with the run."""
         patience = self._defer_after
         async with contextlib.AsyncExitStack() as stack:
             if asked.on_progress is not None:
@@ -376,9 +381,10 @@ class AdapterCalls:
         return result
 
     async def _is_kept(self, handle: BegunHandle, key: str, asked: FrameworkCall) -> bool:
-        """Whether the same step will find the call again, whatever becomes of its key: else it is waited for.
+        """Return whether the same step will find the call again, even if its key is used otherwise: else its end is waited for.
 
-        One that has ended meanwhile may have ended as another call with its key: then nobody finds it by its own id.
+        A call that has ended meanwhile may have ended as another call with its key: then it cannot be found by its own
+        id.
         """
         if not await handle.is_kept_within(_CONFIRMATION_SECONDS) or handle.has_ended:
             return False
@@ -401,7 +407,7 @@ def _sooner(*seconds: float | None) -> float | None:
 
 
 def _take_back(handle: BegunHandle) -> None:
-    """In a task of its own: whoever is cancelled waits no longer."""
+    """Cancel a job in a task of its own: the cancelled run does not wait for that."""
     task = asyncio.get_running_loop().create_task(handle.cancel(), name="toolfleet-take-back")
     _take_backs.add(task)
     task.add_done_callback(_take_backs.discard)

@@ -35,7 +35,7 @@ _LEAST_STEP = 0.001  # the protocol has progress grow each time
 
 
 class FleetServer(TypedDict):
-    """What `ClaudeAgentOptions(mcp_servers={"toolfleet": …})` takes: the SDK's `McpSdkServerConfig`."""
+    """A value for `ClaudeAgentOptions(mcp_servers={"toolfleet": …})`: the SDK's `McpSdkServerConfig`."""
 
     type: Literal["sdk"]
     """That it runs in the agent's own process."""
@@ -56,9 +56,10 @@ class DeferredUse(Protocol):
 class FleetSession:
     """The tools that `caller` may use, as a `server` for `mcp_servers`, and as a `hook` for `PreToolUse` of the tools that `matcher` names.
 
-    As `fleet_server`. The hook makes a call before Claude Code does, and ends the session's run where it goes on after `defer_after`
-    seconds, is a job of `jobs`, or, with `defer_approvals`, waits for people. The session that is resumed runs it again, in any
-    process. Claude Code defers no call beside others: of these Claude is told that they go on.
+    The arguments are those of `fleet_server`. The hook makes a call before Claude Code does, and ends the session's run
+    if the call continues after `defer_after` seconds, is a job of `jobs`, or, with `defer_approvals`, waits for an
+    approval. The session that is resumed runs it again, in any process. Claude Code defers no call together with
+    others: Claude is told that these continue.
     """
 
     def __init__(  # noqa: PLR0913 - what may be said of an agent's calls
@@ -105,9 +106,10 @@ class FleetSession:
         return {}
 
     async def is_over(self, use: DeferredUse, *, wait: float | None = None) -> bool:
-        """Whether a deferred call has ended, within `wait` seconds (`None`: its end is waited for): resume its session then.
+        """Return whether a deferred call has ended, within `wait` seconds (`None`: without a limit): resume its session then.
 
-        One that still waits for people has not; one that nobody knows any more has. Raises `FleetUnavailable`.
+        False for a call that waits for an approval; true for one that the fleet no longer knows. Raises
+        `FleetUnavailable`.
         """
         asked = await self._asked(use.name, use.input, use.id)
         step = None if asked is None else await self._calls.step_before(asked)
@@ -120,7 +122,10 @@ class FleetSession:
         return True
 
     async def deferred(self, use: DeferredUse) -> dict[str, Any] | None:
-        """What the fleet knows a deferred call by: its `kind` and `toolfleet_call_id`, the job's id if it is a job. Raises `FleetUnavailable`."""
+        """Return the fleet's ids of a deferred call: its `kind` and `toolfleet_call_id`, the job's id if it is a job.
+
+        Raises `FleetUnavailable`.
+        """
         asked = await self._asked(use.name, use.input, use.id)
         step = None if asked is None else await self._calls.step_before(asked)
         return None if step is None else step.to_json()
@@ -171,15 +176,16 @@ def fleet_server(  # noqa: PLR0913 - what may be said of an agent's calls
     most_characters: int | None = None,
     where: Callable[[ToolDefinition], bool] | None = None,
 ) -> FleetServer:
-    """A server with the tools that `caller` may use; `allowed_tools=["mcp__toolfleet"]` lets a session call all of them.
+    """Make a server with the tools that `caller` may use; `allowed_tools=["mcp__toolfleet"]` lets a session call all of them.
 
-    The keys of calls are Claude's own ids of them, which no two sessions share; `run_id` is for models that count theirs anew.
-    `timeout`: seconds for a call. `most_characters`: of a result that is shown to the model in whole; a longer one is kept in
-    a file by Claude Code. `where` says which tools are offered. A call that Claude Code gives up is taken back.
+    The keys of calls are Claude's own ids of them, which no two sessions share; `run_id` is for models that restart
+    their count. `timeout`: seconds for a call. `most_characters`: of a result that is shown to the model whole; Claude
+    Code keeps a longer one in a file. `where` says which tools are offered. A call that Claude Code gives up is
+    cancelled.
 
-    With `defer_after` Claude is told of a call that takes more seconds that it goes on, and its id, and so at once of calls of the
-    tools in `jobs`, which are jobs, by a poll or with `None` by their own end. It asks for them with `call_status`, `call_wait`
-    and `call_cancel`, and a repeat under Claude's id of the call has its end.
+    With `defer_after` Claude is told that a longer call continues, with its id, and so at once for calls of the tools
+    in `jobs`, which are jobs, by a poll or with `None` by their own end. It asks for them with `call_status`,
+    `call_wait` and `call_cancel`, and a repeat under Claude's id of the call returns its end.
     """
     session = FleetSession(
         fleet,
@@ -204,7 +210,7 @@ def offered(tool: ToolDefinition, most_characters: int | None) -> types.Tool:
 
 
 def _reporter(ctx: ServerRequestContext[Any, Any]) -> Callable[[Progress], Awaitable[None]]:
-    """What tells a session how far its call is."""
+    """Return a function that reports a call's progress to its session."""
     last = 0.0
 
     async def report(progress: Progress) -> None:
@@ -216,7 +222,7 @@ def _reporter(ctx: ServerRequestContext[Any, Any]) -> Callable[[Progress], Await
 
 
 async def answer(asked: Awaitable[ToolResult | str]) -> types.CallToolResult:
-    """What Claude is told, once it is there: a call's end, a sentence, or that the call goes on."""
+    """Await Claude's answer: a call's result, a sentence, or that the call continues."""
     try:
         said = await asked
     except StillRunning as running:

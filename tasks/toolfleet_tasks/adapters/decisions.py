@@ -27,10 +27,10 @@ _ANOTHER = "The decision is about another call."
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What somebody has decided about a call, in a framework. `arguments` replace those of their names.
+    """A decision about a call, made in a framework. `arguments` replace those of their names.
 
-    `call_id` and `seen`: of which call, and the digest of what they have seen, as `ApprovalService.approve` takes it. `fault`: why it is
-    no decision, if it is none.
+    `call_id` and `seen`: the call, and the digest of what the approver has seen, as in `ApprovalService.approve`.
+    `fault`: why it is invalid, if it is.
     """
 
     approves: bool
@@ -42,7 +42,7 @@ class Decision:
 
     @classmethod
     def of(cls, value: object) -> "Decision | None":
-        """As an application writes it; `None` for whatever else a framework is resumed with, such as `True`: nothing is decided by that."""
+        """Parse an application's decision; `None` for any other value that a framework is resumed with, such as `True`: that decides nothing."""
         if not isinstance(value, Mapping) or "decision" not in value:
             return None
         said, reason, arguments = value["decision"], value.get("reason") or "", value.get("arguments")
@@ -65,7 +65,7 @@ class WaitsForApproval(Exception):
 
     @property
     def step(self) -> DeferredStep:
-        """What its framework keeps of the call."""
+        """The part of the call that its framework stores."""
         return DeferredStep(self.found.approval_id, self.found.request.tool_name, "approval")
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +73,10 @@ class WaitsForApproval(Exception):
         return {**self.step.to_json(), APPROVAL: self.question()}
 
     def question(self) -> dict[str, Any]:
-        """What an application needs that has people decide: JSON, with sensitive arguments hidden. `expires_at` in seconds since the epoch."""
+        """Return what an application needs for a decision by people: JSON, with sensitive arguments hidden.
+
+        `expires_at` in seconds since the epoch.
+        """
         request = self.found.request
         who = [rule.model_dump(mode="json", include=_SHOWN) for rule in request.rules]
         return {
@@ -99,9 +102,9 @@ class WaitsForApproval(Exception):
 async def approval_of(
     fleet: ToolFleet, call_id: str, *, kept_for: tuple[str | None, str] | None = None
 ) -> StoredApproval | None:
-    """What people are asked about the call; `None` if nobody is. Raises `FleetUnavailable`.
+    """Return the call's approval; `None` if it needs none. Raises `FleetUnavailable`.
 
-    `kept_for`: the user and the key by which the step that has made the call finds it, whatever becomes of it.
+    `kept_for`: the user and the key by which the step that has made the call always finds it.
     """
     async with _answered():
         try:
@@ -120,7 +123,10 @@ async def asked_before(fleet: ToolFleet, user_id: str | None, idempotency_key: s
 
 
 async def denied_before(fleet: ToolFleet, call_id: str, tool_name: str, caller: Caller) -> ToolResult | None:
-    """How a call of the caller's has ended whose result is gone, if people have denied it. Raises `FleetUnavailable`."""
+    """Return the result of the caller's call whose own result is gone, if people have denied it.
+
+    Raises `FleetUnavailable`.
+    """
     found = await approval_of(fleet, call_id)
     if found is None or (found.request.user_id, found.request.tool_name) != (caller.user_id, tool_name):
         return None
@@ -162,7 +168,7 @@ def _waits(found: StoredApproval) -> bool:
 async def _refused(
     fleet: ToolFleet, found: StoredApproval, decision: Decision, approver: Approver | None
 ) -> str | None:
-    """Why the vote is not taken; `None`: it is."""
+    """Return why the vote is not accepted, or `None`."""
     if decision.call_id not in {None, found.approval_id}:
         return _ANOTHER
     if approver is None:

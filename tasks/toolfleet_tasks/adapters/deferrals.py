@@ -16,9 +16,11 @@ _KINDS: Final[Mapping[object, Kind]] = {"call": "call", "job": "job", "approval"
 
 @dataclass(frozen=True, slots=True)
 class DeferredStep:
-    """A step whose call goes on as `call_id`, a job's id if it is a job. An `approval` waits for people, and is a call then.
+    """A step whose call continues as `call_id`, a job's id if it is a job.
 
-    `run_id`: the run that its key is of, where the framework does not say so again.
+    An `approval` is a call that waits for people.
+
+    `run_id`: the run of its key, if the framework does not repeat it.
     """
 
     call_id: str
@@ -27,13 +29,13 @@ class DeferredStep:
     run_id: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What a framework keeps, as metadata or as an interrupt's value."""
+        """Return the JSON that a framework stores, as metadata or as an interrupt's value."""
         known = {_KIND: self.kind, CALL: self.call_id, TOOL: self.tool_name}
         return known if self.run_id is None else {**known, RUN: self.run_id}
 
     @classmethod
     def of(cls, known: object) -> "DeferredStep | None":
-        """What `to_json` has made; `None` for anything else."""
+        """Parse the output of `to_json`; `None` for anything else."""
         if not isinstance(known, Mapping):
             return None
         call_id, tool_name, run_id = known.get(CALL), known.get(TOOL), known.get(RUN)
@@ -45,7 +47,7 @@ class DeferredStep:
 
 
 class StillRunning(Exception):
-    """The call goes on: any process can ask for its end by the `step`, and the same call made anew joins it."""
+    """The call continues: any process can ask for its end by the `step`, and the same call made again joins it."""
 
     def __init__(self, step: DeferredStep) -> None:
         super().__init__(f"The {step.kind} {step.call_id!r} of {step.tool_name!r} goes on.")

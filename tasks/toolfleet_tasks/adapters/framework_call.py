@@ -1,4 +1,4 @@
-"""Describes a tool call as a framework has it: its key, whose it is, and where it comes from."""
+"""Describes a tool call of a framework: its key, its user, and its conversation."""
 
 import hashlib
 import json
@@ -34,12 +34,12 @@ class FrameworkCall:
 
     @property
     def user_id(self) -> str | None:
-        """Whose call it is."""
+        """The user of the call."""
         return self.caller.user_id
 
     @property
     def key(self) -> str | None:
-        """What the call is found by again: see `call_key`."""
+        """The key by which the call is found again: see `call_key`."""
         return call_key(self.run_id, self.call_id, self.tool.name, self.arguments)
 
     def as_call(self) -> ToolCall:
@@ -49,10 +49,10 @@ class FrameworkCall:
 
 
 def call_key(run_id: str | None, call_id: str | None, tool_name: str, arguments: Any) -> str | None:
-    """The idempotency key of one tool call: 64 hex digits. `None` where the framework has given it no id.
+    """Return the idempotency key of one tool call: 64 hex digits. `None` if the framework has given it no id.
 
-    The ids alone would not do: models repeat a call's id within one run, with other arguments. `run_id` tells runs apart
-    whose model counts its calls anew; `None` where call ids are unique by themselves.
+    The ids alone are not enough: models repeat a call's id within one run, with other arguments. `run_id` separates
+    runs whose model restarts its count; `None` if call ids are unique by themselves.
     """
     if not call_id:
         return None
@@ -64,14 +64,14 @@ def call_key(run_id: str | None, call_id: str | None, tool_name: str, arguments:
 
 
 def caller_of(caller: Caller | Callable[[C], Caller], context: C) -> Caller:
-    """Whose run it is: one caller's, or as a function of the run's context says."""
+    """Return the run's caller: a fixed one, or the result of a function of the run's context."""
     return caller if isinstance(caller, Caller) else caller(context)
 
 
 def conversation_of(
     conversation: Conversation | Callable[[C], Conversation | None] | None, context: C
 ) -> Conversation | None:
-    """Where the run's calls come from, likewise."""
+    """Return the conversation of the run's calls, likewise."""
     return conversation(context) if callable(conversation) else conversation
 
 

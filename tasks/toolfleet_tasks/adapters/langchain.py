@@ -32,7 +32,7 @@ _TOOL_CALL = "tool_call_id"
 
 
 class FleetLimitReached(ToolCallLimitExceededError):
-    """An agent's profile ends the run, whose calls are used up: LangChain's own error, as far as its callers look."""
+    """An agent's profile ends the run because its calls are used up: a subclass of LangChain's own error."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(0, 0, None, None, name)
@@ -42,14 +42,14 @@ class FleetLimitReached(ToolCallLimitExceededError):
 class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     """The tools that `caller` may use: `create_agent(model, middleware=[FleetMiddleware(fleet, caller)])`, for `ainvoke` and `astream`.
 
-    `caller` and `conversation` may be functions of the run's context. `timeout`: seconds for a call. With `defer_after` a call that
-    takes more seconds interrupts the graph, which needs a checkpointer for it; once it is resumed it waits for the same call. Calls of
-    the tools in `jobs` are jobs, by a poll or with `None` by their own end, and do so at once.
-    With `defer_approvals` so does one that people have to approve; `approver`, who may follow from the value that it is resumed
-    with, is in whose name that is a vote.
-    `where` says which tools are offered. A run that is cancelled takes its calls back.
+    `caller` and `conversation` may be functions of the run's context. `timeout`: seconds for a call. With `defer_after`
+    a call that takes more seconds interrupts the graph, which needs a checkpointer for it; once it is resumed it waits
+    for the same call. Calls of the tools in `jobs` are jobs, by a poll or with `None` by their own end, and do so at
+    once. With `defer_approvals` so does one that needs an approval; `approver`, which may be a function of the value
+    that it is resumed with, is the person whose vote that is. `where` says which tools are offered. A run that is
+    cancelled cancels its calls.
 
-    A graph of one's own takes `awrap_tool_call` for its `ToolNode`, and binds `offers` to its model.
+    A custom graph takes `awrap_tool_call` for its `ToolNode`, and binds `offers` to its model.
     """
 
     def __init__(  # noqa: PLR0913 - what may be said of an agent's calls
@@ -76,13 +76,16 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         )
 
     async def offers(self, caller: Caller) -> list[dict[str, Any]]:
-        """What a caller may use now, as any chat model's `bind_tools` takes it. Raises `FleetUnavailable` as `ToolFleet` does."""
+        """Return the tools a caller may use now, for any chat model's `bind_tools`.
+
+        Raises `FleetUnavailable` as `ToolFleet` does.
+        """
         return list((await self._offers.of(caller)).values())
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any] | AIMessage:
-        """Show the model the fleet's tools, as they are at this step, beside the agent's own."""
+        """Show the model the fleet's tools, as they are at this step, in addition to the agent's own."""
         offers = await self.offers(caller_of(self._caller, request.runtime.context))
         return await handler(request.override(tools=[*request.tools, *offers]))
 
@@ -117,9 +120,10 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return _message(request, result)
 
     async def _end_of(self, request: ToolCallRequest, asked: FrameworkCall) -> ToolResult:
-        """The call's end, whenever the graph is resumed: by the id that its last interrupt has, which makes nothing anew.
+        """Return the call's end, whenever the graph is resumed: found by the id in its last interrupt, without a new call.
 
-        What it was resumed with before comes again: so a decision names who has made it, and the end is waited for once.
+        The values that it was resumed with before come again: so a decision names its approver, and the end is waited
+        for once.
         """
         step = await _interrupted_before(request) if self._calls.is_deferring else None
         patience, decision, approver = self._calls.patience(asked.tool.name), None, None
@@ -148,7 +152,7 @@ def _offered(tool: ToolDefinition, name: str) -> dict[str, Any]:
 
 
 def _writer(request: ToolCallRequest) -> Callable[[Progress], None]:
-    """Tells whoever streams the graph's `custom` events."""
+    """Return a function that sends progress to the graph's `custom` event stream."""
     write, call = request.runtime.stream_writer, request.tool_call
 
     def tell(progress: Progress) -> None:
@@ -194,14 +198,14 @@ def _run_id_of(request: ToolCallRequest) -> str | None:
 
 
 def _interrupt_value(request: ToolCallRequest, known: Mapping[str, Any]) -> dict[str, Any]:
-    """What the graph is interrupted with for this call, `known` being what is kept of it."""
+    """Return the value that interrupts the graph for this call; `known` is what is stored of it."""
     return {**known, _TOOL_CALL: request.tool_call["id"]}
 
 
 async def _interrupted_before(request: ToolCallRequest) -> DeferredStep | None:
-    """The call for which this very step was interrupted last, by its checkpoint; `None` if it was not.
+    """Return the call for which this very step was interrupted last, by its checkpoint; `None` if it was not.
 
-    A step that is begun anew from an earlier checkpoint is another step.
+    A step that is started again from an earlier checkpoint is another step.
     """
     info, config = request.runtime.execution_info, request.runtime.config.get("configurable", {})
     checkpointer = config.get(_CHECKPOINTER)

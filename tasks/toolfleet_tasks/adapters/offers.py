@@ -1,4 +1,4 @@
-"""Lists a caller's tools in a framework's form, and makes only those anew that have changed."""
+"""Lists a caller's tools in a framework's form, and converts only the changed ones again."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
@@ -13,7 +13,7 @@ _MOST_CALLERS = 64  # kinds of callers whose listings are kept
 
 
 class ToolLister(Protocol):
-    """What knows the tools, such as `ToolFleet`."""
+    """A source of tools, such as `ToolFleet`."""
 
     def tools(self, caller: Caller) -> Awaitable[list[ToolDefinition]]:
         """The tools that `caller` may use, sorted by name."""
@@ -39,7 +39,10 @@ class ToolOffers(Generic[T]):
         self._kept: dict[tuple[object, object], tuple[list[ToolDefinition], Mapping[str, T]]] = {}
 
     async def of(self, caller: Caller) -> Mapping[str, T]:
-        """What this caller is offered now, sorted by name. Raises `FleetUnavailable` if nothing is known yet, and Redis is silent."""
+        """Return this caller's present offers, sorted by name.
+
+        Raises `FleetUnavailable` if nothing is known yet, and Redis is silent.
+        """
         tools = await self._fleet.tools(caller)
         kind = caller.permission, caller.allowed_modules
         before, offers = self._kept.get(kind, ([], None))

@@ -79,7 +79,7 @@ class FleetTools:
         self._runs: WeakKeyDictionary[Context, ToolOffers[OfferedFunction]] = WeakKeyDictionary()
 
     async def of(self, run: Context) -> list[FunctionTool]:
-        """What the run's caller may use now. While nothing changes, the same objects in each of its turns.
+        """Return the tools the run's caller may use now. While nothing changes, the same objects in each of its turns.
 
         Raises `FleetUnavailable` if nothing is known yet, and Redis is silent.
         """
@@ -110,7 +110,7 @@ class FleetTools:
         return shown_parts(no_such_tool(error.tool_name, [each.definition for each in offers.values()]))[0]
 
     async def question(self, item: ToolApprovalItem, run: Context) -> dict[str, Any] | None:
-        """What people are asked by an interruption of the run, and who may decide until when; `None`: nothing of the fleet's.
+        """Return the question of an interruption of the run, and who may decide until when; `None` if it is not the fleet's.
 
         `run`: the result's `context_wrapper`. Raises `FleetUnavailable`.
         """
@@ -125,17 +125,18 @@ class FleetTools:
     ) -> None:
         """Make a decision about an interruption the vote of `approver`: `{"decision": "approve" | "reject", "id", "digest", "reason", "arguments"}`.
 
-        Once it returns, `RunState.approve` has the run go on with the end of the call, whichever that is. Raises
-        `WaitsForApproval`, whose `refusal` says why it was not taken, if so, and `FleetUnavailable`.
+        Once it returns, `RunState.approve` continues the run with the end of the call. Raises `WaitsForApproval`, whose
+        `refusal` says why the vote was not accepted, if so, and `FleetUnavailable`.
         """
         asked = await self._asked_by(item, run)
         if asked is not None:
             await self._calls.decide(asked, Decision.of(decision), approver)
 
     async def is_over(self, item: ToolApprovalItem, run: Context, *, wait: float | None = None) -> bool:
-        """Whether a call has ended that has interrupted the run, within `wait` seconds (`None`: its end is waited for): `RunState.approve` it then.
+        """Return whether a call that has interrupted the run has ended, within `wait` seconds (`None`: without a limit): `RunState.approve` it then.
 
-        One that still waits for people has not. One that nobody knows any more has: its outcome is unknown. Raises `FleetUnavailable`.
+        False for a call that waits for an approval. True for one that the fleet no longer knows: its outcome is
+        unknown. Raises `FleetUnavailable`.
         """
         asked = await self._asked_by(item, run)
         step = None if asked is None else await self._calls.step_before(asked)
@@ -148,9 +149,9 @@ class FleetTools:
         return True
 
     async def deferred(self, item: ToolApprovalItem, run: Context) -> dict[str, Any] | None:
-        """What the fleet knows the call by that has interrupted the run: its `kind` and `toolfleet_call_id`, the job's id if it is a job.
+        """Return the fleet's ids of the call that has interrupted the run: its `kind` and `toolfleet_call_id`, the job's id if it is a job.
 
-        `None` for nothing of the fleet's. Raises `FleetUnavailable`.
+        `None` if it is not the fleet's. Raises `FleetUnavailable`.
         """
         asked = await self._asked_by(item, run)
         step = None if asked is None else await self._calls.step_before(asked)
@@ -183,7 +184,7 @@ class FleetTools:
         return self._calls.patience(tool_name) is not None
 
     async def _waits(self, offer: OfferedFunction, run: Context, arguments: dict[str, Any], call_id: str) -> bool:
-        """Whether the run is interrupted by the call: it is made here, and its result is kept if it has one in time."""
+        """Return whether the call interrupts the run: it is made here, and its result is kept if it comes in time."""
         asked = self._asked(offer, run, arguments, call_id)
         if not self._defers(offer.definition.name):
             return await self._calls.asks_people(asked)
@@ -211,7 +212,7 @@ class FleetTools:
         return shown_output(result)
 
     async def _resumed(self, asked: FrameworkCall, run: ToolContext[Any], approver: Approver | None) -> ToolResult:
-        """The end of a call that has interrupted its run, and is never begun anew; unless the tool was approved for good."""
+        """Return the end of a call that has interrupted its run, without starting it again; unless the tool was approved permanently."""
         decision = Decision(approves=True)
         # What is approved for good was not deferred yet; what is no object has interrupted the run, and is refused.
         if run.is_tool_approved(asked.name, NO_CALL) or not isinstance(asked.arguments, dict):

@@ -35,25 +35,25 @@ class RunTools(Protocol):
     """The fleet's tools for one run after the other: `FleetTools`."""
 
     async def of(self, run: RunContextWrapper[Any]) -> list[FunctionTool]:
-        """What the run's caller may use now."""
+        """Return the tools the run's caller may use now."""
         ...
 
 
 @dataclass
 class FleetAgent(Agent[TContext]):
-    """An agent that has the fleet's tools beside its own: `FleetAgent(name="…", fleet_tools=FleetTools(fleet, caller))`."""
+    """An agent with the fleet's tools in addition to its own: `FleetAgent(name="…", fleet_tools=FleetTools(fleet, caller))`."""
 
     fleet_tools: RunTools | None = None
     """What it has of the fleet; `None` for nothing."""
 
     async def get_all_tools(self, run_context: RunContextWrapper[TContext]) -> list[Tool]:
-        """As `Agent` has it, with the fleet's tools as they are at this turn."""
+        """Return the tools as `Agent` does, with the fleet's tools at this turn."""
         own = await super().get_all_tools(run_context)
         return own if self.fleet_tools is None else [*own, *await self.fleet_tools.of(run_context)]
 
 
 def function_tool_of(definition: ToolDefinition, name: str) -> FunctionTool:
-    """The tool under the name that models are shown; what it does is set by whoever makes its calls."""
+    """Return the tool under the name shown to models; its behaviour is set by the caller."""
     return FunctionTool(
         name=name,
         description=definition.description,

@@ -45,13 +45,13 @@ from toolfleet_tasks.client.fleet import ToolFleet
 class FleetToolset(AbstractToolset[AgentDepsT]):
     """The tools that `caller` may use: `Agent(model, toolsets=[FleetToolset(fleet, caller)])`.
 
-    `caller` and `conversation` may be functions of the run's context, for agents with many users. `timeout`: seconds for a call,
-    which also ends by the run's own deadline. With `defer_after` a call that takes more seconds ends the run with
-    `DeferredToolRequests`, which must be among the agent's output types; `deferred_results` brings what the next run needs. Calls of
-    the tools in `jobs` are jobs, by a poll or with `None` by their own end, and do so at once. With
-    `defer_approvals` so does a call that people have to approve; `approver`, who may follow from the run that goes on, is in whose
-    name what it is resumed with is a vote.
-    `where` says which tools are offered. A run that is cancelled takes its calls back.
+    `caller` and `conversation` may be functions of the run's context, for agents with many users. `timeout`: seconds
+    for a call, which also ends by the run's own deadline. With `defer_after` a call that takes more seconds ends the
+    run with `DeferredToolRequests`, which must be among the agent's output types; `deferred_results` returns what the
+    next run needs. Calls of the tools in `jobs` are jobs, by a poll or with `None` by their own end, and do so at once.
+    With `defer_approvals` so does a call that needs an approval; `approver`, which may be a function of the resumed
+    run, is the person whose vote that is. `where` says which tools are offered. A run that is cancelled cancels its
+    calls.
     """
 
     def __init__(  # noqa: PLR0913 - what may be said of an agent's calls
@@ -79,11 +79,14 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
 
     @property
     def id(self) -> str:
-        """As `AbstractToolset` has it."""
+        """Implements `AbstractToolset.id`."""
         return self._id
 
     async def get_tools(self, ctx: RunContext[AgentDepsT]) -> dict[str, ToolsetTool[AgentDepsT]]:
-        """What the run's caller may use at this step. From memory; made anew only where a tool has changed."""
+        """Return the tools the run's caller may use at this step.
+
+        From memory; converted again only if a tool has changed.
+        """
         return dict(await self._offers.of(caller_of(self._caller, ctx)))
 
     async def call_tool(
@@ -129,9 +132,9 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
     ) -> DeferredToolResults:
         """Wait for the calls that a run has deferred, in any process: for `agent.run(deferred_tool_results=…)`.
 
-        What is `decided` about those that wait for people is the vote of `approver`. One that waits on, or that has not ended after
-        `wait` seconds (`None`: its end is waited for), is deferred again by the run.
-        Never makes a call anew: one that the fleet has forgotten has an unknown outcome. Raises `FleetUnavailable`.
+        The `decided` results of calls that wait for an approval are the votes of `approver`. A call that still waits,
+        or that has not ended after `wait` seconds (`None`: without a limit), is deferred again by the run. Never makes
+        a call again: one that the fleet has forgotten has an unknown outcome. Raises `FleetUnavailable`.
         """
         results = DeferredToolResults(metadata=dict(requests.metadata))
         votes = {} if decided is None else decided.to_tool_call_results()

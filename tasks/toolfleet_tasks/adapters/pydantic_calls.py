@@ -30,7 +30,7 @@ _WAITS = "toolfleet_waits"  # nobody has decided, or it goes on: the run that go
 
 @dataclass(kw_only=True)
 class ToolProgress(CustomEvent):
-    """How far a call is, in the run's stream of events."""
+    """The progress of a call, in the run's stream of events."""
 
     fraction: float | None
     """How much of the work is done, from 0 to 1; `None` if nobody knows."""
@@ -39,7 +39,7 @@ class ToolProgress(CustomEvent):
 
 
 def asked_by(ctx: RunContext[Any], name: str, arguments: Any) -> tuple[str | None, Any]:
-    """The run whose model has asked for the call, and with which arguments: a run that goes on is another, and people may edit them."""
+    """Return the run whose model has asked for the call, and the model's arguments: a resumed run is another one, and people may edit the arguments."""
     for message in reversed(ctx.messages):
         for part in message.parts if isinstance(message, ModelResponse) else ():
             if isinstance(part, ToolCallPart) and (part.tool_call_id, part.tool_name) == (ctx.tool_call_id, name):
@@ -49,7 +49,7 @@ def asked_by(ctx: RunContext[Any], name: str, arguments: Any) -> tuple[str | Non
 
 
 def decision_of(said: object, known: Mapping[str, Any], asked: Any) -> Decision | None:
-    """What people have decided, `known` being the call's metadata, and `asked` its arguments; `None` for nothing."""
+    """Return the decision on a call, `known` being its metadata, and `asked` its arguments; `None` without one."""
     seen = known.get(APPROVAL, {}).get("digest")
     if isinstance(said, ToolDenied):
         return Decision(approves=False, reason=said.message, seen=seen)
@@ -64,12 +64,12 @@ def decision_of(said: object, known: Mapping[str, Any], asked: Any) -> Decision 
 
 
 def asked_again(known: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of a call whose end is not there, `known` being what it has: a run that goes on with it defers it again."""
+    """Return the metadata of a call without an end, `known` being its present one: a run that continues with it defers it again."""
     return {**known, _WAITS: True}
 
 
 def tool_return(result: ToolResult) -> ToolReturn[Any]:
-    """A success as the framework shows it to its model: files beside the text."""
+    """Return a success in the framework's form for its model: files next to the text."""
     text, files = shown_parts(result)
     parts = [BinaryContent(file.read(), media_type=file.media_type) for file in files]
     value: Any = [text, *parts] if result.files else result.result
@@ -82,7 +82,7 @@ async def emit_progress(ctx: RunContext[Any], progress: Progress) -> None:
 
 
 def seconds_left(deadline: datetime | None) -> float | None:
-    """Until a run's deadline; `None` for none."""
+    """Return the seconds until a run's deadline; `None` without one."""
     if deadline is None:
         return None
     aware = deadline if deadline.tzinfo is not None else deadline.astimezone(UTC)
@@ -90,7 +90,7 @@ def seconds_left(deadline: datetime | None) -> float | None:
 
 
 class AnyArguments:
-    """Takes whatever a model has written: the fleet judges it, and says in one sentence what is wrong."""
+    """Accepts any arguments of a model: the fleet validates them, and says in one sentence what is wrong."""
 
     def validate_json(
         self,
@@ -99,7 +99,7 @@ class AnyArguments:
         allow_partial: bool | Literal["off", "on", "trailing-strings"] = False,
         **_: Any,
     ) -> Any:
-        """What the JSON says; what is no JSON stays as it is."""
+        """Parse the JSON; a text that is no JSON stays as it is."""
         if allow_partial not in {False, "off"}:
             return from_json(input, allow_partial="trailing-strings")
         return spoken_arguments(input if isinstance(input, str) else bytes(input).decode(errors="replace"))

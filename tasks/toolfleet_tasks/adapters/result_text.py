@@ -27,7 +27,10 @@ def result_text(result: ToolResult) -> str:
 
 
 def shown_parts(result: ToolResult) -> tuple[str, list[ResultFile]]:
-    """The result as text, and the files that go beside it: images and PDFs, which most providers take. The text names the others."""
+    """Return the result as text, and the files to go with it: images and PDFs, which most providers take.
+
+    The text names the others.
+    """
     if not result.success or not result.files:
         return result_text(result), []
     _, unseen = shown_files(result.files, "openai_responses", is_on=True)

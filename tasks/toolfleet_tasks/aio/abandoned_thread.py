@@ -1,4 +1,4 @@
-"""Runs blocking code in a thread that nobody waits for after its time: kombu and Celery have no deadline for an answer."""
+"""Runs blocking code in a thread that is abandoned after its time: kombu and Celery have no deadline for an answer."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,10 @@ T = TypeVar("T")
 
 
 async def in_abandoned_thread(ask: Callable[[], T], *, seconds: float) -> T:
-    """What `ask` returns or raises. Raises `TimeoutError` after so many seconds; the thread then goes on by itself."""
+    """Run `ask` in a thread and return its result.
+
+    Raises `TimeoutError` after so many seconds; the thread then goes on by itself.
+    """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 

@@ -18,7 +18,7 @@ _PAUSE_SECONDS = 1.0
 
 
 def retry_blocking(act: Callable[[], T]) -> T:
-    """What `act` returns once it does not fail for a server that is away; doing it twice must do no harm. In a job only."""
+    """Repeat `act` until no server is away, and return its result; doing it twice must do no harm. In a job only."""
     while True:
         try:
             return await_(asyncio.to_thread(act))

@@ -21,6 +21,6 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 def is_wanted() -> bool:
-    """Whether nobody has cancelled the running task: for loops in a task group, which cancels only once."""
+    """Return whether the running task is not cancelled: for loops in a task group, which cancels only once."""
     task = asyncio.current_task()
     return task is None or not task.cancelling()

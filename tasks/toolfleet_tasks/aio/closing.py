@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 
 class Closing:
-    """Whether it is, and whom to tell; thousands may wait, and each comes and goes at no cost for the others."""
+    """The state of a shutdown, and callbacks for it; thousands may wait, and each comes and goes at no cost for the others."""
 
     def __init__(self) -> None:
         self.has_begun = False
@@ -12,7 +12,7 @@ class Closing:
         self._last = 0
 
     def begin(self) -> None:
-        """Tell everybody, once."""
+        """Call all callbacks, once."""
         self.has_begun = True
         waiting, self._waiting = self._waiting, {}
         for tell in waiting.values():

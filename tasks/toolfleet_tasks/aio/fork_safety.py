@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Forked(Protocol):
-    """What has to know that it is a copy."""
+    """An object that must know when it is a copy in a forked process."""
 
     def forked(self) -> None:
-        """Called in the child right after the fork, while nothing else runs there."""
+        """React in the child process: called right after the fork, while nothing else runs there."""
         ...
 
 
@@ -49,9 +49,9 @@ class Sockets:
         return make
 
     def cut(self) -> bool:
-        """Let go of the sockets without a word to Redis, to a loop or to a process that has them, too.
+        """Close the sockets without a word to Redis, to a loop or to another process that shares them.
 
-        Their numbers stay taken, so that whatever still knows them does no harm. Returns whether there were any.
+        Their numbers stay taken, so that remaining references do no harm. Returns whether there were any.
         """
         numbers = [number for connection in list(self._connections) if (number := _number_of(connection)) >= 0]
         if not numbers:
@@ -65,7 +65,7 @@ class Sockets:
         return True
 
     def forked(self) -> None:
-        """As `Forked`."""
+        """Implements `Forked.forked`."""
         self.cut()
 
 

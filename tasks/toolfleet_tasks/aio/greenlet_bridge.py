@@ -73,7 +73,7 @@ def limits(
 
 
 def in_bridge() -> bool:
-    """Whether this code runs in a job, where `await_` works."""
+    """Return whether this code runs in a job, where `await_` works."""
     return isinstance(getcurrent(), _JobGreenlet)
 
 
@@ -120,7 +120,7 @@ class Bridge(Generic[T]):
 
     @property
     def is_in_body(self) -> bool:
-        """Whether the limits hold now: before that, and after it, there is only something to record."""
+        """Whether the limits apply now: before the body, and after it, there is only something to record."""
         return self._bodies > 0
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -194,7 +194,7 @@ class Bridge(Generic[T]):
         self._interrupt_with(JobKilled())
 
     def run_body(self, body: Coroutine[Any, Any, B], *, is_limited: bool) -> B:
-        """Run a task body; called in the job's greenlet. Whatever a killed one comes to is `JobKilled`."""
+        """Run a task body in the job's greenlet. A killed body raises `JobKilled`, regardless of its result."""
         if self.killed:
             body.close()
             raise JobKilled
@@ -254,7 +254,7 @@ class _JobGreenlet(greenlet):  # type: ignore[misc] # greenlet ships no types
 
 
 def _ignore(*_: object) -> None:
-    """Nobody wants to know."""
+    """Do nothing."""
 
 
 def _is_loop_running() -> bool:

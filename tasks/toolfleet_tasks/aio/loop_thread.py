@@ -25,7 +25,7 @@ class LoopThread:
         self._thread = this_process().thread(self._run, name=name)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def end(self, *, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Answers `GET` requests from threads, so that whoever asks hears also of a loop that stands still."""
+"""Answers `GET` requests from threads, so that a probe is answered even if the event loop stands still."""
 
 import contextlib
 import socket
@@ -14,7 +14,7 @@ _LONGEST_LINE, _MOST_LINES = 8192, 100  # of a request
 
 
 class HttpReply(NamedTuple):
-    """What is answered."""
+    """The reply to a request."""
 
     status: HTTPStatus
     body: bytes
@@ -66,7 +66,7 @@ class _Server(socketserver.ThreadingMixIn):
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: who asked has gone, or was too slow."""
+        """Do nothing: the client has gone, or was too slow."""
 
 
 class _UnixServer(_Server, socketserver.UnixStreamServer):

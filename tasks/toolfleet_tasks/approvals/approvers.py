@@ -13,7 +13,7 @@ from toolfleet_tasks.approvals.request import ApprovalVote, AskedApproval
 
 @dataclass(frozen=True, slots=True)
 class Approver:
-    """Who decides."""
+    """A person who decides about approvals."""
 
     by: str
     """By what they are known: `key <id>`, `token <subject>`, `webhook <name>` or `command line`."""
@@ -33,7 +33,7 @@ class Approver:
 
 
 def refusal_of_approver(request: AskedApproval, approver: Approver, votes: Iterable[ApprovalVote]) -> str | None:
-    """Why they may not decide about the call, in a sentence; `None`: they may."""
+    """Return why this person may not decide about the call, as a sentence, or `None`."""
     if not any(_accepts(rule, approver) for rule in request.rules):
         return f"{approver.name} is none of those who may decide about this call."
     if not any(_counts(request, rule, approver) for rule in request.rules):
@@ -44,12 +44,12 @@ def refusal_of_approver(request: AskedApproval, approver: Approver, votes: Itera
 
 
 def may_decide(request: AskedApproval, approver: Approver) -> bool:
-    """Whether they are among those who may decide about the call at all."""
+    """Return whether this person is among the approvers of the call at all."""
     return refusal_of_approver(request, approver, ()) is None
 
 
 def has_asked(request: AskedApproval, who: Approver | ApprovalVote) -> bool:
-    """Whether the call is theirs: as its user, or as the key, the token or the user that has asked for it in another one's name."""
+    """Return whether the call is this person's own: as its user, or as the key, the token or the user that has asked for it in another user's name."""
     users = {f"user {each}" for each in (request.user_id, request.caller.user_id) if each is not None}
     return not {who.by, who.name}.isdisjoint(users.union(request.asked_by))
 
@@ -108,5 +108,5 @@ _OWN = (
 
 
 def _word(kind: str, name: str) -> str:
-    """Names may have any characters."""
+    """Return a short id for a name, which may have any characters."""
     return f"{kind}:{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"

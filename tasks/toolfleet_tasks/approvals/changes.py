@@ -12,7 +12,7 @@ from toolfleet_tasks.operations.change_trail import Actor, ChangeTrail
 
 
 class ApprovalChanges:
-    """What one person decides. Raises as `ApprovalService` does."""
+    """The decisions of one person. Raises as `ApprovalService` does."""
 
     def __init__(self, service: ApprovalService, trail: ChangeTrail, approver: Approver) -> None:
         self._service, self._trail, self._approver = service, trail, approver
@@ -20,7 +20,7 @@ class ApprovalChanges:
     @classmethod
     @asynccontextmanager
     async def of(cls, service: ApprovalService, settings: Settings, approver: Approver) -> AsyncGenerator[Self]:
-        """Those of the fleet that the settings name."""
+        """Open the changes for the fleet of these settings."""
         async with ChangeTrail.of(settings, Actor(approver.user_id, approver.by)) as trail:
             yield cls(service, trail, approver)
 
@@ -32,7 +32,7 @@ class ApprovalChanges:
         reason: str = "",
         seen: str | None = None,
     ) -> StoredApproval:
-        """As `ApprovalService.approve`. The line has neither the arguments nor the reason."""
+        """Implements `ApprovalService.approve`. The audit line has neither the arguments nor the reason."""
         async with self._trail.change("call_approved", approval_id) as change:
             found = await self._service.approve(
                 approval_id, self._approver, arguments=arguments, reason=reason, seen=seen
@@ -41,7 +41,7 @@ class ApprovalChanges:
             return found
 
     async def reject(self, approval_id: str, *, reason: str = "", seen: str | None = None) -> StoredApproval:
-        """As `ApprovalService.reject`."""
+        """Implements `ApprovalService.reject`."""
         async with self._trail.change("call_rejected", approval_id) as change:
             found = await self._service.reject(approval_id, self._approver, reason=reason, seen=seen)
             change.facts["call_tool"] = found.request.tool_name

@@ -1,6 +1,6 @@
-"""Follows what happens to approvals: the stream that every step of theirs writes, together with itself.
+"""Follows the events of approvals: the stream to which every step of theirs is written, atomically with the step.
 
-What was written is read again by whoever comes again, at any process; a forged entry shows nothing but what stands in an approval.
+A follower can read old events again, in any process; a forged entry shows nothing but what an approval has.
 """
 
 import asyncio
@@ -45,9 +45,9 @@ class ApprovalFeed:
         self._connection, self._records, self._watching = connection, records, watching
 
     async def follow(self, after: str | None = None) -> AsyncGenerator[ApprovalEvent]:
-        """What happens from now on, or since the event of the id `after`. While Redis is away it waits.
+        """Yield the events from now on, or since the event of the id `after`. While Redis is away it waits.
 
-        Raises `FleetUnavailable` if Redis does not say where the stream is when this begins.
+        Raises `FleetUnavailable` if Redis does not tell the stream's position when this starts.
         """
         woken = asyncio.Event()
         with self._watching(self._records.keys.changed.encode(), lambda _: woken.set()):
@@ -73,9 +73,9 @@ class ApprovalFeed:
                     await _either(woken, _POLL_SECONDS)
 
     async def of(self, approval_id: str, is_over: Callable[[], bool]) -> AsyncGenerator[ListedApproval]:
-        """One approval, as it is, and each time that something has happened to it, until people have decided; nothing where there is none.
+        """Yield one approval as it is, and again after each of its events, until it is decided; nothing if there is none.
 
-        `is_over`: nobody wants to know any more.
+        `is_over`: the follower has gone.
         """
         woken, before, name = asyncio.Event(), None, approval_id.encode()
         with self._watching(self._records.keys.changed.encode(), lambda said: woken.set() if said == name else None):

@@ -1,6 +1,6 @@
-"""Puts notices of approvals into the outbox of webhooks: reads on from where each receiver was told, each event once for each.
+"""Puts notices of approvals into the outbox of webhooks: continues each receiver's position, each event once for each.
 
-Any worker may do so, and several at once: the position moves together with what is put into the outbox.
+Any worker may do so, and several at once: the position moves in one step with the write to the outbox.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ log = get_logger(__name__)
 
 
 class ApprovalNotices:
-    """Those of one process, for the webhooks of its settings. Raises what Redis does."""
+    """The notices of one process, for the webhooks of its settings. Raises Redis's errors."""
 
     def __init__(self, connection: PipelinedConnection, records: ApprovalRecords, settings: Settings) -> None:
         self._connection, self._records, self._keys = connection, records, settings.keys
@@ -82,7 +82,7 @@ class ApprovalNotices:
         return became == "fed"
 
     async def _notice(self, receiver: str, event_id: str, said: list[bytes]) -> tuple[str, str] | None:
-        """What is sent of an event; `None` where the receiver does not want it, or the approval is gone."""
+        """Return the notice of an event; `None` if the receiver does not want it, or the approval is gone."""
         fields = {said[i].decode(): said[i + 1].decode(errors="replace") for i in range(0, len(said), 2)}
         kind = fields.get("kind", "")
         if kind not in self._kinds[receiver]:

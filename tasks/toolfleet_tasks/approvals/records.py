@@ -111,7 +111,7 @@ class ListedApproval:
 
     @property
     def approval_id(self) -> str:
-        """Its id, which is that of the call."""
+        """The approval's id, which is that of the call."""
         return self.request.approval_id
 
     @property
@@ -121,7 +121,7 @@ class ListedApproval:
 
     @property
     def is_withdrawn(self) -> bool:
-        """Whether its call was taken back while people decided."""
+        """Whether its call was cancelled before a decision."""
         return self.state == "waiting" and self.place == "done"
 
 
@@ -137,7 +137,7 @@ class StoredApproval(ListedApproval):
 
 @dataclass(frozen=True, slots=True)
 class ApprovalChange:
-    """What becomes of an approval: all of it."""
+    """The whole new content of an approval."""
 
     state: ApprovalState
     request: AskedApproval
@@ -148,7 +148,10 @@ class ApprovalChange:
 
 
 class ApprovalRecords:
-    """Those of one Redis. Raises `RedisConnectionLost` or `ResponseError` where Redis does not do what it is asked."""
+    """The approvals of one Redis.
+
+    Raises `RedisConnectionLost` or `ResponseError` if Redis does not answer or refuses.
+    """
 
     def __init__(self, connection: PipelinedConnection, settings: Settings) -> None:
         self._connection, self._keys = connection, settings.keys
@@ -195,7 +198,7 @@ class ApprovalRecords:
         return Refusal(kind.decode(), call_id=rest[0].decode())
 
     async def read(self, approval_id: str) -> StoredApproval | None:
-        """The approval; `None` if there is none, or nobody of the fleet has written it."""
+        """Read the approval; `None` if there is none, or it is not the fleet's."""
         parameters = _READ_APPROVAL.parameters(
             approval=self.keys.approval(approval_id), record=self._keys.call(approval_id)
         )
@@ -253,7 +256,7 @@ class ApprovalRecords:
         return str(answer.decode())
 
     async def due_count(self) -> int:
-        """How many there are about which something is to be done now."""
+        """Return the number of approvals that need a step now."""
         now = str(_ms(fleet_clock.now()))
         return int(await self._connection.execute("ZCOUNT", self.keys.waiting, "-inf", now))
 
@@ -295,7 +298,7 @@ class ApprovalRecords:
         await self._connection.execute("SET", key, request.approval_id, "EX", str(seconds))
 
     async def asked(self, user_id: str | None, idempotency_key: str) -> str | None:
-        """Which call that was; `None` for none."""
+        """Return the id of the call that was asked about under this key, or `None`."""
         found: bytes | None = await self._connection.execute("GET", self.keys.asked(user_id, idempotency_key))
         return None if found is None else found.decode()
 
@@ -420,7 +423,7 @@ class ApprovalRecords:
         return json_text.load(kind, self._seal.read(text))
 
     def _believed(self, approval_id: str, votes: str) -> list[ApprovalVote]:
-        """Those that somebody of the fleet has written, for this approval."""
+        """Return the genuine votes for this approval."""
         found = list[ApprovalVote]()
         for text in _texts(votes):
             try:
@@ -434,7 +437,7 @@ class ApprovalRecords:
 
 
 def _kinds(decision: ApprovalChange, before: int) -> list[str]:
-    """What its events are called; an approval that is not enough is a vote."""
+    """Return the kinds of its events; an approval that does not yet suffice is a vote."""
     is_open = decision.state == "waiting"
     return ["voted" if is_open and line.what == "approved" else line.what for line in decision.journal[before:]]
 

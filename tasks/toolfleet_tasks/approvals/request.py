@@ -52,7 +52,7 @@ class ApprovalSummary(Message):
 
 
 class ApprovalVote(Message):
-    """What one person has decided. `binding`: of what they have seen; `by`: `user ada`, `key <id>` or `command line`."""
+    """One person's decision. `binding`: of what they have seen; `by`: `user ada`, `key <id>` or `command line`."""
 
     approval_id: str
     binding: str

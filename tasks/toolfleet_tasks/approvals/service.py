@@ -1,4 +1,4 @@
-"""Asks people to approve calls, and takes what they decide: each call's approval once, whoever decides at the same moment."""
+"""Asks people to approve calls, and takes their decisions: each call's approval once, also with concurrent decisions."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ Asked = tuple[AskedApproval, Refusal | None]
 
 
 class ApprovedCalls:
-    """Those of one session."""
+    """The approved calls of one session."""
 
     def __init__(self, ledger: Ledger, dispatcher: Dispatcher) -> None:
         self._ledger, self._dispatcher = ledger, dispatcher
@@ -76,13 +76,16 @@ class ApprovedCalls:
             await self.end(call, answer)
 
     async def end(self, call: PublishedCall, result: ToolResult) -> None:
-        """End a call that was never begun. One that has ended, or was begun after all, stays as it is."""
+        """End a call that was never started. One that has ended, or was started after all, stays as it is."""
         unknown = fleet_results.outcome_unknown(call.tool_name, "the call had begun before it was ended.")
         await self._ledger.end(call, CallEnding(result, result, unknown), data_id=ANY_DATA)
 
 
 class ApprovalService:
-    """The approvals of one session. Raises `FleetUnavailable` where Redis does not answer, and `ApprovalNotTaken` for what is not taken."""
+    """The approvals of one session.
+
+    Raises `FleetUnavailable` if Redis does not answer, and `ApprovalNotTaken` for a decision that is not accepted.
+    """
 
     def __init__(
         self,
@@ -122,7 +125,10 @@ class ApprovalService:
         return request, await self.records.request(call, request, intention=intention)
 
     async def ask_for_step(self, call: PublishedCall) -> ToolResult | Refusal | None:
-        """As `ask`, of a job's step, for whose end nobody waits here. As `Dispatcher.detach` it returns and raises."""
+        """Ask for the approval of a job's step as `ask` does, without waiting for its end.
+
+        Returns and raises as `Dispatcher.detach`.
+        """
         rules = self.rules_of(call)
         if not rules:
             return approval_results.changed(call.tool_name, "changed: its agent's profile is another one now")
@@ -184,7 +190,7 @@ class ApprovalService:
         return await self._decide(approval_id, make)
 
     async def go_on(self, found: StoredApproval) -> None:
-        """Do what is to be done about an approval that waits no more."""
+        """Do the next step of an approval that is decided."""
         tool_name = found.request.tool_name
         if found.state == "approved":
             await self._calls.publish(found.call, found.origin)
@@ -200,11 +206,11 @@ class ApprovalService:
             await self._calls.end(found.call, approval_results.approval_expired(tool_name))
 
     async def end_late(self, found: StoredApproval) -> None:
-        """End an approved call whose own deadline has passed, where nobody has done so."""
+        """End an approved call whose own deadline has passed, if it has not ended."""
         await self._calls.end(found.call, fleet_results.expired(found.call.tool_name))
 
     async def expire(self, found: StoredApproval) -> bool:
-        """Deny a call whose time is over. False if it is not, by some clock, or somebody has decided just now."""
+        """Deny a call whose time is over. False if it is not, by some clock, or it has just been decided."""
         line = JournalLine(at=fleet_clock.now(), what="expired", by="fleet")
         decision = ApprovalChange("expired", found.request, found.call, found.votes, [*found.journal, line])
         return await self.records.decide(found, decision) == "taken"
@@ -302,7 +308,10 @@ class ApprovalService:
     def _edited(
         self, call: PublishedCall, arguments: dict[str, Any], tool: Any, rules: Sequence[ApprovalRule]
     ) -> PublishedCall:
-        """The same call with other arguments, judged as its caller's. Raises `ValueError` that says what is wrong with them."""
+        """Return the same call with other arguments, judged as its caller's.
+
+        Raises `ValueError` with what is wrong with them.
+        """
         asked = ToolCall(tool_name=call.tool_name, arguments=arguments, user_id=call.user_id)
         judged = self._preparation.judge(asked, call.caller, None)
         if isinstance(judged, ToolResult):

@@ -1,6 +1,7 @@
-"""Does what is left to do about approvals, from any worker: denies what nobody has decided in time, publishes what was approved.
+"""Completes approvals, from any worker: denies those not decided in time, publishes approved calls.
 
-At least once: whoever decided may have died before he had done it, and everybody may have been down. Each step may come twice.
+At least once: the deciding process may have died before it did the step, and the whole fleet may have been down. Each
+step may come twice.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ log = get_logger(__name__)
 
 
 async def settle_due(service: ApprovalService, *, seconds: float, lease_seconds: float) -> int:
-    """Settle what is due, for at most so many seconds. Returns how many were settled. Raises what Redis does."""
+    """Settle due approvals, for at most `seconds`. Returns how many were settled. Raises Redis's errors."""
     count, loop = 0, asyncio.get_running_loop()
     until = loop.time() + seconds
     while loop.time() < until:
@@ -62,7 +63,7 @@ async def _settle(service: ApprovalService, approval_id: str) -> None:
 
 
 async def _follow_up(service: ApprovalService, found: StoredApproval) -> None:
-    """An approved call: it is published until it is begun, and ended where nobody else does so at its deadline."""
+    """Publish an approved call until it is started, and end it if it is still open at its deadline."""
     now, deadline = fleet_clock.now(), found.call.deadline_at
     if now > deadline + _MARGIN_SECONDS:
         await service.end_late(found)

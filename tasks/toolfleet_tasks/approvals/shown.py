@@ -1,4 +1,4 @@
-"""Shows approvals: to those who may decide about them, to whoever asks, and without the values that not everybody may see."""
+"""Shows approvals: to those who may decide about them and to those who asked, without values that not everybody may see."""
 
 from typing import Any, Literal
 
@@ -86,5 +86,5 @@ def shown(found: ListedApproval, viewer: Approver) -> ShownApproval:
 
 
 def may_see(found: ListedApproval, viewer: Approver) -> bool:
-    """Whether it is theirs to see: they may decide about it, or have asked for it."""
+    """Return whether the viewer may see it: they may decide about it, or have asked for it."""
     return has_asked(found.request, viewer) or may_decide(found.request, viewer)

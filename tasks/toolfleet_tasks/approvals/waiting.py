@@ -24,7 +24,10 @@ Waiting: TypeAlias = PendingCall | Joined | ToolResult
 
 
 class CallsToApprove:
-    """Those of one session. `listening` waits until a call's end is heard; `before` is told of each call that is about to wait."""
+    """The waiting calls of one session.
+
+    `listening` waits until a call's end is heard; `before` is told of each call that is about to wait.
+    """
 
     def __init__(
         self,
@@ -76,10 +79,12 @@ class CallsToApprove:
 
 
 async def decided(follow: Waiting, seconds: float) -> Waiting:
-    """The call, once people have decided about it; that it waits, if they have not within so many seconds. It goes on waiting then.
+    """Return the call once people have decided about it, or that it waits, if they have not within so many seconds.
 
-    The same goes for one that has joined another, which waits. One that nobody has to approve is itself, at once. If whoever
-    waits here is cancelled, the call is taken back.
+    It then continues to wait.
+
+    The same goes for one that has joined another, which waits. A call that needs no approval is returned at once. If
+    the waiting task is cancelled, the call is cancelled.
     """
     pending = follow.source if isinstance(follow, Joined) and follow.may_wait else follow
     if not isinstance(pending, PendingCall) or isinstance(follow, ToolResult):

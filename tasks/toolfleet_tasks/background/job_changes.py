@@ -21,18 +21,18 @@ class JobChanges:
     @classmethod
     @asynccontextmanager
     async def of(cls, settings: Settings, by: Actor) -> AsyncGenerator[Self]:
-        """Those of the fleet that the settings name. Raises `SettingsError` if they name none."""
+        """Open the changes for the fleet of these settings. Raises `SettingsError` if they name none."""
         async with worker_job_service(settings) as service, ChangeTrail.of(settings, by) as trail:
             yield cls(service, trail)
 
     async def listed(self, user_id: str | None, workflow_id: str | None, limit: int, *, ended: bool) -> list[Job]:
-        """Those that are due next first; those of one user the newest first."""
+        """Return jobs, the next due first; those of one user the newest first."""
         if user_id is not None:
             return await self.service.list(user_id, ended=ended, limit=limit, workflow_id=workflow_id)
         return await self.service.list_all(ended=ended, limit=limit, workflow_id=workflow_id)
 
     async def cancel(self, job_id: str) -> Job | None:
-        """End a job, whoever's. Returns it; `None`: there is none."""
+        """End any user's job. Returns it, or `None` if there is none."""
         async with self._trail.change("job_cancelled", job_id) as change:
             job = await self.service.cancel_any(job_id)
             change.refusal = "There is no such job." if job is None else None

@@ -1,4 +1,4 @@
-"""Keeps jobs going in a worker: claims what is due, reads jobs whose call has ended, has wake-ups delivered."""
+"""Keeps jobs going in a worker: claims due jobs, reads jobs whose call has ended, delivers wake-ups."""
 
 import asyncio
 import contextlib
@@ -52,7 +52,7 @@ _TRACE_SECONDS = 1.0  # to find out where a job was made in a trace: its wake-up
 
 
 class WorkerJobs:
-    """As `ports.JobKeeper`, for the workers of `app`."""
+    """Implements `ports.JobKeeper` for the workers of `app`."""
 
     def __init__(self, app: FleetApp) -> None:
         self._app = app
@@ -61,7 +61,7 @@ class WorkerJobs:
         self._lease_seconds = min(_MOST_LEASE_SECONDS, max(app.settings.lease_seconds / 2, 1.0))
 
     async def resume(self, *, seconds: float) -> None:
-        """As `ports.JobKeeper`."""
+        """Implements `JobKeeper.resume`."""
         seconds = min(seconds, self._lease_seconds) * _PART
         try:
             async with self._bench() as bench:
@@ -74,7 +74,7 @@ class WorkerJobs:
             log.exception("jobs_not_resumed")
 
     async def evaluate(self, job_id: str, *, seconds: float) -> None:
-        """As `ports.JobKeeper`."""
+        """Implements `JobKeeper.evaluate`."""
         try:
             async with asyncio.timeout(min(seconds, self._lease_seconds)), self._bench() as bench:
                 job = await bench.records.read(job_id)
@@ -100,7 +100,7 @@ class WorkerJobs:
             await self._kick()
 
     async def _tick(self, bench: "_Bench", seconds: float) -> None:
-        """Do what is due, and what falls due before the next tick, when it does; of a long interval, its first half's part."""
+        """Do due work, also work that falls due before the next tick, on time; in a long interval, for its first half."""
         clock = asyncio.get_running_loop().time
         last_claim_at = clock() + seconds / 2  # a batch must not be left half done
         next_tick_at = min(clock() + self._settings.jobs_interval_seconds, last_claim_at)
@@ -114,7 +114,7 @@ class WorkerJobs:
                 await self._work_off(bench, last_claim_at)
 
     async def _work_off(self, bench: "_Bench", last_claim_at: float) -> None:
-        """Whatever is due, or until a module has enough to do."""
+        """Process due jobs, until there are none or a module has enough to do."""
         clock, is_full = asyncio.get_running_loop().time, True
         bench.mover.is_crowded = False
         while is_full and not bench.mover.is_crowded and clock() < last_claim_at:
@@ -152,7 +152,7 @@ class WorkerJobs:
 
     @asynccontextmanager
     async def _bench(self) -> AsyncGenerator["_Bench"]:
-        """Of this worker's loop; under a pool without a loop, for this use."""
+        """Return the bench of this worker's loop; under a pool without a loop, one for this use."""
         here, settings = worker_runtime.current(), self._settings
         if here is not None:
             yield here.part(self._make_bench)
@@ -175,7 +175,7 @@ class WorkerJobs:
 
 
 class _Bench:
-    """What one loop has for jobs. `stack` closes what is opened for a single use."""
+    """The parts that one loop has for jobs. `stack` closes what is opened for a single use."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class _Bench:
         )
 
     async def send_webhooks(self, seconds: float) -> None:
-        """Send events of the registry; on a loop that stays, nobody waits for that: a receiver that is slow takes no slot of a call."""
+        """Send events of the registry; on a permanent loop, in the background: a slow receiver takes no slot of a call."""
         if self._here is None:
             await self.wakes.send_webhooks(seconds=seconds)
             return
@@ -214,7 +214,7 @@ class _Bench:
         sending.add_done_callback(self._sent)
 
     async def settle_approvals(self, seconds: float) -> None:
-        """Do what is due about approvals. One question to Redis where there is nothing."""
+        """Settle due approvals. One request to Redis if there are none."""
         try:
             async with asyncio.timeout(seconds):
                 if await self._approvals.due_count():
@@ -232,7 +232,7 @@ class _Bench:
             log.warning("approval_webhooks_not_fed", error=str(exc) or repr(exc))
 
     async def aclose(self) -> None:
-        """End what is under way."""
+        """Cancel the running work."""
         await end(self._sending)
         await self.wakes.aclose()
 
@@ -242,7 +242,7 @@ class _Bench:
             log.error("webhooks_not_sent", error=repr(exc))
 
     async def publish(self, wake: DueWake) -> str | None:
-        """As `outbox.Publish`: a call that a job's end makes. Raises where a later try may do."""
+        """Implements `outbox.Publish`: make a call of a job's end. Raises if a later attempt may succeed."""
         try:
             then = json_text.load(ThenCall, self.records.unsealed(json.loads(wake.body)["call"]))
         except (
@@ -291,7 +291,7 @@ class _Bench:
     _own: Session | None = None
 
     def _kick_soon(self) -> None:
-        """News are delivered at once, and not with beat's next tick."""
+        """Deliver wake-ups soon, without waiting for beat's next tick."""
         if self.is_kicked:
             return
         self.is_kicked = True
@@ -308,7 +308,7 @@ async def _is_set(event: asyncio.Event, *, within: float) -> bool:
 
 
 def _around_tries(tracing: Tracing | None, records: JobRecords) -> Around | None:
-    """What the outbox has around each try; `None` where nothing is traced."""
+    """Return the outbox's wrapper around each attempt; `None` without tracing."""
     if tracing is None:
         return None
 

@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 
 
 class LazyJobs:
-    """As `ports.JobKeeper`, for the workers of `app`: `WorkerJobs`, with the agent's session and the HTTP client that it takes."""
+    """Implements `ports.JobKeeper` for the workers of `app`: `WorkerJobs`, with the agent's session and the HTTP client, loaded on first use."""
 
     def __init__(self, app: FleetApp) -> None:
         self._app = app
         self._jobs: WorkerJobs | None = None
 
     async def resume(self, *, seconds: float) -> None:
-        """As `ports.JobKeeper`."""
+        """Implements `JobKeeper.resume`."""
         await (await self._loaded()).resume(seconds=seconds)
 
     async def evaluate(self, job_id: str, *, seconds: float) -> None:
-        """As `ports.JobKeeper`."""
+        """Implements `JobKeeper.evaluate`."""
         await (await self._loaded()).evaluate(job_id, seconds=seconds)
 
     async def _loaded(self) -> "WorkerJobs":

@@ -26,7 +26,7 @@ async def worker_session(settings: Settings) -> AsyncGenerator[Session]:
 
 
 class _SharedSession:
-    """Opens the session of a worker's loop once, and anew after it could not be opened."""
+    """Opens the session of a worker's loop once, and again after a failure."""
 
     def __init__(self, here: WorkerRuntime, settings: Settings) -> None:
         self._here, self._settings = here, settings

@@ -1,4 +1,4 @@
-"""Answers what calls ask: each question once, whoever answers, from any process."""
+"""Answers the questions of calls: each question once, from any process."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -34,15 +34,15 @@ class InputAnswers:
         self._has_queues = settings.is_fast and settings.broker == settings.redis_url
 
     async def pending(self, call_id: str) -> PendingInput | None:
-        """What the call asks now; `None` if it asks nothing. Raises what Redis does, and has no deadline."""
+        """Return the call's present question, or `None`. Raises Redis's errors, and has no deadline."""
         found = await self._asked.find(call_id)
         return None if found is None or not found.is_open else found.pending
 
     async def answer(self, call_id: str, number: int | None, responses: Mapping[str, Any]) -> bool:
-        """Answer question `number` of the call, or whichever it asks now. False if it was answered so before.
+        """Answer question `number` of the call, or its present one. False if it has the same answer already.
 
-        Raises `InputNotTaken`, `ValueError` for what is no answer to it, and `FleetUnavailable`: then it may have been taken, and
-        the same answer may be given again.
+        Raises `InputNotTaken`, `ValueError` for an invalid answer, and `FleetUnavailable`: then it may have been taken,
+        and the same answer may be given again.
         """
         async with _confirming():
             return await self._answer(call_id, number, responses)
@@ -74,7 +74,7 @@ class InputAnswers:
         return is_new
 
     async def _judged(self, call_id: str, number: int, responses: Mapping[str, Any]) -> bool:
-        """What becomes of an answer to a question that the call does not ask now."""
+        """Judge an answer to a question that the call does not ask now."""
         verdict = await self._asked.answer(call_id, number, responses, queue="", message="")
         return self._verdict(call_id, verdict)
 
@@ -84,7 +84,7 @@ class InputAnswers:
         raise InputNotTaken(call_id, verdict)  # type: ignore[arg-type] # the two others are not among them
 
     def _answered(self, call_id: str, found: KeptQuestion, responses: Mapping[str, Any]) -> PublishedCall:
-        """The call as it goes on. Raises `InputNotTaken` where nobody of the fleet has sent it."""
+        """Return the call as it continues. Raises `InputNotTaken` if it is not the fleet's."""
         try:
             call = self._seal.open(found.text, task_id=call_id)
         except (MessageRefused, ValueError) as exc:

@@ -1,4 +1,4 @@
-"""Writes the audit lines of calls that end in their agent, before anybody else has heard of them."""
+"""Writes the audit lines of calls that end in their agent, before any other process knows of them."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,9 @@ _Entry: TypeAlias = tuple[str, Command | None]  # a line, and what keeps the cal
 
 
 class AuditTrail:
-    """Writes lines over `connection`, and waits for none. While Redis is away the latest are kept; what is lost is counted.
+    """Writes lines over `connection`, and waits for none.
+
+    While Redis is away the latest are kept; lost ones are counted.
 
     Belongs to the connection's event loop. Fails open: no result is lost or delayed for its audit line.
     """
@@ -66,7 +68,7 @@ class AuditTrail:
         return audited(call.call_id, result)
 
     async def settle(self) -> None:
-        """Wait a little for what was sent, and for the connection if it is away; what is not written by then counts as lost."""
+        """Wait a little for the sent lines, and for the connection if it is away; the unwritten rest counts as lost."""
         if self._waiting and not self._connection.is_closed:
             with contextlib.suppress(TimeoutError, RedisConnectionClosed):
                 async with asyncio.timeout(_SETTLE_SECONDS):
@@ -113,7 +115,7 @@ class AuditTrail:
 
 
 def refused_without_redis(settings: Settings, call: ToolCall, caller: Caller, result: ToolResult) -> ToolResult:
-    """As `AuditTrail.refused`, where there is no Redis that could keep the line: only the log is told."""
+    """Implements `AuditTrail.refused` without a Redis for the line: it is only logged."""
     auditor, call_id = Auditor(settings), new_call_id()
     auditor.tell(auditor.line_of_refused(call_id, call, caller, result, {}, None))
     auditor.miss("Redis does not answer")

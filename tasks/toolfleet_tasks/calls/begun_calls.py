@@ -1,6 +1,7 @@
-"""Keeps what another process must know to go on with a call, and goes on with those that others have begun.
+"""Stores what another process needs to continue a call, and continues calls that other processes have started.
 
-A record is sent in the same write as the call's publishing, before it: a call that is in its queue has one. It costs no round trip.
+A record is sent in the same write as the call's publishing, before it: a call that is in its queue has one. It costs no
+round trip.
 """
 
 import asyncio
@@ -46,8 +47,9 @@ _SILENCE_SECONDS = 0.5  # of Redis, before it may be frozen
 class BegunCall(Message):
     """A call without its arguments, which only its workers need.
 
-    `owner` has begun it, perhaps in the name of `user_id`, and nobody else gets to know of it. `data_id` names the data that
-    Redis had then. `is_guest`: it was begun before, by somebody else, and `owner` has joined it with its idempotency key.
+    `owner` has started it, perhaps in the name of `user_id`, and no other user may learn of it. `data_id` names the
+    data that Redis had then. `is_guest`: another client has started it before, and `owner` has joined it with its
+    idempotency key.
     """
 
     call_id: str
@@ -109,7 +111,7 @@ class BegunCall(Message):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who has begun a call, perhaps in somebody else's name."""
+    """The user who has started a call, perhaps in another user's name."""
 
     user_id: str | None
 
@@ -156,13 +158,13 @@ class BegunCalls:
         return started
 
     def write(self, call: PublishedCall) -> None:
-        """Write the call down with whatever else is sent in this tick, if it is to be."""
+        """Write the call's record together with the other commands of this tick, if it needs one."""
         if call.call_id in self._owners:
             owner = self._owners[call.call_id].user_id
             self._store(BegunCall.of(call, owner=owner, data_id=self._listener.identity.data_id))
 
     async def find(self, call_id: str, owner: Owner) -> BegunCall | None:
-        """The record of a call of this owner's; `None` also for one of somebody else's. Raises `FleetUnavailable`."""
+        """Return the record of a call of this owner's; `None` also for another owner's. Raises `FleetUnavailable`."""
         text: bytes | None = await self._asked("GET", self._keys.begun_call(call_id))
         if text is None:
             return None
@@ -181,7 +183,9 @@ class BegunCalls:
         )
 
     async def attach(self, record: BegunCall) -> PendingCall:
-        """Follow a call that another process has begun; one that has ended has its result already. `PendingCall.leave` it.
+        """Follow a call that another process has started; one that has ended has its result already.
+
+        `PendingCall.leave` it.
 
         Raises `FleetUnavailable`.
         """
@@ -207,7 +211,7 @@ class BegunCalls:
             raise FleetUnavailable("Redis does not answer.")
 
     async def ping(self) -> bool:
-        """Whether Redis answers within a second."""
+        """Return whether Redis answers within a second."""
         try:
             async with asyncio.timeout(PEEK_SECONDS):
                 return bool(await self._connection.execute("PING"))
@@ -215,7 +219,7 @@ class BegunCalls:
             return False
 
     def had(self, call: PublishedCall, result: ToolResult, text: str) -> None:
-        """Confirm a result whose caller may lose it, and ask again, perhaps another process."""
+        """Confirm a result whose caller may lose it, and ask again, perhaps in another process."""
         self._receipts.had_for(self._settings.gateway_result_kept_seconds, call, result, text)
 
     async def aclose(self) -> None:
@@ -223,7 +227,7 @@ class BegunCalls:
         await self._reader.aclose()
 
     async def _end_if_ended(self, call: PublishedCall, pending: PendingCall) -> None:
-        """What ended before anybody listened here, the ledger knows, also where its result is gone."""
+        """End a call that ended before this process listened, by the ledger, also if its result is gone."""
         key = self._keys.result(call.call_id).encode()
         stored = await self._reader.end_of(self._keys.call(call.call_id), key)
         if stored is None:
@@ -260,6 +264,6 @@ class BegunCalls:
 
 
 def _seen(reply: "asyncio.Future[Any]") -> None:
-    """A connection that is lost takes the publishing with it, which is tried anew, and so is this."""
+    """Log a refused write. A lost connection takes the publishing with it, which is repeated, and this write too."""
     if not reply.cancelled() and isinstance(error := reply.exception(), ResponseError):
         log.warning("begun_call_not_written", error=str(error))

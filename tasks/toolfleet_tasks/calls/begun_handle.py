@@ -16,9 +16,9 @@ from toolfleet_tasks.calls.status import CallStatus
 
 
 class BegunHandle:
-    """One call: its `id`, and what becomes of it. `refusal`: its result, if it was in no queue.
+    """A handle on one call: its `id`, and its result. `refusal`: its result, if it was in no queue.
 
-    `is_guest`: somebody else has begun it, and it is not for its owner here to cancel it.
+    `is_guest`: another client has started it, and this owner may not cancel it.
     """
 
     def __init__(self, started: Started, *, is_guest: bool = False) -> None:
@@ -31,31 +31,34 @@ class BegunHandle:
 
     @property
     def published(self) -> PublishedCall | None:
-        """The call as it was published; `None` for one that was not, or by somebody else."""
+        """The call as it was published; `None` for one that was not, or by another client."""
         return self._started.published_call if isinstance(self._started, PendingCall) else None
 
     @property
     def log_level(self) -> LogLevel | None:
-        """Which log messages the call was begun for; `None`: none."""
+        """The level of log messages that the call was started with; `None`: none."""
         return self._started.published_call.log_level if isinstance(self._started, PendingCall) else None
 
     @property
     def waits_for_approval(self) -> bool:
-        """Whether people have to approve it first: no worker has heard of it."""
+        """Whether it needs an approval first: no worker has it yet."""
         return isinstance(self._started, PendingCall) and self._started.expires_at is not None
 
     @property
     def has_ended(self) -> bool:
-        """Whether its end is known here."""
+        """Whether its result is known here."""
         return isinstance(self._started, ToolResult) or self._started.ending.done()
 
     @property
     def has_joined(self) -> bool:
-        """Whether it brings the end of a call that was begun before, with the same idempotency key."""
+        """Whether it returns the result of an earlier call, with the same idempotency key."""
         return isinstance(self._started, Joined)
 
     async def end_within(self, seconds: float, closing: Closing | None = None) -> ToolResult | None:
-        """Return how the call ended; `None` if it has not after `seconds`, or when `closing` begins. The call goes on, whatever ends the waiting."""
+        """Return the call's result; `None` without one after `seconds`, or when `closing` begins.
+
+        The call continues in any case.
+        """
         if isinstance(self._started, ToolResult):
             return self._started
         ending, loop = self._started.ending, asyncio.get_running_loop()
@@ -79,31 +82,31 @@ class BegunHandle:
         return ending.result() if ending.done() and not ending.cancelled() else None
 
     async def next_stop(self, seconds: float, closing: Closing | None = None) -> ToolResult | PendingInput | None:
-        """As `CallHandle.next_stop`. The call goes on, whatever ends the waiting."""
+        """Implements `CallHandle.next_stop`. The call continues in any case."""
         return await self._handle.next_stop(seconds, closing)
 
     async def answer(self, responses: Mapping[str, Any], *, number: int | None = None) -> bool:
-        """As `CallHandle.answer`."""
+        """Implements `CallHandle.answer`."""
         return await self._handle.answer(responses, number=number)
 
     async def is_kept_within(self, seconds: float) -> bool:
-        """Whether any process can go on with the call, as soon as that is known: Redis has confirmed it."""
+        """Return whether any process can continue the call, as soon as that is known: Redis has confirmed it."""
         return not isinstance(self._started, PendingCall) or await self._started.is_confirmed_within(seconds)
 
     async def cancel(self) -> None:
-        """As `CallHandle.cancel`."""
+        """Implements `CallHandle.cancel`."""
         await self._handle.cancel()
 
     async def status(self) -> CallStatus:
-        """As `CallHandle.status`."""
+        """Implements `CallHandle.status`."""
         return await self._handle.status()
 
     def progress(self) -> AsyncGenerator[Progress]:
-        """As `CallHandle.progress`."""
+        """Implements `CallHandle.progress`."""
         return self._handle.progress()
 
     def log(self) -> AsyncGenerator[LogMessage]:
-        """As `CallHandle.log`."""
+        """Implements `CallHandle.log`."""
         return self._handle.log()
 
     def leave(self) -> None:

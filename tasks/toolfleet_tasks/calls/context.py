@@ -1,4 +1,4 @@
-"""Chooses what of an agent's context travels with a call: beside the arguments, to a tool that takes it and that may be told."""
+"""Chooses the part of an agent's context that travels with a call: separate from the arguments, to a tool that takes it and may have it."""
 
 from typing import Any
 
@@ -12,9 +12,12 @@ _NOTHING = ToolContext(raw_arg="")
 
 
 def context_for(tool: ToolDefinition, around: Circumstances, modules: frozenset[str]) -> ToolContext | None:
-    """What the tool is told. Without the user, who travels with the call, and the groups, which are its arguments.
+    """Return the context for the tool.
 
-    `modules` are those that may be told, beside the fleet's own functions: whatever others say of themselves, they are not.
+    Without the user, who travels with the call, and the groups, which are its arguments.
+
+    `modules` are those that may have it, in addition to the fleet's own functions; a module's own declaration does not
+    count.
     """
     if around.context is None or not tool.takes_context or tool.name.partition(".")[0] not in {LOCAL, *modules}:
         return None
@@ -23,7 +26,7 @@ def context_for(tool: ToolDefinition, around: Circumstances, modules: frozenset[
 
 
 def size_fault_with(context: ToolContext | None, arguments: dict[str, Any], *, most: int) -> str | None:
-    """Why a call with this context is too large; `None` for at most `most` bytes of both, and for a call without one."""
+    """Return why a call with this context is too large; `None` for at most `most` bytes of both, and for a call without one."""
     if context is None:
         return None
     size = size_of(arguments) + size_of(context.model_dump(mode="json", exclude_defaults=True))

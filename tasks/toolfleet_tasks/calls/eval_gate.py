@@ -1,7 +1,7 @@
 """Asks an agent's own gate before a call of a tool that requires it is published, for only the agent knows the context.
 
-A gate that raises, or does not answer in time, lets calls pass with a warning; but for those that must not happen twice, and
-where it is to fail closed: then a gate that is not there blocks, too. Whatever else it says that is not a clear yes blocks.
+A gate that raises, or does not answer in time, lets calls pass with a warning; but for those that must not happen
+twice, and for gates that fail closed: then a missing gate blocks, too. Any answer that is not a clear yes blocks.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _NO_GATE = "Tool call blocked: it requires the agent's gate, and there is none."
 
 @dataclass(frozen=True, slots=True)
 class GateDecision:
-    """What a gate says of a call."""
+    """A gate's decision about a call."""
 
     approved: bool
     """Whether the call may be made."""
@@ -43,7 +43,7 @@ class EvalGate(Protocol):
     """Approves or blocks calls of tools that require it, on the agent's event loop. Has two seconds."""
 
     async def check(self, tool: ToolDef | ToolDefinition, ctx: ToolContext) -> GateDecision:
-        """Whether `tool` may be called now. `ctx` is what the agent knows of the conversation.
+        """Decide whether `tool` may be called now. `ctx` is the agent's context of the conversation.
 
         Without a context of the agent's, `ctx.raw_arg` has the arguments as JSON, and `ctx.user` the user's id.
         """
@@ -52,10 +52,11 @@ class EvalGate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What an agent knows of a call beside it: the `context`, `terms` beside those of the tool, the `tag` that it came by.
+    """An agent's facts about a call: the `context`, `terms` in addition to those of the tool, the `tag` that it came by.
 
-    `raw_arg` is what stood after that tag. `gate` is asked in the place of the agent's own. What the profile of its caller's
-    agent adds: its `terms`, too, `fails_closed` if no call may pass that no gate has approved, where it counts, and its retries. `asked_by`: the credentials that have asked for the call that a replay repeats.
+    `raw_arg` is the text after that tag. `gate` replaces the agent's own. The profile of its caller's agent adds its
+    `terms`, `fails_closed` if no call may pass without a gate's approval, where it counts, and its retries. `asked_by`:
+    the credentials that have asked for the call that a replay repeats.
     """
 
     context: ToolContext | None = None
@@ -77,7 +78,7 @@ NOTHING_MORE = Circumstances()
 
 
 def requires_gate(tool: ToolDefinition, around: Circumstances) -> bool:
-    """Whether a gate is to be asked, for the tool itself or for what is around the call."""
+    """Return whether a gate must be asked, for the tool itself or for the call's terms."""
     return tool.requires_gate or (around.terms is not None and around.terms.requires_gate)
 
 
@@ -141,7 +142,7 @@ class _GateFailed(Exception):
 async def _decided(
     gate: EvalGate, tool: ToolDef | ToolDefinition, context: ToolContext, *, seconds: float
 ) -> GateDecision:
-    """What the gate says in a task of its own: what it raises is its own matter, `CancelledError` among it."""
+    """Run the gate in a task of its own, so that its exceptions, also `CancelledError`, stay inside, and return its decision."""
     began_at = machine_clock.monotonic()
     task = asyncio.create_task(_asked(gate, tool, context), name="toolfleet-gate")
     try:

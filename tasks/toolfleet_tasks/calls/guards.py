@@ -24,7 +24,7 @@ _OWN_MIDDLEWARE_SECONDS = 2.0  # for each: an agent's user waits meanwhile
 
 
 async def without_personal_data(judged: Judged, catalog: Catalog) -> Judged | ToolResult:
-    """The call with what its tool may be told, which is not judged anew; or the refusal where its profile blocks such data."""
+    """Return the call with the arguments its tool may have, without judging it again; or the refusal if its profile blocks such data."""
     hidden = await hidden_arguments(judged.tool, judged.reach, judged.arguments, catalog)
     if isinstance(hidden, ToolResult) or hidden is judged.arguments:
         return hidden if isinstance(hidden, ToolResult) else judged
@@ -55,7 +55,7 @@ async def hidden_arguments(
 
 
 class OwnCallMiddleware:
-    """Those of the profiles that the catalog knows."""
+    """The operators' middleware of the profiles that the catalog knows."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog

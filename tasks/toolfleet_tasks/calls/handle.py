@@ -40,9 +40,9 @@ class CallHandle:
         self._follow = follow
 
     async def result(self, timeout: float | None = None) -> ToolResult:  # noqa: ASYNC109 - part of our public face
-        """How the call ended: comes by its deadline at the latest.
+        """Return the call's result, which comes by its deadline at the latest.
 
-        Raises `TimeoutError` when `timeout` seconds pass before; the call goes on and can be asked for again.
+        Raises `TimeoutError` when `timeout` seconds pass before; the call continues and can be awaited again.
         """
         async with asyncio.timeout(timeout):
             return as_spoken(await asyncio.shield(self._ending), self._spoken)
@@ -58,13 +58,13 @@ class CallHandle:
             await self._follow.cancel()
 
     async def status(self) -> CallStatus:
-        """Where the call is now, and how far: `status.progress`."""
+        """Return the call's present state, and its progress: `status.progress`."""
         if self._follow is None or self._ending.done():
             return DONE
         return await self._follow.status()
 
     async def next_stop(self, seconds: float, closing: Closing | None = None) -> ToolResult | PendingInput | None:
-        """How the call ended, or what it asks; `None` for neither within `seconds`, or when `closing` begins."""
+        """Return the call's result, or its question; `None` if there is neither within `seconds`, or when `closing` begins."""
         call = self._followed
         if call is None or self._ending.done():
             return self._ending.result() if self._ending.done() and not self._ending.cancelled() else None
@@ -72,9 +72,9 @@ class CallHandle:
         return as_spoken(stop, self._spoken) if isinstance(stop, ToolResult) else stop
 
     async def answer(self, responses: Mapping[str, Any], *, number: int | None = None) -> bool:
-        """Answer what the call asks, by one object for each key of its requests; question `number`, or whichever it asks now.
+        """Answer the call's question, by one object for each key of its requests; question `number`, or the present one.
 
-        False if somebody has answered the same before. Raises as `FleetBegunCalls.answer` does.
+        False if it has the same answer already. Raises as `FleetBegunCalls.answer` does.
         """
         if self._followed is None or self._ending.done():
             raise InputNotTaken(self.id, "ended")
@@ -85,9 +85,9 @@ class CallHandle:
         return self._follow
 
     async def progress(self) -> AsyncGenerator[Progress]:
-        """How far the call is, whenever it says so, a few times a second at most: from the latest on, until it ends.
+        """Yield the call's progress, a few times a second at most: from the latest on, until it ends.
 
-        Ends with the call, at once for one that has ended; what is said between two steps of the loop is not kept. Any
+        Ends with the call, at once for one that has ended; updates between two steps of the loop are not kept. Any
         number of loops may follow one call.
         """
         if self._follow is not None:
@@ -96,9 +96,9 @@ class CallHandle:
                     yield progress
 
     async def log(self) -> AsyncGenerator[LogMessage]:
-        """What the tool logs, of a call with a `log_level`: from the first message on, until the call ends.
+        """Yield the tool's log messages, of a call with a `log_level`: from the first message on, until the call ends.
 
-        What is said while nobody can be reached is not kept. Any number of loops may follow one call.
+        Messages sent while there is no connection are not kept. Any number of loops may follow one call.
         """
         if self._follow is not None:
             async with contextlib.aclosing(self._follow.log(self._ending)) as messages:
@@ -110,18 +110,18 @@ class Asking(Protocol):
     """A call that is followed."""
 
     async def pending_input(self) -> PendingInput | None:
-        """What it asks now; `None` for nothing."""
+        """Return its present question, or `None`."""
         ...
 
     def hearing(self, hear: Callable[[bytes], None]) -> AbstractContextManager[None]:
-        """Have `hear` called with what is announced of it."""
+        """Call `hear` with each announcement of the call while inside."""
         ...
 
 
 async def next_stop(
     call: Asking, ending: "asyncio.Future[ToolResult]", seconds: float, closing: Closing | None = None
 ) -> ToolResult | PendingInput | None:
-    """How the call ended, by `ending`, or what it asks; `None` for neither in `seconds`, or when `closing` begins."""
+    """Return the call's result, by `ending`, or its question; `None` if there is neither in `seconds`, or when `closing` begins."""
     loop = asyncio.get_running_loop()
     woken, until = asyncio.Event(), loop.time() + seconds
 

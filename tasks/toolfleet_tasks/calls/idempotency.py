@@ -1,7 +1,7 @@
-"""Joins calls that bring another call's result: they were made with an idempotency key that stands for it.
+"""Joins calls that return another call's result: they were made with an idempotency key that stands for it.
 
-Such a call takes part in the other's end and in nothing else. Its own deadline, and its caller's taking it back, end only
-its waiting: the first caller still wants what was begun.
+Such a call shares the other's result and nothing else. Its own deadline, and its cancellation, end only its waiting:
+the first caller still wants the result.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class Joined:
         self.ending.add_done_callback(lambda _: timer.cancel())
 
     def end(self, result: ToolResult) -> None:
-        """It ends so, unless it has ended."""
+        """End it with this result, unless it has ended."""
         if not self.ending.done():
             self.ending.set_result(audited(self.call_id, result))
 
@@ -76,7 +76,7 @@ class JoinedHandle(CallHandle):
         self._joined.leave("cancelled", "Tool call was cancelled.")
 
     async def status(self) -> CallStatus:
-        """Where the other call is now."""
+        """Return the other call's present state."""
         source = self._joined.source
         return DONE if source is None or self._joined.ending.done() else await source.status()
 
@@ -85,14 +85,14 @@ class JoinedHandle(CallHandle):
         return self._joined.source
 
     async def progress(self) -> AsyncGenerator[Progress]:
-        """How far the other call is, until it ends, or the waiting for it."""
+        """Yield the other call's progress, until it ends, or the waiting for it."""
         if (source := self._joined.source) is not None:
             async with contextlib.aclosing(source.progress(self._joined.ending)) as steps:
                 async for progress in steps:
                     yield progress
 
     async def log(self) -> AsyncGenerator[LogMessage]:
-        """What the other call logs, if it does so for anybody, until it ends, or the waiting for it."""
+        """Yield the other call's log messages, if it has any listener, until it ends, or the waiting for it."""
         if (source := self._joined.source) is not None:
             async with contextlib.aclosing(source.log(self._joined.ending)) as messages:
                 async for message in messages:
@@ -111,7 +111,7 @@ def handle_of(follow: PendingCall | Joined | ToolResult, spoken: Spoken = UNSPOK
 
 
 async def end_of(follow: PendingCall | Joined | ToolResult) -> ToolResult:
-    """Wait for the call's result; if whoever waits for it is cancelled, the call is taken back."""
+    """Wait for the call's result; if the waiting task is cancelled, the call is cancelled."""
     if isinstance(follow, ToolResult):
         return follow
     try:
@@ -124,8 +124,9 @@ async def end_of(follow: PendingCall | Joined | ToolResult) -> ToolResult:
 class KeyedCalls:
     """The calls of one agent that may be joined, and those that have joined others, also of other agents.
 
-    `follow` follows a call, as a guest, that somebody else has published. `reader` has the results; it is closed here.
-    `spawn` runs something in the background; `read` confirms that a call waits no longer for another one's result.
+    `follow` follows a call, as a guest, that another process has published. `reader` has the results; it is closed
+    here. `spawn` runs something in the background; `read` confirms that a call no longer waits for another one's
+    result.
     """
 
     def __init__(
@@ -170,7 +171,10 @@ class KeyedCalls:
             follow.ending.set_result(audited(call.call_id, result))
 
     def give_up(self, call: PublishedCall) -> None:
-        """Its caller has gone before it was tried again. Who has joined it listens for its end, until their own deadlines."""
+        """Give up a call whose caller has gone before a retry.
+
+        Calls that joined it listen for its end, until their own deadlines.
+        """
         follow = self._own.pop(call.call_id, None)
         if follow is not None:
             follow.ending.cancel()
@@ -204,7 +208,7 @@ class KeyedCalls:
             joined.end(ending.result())
 
     async def _poll(self, guest: PendingCall) -> None:
-        """Find the end of a call that ended before anybody listened. What cannot be read now is swept later."""
+        """Find the end of a call that ended before this process listened. An unreadable one is swept later."""
         try:
             await self._listener.listening(guest.call_id)
             stored = await self._reader.peek(self._keys.result(guest.call_id).encode())

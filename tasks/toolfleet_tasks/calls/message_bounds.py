@@ -13,9 +13,9 @@ _BESIDE_ARGUMENTS = 2**18  # characters: thousands of modules may be named for a
 
 
 def opened(message: object, app: Any, *, task_id: str) -> PublishedCall:
-    """The call that was sealed for `task_id`, as `Seal.open` says; `app` has the seal, and the settings.
+    """Open the call that was sealed for `task_id`, as `Seal.open` does; `app` has the seal, and the settings.
 
-    Raises `MessageTooLarge` besides, for what is too long to be read before anybody reads it.
+    Raises also `MessageTooLarge`, before a message is parsed that is too long.
     """
     settings: Settings = app.settings
     most = settings.max_arguments_bytes
@@ -27,7 +27,7 @@ def opened(message: object, app: Any, *, task_id: str) -> PublishedCall:
 
 
 def _refuse_large(call: PublishedCall, message: str, most: int) -> None:
-    """Raises `MessageTooLarge` for a call with too large arguments, or whose user, intention or version has too long a name."""
+    """Raise `MessageTooLarge` for a call with too large arguments, or with a too long user, intention or version."""
     fault = fault_in_names(
         user_ids=(call.user_id, call.caller.user_id),
         idempotency_key=call.idempotency_key,

@@ -37,12 +37,13 @@ _TAKE_BACK_SECONDS = 10.0  # for the ledger to hear that a call is taken back
 
 
 class PendingCall:
-    """Follows one published call to its `ending`: a worker's result, or one that the ledger takes from us.
+    """Follows one published call to its `ending`: a worker's result, or an end that the ledger accepts from this process.
 
-    `revoke` tells the workers to drop a call, `spawn` runs something in the background, for which whoever leaves the fleet
-    waits a little, `had` confirms that its caller has a result of this stored text. A `guest` follows a call that somebody else has published: it never ends it.
-    `data_id` names the data that Redis had when another process published it: one that goes on with the call ends it as its own, and is
-    sure of nothing that a Redis with other data does not know. Not a task a call: a future, and a timer of the loop.
+    `revoke` tells the workers to drop a call, `spawn` runs something in the background, for which leaving the fleet
+    waits a little, `had` confirms that its caller has a result of this stored text. A `guest` follows a call that
+    another client has published: it never ends it. `data_id` names the data that Redis had when another process
+    published it: one that continues the call ends it as its own, and is sure of nothing that a Redis with other data
+    does not know. A call has no task: a future, and a timer of the loop.
     """
 
     def __init__(  # noqa: PLR0913 - what it needs of its session
@@ -100,7 +101,7 @@ class PendingCall:
             self._timer = timers.call_later(deadline_at - fleet_clock.now(), self._expire)
 
     def unconfirmed(self) -> None:
-        """Nobody knows whether the call is in its queue, until it is `confirmed`."""
+        """Note that it is unknown whether the call is in its queue, until it is `confirmed`."""
         self._confirmation = self.ending.get_loop().create_future()
 
     def confirmed(self) -> None:
@@ -109,7 +110,7 @@ class PendingCall:
             self._confirmation.set_result(None)
 
     async def is_confirmed_within(self, seconds: float) -> bool:
-        """Whether the call was surely published, as soon as that is known."""
+        """Return whether the call was surely published, as soon as that is known."""
         if self._confirmation is not None and not self._confirmation.done():
             await asyncio.wait((self._confirmation, self.ending), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         return self._confirmation is None or self._confirmation.done() or self.ending.done()
@@ -122,7 +123,7 @@ class PendingCall:
         self._listener.forget(self._expected)
 
     def ended(self, meta: Meta) -> None:
-        """As `Waiter`."""
+        """Implements `Waiter.ended`."""
         if meta["status"] == "SUCCESS":
             result = result_of(meta, self.tool_name)
             self._end(result)
@@ -133,7 +134,7 @@ class PendingCall:
             self._spawn(self._end_as(ending_of(meta, self._call)))
 
     def left(self) -> None:
-        """As `Waiter`."""
+        """Implements `Waiter.left`."""
         self._end(fleet_results.outcome_unknown(self.tool_name, "the agent left the fleet before the call had ended."))
 
     def refuse(self, result: ToolResult) -> None:
@@ -142,9 +143,9 @@ class PendingCall:
         self._end(result)
 
     async def withdraw(self, nothing: ToolResult) -> None:
-        """End a call that may never have been published, as `nothing`, unless a worker has begun it: then its end will come.
+        """End a call that may never have been published, as `nothing`, unless a worker has started it: then its end will come.
 
-        Without an answer of the ledger's nothing changes: it is listened for until its deadline.
+        Without an answer of the ledger nothing changes: its end is listened for until its deadline.
         """
         unknown = fleet_results.outcome_unknown(self.tool_name, "the queue did not confirm the call.")
         ending, stored = CallEnding(nothing, nothing, unknown), None
@@ -179,7 +180,7 @@ class PendingCall:
         await asyncio.shield(self._take_back())
 
     async def status(self) -> CallStatus:
-        """What the ledger says, and the call itself."""
+        """Return the call's state by the ledger, and by the call itself."""
         try:
             async with asyncio.timeout(PEEK_SECONDS):
                 place = _PLACES[await self._ledger.state_of(self.call_id)]
@@ -195,22 +196,22 @@ class PendingCall:
         return CallStatus(place, progress)
 
     async def pending_input(self) -> PendingInput | None:
-        """What the call asks now; `None` for nothing, and where Redis does not answer."""
+        """Return the call's present question; `None` without one, and if Redis does not answer."""
         with contextlib.suppress(OSError, ResponseError):
             async with asyncio.timeout(PEEK_SECONDS):
                 return await self.answers.pending(self.call_id)
         return None
 
     def hearing(self, hear: Callable[[bytes], None]) -> AbstractContextManager[None]:
-        """Have `hear` called with what is announced of the call before it ends."""
+        """Call `hear` with each announcement of the call before it ends."""
         return self._listener.watches.watching(self._listener.keys.progress(self.call_id).encode(), hear)
 
     def progress(self, ending: "asyncio.Future[ToolResult]") -> AsyncGenerator[Progress]:
-        """As `CallHandle.progress`, until `ending`: that of whoever asks."""
+        """Implements `CallHandle.progress`, until `ending`: that of the follower."""
         return follow_progress(self._listener, self.call_id, ending)
 
     async def log(self, ending: "asyncio.Future[ToolResult]") -> AsyncGenerator[LogMessage]:
-        """As `CallHandle.log`, until `ending`: that of whoever asks."""
+        """Implements `CallHandle.log`, until `ending`: that of the follower."""
         if self._log is not None:
             async with contextlib.aclosing(self._log.messages(ending)) as messages:
                 async for message in messages:
@@ -270,7 +271,10 @@ class PendingCall:
                 continue
 
     def _sure_data(self) -> str:
-        """With which data Redis cannot have lost the call's record; "": that is not known. Who came later cannot know it by themselves."""
+        """Return the id of the data with which Redis cannot have lost the call's record; "" if unknown.
+
+        A later follower cannot know it alone.
+        """
         if self._data_id is not None:
             return self._data_id
         identity = self._listener.identity
@@ -283,7 +287,7 @@ def new_call_id() -> str:
 
 
 def audited(call_id: str, result: ToolResult) -> ToolResult:
-    """The result with what is known of the call: a worker's own audit and hint, or ours."""
+    """Return the result with the known facts of the call: a worker's own audit and hint, or ours."""
     is_seen = bool(result.audit.call_id)
     if is_seen and (result.success or result.hint):
         return result

@@ -68,9 +68,9 @@ class LimitCheck(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a call is as a job's step: its id, its job, whose it is, by when it ends at the latest, and what refuses it.
+    """A call as a job's step: its id, its job, its user, its latest end, and its check.
 
-    `gate` stands in the place of an agent's, which is not there to be asked, where one is required.
+    `gate` replaces an agent's, which is not there to be asked, if one is required.
     """
 
     call_id: str
@@ -149,7 +149,7 @@ class CallPreparation:
         return with_approval(published, judged, asked_by)
 
     def facts_of(self, caller: Caller, user_id: str | None, conversation: Conversation | None) -> dict[str, str]:
-        """Return what is known of a call before anything is decided, as its audit line may have it."""
+        """Return the facts of a call before any decision, as its audit line may have them."""
         facts = facts_of(conversation)
         return facts | self._catalog.profiles.shown_ids(caller, user_id, facts.get(CONVERSATION))
 
@@ -168,7 +168,7 @@ class CallPreparation:
         return judged if isinstance(judged, ToolResult) else await without_personal_data(judged, self._catalog)
 
     def has_profile(self, caller: Caller) -> bool:
-        """Whether an agent's profile may hold for the caller."""
+        """Return whether an agent's profile may apply to the caller."""
         return caller.agent is not None or not self._catalog.profiles.is_empty
 
     async def hidden(self, call: ToolCall, caller: Caller) -> ToolCall | ToolResult:
@@ -180,7 +180,7 @@ class CallPreparation:
         return found if isinstance(found, ToolResult) else call.model_copy(update={"arguments": found})
 
     def hidden_input(self, tool_name: str, caller: Caller, said: Any) -> Any:
-        """Return what a person says to a tool after its call has begun, as the tool may be told that. Raises `PersonalDataBlocked`."""
+        """Return a person's input to a running call, as the tool may have it. Raises `PersonalDataBlocked`."""
         reached, profiles = self._catalog.reached(tool_name, caller), self._catalog.profiles
         specs = profiles.personal_data(caller) if reached is None else specs_of(*reached)
         return profiles.guards.hide_now(specs, "arguments", said)
@@ -192,7 +192,7 @@ class CallPreparation:
         conversation: Conversation | None,
         around: Circumstances = NOTHING_MORE,
     ) -> Judged | ToolResult:
-        """What may be published for the call, with what its module is told of the conversation; or the refusal.
+        """Return what may be published for the call, with the conversation's facts for its module; or the refusal.
 
         Neither its limits nor a gate are asked.
         """
@@ -211,7 +211,7 @@ class CallPreparation:
         return judged if fault is None else ToolResult.refused(judged.tool.name, "invalid_arguments", fault)
 
     def tool_of(self, call: ToolCall, caller: Caller) -> ToolDefinition | ToolResult:
-        """The call's tool, whatever its arguments are; or the refusal of a caller who may not use it."""
+        """Return the call's tool, with any arguments; or the refusal of a caller who may not use it."""
         return self._catalog.usable(call, caller)
 
     def ruled(
@@ -221,7 +221,7 @@ class CallPreparation:
         conversation: Conversation | None,
         around: Circumstances = NOTHING_MORE,
     ) -> Circumstances:
-        """What is around a call of a tool that the caller may use, with what the profile of its agent says of that."""
+        """Return the circumstances of a call of a usable tool, with those of its agent's profile."""
         profile = self._catalog.profiles.of(caller)
         if profile is None:
             return around
@@ -235,23 +235,26 @@ class CallPreparation:
         )
 
     def terms_beside(self, caller: Caller) -> Callable[[ToolDefinition], Terms | None] | None:
-        """What the profile of the caller's agent says of a tool's terms; `None` without one. Raises `UnknownAgent`."""
+        """Return a function from a tool to the terms of the caller's profile for it; `None` without a profile.
+
+        Raises `UnknownAgent`.
+        """
         profile = self._catalog.profiles.of(caller)
         return None if profile is None else lambda tool: profile.rules(tool).terms
 
     def limit_of(self, tool: ToolDefinition) -> float:
-        """How many seconds a module has for a call of the tool, once it runs."""
+        """Return how many seconds a module has for a call of the tool, once it runs."""
         return limit_of(tool, self._known.settings)
 
     def seconds_for(
         self, call: ToolCall, caller: Caller, conversation: Conversation | None, seconds: float | None
     ) -> float:
-        """How long such a call would have from now on, if it is to end in `seconds`; 0 for one that would be refused."""
+        """Return how many seconds such a call would have from now on, if it is to end in `seconds`; 0 for one that would be refused."""
         judged = self.judge(call, caller, conversation)
         return 0 if isinstance(judged, ToolResult) else self._bounded(self.limit_of(judged.tool), seconds)
 
     def _bounded(self, limit: float, seconds: float | None) -> float:
-        """Without a wish of the caller's: two full attempts, each delivered twice. Nothing waits for ever."""
+        """Return the time of a call. By default: two full attempts, each delivered twice. Nothing waits for ever."""
         if seconds is None:
             seconds = 2 * (limit + HARD_LIMIT_MARGIN) + 2 * self._settings.lease_seconds
         return min(seconds, _LONGEST_TIMEOUT)
@@ -262,7 +265,7 @@ class CallPreparation:
         tool, key = judged.tool, call.idempotency_key
 
         def limited(seconds: float) -> Awaitable[ToolResult | None]:
-            """What the call's limits have against it now; where it is published they are looked at once more, and it counts."""
+            """Ask whether the call's limits refuse it now; they are checked once more when it is published, and it counts."""
             terms = terms_for(tool, around.terms, self._settings)
             limits = limits_of(tool.name, user_id, terms, self._settings, around.within)
             intent = self._settings.keys.intent(user_id, key) if key else None
@@ -280,7 +283,10 @@ class CallPreparation:
         asked: ToolCall,
         is_step: bool,  # which has nobody who answers or listens
     ) -> dict[str, Any]:
-        """What a call's message says of its tool, and when. Of one with sensitive results there are no log messages: they could quote them."""
+        """Return the message's facts about the tool, and the time.
+
+        A call with sensitive results has no log messages: they could quote them.
+        """
         hides_results = has_sensitive_results(tool)
         return {
             "tool_name": tool.name,
@@ -301,22 +307,24 @@ class CallPreparation:
 
 
 def check_timeout(seconds: float | None) -> None:
-    """Check the time that a caller gives a call. Raises `ValueError` for what is no number."""
+    """Check the time that a caller gives a call. Raises `ValueError` for a value that is no number."""
     if seconds is not None and math.isnan(seconds):
         raise ValueError("timeout must be a number of seconds, not nan")
 
 
 def _said_by_profile(around: Circumstances) -> dict[str, Any]:
-    """What travels only where a profile says something: older workers cannot read it."""
+    """Return the fields that are set only by a profile: older workers cannot read them."""
     said = {"retry": around.retry, "run_id": around.within.run_id, "thread_id": around.within.thread_id}
     return {name: value for name, value in said.items() if value is not None}
 
 
 def _version_fault(tool: ToolDefinition, call: ToolCall) -> str | None:
-    """Of a call with an idempotency key nothing: its first one may have been executed, whose result it must bring.
+    """Return what is wrong with the call's version.
 
-    Where it is the first, the worker refuses it. Nor of what is no version at all: that is wrong whatever is in effect, and
-    is found with the call's other names.
+    Nothing for a call with an idempotency key: its first one may have been executed, whose result it must return.
+
+    If it is the first, the worker refuses it. Nor for a text that is no version at all: that is always wrong, and is
+    found with the call's other names.
     """
     if call.idempotency_key or fault_in_version(call.tool_version):
         return None

@@ -26,7 +26,7 @@ _AGAIN_SECONDS = 1.0  # until an answer is given again that Redis has not confir
 async def listening(
     handle: CallHandle, on_progress: OnProgress | None, on_input: OnInput | None
 ) -> AsyncGenerator[None]:
-    """While inside, tell `on_progress` each step, and have `on_input` answer each question."""
+    """Call `on_progress` with each step, and answer each question with `on_input`, while inside."""
     async with contextlib.AsyncExitStack() as stack:
         if on_input is not None:
             task = asyncio.create_task(_answer(handle, on_input), name="toolfleet-on-input")
@@ -37,7 +37,7 @@ async def listening(
 
 
 async def _answer(handle: CallHandle, on_input: OnInput) -> None:
-    """Answer until the call ends. Where nobody can answer, it is taken back: it would wait in vain."""
+    """Answer until the call ends. If `on_input` fails, the call is cancelled: it would wait in vain."""
     while not isinstance(asked := await handle.next_stop(_STOP_SECONDS), ToolResult):
         if asked is None:
             continue
@@ -54,7 +54,7 @@ async def _answer(handle: CallHandle, on_input: OnInput) -> None:
 
 
 async def _given(handle: CallHandle, asked: PendingInput, responses: Mapping[str, Any]) -> None:
-    """Give an answer until Redis has it. Raises `ValueError` for what is none."""
+    """Repeat an answer until Redis has it. Raises `ValueError` for an invalid one."""
     while True:
         try:
             await handle.answer(responses, number=asked.round)

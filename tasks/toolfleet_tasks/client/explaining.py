@@ -24,7 +24,10 @@ async def explained(
     caller: Caller,
     within: Within = NOWHERE,
 ) -> ToolExplanation:
-    """Everything that has a say; `within`: in which run and conversation a call would be made. Where Redis does not answer in time, limits are taken to let it pass, as they do."""
+    """Return all rules about the call; `within`: its run and conversation.
+
+    If Redis does not answer in time, limits count as passed, as they do for calls.
+    """
     usable = catalog.usable(ToolCall(tool_name=tool_name), caller)
     tool = ExplainedTool(tool_name, tool_name.partition(".")[0] in catalog.modules, catalog.find(tool_name))
     rules = list(rules_about(tool, caller, catalog.profiles, settings))
@@ -49,14 +52,14 @@ async def explained(
 def _limits(
     catalog: Catalog, settings: Settings, tool: ToolDefinition, caller: Caller, within: Within
 ) -> tuple[Limit, ...]:
-    """Those in which a call would count. Nothing is counted."""
+    """Return the limits towards which a call would count. Nothing is counted."""
     profile = reach_of(caller, catalog.profiles, settings.default_guest_modules).profile
     terms = terms_for(tool, None if profile is None else profile.rules(tool).terms, settings)
     return limits_of(tool.name, caller.user_id, terms, settings, within)
 
 
 async def _totals(connection: PipelinedConnection, limits: Sequence[Limit], within: Within) -> list[ToolRule]:
-    """How much of each limit the run and the conversation have used; nothing where Redis does not say."""
+    """Return how much of each limit the run and the conversation have used; empty if Redis does not say."""
     found = list[ToolRule]()
     for limit in limits:
         if (total := limit.total) is None:

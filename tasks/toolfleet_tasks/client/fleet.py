@@ -29,15 +29,19 @@ class ToolFleet:
     """The fleet, for asyncio agents: `async with ToolFleet() as fleet: await fleet.call(call, caller)`.
 
     `url` is the Redis URL; without it that of `settings`, of the environment, of `toolfleet.toml` or of a running
-    `toolfleet up` in this folder or above. `gate` is asked before each call of a tool that requires it. Entering it raises `SettingsError` if there is none and
-    `FleetUnavailable` if Redis does not answer. Once entered it works on any event loop of the process, and of processes
-    forked from it: each opens connections of its own with its first call. Leaving it closes them all.
+    `toolfleet up` in this folder or above. `gate` is asked before each call of a tool that requires it. Entering it
+    raises `SettingsError` if there is none and `FleetUnavailable` if Redis does not answer. Once entered it works on
+    any event loop of the process, and of processes forked from it: each opens connections of its own with its first
+    call. Leaving it closes them all.
 
-    `metrics` has this process count what it does with calls, for Prometheus: on a port, or in a registry of `prometheus_client`.
+    `metrics` has this process count what it does with calls, for Prometheus: on a port, or in a registry of
+    `prometheus_client`.
 
-    `is_shared`: many users' calls go through it, as through a gateway, and what is asked of Redis has a connection of its own.
+    `is_shared`: many users' calls go through it, as through a gateway, and other requests to Redis have a connection of
+    their own.
 
-    What it does beside calls is in its namespaces: `jobs`, `approvals`, `dead_letters`, `wakeups`, `modules`, `queues` and `canvas`.
+    Functions other than calls are in its namespaces: `jobs`, `approvals`, `dead_letters`, `wakeups`, `modules`,
+    `queues` and `canvas`.
     """
 
     def __init__(
@@ -108,7 +112,7 @@ class ToolFleet:
     async def search(
         self, text: str, caller: Caller, *, tags: Sequence[str] = (), limit: int = 20
     ) -> list[ToolDefinition]:
-        """At most `limit` of the tools that `caller` may use: those with a word of `text` and all `tags`, the best first.
+        """Return at most `limit` of the tools that `caller` may use: those with a word of `text` and all `tags`, the best first.
 
         A word may be the beginning of one. With an empty `text` those with the tags, by name. From memory, in a thread.
         """
@@ -120,7 +124,7 @@ class ToolFleet:
         return parts.tools_to_openai_format(tools)
 
     async def remaining(self, caller: Caller, *, conversation: Conversation | None = None) -> "Remaining":
-        """What the caller's user has left today of each cost class with a budget, of each limited tool, and of the run and thread that `conversation` names.
+        """Return what the caller's user has left today: of each cost class with a budget, of each limited tool, and of the run and thread that `conversation` names.
 
         All callers without a user id are one user. Raises `FleetUnavailable` when Redis does not answer within 5 s.
         """
@@ -139,23 +143,27 @@ class ToolFleet:
         on_progress: OnProgress | None = None,
         on_input: "OnInput | None" = None,
     ) -> ToolResult:
-        """Run a tool and bring its result, by `timeout` seconds at the latest. Never raises for what happens to the call.
+        """Run a tool and return its result, by `timeout` seconds at the latest.
 
-        Where Redis is silent at that moment, up to two seconds later: it is asked whether the call had begun.
-        While its caller has as many calls under way as `calls_per_caller` allows, it waits for its turn, within its time.
-        With an idempotency key that this user has used before it brings that call's result, or waits for it. `context` is
-        for the gate, and for functions of the fleet's own that take it: beside the arguments, where no model writes.
-        `on_progress`, async or plain, gets each `Progress` that the tool reports, in order; whatever it raises
-        is logged, and the result comes all the same. `on_input` answers what the tool's module asks before it goes on, within the call's
-        time; where it raises, or returns `None`, the call is taken back.
+        Never raises for what happens to the call.
 
-        Where no worker serves the tool's module it waits for one, and is `busy` once there has been none for
+        If Redis is silent at that moment, up to two seconds later: it is asked whether the call was started. While its
+        caller has as many calls under way as `calls_per_caller` allows, it waits for its turn, within its time. With an
+        idempotency key that this user has used before it returns that call's result, or waits for it. `context` is for
+        the gate, and for functions of the fleet's own that take it: separate from the arguments, so that no model
+        writes it. `on_progress`, async or plain, gets each `Progress` that the tool reports, in order; its exceptions
+        are logged, and the result comes all the same. `on_input` answers the questions of the tool's module, within the
+        call's time; if it raises, or returns `None`, the call is cancelled.
+
+        If no worker serves the tool's module it waits for one, and is `busy` once there has been none for
         `unserved_seconds`; one that `waits_for_worker` waits in the queue, within its time.
 
-        A call that people have to approve is `approval_required`, with its id in `audit.call_id`, and waits for them in the fleet; one
-        that `waits_for_approval` waits so many seconds for that here, and then for its end: its time begins with their decision.
+        A call that needs an approval is `approval_required`, with its id in `audit.call_id`, and waits for it in the
+        fleet; one that `waits_for_approval` waits so many seconds for that here, and then for its end: its time begins
+        with the decision.
 
-        If the awaiting task is cancelled, the call is taken back; one that waits for another's result only waits no more.
+        If the awaiting task is cancelled, the call is cancelled; one that waits for another's result only stops
+        waiting.
         """
         around = parts.Circumstances(context) if context is not None else parts.NOTHING_MORE
         call = call if on_input is None else call.model_copy(update={"takes_input": True})
@@ -176,7 +184,7 @@ class ToolFleet:
         conversation: Conversation | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
     ) -> ToolResult:
-        """As `call`, with more around it than a context: `TagRegistry` has terms of its own."""
+        """Make a call as `call` does, with more circumstances than a context: `TagRegistry` has terms of its own."""
         follow = await self._sessions.begin(call, caller, conversation, timeout, waits=True, around=around)
         return await parts.end_of(await parts.decided(follow, 0))
 
@@ -189,9 +197,9 @@ class ToolFleet:
         timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
         waits_for_worker: bool = False,
     ) -> list[ToolResult]:
-        """Run tools side by side; the results come in the order of `calls`.
+        """Run tools concurrently; the results come in the order of `calls`.
 
-        If the awaiting task is cancelled, those that have not ended are taken back.
+        If the awaiting task is cancelled, those that have not ended are cancelled.
         """
         run = functools.partial(
             self.call, caller=caller, conversation=conversation, timeout=timeout, waits_for_worker=waits_for_worker
@@ -214,12 +222,12 @@ class ToolFleet:
         waits_for_worker: bool = False,
         waits_for_turn: bool = False,
     ) -> "CallHandle":
-        """Publish a call and return at once with a handle on it. A refused call's handle has its result already.
+        """Publish a call and return its handle at once. A refused call's handle has its result already.
 
-        Where no worker serves the tool's module it returns once one has come, or the call is `busy`, as in `call`.
-        Beyond `calls_per_caller` its result is `busy`; one that `waits_for_turn` waits as in `call`, and the handle comes when
-        it is published. With an idempotency key that this user has used before the handle is one on that call, with its id;
-        cancelling it leaves the call to whoever made it first.
+        If no worker serves the tool's module it returns once one has come, or the call is `busy`, as in `call`. Beyond
+        `calls_per_caller` its result is `busy`; one that `waits_for_turn` waits as in `call`, and the handle comes when
+        it is published. With an idempotency key that this user has used before the handle is one on that call, with its
+        id; cancelling it does not cancel the call for its first caller.
         """
         around = parts.Circumstances(context) if context is not None else parts.NOTHING_MORE
         asked = call, caller, conversation, timeout
@@ -288,7 +296,7 @@ class SyncToolFleet(SyncFace[ToolFleet]):
         waits_for_worker: bool = False,
         waits_for_turn: bool = False,
     ) -> "SyncCallHandle":
-        """As `ToolFleet.submit`."""
+        """Implements `ToolFleet.submit`."""
         submit = functools.partial(self._face.submit, conversation=conversation, context=context, timeout=timeout)
         work = submit(call, caller, waits_for_worker=waits_for_worker, waits_for_turn=waits_for_turn)
         return parts.SyncCallHandle(self._runner.wait(work), self._runner)

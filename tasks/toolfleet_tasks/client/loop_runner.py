@@ -31,7 +31,7 @@ class LoopRunner:
         self.is_started = True
 
     def stop(self) -> None:
-        """End the thread. What runs on it is cancelled, and whoever waits for that is told."""
+        """Stop the thread. What runs on it is cancelled, and waiting callers are told."""
         with self._lock:
             self.is_started = False
             thread, self._thread = self._thread, None
@@ -61,7 +61,7 @@ class LoopRunner:
             raise
 
     def forked(self) -> None:
-        """As `fork_safety.Forked`: threads stay with the parent; the child's first call starts its own."""
+        """Implements `fork_safety.Forked`: threads stay with the parent; the child's first call starts its own."""
         fork_safety.leave_behind(self._thread)
         self._lock, self._thread = threading.Lock(), None
 

@@ -22,10 +22,10 @@ _END_SECONDS = 0.5  # for one that is at work then to let itself be cancelled
 
 @contextlib.asynccontextmanager
 async def telling(steps: AsyncGenerator[Step], on_progress: Callable[[Step], object]) -> AsyncGenerator[None]:
-    """While inside, and until the steps end or a second later, call `on_progress` with each step, one after the other.
+    """Call `on_progress` with each step, one after the other, while inside, and until the steps end or a second later.
 
-    Whatever it raises is logged once and loses neither the next step nor the result; the result waits no longer than that
-    second and half of one for a function that hangs.
+    Its exceptions are logged once and lose neither the next step nor the result; for a function that hangs, the result
+    waits no longer than that second and half of one.
     """
     task = asyncio.create_task(_tell(steps, on_progress), name="toolfleet-on-progress")
     try:
@@ -38,7 +38,7 @@ async def telling(steps: AsyncGenerator[Step], on_progress: Callable[[Step], obj
 
 
 def call_listener(step: Step, on_progress: Callable[[Step], object]) -> Any:
-    """What `on_progress` returns for a step; `None`, with a line in the log, if it raises."""
+    """Return the result of `on_progress` for a step; `None`, with a line in the log, if it raises."""
     try:
         return on_progress(step)
     except Exception:

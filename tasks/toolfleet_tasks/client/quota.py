@@ -20,7 +20,7 @@ _CHUNK = 200  # limits a script, so that none holds Redis up
 
 
 async def read_remaining(connection: PipelinedConnection, limits: Sequence[Limit]) -> Remaining:
-    """What is used of these limits. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
+    """Return the use of these limits. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
     now, uses = 0, list[int]()
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):
@@ -38,10 +38,10 @@ async def read_remaining(connection: PipelinedConnection, limits: Sequence[Limit
 async def refusal_now(
     connection: PipelinedConnection, tool_name: str, limits: Sequence[Limit], *, intent: str | None, seconds: float
 ) -> ToolResult | None:
-    """The result of a call that its limits would not let in now: before an agent's gate is asked. Takes nothing.
+    """Return the result of a call that its limits would refuse now: before an agent's gate is asked. Takes nothing.
 
-    `intent` is the key of its intention, under which it may join another call. Fails open, after `seconds` at the latest:
-    whoever lets the call in judges anew, and counts it.
+    `intent` is the key of its idempotency record, under which it may join another call. Fails open, after `seconds` at
+    the latest: admission judges again, and counts it.
     """
     if not limits:
         return None

@@ -1,4 +1,4 @@
-"""Runs a dead letter again: as a new call, judged anew, that names the old one."""
+"""Runs a dead letter again: as a new call, judged again, that names the old one."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ _MOST_NAMES = 20  # in one sentence
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a letter's new call is made with. It has no idempotency key: the old call's stands for the old, unknown end."""
+    """The parts of a letter's new call. It has no idempotency key: the old call's stands for the old, unknown end."""
 
     call: ToolCall
     caller: Caller
@@ -32,7 +32,7 @@ class Replay:
 
     @property
     def around(self) -> Circumstances:
-        """What its agent knew of the old call: as a gate is told it, with the user."""
+        """Its agent's facts about the old call: as a gate is told it, with the user."""
         if self.context is None:
             return replace(NOTHING_MORE, asked_by=self.asked_by) if self.asked_by else NOTHING_MORE
         user = self.caller.user_id or self.call.user_id or ""
@@ -62,7 +62,7 @@ async def run_replay(
 ) -> ToolResult:
     """Run the new call of a dead letter, which takes at most `seconds`, unless another replay of the letter may still run.
 
-    Whoever is killed or interrupted here leaves the letter, to be replayed once that call has surely ended.
+    An interrupted replay leaves the letter, to be replayed once that call has surely ended.
     """
     letter, rest = await dead.take(call_id, seconds=seconds + _MARGIN_SECONDS)
     if rest > 0:

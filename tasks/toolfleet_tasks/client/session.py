@@ -71,10 +71,10 @@ _REDIS_SECONDS = 5.0  # for one answer of Redis
 class Session:
     """A fleet on the running loop, from `open` to `aclose`. Belongs to that loop and to this process.
 
-    Redis cuts a connection that subscribes once it has 32 MB to read, by its default. What many users share, a gateway
-    (`is_shared`) or a worker (without `has_agent`), therefore subscribes over one connection, and sends commands over a
-    second one. Only calls are published over the first, and what is written down of them with that: Redis must hear of
-    who listens before it has the call, and its answers have a few bytes.
+    Redis cuts a connection that subscribes once it has 32 MB to read, by its default. A session that many users share,
+    of a gateway (`is_shared`) or a worker (without `has_agent`), therefore subscribes over one connection, and sends
+    commands over a second one. Only calls are published over the first, with their records: Redis must know the
+    listener before it has the call, and its answers have a few bytes.
     """
 
     def __init__(
@@ -158,7 +158,10 @@ class Session:
         await self._redis.aclose()
 
     def abandon(self) -> None:
-        """End it without its loop, which has ended or is stuck. What is not over is left behind, for good."""
+        """End the session without its loop, which has ended or is stuck.
+
+        Whatever is unfinished is left behind, for good.
+        """
         had_sockets = self._sockets.cut()
         # After `asyncio.run` nothing is left of it: whoever makes a loop for each call must not collect sessions.
         if had_sockets or asyncio.all_tasks(self.loop):
@@ -172,11 +175,11 @@ class Session:
         leave_behind(self)
 
     def tools(self, caller: Caller) -> list[ToolDefinition]:
-        """As `ToolFleet.tools`."""
+        """Implements `ToolFleet.tools`."""
         return self._catalog.tools(caller)
 
     def tool(self, name: str, caller: Caller) -> ToolDefinition | None:
-        """As `FleetBegunCalls.tool`."""
+        """Implements `FleetBegunCalls.tool`."""
         usable = self._catalog.usable(ToolCall(tool_name=name), caller)
         return None if isinstance(usable, ToolResult) else usable
 
@@ -189,11 +192,11 @@ class Session:
         return self._catalog.absence(name, caller)
 
     async def search(self, text: str, caller: Caller, *, tags: Sequence[str], limit: int) -> list[ToolDefinition]:
-        """As `ToolFleet.search`."""
+        """Implements `ToolFleet.search`."""
         return await self._catalog.search(text, caller, tags=tags, limit=limit)
 
     async def statuses(self) -> dict[str, ModuleStatus]:
-        """As `ToolFleet.statuses`."""
+        """Implements `ToolFleet.statuses`."""
         known = self._catalog.statuses()
         if not any(status.is_stale for status in known.values()):
             return known
@@ -207,19 +210,19 @@ class Session:
         return self._catalog.statuses()
 
     async def explain(self, tool_name: str, caller: Caller, conversation: Conversation | None) -> ToolExplanation:
-        """As `FleetModules.explain`."""
+        """Implements `FleetModules.explain`."""
         within = Within.of_conversation(conversation or Conversation())
         return await explained(self._catalog, self._commands, self.settings, tool_name, caller, within)
 
     async def refresh(self) -> dict[str, ModuleStatus]:
-        """As `ToolFleet.refresh`."""
+        """Implements `ToolFleet.refresh`."""
         try:
             return await self._catalog.refresh()
         finally:
             self._updates.close_idle()
 
     async def remaining(self, caller: Caller, conversation: Conversation | None = None) -> Remaining:
-        """As `ToolFleet.remaining`."""
+        """Implements `ToolFleet.remaining`."""
         tools, within = self._catalog.callable_by(caller), Within.of_conversation(conversation or Conversation())
         beside = self.preparation.terms_beside(caller) if tools else None
         limits = limits_among(tools, caller.user_id, self.settings, beside=beside, within=within)
@@ -258,7 +261,7 @@ class Session:
     def prepare(
         self, call: ToolCall, caller: Caller, conversation: Conversation | None, seconds: float
     ) -> Awaitable[PublishedCall | ToolResult]:
-        """Judge a call that somebody else publishes; see `CallPreparation.prepare`."""
+        """Judge a call that another component publishes; see `CallPreparation.prepare`."""
         self._timekeeper.read_over(self._commands)
         return self.preparation.prepare(call, caller, conversation, seconds)
 
@@ -292,12 +295,15 @@ class Session:
         return BegunCalls(*parts, reader=reader, receipts=self._receipts, follow=self._follow)
 
     def _make_joins(self, reader: ResultReader) -> KeyedCalls:
-        """What joins read they ask for one by one, over a connection of their own."""
+        """Make the joins. Their reads are sent one by one, over a connection of their own."""
         follow, read = functools.partial(self._follow, is_guest=True), self._receipts.read
         return KeyedCalls(self._listener, reader, keys=self._keys, follow=follow, spawn=self._spawn, read=read)
 
     def _make_follow(self) -> Callable[..., PendingCall]:
-        """What follows a call. Its methods are bound once, or each call in flight would hold some of its own."""
+        """Return the function that follows a call.
+
+        Its methods are bound once, or each call in flight would hold some of its own.
+        """
         follow = functools.partial(PendingCall, listener=self._listener, ledger=self._ledger, spawn=self._say_last)
         return functools.partial(follow, revoke=self._publisher.revoke, had=self._had, answers=self.answers)
 
@@ -305,7 +311,7 @@ class Session:
         (self.begun.had if call.call_id in self.begun else self._receipts.had)(call, result, text)
 
     def _say_last(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Have a call ended whose caller may have gone; `aclose` waits a little for that."""
+        """End a call whose caller may have gone; `aclose` waits a little for that."""
         self._last_words.add(task := self._spawn(work))
         task.add_done_callback(self._last_words.discard)
         return task

@@ -45,7 +45,7 @@ class Sessions:
             raise
 
     async def leave(self) -> None:
-        """Close all sessions, if nobody else has entered. Bounded in time, whatever other loops do."""
+        """Close all sessions, if no other code has entered. Bounded in time, whatever other loops do."""
         with self._lock:
             if not self._is_usable:  # it was left already
                 return
@@ -91,7 +91,7 @@ class Sessions:
         waits_for_worker: bool = False,
         around: Circumstances = NOTHING_MORE,
     ) -> PendingCall | Joined | ToolResult:
-        """As `Session.begin`, on the running loop's session; with its first call that is opened within the call's time."""
+        """Begin a call as `Session.begin` does, on the running loop's session, which is opened with the first call, within the call's time."""
         check_timeout(seconds)
         session = self.here()
         if session is None:
@@ -109,7 +109,7 @@ class Sessions:
         return await session.begin(*asked, waits=waits, waits_for_worker=waits_for_worker, around=around)
 
     def forked(self) -> None:
-        """As `fork_safety.Forked`: this process opens its own; what it has copies of is its parent's."""
+        """Implements `fork_safety.Forked`: this process opens its own; the copies are its parent's."""
         for session in self._open.values():
             session.forked()
         fork_safety.leave_behind(self._opening)

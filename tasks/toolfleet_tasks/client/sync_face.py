@@ -37,7 +37,7 @@ class SyncFace(Generic[F]):
 def blocking(
     method: Callable[Concatenate[F, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[SyncFace[F], P], T]:
-    """Derive a method that waits for the end of the coroutine, in whichever thread it is called."""
+    """Derive a method that waits for the end of the coroutine, in any thread."""
 
     @functools.wraps(method)
     def run(self: SyncFace[F], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -65,7 +65,7 @@ def blocking_with_progress(
 
 
 def _listen(future: "Future[Any]", steps: "queue.SimpleQueue[Progress | None]", on_progress: OnProgress) -> None:
-    """Until the future is done, tell each step, and the last ones before that."""
+    """Report each step until the future is done, the last ones before returning."""
     future.add_done_callback(lambda _: steps.put(None))
     while (step := steps.get()) is not None:
         call_listener(step, on_progress)

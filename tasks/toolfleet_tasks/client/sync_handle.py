@@ -23,9 +23,9 @@ class SyncCallHandle(SyncFace[CallHandle]):
     answer = blocking(CallHandle.answer)
 
     def progress(self) -> Generator[Progress]:
-        """As `CallHandle.progress`: `for progress in handle.progress()` ends with the call."""
+        """Yield progress as `CallHandle.progress` does: `for progress in handle.progress()` ends with the call."""
         return self._each(self._face.progress())
 
     def log(self) -> Generator[LogMessage]:
-        """As `CallHandle.log`: `for message in handle.log()` ends with the call."""
+        """Yield messages as `CallHandle.log` does: `for message in handle.log()` ends with the call."""
         return self._each(self._face.log())

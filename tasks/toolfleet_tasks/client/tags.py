@@ -17,7 +17,7 @@ from toolfleet_tasks.in_process import OwnProcess
 
 
 class Fleet(Protocol):
-    """What runs the calls."""
+    """A fleet that runs the calls."""
 
     async def call_around(
         self,
@@ -35,9 +35,9 @@ class Fleet(Protocol):
 class TagRegistry(Tags):
     """The tags of an agent, run by `fleet`; without one their functions run in this process, for bots and tests without a broker.
 
-    `caller` says for whom a tool runs. By default that is the context's user, as a guest, with that tool's module and no
-    other: whoever can write to the agent can call the tags that it has registered. `gate` is asked before a tag that requires
-    it, in the place of the fleet's.
+    `caller` returns the caller of a tool. By default that is the context's user, as a guest, with that tool's module
+    and no other: everybody who can write to the agent can call the tags that it has registered. `gate` is asked before
+    a tag that requires it, instead of the fleet's.
     """
 
     def __init__(
@@ -63,11 +63,12 @@ class TagRegistry(Tags):
         """Run a tool: within its limits, past the gate, in a worker. By `timeout` seconds at the latest.
 
         A module's tool gets the tag's groups as its arguments, by name and as text, without those that are empty. If it
-        answers with `{"message": …}`, as a `TagResult` has it, that is the message; else its result is, as text or JSON.
+        answers with `{"message": …}`, as a `TagResult` does, that is the message; otherwise its result is, as text or
+        JSON.
 
         Without a fleet functions run here by the same rules; limits are counted in memory, and a module's tool raises
-        `SettingsError`. Raises `ToolNotFound` for what is not registered here or not to be had in the fleet, and `ToolRateLimited`.
-        Whatever else happens to the call is a result without success, whose message says what.
+        `SettingsError`. Raises `ToolNotFound` for a tool that is not registered here or not available in the fleet, and
+        `ToolRateLimited`. Any other failure of the call is a result without success, whose message says what happened.
         """
         tag = self.tags().get(name)
         if tag is None:
@@ -96,7 +97,7 @@ class TagRegistry(Tags):
 
 
 def _completed(context: ToolContext, tag: Tag) -> ToolContext:
-    """With the groups of its argument, where somebody has made it by hand."""
+    """Return the context with the groups of its argument, if it was made without them."""
     if context.groups:
         return context
     line = tag.pattern.prefix + b" " + context.raw_arg.encode()
@@ -119,7 +120,7 @@ def _call_of(tag: Tag, context: ToolContext) -> ToolCall:
 
 
 def _terms_of(tool: ToolDef) -> Terms:
-    """What the tag asks for; of this and what its handler asks for, the stricter holds."""
+    """Return the tag's terms; of these and its handler's, the stricter apply."""
     return Terms(
         cooldown_seconds=tool.cooldown_seconds or None,
         daily_limit=tool.daily_limit or None,
@@ -129,7 +130,7 @@ def _terms_of(tool: ToolDef) -> Terms:
 
 
 def _said(result: ToolResult) -> TagResult:
-    """What the handler says, if it says it as a `TagResult`; else what came of the call."""
+    """Return the handler's own `TagResult`, if it gave one; otherwise one made of the call's result."""
     value = result.result
     if isinstance(value, dict) and "message" in value and value.keys() <= TagResult.model_fields.keys():
         try:

@@ -33,7 +33,10 @@ _STEP_SECONDS = 1.0  # a clock that is slewed is less off between two ticks
 
 
 class RegistryFeed:
-    """Of one process whose settings have `registry_webhooks`. Raises nothing while Redis or the registry is away."""
+    """Sends the registry's events, in one process whose settings have `registry_webhooks`.
+
+    Raises nothing while Redis or the registry is away.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -62,7 +65,10 @@ class RegistryFeed:
 
 
 class ModuleFeed:
-    """Of one process. Raises nothing while Redis is away, and feeds again when it is back."""
+    """Keeps the settings' modules in the directory, for one process.
+
+    Raises nothing while Redis is away, and continues when it is back.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._watch = ModuleWatch(settings, KnownModules(settings))
@@ -99,7 +105,7 @@ class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
 
     @cached_property
     def connection(self) -> Connection:
-        """As Celery's; but what is lost on a connection that is half open would be lost for as long as that stands."""
+        """Celery's connection, with publisher confirms: otherwise messages are lost for as long as a half-open connection stands."""
         return confirming(self.app)
 
     def tick(self, *args: Any, **options: Any) -> float:
@@ -141,14 +147,14 @@ class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
             self.feed.end()
 
     def stuck(self) -> str | None:
-        """Why it is not alive. To wait for a broker that is away is its work."""
+        """Return why it is not alive. Waiting for a broker that is away is part of its work."""
         late = machine_clock.monotonic() - self._rests_until
         if self._waits_for_broker or late < STILL_SECONDS:
             return None
         return f"beat's loop has stood still for {late:.0f} s"
 
     def unready(self) -> str | None:
-        """Why it sends nothing."""
+        """Return why it sends nothing."""
         return "beat waits for its broker" if self._waits_for_broker else None
 
     def _count_anew(self, seconds: float) -> None:
@@ -174,7 +180,7 @@ class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
 
 
 def _lead() -> float:
-    """Of the clock that Celery's schedules go by before the one that nobody sets."""
+    """Return the lead of the clock that Celery's schedules use over the monotonic one."""
     return machine_clock.wall() - machine_clock.monotonic()
 
 

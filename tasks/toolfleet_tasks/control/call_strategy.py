@@ -1,7 +1,8 @@
-"""Receives a call's message in Celery's consumer by a shorter way, where nothing of Celery's own strategy is needed for it.
+"""Receives a call's message in Celery's consumer by a shorter path, if Celery's own strategy has nothing to do for it.
 
-What is to begin later, expires, was revoked, is limited in its rate, or interests a listener of Celery's signals or log goes Celery's
-own way, and so does everything with stock parts. Both ways end in the pool with a request that Celery can look at and stop.
+Messages that are to start later, expire, were revoked, are rate-limited, or that a listener of Celery's signals or log
+needs take Celery's own path, and so does everything with stock parts. Both paths end in the pool with a request that
+Celery can inspect and stop.
 """
 
 import logging
@@ -51,7 +52,7 @@ class ReceivedCall(FleetRequest):
         self.send_event("task-succeeded", result=shown, runtime=runtime)
 
     def described(self) -> dict[str, Any]:
-        """What the event says that tells of its message."""
+        """Return the content of the event about its message."""
         return {
             "uuid": self.id,
             "name": self.name,
@@ -110,7 +111,7 @@ class CallStrategy:
         request._apply_result = ref(self._consumer.pool.run_request(fast_trace_task, request))  # noqa: SLF001 - as Celery does
 
     def _is_plain(self, message: Any) -> bool:
-        """Whether Celery would do nothing with the message but hand it to the pool."""
+        """Return whether Celery would do nothing with the message but pass it to the pool."""
         headers: Mapping[str, Any] = message.headers
         if headers.get("eta") is not None or headers.get("expires") is not None or headers.get("stamped_headers"):
             return False

@@ -8,13 +8,14 @@ from toolfleet_tasks.control.logs import configure_logs
 
 
 class FleetLogging(Logging):  # type: ignore[misc] # Celery ships no types
-    """What `celery worker` and `celery beat` set up logging with.
+    """The logging set-up of `celery worker` and `celery beat`.
 
-    Not by Celery's signal `setup_logging`: that is the process's, and would take its logs from a program's own Celery app.
+    It does not use Celery's signal `setup_logging`: that is the process's, and would take its logs from a program's own
+    Celery app.
     """
 
     def setup_logging_subsystem(self, *_: object, **__: Any) -> Any:
-        """Configure the process's logs, once. True: whatever came of it, Celery is to do nothing of its own."""
+        """Configure the process's logs, once. Returns True: Celery must not do anything of its own."""
         if not self.already_setup:
             Logging._setup = True  # noqa: SLF001 - as Celery's own does
             configure_logs(self.app.settings)

@@ -1,7 +1,8 @@
 """Shows a call's message to `inspect`, to Celery's events and therefore to Flower.
 
-Which arguments it has, never their values; how it ended, never with what. Whoever asks Celery is not the call's caller.
-A call whose result is no success has failed for them, though its task has not: what Celery stores is its result.
+It shows the names of arguments, never their values; how it ended, never its result. The reader of Celery's data is not
+the call's caller. A call whose result is no success is shown as failed, though its task has not: Celery stores its
+result.
 """
 
 import re
@@ -47,7 +48,7 @@ class FleetRequest(Request):  # type: ignore[misc] # Celery ships no types
 
     @property
     def eta(self) -> datetime | None:
-        """When it may begin, by this machine's clock, as Celery's timer asks: it was said by the fleet's."""
+        """The time when it may start, by this machine's clock, as Celery's timer needs: the message has the fleet's."""
         eta: datetime | None = super().eta
         return None if eta is None else eta + timedelta(seconds=fleet_clock.clock.wall_lead)
 
@@ -59,14 +60,14 @@ class FleetRequest(Request):  # type: ignore[misc] # Celery ships no types
 
     @property
     def kwargsrepr(self) -> str:
-        """Ours has none: in their place the lane that the call runs in, and both of its limits."""
+        """The lane that the call runs in, and both of its limits: our messages have no keyword arguments."""
         module = str(self.delivery_info.get("routing_key")).removeprefix(_QUEUES)
         app: Any = self.app
         hard, soft = self.time_limits
         return f"lane={lane_of(module, app.modules.settings)}, soft_limit={_seconds(soft)}, hard_limit={_seconds(hard)}"
 
     def info(self, safe: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - Celery's signature
-        """For `inspect`: without the arguments, whether or not somebody asks for them."""
+        """Describe the request for `inspect`: always without the arguments' values."""
         del safe
         shown: dict[str, Any] = super().info(safe=True)
         return shown | {"args": self.argsrepr, "kwargs": self.kwargsrepr}
@@ -83,7 +84,7 @@ class FleetRequest(Request):  # type: ignore[misc] # Celery ships no types
             return False
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
-        """As Celery's. One that waits for its time is dropped then; whoever must hear of it hears of it now."""
+        """Terminate as Celery does. A request that waits for its time is dropped then; its followers are told now."""
         super().terminate(pool, signal)
         self._tell_dropped()
 
@@ -120,7 +121,7 @@ class FleetRequest(Request):  # type: ignore[misc] # Celery ships no types
         super().send_event("task-failed", exception=code, traceback=None, **fields)
 
     def _why_revoked(self) -> ErrorCode:
-        """Its agent has ended it, at its deadline or because nobody wants it any more."""
+        """Return why its agent has ended it: at its deadline or by cancellation."""
         try:
             call = opened(self.args[0], self.app, task_id=self.id)
         except (FleetError, ValueError, LookupError, TypeError):  # nobody's call, or a newer one
@@ -142,7 +143,7 @@ class HousekeepingRequest(Request):  # type: ignore[misc] # as above
 
 
 def word_in(shown: object) -> str:
-    """How a call ended, by what Celery shows of what its task returned: a word of ours, or with stock parts its result."""
+    """Return how a call ended, from Celery's text of its task's result: a word of ours, or with stock parts its result."""
     text = str(shown).strip("'")
     if text in _WORDS:
         return text
@@ -163,5 +164,5 @@ def _kind(exception: object, traceback: object) -> str:
 
 
 def _seconds(limit: object) -> str:
-    """Of a header, which anybody may have written."""
+    """Format a header's value, which any sender may have written."""
     return f"{limit:.10g}s" if isinstance(limit, _NUMBERS) else "none"

@@ -29,7 +29,7 @@ HIDDEN = "(…)"
 
 
 class FleetWorker(Worker):  # type: ignore[misc] # Celery ships no types
-    """Starts at once: it neither asks other workers for their logical clocks, which takes a second, nor gossips."""
+    """Celery's worker without its slow start: it neither asks other workers for their logical clocks, which takes a second, nor gossips."""
 
     def prepare_args(self, **kwargs: Any) -> dict[str, Any]:
         """As Celery's command line gives them, but for these two."""

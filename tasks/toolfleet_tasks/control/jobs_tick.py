@@ -1,7 +1,7 @@
-"""Defines the tasks of jobs: beat has any worker do what is due; after a job's call has ended, that job is evaluated.
+"""Defines the tasks of jobs: beat has any worker do due work; after a job's call has ended, that job is evaluated.
 
-What they do is plugged into the app (`app.jobs`), for it publishes calls. Both are safe to run twice, late, or never: what is
-due stays due until somebody has done it.
+Their work is plugged into the app (`app.jobs`), for it publishes calls. Both are safe to run twice, late, or never: due
+work stays due until a worker has done it.
 """
 
 from typing import Any

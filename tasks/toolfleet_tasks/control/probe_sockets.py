@@ -1,6 +1,6 @@
-"""Asks the workers and beat of this machine how they are, at Unix sockets that only their user reaches.
+"""Probes the workers and beat of this machine, at Unix sockets that only their user reaches.
 
-It needs neither Celery nor Redis: whoever checks a process every few seconds pays for each check.
+It needs neither Celery nor Redis: a process that is probed every few seconds pays for each check.
 """
 
 import hashlib
@@ -27,17 +27,17 @@ _DEAD_SECONDS = 0.5  # for a socket to say that nobody listens there, which it d
 
 
 def new_socket_path(role: str, settings: Settings) -> Path:
-    """Where a process of this role (a lane, or `beat`) of a fleet may answer."""
+    """Return a new socket path for a process of this role (a lane, or `beat`) of a fleet."""
     return folder() / f"{_prefix(role, settings)}{secrets.token_hex(_TOKEN_BYTES)}.sock"
 
 
 def sockets_of(role: str, settings: Settings) -> list[Path]:
-    """Where the processes of this role answer, or have answered before they were killed."""
+    """Return the sockets of this role's processes, including those that were killed."""
     return sorted(folder().glob(f"{_prefix(role, settings)}*.sock")) if is_private(folder()) else []
 
 
 def says_yes(paths: Iterable[Path], probe: Probe, *, seconds: float) -> bool:
-    """Whether one of them answers with 200, within so many seconds for all of them."""
+    """Return whether one of them answers with 200, within so many seconds for all of them."""
     ends_at = machine_clock.monotonic() + seconds
     return any(_ask(path, probe, ends_at) for path in paths)
 
@@ -49,7 +49,7 @@ def folder() -> Path:
 
 
 def is_private(path: Path) -> bool:
-    """Whether it is a folder that nobody else may enter: in a shared place anybody can have made it before us."""
+    """Return whether it is a folder that no other user may enter: in a shared place any user can have made it before us."""
     try:
         found = path.lstat()
     except OSError:
@@ -58,7 +58,7 @@ def is_private(path: Path) -> bool:
 
 
 def make_private(path: Path) -> None:
-    """Make the folder, and forget the sockets of processes that have died. Raises `OSError` if it is somebody else's."""
+    """Make the folder, and remove the sockets of processes that have died. Raises `OSError` if it is another user's."""
     path.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
     if not is_private(path):
         raise PermissionError(f"{path} is not a folder of ours alone")

@@ -1,7 +1,7 @@
-"""Answers `GET /livez` and `GET /readyz` of a worker or beat, from threads: whoever asks hears also of a loop that stands still.
+"""Answers `GET /livez` and `GET /readyz` of a worker or beat, from threads: a probe is answered even if the event loop stands still.
 
-Always on a Unix socket of this user's, and on `probe_port`, if one is set. Fails open: where it cannot listen, the process
-says so in its log and works.
+Always on a Unix socket of this user's, and on `probe_port`, if one is set. Fails open: if it cannot listen, the process
+logs that and works.
 """
 
 import asyncio
@@ -37,7 +37,10 @@ log = get_logger(__name__)
 
 
 class Probes:
-    """Of one process: `role` is its lane, or `beat`. `live` asks no Redis; `ready` is asked before Redis and broker are."""
+    """The probes of one process: `role` is its lane, or `beat`.
+
+    `live` asks no Redis; `ready` is asked before Redis and broker are.
+    """
 
     def __init__(self, role: str, settings: Settings, *, live: Fault, ready: Fault) -> None:
         self._role = role
@@ -66,7 +69,7 @@ class Probes:
                 log.error("probes_not_answered", place=f"{there[0]}:{there[1]}", reason=str(exc))  # noqa: TRY400 - it says all
 
     def leave(self) -> None:
-        """Be found no more: the process ends, and its threads with it."""
+        """Remove the socket: the process ends, and its threads with it."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
@@ -102,7 +105,7 @@ class Probes:
 
 
 async def _unreached(settings: Settings) -> str | None:
-    """What does not answer, of Redis and the broker."""
+    """Return which of Redis and the broker does not answer."""
     names = {settings.broker: "the broker"} | {settings.redis_url: "Redis"}
     name = ""
     try:
@@ -118,7 +121,7 @@ async def _unreached(settings: Settings) -> str | None:
 
 
 async def _reaches(url: str, settings: Settings) -> bool:
-    """A Redis must answer; of RabbitMQ we know no more here than that somebody listens."""
+    """Return whether the server answers: a Redis must reply; for RabbitMQ only its port is checked."""
     try:
         if is_redis_url(url):
             async with async_client(url, master=settings.sentinel_master, timeout_seconds=_REACH_SECONDS) as redis:

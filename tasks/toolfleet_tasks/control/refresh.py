@@ -74,7 +74,10 @@ async def _probe(redis: Redis, settings: Settings) -> None:
 
 
 async def _renew_profiles(redis: Redis, settings: Settings) -> None:
-    """Fails open: what agents and workers know of profiles stays known, and the next tick does it."""
+    """Renew the copy of profiles.
+
+    Fails open: agents and workers keep the known profiles, and the next tick renews them.
+    """
     from toolfleet_registry.agents.stored.profile_copy import ProfileCopy  # noqa: PLC0415 - as above
     from toolfleet_registry.catalog.operator import fleets_registry  # noqa: PLC0415 - as above
 
@@ -105,7 +108,7 @@ async def _body(task: Task) -> None:
 
 
 def _expiry(settings: Settings) -> float:
-    """In seconds from now, by beat's own clock; workers judge by theirs."""
+    """Return the expiry in seconds from now, by beat's own clock; workers judge by theirs."""
     return settings.refresh_interval_seconds + settings.max_clock_offset_seconds
 
 

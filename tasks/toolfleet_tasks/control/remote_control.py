@@ -1,6 +1,7 @@
-"""Restricts Celery's remote control to what workers obey: questions, and the fleet's own orders to drop a call.
+"""Restricts Celery's remote control to allowed commands: questions, and the fleet's own orders to drop a call.
 
-Whoever reaches the broker can send such orders. The rest is refused, unless `TOOLFLEET_REMOTE_CONTROL` names it.
+Everybody who reaches the broker can send such commands. The others are refused, unless `TOOLFLEET_REMOTE_CONTROL` names
+them.
 """
 
 from typing import Any
@@ -48,7 +49,7 @@ class FleetNode(Node):  # type: ignore[misc, unused-ignore] # kombu is only part
     """How many orders were not obeyed."""
 
     def handle_message(self, body: Any, message: Any = None) -> Any:
-        """As kombu's; what is no order is dropped."""
+        """Handle a message as kombu does; one that is no command is dropped."""
         if not isinstance(body, dict):
             return self._refuse(str(type(body)), "it is no order")
         return super().handle_message(body, message)  # type: ignore[no-untyped-call] # as above
@@ -56,7 +57,7 @@ class FleetNode(Node):  # type: ignore[misc, unused-ignore] # kombu is only part
     def dispatch(
         self, method: Any, arguments: Any = None, reply_to: Any = None, ticket: Any = None, **kwargs: Any
     ) -> Any:
-        """As kombu's, for what is allowed; who asked for anything else, and waits for the answer, is told."""
+        """Dispatch an allowed command as kombu does; the sender of any other one, if it waits for a reply, is told."""
         state: Any = self.state
         fault = _fault(state.app.settings, method, arguments)
         if fault is None:
@@ -88,7 +89,7 @@ class FleetControl(Control):  # type: ignore[misc] # Celery ships no types
 
 
 def _fault(settings: Settings, method: Any, arguments: Any) -> str | None:
-    """Why an order is not obeyed; `None` if it is."""
+    """Return why a command is refused; `None` if it is allowed."""
     if not isinstance(method, str) or not isinstance(arguments or {}, dict):
         return "it is no order"
     if method in _QUESTIONS or method in _HARMLESS or method in settings.remote_control:

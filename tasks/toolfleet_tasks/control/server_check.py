@@ -1,7 +1,8 @@
-"""Looks at the Redis servers that a process is given, and says what is wrong with them before something is lost.
+"""Checks the Redis servers that a process is given, and says what is wrong with them before data is lost.
 
-Workers start at none that deletes keys by itself or is too old; everybody else says so and goes on. Asks `INFO` only: hosted
-services answer no `CONFIG GET`. Fails open where Redis is away or does not answer that; the one is seen soon, the other said.
+Workers refuse a server that evicts keys or is too old; other processes warn and continue. Asks `INFO` only: hosted
+services answer no `CONFIG GET`. Fails open if Redis is away or does not answer that; the former is noticed soon, the
+latter logged.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ _LATE_SECONDS = 10  # of a replica, for its master's last sign of it
 class Fault:
     """What is wrong with a server, as a sentence. `is_fatal`: a worker must not start there.
 
-    `why` it matters and what `mends` it, as far as the sentence does not say it.
+    `why` says why it matters and `mend` how to fix it, as far as the sentence does not.
     """
 
     text: str
@@ -45,7 +46,9 @@ class Fault:
 
 
 async def faults_of(settings: Settings, redis: Redis | None = None) -> list[Fault]:
-    """What is wrong with the Redis of the results and that of the broker, if that is another one. Raises redis-py's errors.
+    """Return what is wrong with the Redis of the results and that of the broker, if that is another one.
+
+    Raises redis-py's errors.
 
     `redis` is a client of the first, if there is one.
     """
@@ -59,7 +62,10 @@ async def faults_of(settings: Settings, redis: Redis | None = None) -> list[Faul
 
 
 async def require_fit(settings: Settings) -> None:
-    """For a worker, at its start: log what is wrong. Raises `SettingsError` where it must not start, else redis-py's errors."""
+    """Check a worker's servers at its start, and log what is wrong.
+
+    Raises `SettingsError` if it must not start, else redis-py's errors.
+    """
     faults = await faults_of(settings)
     _warn(fault for fault in faults if not fault.is_fatal)
     if fatal := [fault.text for fault in faults if fault.is_fatal]:
@@ -78,7 +84,7 @@ async def insist_on_fit(settings: Settings) -> None:
 
 
 async def say_faults(settings: Settings, redis: Redis | None = None) -> None:
-    """For an agent or beat, at its start: log what is wrong. Raises nothing."""
+    """Check the servers of an agent or beat at its start, and log what is wrong. Raises nothing."""
     try:
         _warn(await faults_of(settings, redis))
     except (RedisError, OSError) as exc:
@@ -106,7 +112,7 @@ async def _faults_at(redis: Redis, name: str, settings: Settings) -> list[Fault]
 
 
 def faults_in(info: Mapping[str, Any], name: str, *, allows_eviction: bool) -> list[Fault]:
-    """What is wrong with a server that says that of itself."""
+    """Return what is wrong with a server, by its own `INFO`."""
     return [
         *_eviction(info, name, allows_eviction),
         *_age(info, name),

@@ -22,7 +22,7 @@ _CALLS: Final[tuple[DeadKind, ...]] = ("call",)
 
 @dataclass(frozen=True, slots=True)
 class UnreadableLetter:
-    """What is kept under a call's id is no dead letter: another version's, perhaps. It can be dropped only."""
+    """An entry under a call's id that is no dead letter: another version's, perhaps. It can only be dropped."""
 
     call_id: str
     """The call's id."""
@@ -34,9 +34,10 @@ Kept: TypeAlias = DeadLetter | UnreadableLetter
 
 
 class DeadLetters:
-    """The dead letters of calls. Everything raises `FleetUnavailable` when Redis does not answer within 5 s.
+    """The dead letters of calls. All methods raise `FleetUnavailable` when Redis does not answer within 5 s.
 
-    With a signing key, a letter that was not signed with it, or one of the old ones, is unreadable: nobody replays what a stranger has planted.
+    With a signing key, a letter that was not signed with it, or one of the old ones, is unreadable: a planted letter is
+    not replayed.
     """
 
     def __init__(
@@ -52,11 +53,11 @@ class DeadLetters:
         self._seal = Seal(signing_key, purpose="dead letter", old_keys=old_keys)
 
     async def count(self) -> int:
-        """How many there are."""
+        """Return the number of letters."""
         return await self._store.count(_CALLS)
 
     async def list(self, limit: int = 50, offset: int = 0) -> list[Kept]:
-        """At most `limit` letters, of 1,000 at most, after the first `offset`; the latest first."""
+        """Return at most `limit` letters, of 1,000 at most, after the first `offset`; the latest first."""
         return [self.read(letter.id, letter.value) for letter in await self._store.list(_CALLS, limit, offset)]
 
     async def show(self, call_id: str) -> Kept:
@@ -74,9 +75,9 @@ class DeadLetters:
         return await self._store.drop_all(_CALLS)
 
     async def take(self, call_id: str, *, seconds: float) -> tuple[Kept, int]:
-        """The letter, to be replayed within so many seconds: `settle` must follow. Raises `NoSuchDeadLetter`.
+        """Return the letter, to be replayed within so many seconds: `settle` must follow. Raises `NoSuchDeadLetter`.
 
-        With it, for how many seconds somebody else's replay of it may still run: above 0, it is not to be replayed now.
+        Also returns for how many seconds another replay of it may still run: above 0, it must not be replayed now.
         """
         command = TAKE.command(dead=self._keys.dead, call_id=call_id, seconds=math.ceil(seconds))
         found: Sequence[Any] | None = await self._store.ask(*command)
@@ -91,7 +92,7 @@ class DeadLetters:
         return bool(await self._store.ask(*command))
 
     def read(self, call_id: str, value: bytes | None) -> Kept:
-        """What is kept under the call's id, whatever it is."""
+        """Return the entry under the call's id, readable or not."""
         try:
             log, _, text = (value or b"").decode().rpartition("\n")
             letter = json_text.load(DeadLetter, self._seal.read(text))

@@ -30,23 +30,23 @@ class DeadEntries:
     @classmethod
     @asynccontextmanager
     async def of(cls, settings: Settings) -> AsyncGenerator[Self]:
-        """Those of the fleet that the settings name. Raises `SettingsError` if they name none."""
+        """Open the dead letters of the fleet of these settings. Raises `SettingsError` if they name none."""
         async with async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis:
             yield cls(redis, settings)
 
     async def list(self, kinds: Collection[DeadKind] = KINDS, limit: int = 50, offset: int = 0) -> Sequence[DeadEntry]:
-        """At most `limit` letters of these kinds, of 1,000 at most, after the first `offset`; the latest first."""
+        """Return at most `limit` letters of these kinds, of 1,000 at most, after the first `offset`; the latest first."""
         return [self._entry(letter) for letter in await self._store.list(kinds, limit, offset)]
 
     async def search(self, wanted: WantedLetters, *, behind: str | None = None, limit: int = 50) -> FoundLetters:
-        """At most `limit` of the letters that are wanted, of those behind the mark `behind`; looks at some thousand at most.
+        """Return at most `limit` matching letters behind the mark `behind`; searches some thousand at most.
 
-        Raises `ValueError` for what is no mark.
+        Raises `ValueError` for an invalid mark.
         """
         return await search_letters(self._store, self._entry, wanted, behind=behind, limit=limit)
 
     async def find(self, entry_id: str, kinds: Collection[DeadKind] = KINDS) -> Sequence[DeadEntry]:
-        """Those with this id, one at most of a kind: a wake-up that is a call, and that call, have the same."""
+        """Return the entries with this id, one at most of a kind: a wake-up that is a call, and that call, have the same."""
         return [self._entry(letter) for letter in await self._store.find(kinds, entry_id)]
 
     async def drop(self, entry_ids: Iterable[str], kinds: Collection[DeadKind] = KINDS) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Lists, delivers and drops wake-ups and events of the registry that wait, or that nobody accepted."""
+"""Lists, delivers and drops wake-ups and events of the registry that wait, or that were never accepted."""
 
 import itertools
 import json
@@ -76,7 +76,7 @@ class KeptWakes:
         self._seal = seal
 
     async def waiting(self, limit: int = 50, offset: int = 0) -> list[KeptWake]:
-        """At most `limit` of those that wait for a try, those due next first."""
+        """Return at most `limit` that wait for an attempt, the next due first."""
         check_limits(limit, offset)
         due = await self.due_behind(FIRST, offset + limit)
         return [
@@ -86,12 +86,12 @@ class KeptWakes:
     async def due_behind(
         self, mark: DueMark, count: int, kinds: Collection[WaitingKind] = WAITING_KINDS
     ) -> list[DueMark]:
-        """At most `count` that wait behind a mark, those due next first; of some kinds, perhaps with others among them."""
+        """Return at most `count` that wait behind a mark, the next due first; of some kinds, perhaps with others among them."""
         found = [due for name in await self._due_sets(kinds) for due in await self._due_of(name, mark, count)]
         return sorted(found)[:count]
 
     async def read_waiting(self, due: Sequence[DueMark]) -> list[KeptWake | None]:
-        """What these are; `None` for each that does not wait any more."""
+        """Read these wake-ups; `None` for each that no longer waits."""
         if not due:
             return []
         async with self._store.asking() as redis, redis.pipeline(transaction=False) as pipe:
@@ -104,12 +104,12 @@ class KeptWakes:
         ]
 
     async def of_conversation(self, conversation_id: str, most: int = 50) -> list[KeptWake]:
-        """Those that wait for a conversation: of the `most` that are tried next, and of the latest `most` that its readers have not confirmed."""
+        """Return those that wait for a conversation: of the next `most` attempts, and of the latest `most` that its readers have not confirmed."""
         waiting = [wake for wake in await self.waiting(most) if wake.text_field("conversation_id") == conversation_id]
         return [*waiting, *await self._unconfirmed(conversation_id, most)]
 
     async def dead(self, limit: int = 50, offset: int = 0) -> list[KeptWake]:
-        """At most `limit` of those that nobody accepted, the latest first."""
+        """Return at most `limit` that were never accepted, the latest first."""
         return [self.read(letter) for letter in await self._store.list(_KINDS, limit, offset)]
 
     async def show(self, wake_id: str) -> KeptWake | None:
@@ -124,7 +124,9 @@ class KeptWakes:
         )
 
     async def replay(self, wake_id: str) -> bool:
-        """Have dead news tried anew, under the same id, as long as new ones; and waiting ones now. Returns whether they were there.
+        """Try dead ones again, under the same id, for as long as new ones; and waiting ones now.
+
+        Returns whether they were there.
 
         Raises `NotReplayable` as well.
         """
@@ -139,9 +141,9 @@ class KeptWakes:
         return False
 
     async def drop_waiting(self, wake_id: str, by: str) -> Literal["dropped", "under_way"] | None:
-        """Forget one that waits; `None`: there is none. Its job keeps that it was dropped, and by whom.
+        """Forget a waiting one; `None` if there is none. Its job records that it was dropped, and by whom.
 
-        `under_way`: somebody tries it just now, and it may still be accepted. Nobody tries it after that.
+        `under_way`: it is being tried just now, and may still be accepted. It is not tried after that.
         """
         fields = await self._store.ask("HMGET", self._keys.wake(wake_id), *_FIELDS)
         if fields[0] is None:
@@ -169,7 +171,7 @@ class KeptWakes:
         return await self._store.drop_all(_KINDS)
 
     async def outcomes(self, job_ids: Sequence[str]) -> dict[str, Sequence[WakeupOutcome]]:
-        """What became of the wake-ups of these jobs, oldest first; nothing of jobs of which nothing is kept."""
+        """Return the outcomes of the wake-ups of these jobs, oldest first; empty for jobs without a record."""
         if not job_ids:
             return {}
         async with self._store.asking() as redis, redis.pipeline(transaction=False) as pipe:
@@ -179,7 +181,7 @@ class KeptWakes:
         return {job_id: outcomes for job_id, text in found if (outcomes := read_outcomes(text))}
 
     def read(self, letter: Letter) -> KeptWake:
-        """Whatever is kept under this id."""
+        """Parse any entry."""
         kept = _object(letter.value or b"") or {}
         kind = str(kept.get("kind", "?"))
         return KeptWake(
@@ -227,7 +229,7 @@ class KeptWakes:
         return found[:count]
 
     async def _unconfirmed(self, conversation_id: str, most: int) -> list[KeptWake]:
-        """Of a fleet without a core; what is not the fleet's is left out."""
+        """Return the unconfirmed ones of a fleet without a core; foreign entries are left out."""
         found, all_users = list[KeptWake](), self._keys.completions(conversation_id)
         users = await self._store.ask("XRANGE", self._keys.completion_users(conversation_id), "-", "+")
         streams = {all_users} | {f"{all_users}:{fields[b'user'].decode()}" for _, fields in users}
@@ -293,7 +295,7 @@ def _object(text: str | bytes) -> dict[str, Any] | None:
 
 
 def _number(value: object) -> float:
-    """What it says, if that is a number; else 0: one record that is damaged must not hide all others."""
+    """Return a number, or 0 for any other value: one damaged record must not hide all others."""
     try:
         number = float(str(value))
     except ValueError:

@@ -17,7 +17,7 @@ _LONGEST_ID = 1_024  # characters
 
 @dataclass(frozen=True, slots=True)
 class WantedLetters:
-    """Which letters: of these `kinds`, with `about` in their id or subject and `error` in their error, in any case of letters, and which died before `until` (s)."""
+    """A search: letters of these `kinds`, with `about` in their id or subject and `error` in their error, ignoring case, and which died before `until` (s)."""
 
     kinds: Collection[DeadKind] = KINDS
     about: str = ""
@@ -25,7 +25,7 @@ class WantedLetters:
     until: float = math.inf
 
     def fits(self, entry: DeadEntry) -> bool:
-        """Whether a letter of these kinds and that age is one of them."""
+        """Return whether a letter of these kinds and that age matches."""
         return self.about.lower() in f"{entry.id} {entry.subject}".lower() and self.error.lower() in entry.error.lower()
 
 
@@ -45,9 +45,9 @@ async def search_letters(
     behind: str | None = None,
     limit: int = 50,
 ) -> FoundLetters:
-    """At most `limit` of the letters that are wanted, of those behind the mark `behind`; `read` shows one.
+    """Return at most `limit` matching letters behind the mark `behind`; `read` parses one.
 
-    Raises `ValueError` for what is no mark, and `FleetUnavailable`.
+    Raises `ValueError` for an invalid mark, and `FleetUnavailable`.
     """
     mark = (math.inf, "") if behind is None else _mark_of(behind)
     mark, found, searched = min(mark, (wanted.until, "")), list[DeadEntry](), 0

@@ -1,4 +1,4 @@
-"""Keeps dead letters of all kinds in Redis: lists, finds, counts and drops them, whatever they say."""
+"""Keeps dead letters of all kinds in Redis: lists, finds, counts and drops them, regardless of their content."""
 
 import itertools
 import math
@@ -32,7 +32,7 @@ LetterMark: TypeAlias = tuple[float, str]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where letters of some kinds lie: a hash, id -> letter; a sorted set, id -> when it died (ms); a counter of bytes, if there is one."""
+    """The place of some kinds of letters: a hash, id -> letter; a sorted set, id -> when it died (ms); a counter of bytes, if there is one."""
 
     kinds: frozenset[DeadKind]
     letters: str
@@ -63,15 +63,15 @@ class DeadStore:
         self._places = places_of(keys)
 
     def places(self, kinds: Collection[DeadKind]) -> list[Place]:
-        """Where letters of these kinds may lie."""
+        """Return the places where letters of these kinds may be."""
         return [place for place in self._places if not place.kinds.isdisjoint(kinds)]
 
     async def count(self, kinds: Collection[DeadKind]) -> int:
-        """How many lie where those of these kinds do."""
+        """Return how many letters are at the places of these kinds."""
         return sum([int(await self.ask("ZCARD", place.order)) for place in self.places(kinds)])
 
     async def list(self, kinds: Collection[DeadKind], limit: int = 50, offset: int = 0) -> Sequence[Letter]:
-        """At most `limit` letters, of 1,000 at most, after the first `offset`; the latest first."""
+        """Return at most `limit` letters, of 1,000 at most, after the first `offset`; the latest first."""
         check_limits(limit, offset)
         most = offset + limit
         found = [one for place in self.places(kinds) for one in await self._latest(place, kinds, most)]
@@ -79,12 +79,15 @@ class DeadStore:
         return [letter for letter in read if letter.value is not None]  # None: dropped just now
 
     async def behind(self, kinds: Collection[DeadKind], mark: LetterMark, count: int) -> Sequence[Letter]:
-        """At most `count` letters behind a mark, the latest first. Those that were dropped just now are among them, without a value."""
+        """Return at most `count` letters behind a mark, the latest first.
+
+        Just dropped ones are among them, without a value.
+        """
         found = [one for place in self.places(kinds) for one in await self._latest(place, kinds, count, mark)]
         return await self._read(sorted(found, reverse=True)[:count])
 
     async def find(self, kinds: Collection[DeadKind], letter_id: str) -> Sequence[Letter]:
-        """Those with this id: one at most of a kind."""
+        """Return the letters with this id: one at most of a kind."""
         found = dict[DeadKind, Letter]()
         for place in self.places(kinds):
             if (kind := _kind_of(letter_id, place)) in kinds and kind not in found and "/" not in letter_id:
@@ -159,7 +162,7 @@ class DeadStore:
 
 
 def places_of(keys: Keys) -> tuple[Place, ...]:
-    """Where the letters of a fleet lie."""
+    """Return the places of a fleet's letters."""
     return (
         Place(frozenset({"call"}), keys.dead, keys.dead_order),
         # Events for webhooks lay there, too, until they had a place of their own.
@@ -169,12 +172,12 @@ def places_of(keys: Keys) -> tuple[Place, ...]:
 
 
 def kind_of_event(letter_id: str) -> DeadKind:
-    """What news of this id are."""
+    """Return the kind of the event with this id."""
     return "webhook" if _OF_WEBHOOK.search(letter_id) else "wakeup"
 
 
 def check_limits(limit: int, offset: int) -> None:
-    """Raise `ValueError` for a part of a list that nobody may ask for."""
+    """Raise `ValueError` for an invalid part of a list."""
     if not 1 <= limit <= MOST_LISTED or offset < 0:
         raise ValueError(f"limit must be from 1 to {MOST_LISTED}, and offset at least 0")
 

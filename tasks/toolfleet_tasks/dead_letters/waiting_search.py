@@ -25,7 +25,7 @@ _LONGEST_ID = 1_024  # characters
 
 @dataclass(frozen=True, slots=True)
 class WantedWakes:
-    """Which: of this `kind`, with `about` in their id or subject and `error` in their last error, in any case of letters, due first before `until` (s)."""
+    """A search: wake-ups of this `kind`, with `about` in their id or subject and `error` in their last error, ignoring case, due first before `until` (s)."""
 
     kind: WaitingKind | None = None
     about: str = ""
@@ -33,7 +33,7 @@ class WantedWakes:
     until: float = math.inf
 
     def fits(self, wake: KeptWake) -> bool:
-        """Whether it is one of them."""
+        """Return whether it matches."""
         is_kind = self.kind is None or wake.kind == self.kind
         about = f"{wake.wake_id} {subject_of(wake)}".lower()
         return (
@@ -45,14 +45,17 @@ class WantedWakes:
 
     @property
     def words(self) -> dict[str, str | int]:
-        """What a line of the audit says of it."""
+        """The search's part of an audit line."""
         said = {"wakeup_kind": self.kind or "", "about": self.about, "error": self.error}
         return {name: value for name, value in said.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
 class FoundWakes:
-    """Those that are tried next first. `next`: behind which there may be more; with fewer than were asked for, not all were searched."""
+    """The wake-ups found, the next due first.
+
+    `next`: behind which there may be more; with fewer than were asked for, not all were searched.
+    """
 
     wakes: list[KeptWake]
     next: str | None = None
@@ -61,9 +64,9 @@ class FoundWakes:
 async def search_waiting(
     kept: KeptWakes, wanted: WantedWakes, *, behind: str | None = None, limit: int = 50
 ) -> FoundWakes:
-    """At most `limit` of those that are wanted, behind the mark `behind`, and due first before the `until` that this says.
+    """Return at most `limit` matching wake-ups behind the mark `behind`, first due before the mark's `until`.
 
-    Raises `ValueError` for what is no mark, and `FleetUnavailable`.
+    Raises `ValueError` for an invalid mark, and `FleetUnavailable`.
     """
     until, mark = (wanted.until, FIRST) if behind is None else _mark_of(behind)
     wanted = WantedWakes(wanted.kind, wanted.about, wanted.error, min(until, wanted.until))
@@ -80,7 +83,7 @@ async def search_waiting(
 
 
 def is_mark(text: str) -> bool:
-    """Whether a text is the mark of a wake-up."""
+    """Return whether a text is the mark of a wake-up."""
     try:
         _mark_of(text)
     except ValueError:

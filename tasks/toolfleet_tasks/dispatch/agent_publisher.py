@@ -30,7 +30,10 @@ def agent_publisher(
     listening: Callable[[str], Awaitable[None]],
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
 ) -> Publisher:
-    """What publishes calls with these settings. `connection` goes to the Redis of the results; the rest is as in `AdmittedPublisher`."""
+    """Make the publisher of calls for these settings.
+
+    `connection` goes to the Redis of the results; the rest is as in `AdmittedPublisher`.
+    """
     has_queues = settings.broker == settings.redis_url
     behind = functools.partial(
         AdmittedPublisher, connection=connection, listening=listening, has_queues=has_queues, spawn=spawn
@@ -48,9 +51,9 @@ def agent_publisher(
 
 
 class AdmittedPublisher:
-    """A publisher behind admission control, where the broker cannot judge calls itself: a call is let in at the Redis of `connection`, which costs a round trip, then published.
+    """A publisher with admission control, for brokers that cannot judge calls: a call is admitted at the Redis of `connection`, which costs a round trip, then published.
 
-    `listening` waits until a call's end is heard, whichever way it was published. `has_queues`: whether the queues lie in
+    `listening` waits until a call's end is heard, with any way of publishing. `has_queues`: whether the queues are in
     that Redis, too, so that their lengths are known there. `spawn` runs something in the background.
     """
 
@@ -76,11 +79,11 @@ class AdmittedPublisher:
 
     @property
     def is_ready(self) -> bool:
-        """As `Publisher`."""
+        """Implements `Publisher.is_ready`."""
         return self._connection.is_connected and self._publisher.is_ready
 
     async def ready(self) -> None:
-        """As `Publisher`."""
+        """Implements `Publisher.ready`."""
         while not self.is_ready:
             try:
                 await self._connection.connected()
@@ -97,7 +100,7 @@ class AdmittedPublisher:
         needs_worker: bool = False,
         again: bool = False,
     ) -> Refusal | None:
-        """As `Publisher`. What is surely not published counts for nobody."""
+        """Implements `Publisher.publish`. A call that is surely not published counts towards no limit."""
         give_up_at = self._loop.time() + seconds
         await self._retracted(call, seconds)
         here, there = (limit, 0) if self._has_queues else (0, limit)
@@ -117,19 +120,19 @@ class AdmittedPublisher:
         return refusal
 
     async def revoke(self, call_id: str) -> None:
-        """As `Publisher`."""
+        """Implements `Publisher.revoke`."""
         await self._publisher.revoke(call_id)
 
     async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
-        """As `Publisher`."""
+        """Implements `Publisher.republish`."""
         await self._publisher.republish(delivered, delay=delay, retries=retries)
 
     async def control(self, task: str, *args: str) -> None:
-        """As `Publisher`."""
+        """Implements `Publisher.control`."""
         await self._publisher.control(task, *args)
 
     def close(self) -> None:
-        """As `Publisher`."""
+        """Implements `Publisher.close`."""
         self._publisher.close()
 
     async def _ask(
@@ -166,7 +169,7 @@ class AdmittedPublisher:
         return task
 
     async def _retracted(self, call: PublishedCall, seconds: float) -> None:
-        """Wait until an earlier try is taken back: else that could take back this one."""
+        """Wait until an earlier attempt is retracted: otherwise that could retract this one."""
         retracting = self._retracting.get(call.call_id)
         if retracting is not None:
             await asyncio.wait([retracting], timeout=seconds)

@@ -18,14 +18,17 @@ _ONE_TRY_SECONDS = 3.0  # by then it has been tried again
 
 @dataclass(slots=True)
 class WaitingCalls:
-    """The calls that wait in an agent, at most `limit`, by whose they are."""
+    """The number of calls that wait in an agent, at most `limit`, by caller."""
 
     limit: int
     total: int = 0
     _of: Counter[CallerLane] = field(default_factory=Counter)
 
     def enter(self, caller_lane: CallerLane) -> bool:
-        """Whether one more may wait. A user has at most as many as there is room left, so that others always find some."""
+        """Count one more call, and return whether it may wait.
+
+        A user has at most as many as there is room left, so that others always find some.
+        """
         if self._of[caller_lane] >= self.limit - self.total:
             return False
         self._of[caller_lane] += 1
@@ -41,7 +44,7 @@ class WaitingCalls:
 
 
 class Backpressure:
-    """What the calls of one agent wait for. Belongs to the running loop."""
+    """The conditions that the calls of one agent wait for. Belongs to the running loop."""
 
     def __init__(self, publisher: Publisher, wait_queue: WaitQueue, settings: Settings) -> None:
         self.wait_queue = wait_queue
@@ -55,7 +58,7 @@ class Backpressure:
         self._away_since: float | None = None
 
     def close(self) -> None:
-        """Who waits is told that the fleet was left."""
+        """Tell all waiting calls that the fleet was left."""
         self.wait_queue.close()
         self.window.close()
 
@@ -66,7 +69,7 @@ class Backpressure:
 
     @property
     def is_open(self) -> bool:
-        """Whether the broker is worth a try now."""
+        """Whether the broker is worth an attempt now."""
         return self._publisher.is_ready and not (self._pause and self.loop.time() < self._paused_until)
 
     async def opened(self) -> None:
@@ -91,7 +94,7 @@ class Backpressure:
         return max(self._away_since + self.patience_seconds, now + min(self.patience_seconds, _ONE_TRY_SECONDS))
 
     def failed(self) -> None:
-        """The broker takes nothing, although it is there: nobody of us tries it for a while, which grows."""
+        """Pause: the broker is there and takes nothing, so this agent stops trying for a growing time."""
         if self.is_open:  # else others have said so
             self._pause = min(self._pause * 2 or _FIRST_PAUSE, _LONGEST_PAUSE)
             self._paused_until = self.loop.time() + self._pause * randomness.uniform(
@@ -154,12 +157,12 @@ class Hold:
         self._back.window.leave()
 
     def awaits_turn(self) -> bool:
-        """Whether the call waits for its turn, now that it was refused for its limit."""
+        """Return whether the call waits for its turn, after its limit refused it."""
         self._needs_turn, self._has_turn, self._gives_up_at = True, False, 0.0
         return self.waits
 
     def tries_again(self, error: NotPublished) -> bool:
-        """Whether what has surely failed for now is worth another try, in time."""
+        """Return whether a sure failure that passes is worth another attempt, in time."""
         if not (isinstance(error, BrokerUnavailable) and error.passes):
             return False
         self._away = error
@@ -169,7 +172,7 @@ class Hold:
         return self._back.loop.time() < (self._gives_up_at or self.until)
 
     def end(self) -> None:
-        """It waits no longer, whatever has become of it."""
+        """End the wait, with any outcome."""
         if self._is_counted:
             self._back.crowd.leave(self.caller_lane)
         if self._had_turn:

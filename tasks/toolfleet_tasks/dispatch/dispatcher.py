@@ -1,9 +1,10 @@
-"""Gets calls that were judged under way: somebody listens for the end, and the call is published once it may be.
+"""Publishes judged calls: a listener for the end is set up, and the call is published once it may be.
 
-A message is published at least once, a call is run once. What surely was not published is published again, and so is what the
-broker has not confirmed: where calls travel by our own transport, the script that lets a call in knows one that was let in before,
-and puts no second message into the queue. Elsewhere there may be two; the ledger, by the call's id, lets one be begun, and the
-other costs a look at it. That is cheaper than to end a call of which nobody knows whether it is on its way.
+A message is published at least once, a call is run once. A message that surely was not published is published again,
+and so is one that the broker has not confirmed: where calls travel by our own transport, the admission script
+recognizes a call that was admitted before, and puts no second message into the queue. Elsewhere there may be two; the
+ledger, by the call's id, lets one start, and the other costs one lookup. That is cheaper than ending a call that may be
+on its way.
 """
 
 import asyncio
@@ -73,7 +74,7 @@ class Dispatcher:
     async def post(self, call: PublishedCall, *, waits: bool, waits_for_worker: bool = False) -> Started:
         """Publish a call, or end it. Over its caller's limit it waits for its turn, if it `waits`, until its deadline.
 
-        While nobody consumes its queue it is held back for a while; one that `waits_for_worker` waits in the queue.
+        While no worker consumes its queue it is held back for a while; one that `waits_for_worker` waits in the queue.
         """
         needs_worker = not waits_for_worker and self._workers.needs_worker(call)
         posting = self._post(call, waits=waits, needs_worker=needs_worker)
@@ -113,11 +114,11 @@ class Dispatcher:
     async def detach(
         self, call: PublishedCall, *, most_waiting: int, again: bool = False, origin: TraceContext | None = None
     ) -> ToolResult | Refusal | None:
-        """Publish a call for whose end nobody waits here, unless so many wait for its module; its result if it is in no queue.
+        """Publish a call without waiting for its end, unless `most_waiting` calls wait for its module; return its result if it is in no queue.
 
-        Or the refusal that names the call that its idempotency key stands for. Raises `PublishUnconfirmed`: it may be in
-        its queue, or was begun before (`BegunBefore`). `again`: it may have been published before. `origin`: where it was made in a
-        trace, if not here and now.
+        Or the refusal that names the call that its idempotency key stands for. Raises `PublishUnconfirmed`: it may be
+        in its queue, or was started before (`BegunBefore`). `again`: it may have been published before. `origin`: its
+        place in a trace, if not here and now.
         """
         tracing, detaching = self._tracing, self._detach(call, most_waiting=most_waiting, again=again)
         with going_on(tracing, origin):
@@ -144,7 +145,7 @@ class Dispatcher:
         return refusal if refusal is None or refusal.kind == "joined" else refused(call.tool_name, refusal)
 
     def close(self) -> None:
-        """Who waits to be published is told that the fleet was left."""
+        """Tell all calls that wait to be published that the fleet was left."""
         self._back.close()
         self._workers.close()
 
@@ -210,7 +211,10 @@ class Dispatcher:
         return refusal
 
     def _publish_again(self, call: PublishedCall, follow: PendingCall, hold: Hold, error: PublishUnconfirmed) -> None:
-        """Nobody knows whether the call is in its queue. Its end is listened for until its deadline, as that of any other."""
+        """Keep publishing a call that may or may not be in its queue.
+
+        Its end is listened for until its deadline, as that of any other.
+        """
         log.info("publish_not_confirmed", call_id=call.call_id, tool=call.tool_name, error=str(error))
         follow.unconfirmed()
         insisting = self._spawn(self._insist(call, follow, waits=hold.waits))
@@ -230,10 +234,10 @@ class Dispatcher:
             hold.end()
 
     async def _is_settled(self, call: PublishedCall, follow: PendingCall, hold: Hold) -> bool:
-        """Publish a call once more; whether nothing more is to be done about that.
+        """Publish a call once more; return whether nothing more is to be done about that.
 
-        One that is refused now has never been let in: it ends so, unless a worker has begun it all the same. Where its idempotency
-        key stands for another call, it ends as that one.
+        One that is refused now has never been admitted: it ends so, unless a worker has started it all the same. If its
+        idempotency key stands for another call, it ends as that one.
         """
         await hold.admitted()
         try:

@@ -1,7 +1,7 @@
-"""Holds calls back in their agent whose queue no worker consumes: until one comes, or nobody has for `unserved_seconds`.
+"""Holds calls back in their agent whose queue no worker consumes: until one does, or none has for `unserved_seconds`.
 
-An agent that has only just connected cannot know who is about to come, and of a Redis that was silent nobody knows whether
-workers could reach it: the time counts from then on, at the earliest.
+An agent that has only just connected cannot know which workers are about to start, and after a silence of Redis it is
+unknown whether workers could reach it: the time counts from then on, at the earliest.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class WorkerWait:
         connection.on_connect.append(self._trust_anew)
 
     def needs_worker(self, call: PublishedCall) -> bool:
-        """Whether the call may be refused because nobody would run it: not where workers are started when calls wait."""
+        """Return whether the call may be refused for lack of a worker: not if workers are started when calls wait."""
         settings = self._settings
         if settings.unserved_seconds == math.inf or call.lane in settings.scale_from_zero_lanes:
             return False
@@ -57,7 +57,7 @@ class WorkerWait:
         return entry is None or not entry.scales_from_zero
 
     def is_in_vain(self, refusal: Refusal, *, asked_at: float) -> bool:
-        """Whether the call ends with what it was refused for: it is not its queue, or nobody has come for long enough.
+        """Return whether the call ends with its refusal: it is not its queue, or no worker has come for long enough.
 
         `asked_at`: when the call was sent, by the loop's clock.
         """
@@ -90,7 +90,7 @@ class WorkerWait:
             raise NotPublished("the fleet was left")
 
     def close(self) -> None:
-        """Nobody is waited for any more."""
+        """End all waits."""
         self._is_closed = True
         for queue in list(self._changes):
             self._tell(queue)

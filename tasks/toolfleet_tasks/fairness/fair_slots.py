@@ -1,8 +1,9 @@
 """Decides which queue may have another of a worker's slots, so that a module whose calls hang does not keep others waiting.
 
-Free slots are anybody's: while no other module has calls, one may take them all. Once they are full, a queue that holds less
-than half of them may go beyond, all such queues together by a quarter of the slots; then whoever holds half or more
-gets none, until it is below, or has the worker to itself. Pure counting: knows neither Redis nor what runs in a slot.
+Free slots are for any queue: while no other module has calls, one may take them all. Once they are full, a queue that
+holds less than half of them may go beyond, all such queues together by a quarter of the slots; then a queue that holds
+half or more gets none, until it is below, or has the worker to itself. Pure counting: knows neither Redis nor what runs
+in a slot.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,10 +13,10 @@ UNBOUNDED = 2**31
 
 
 class FairSlots:
-    """What each queue holds of a worker's `slots`. A message has one from its delivery to its end.
+    """The slots that each queue holds of a worker's `slots`. A message has one from its delivery to its end.
 
-    One that is not to begin before its time (a retry, say) is `deferred`: it has none until it `begin`s. After it was refused
-    one, `on_capacity` is called as soon as there may be room for it, however that came about.
+    A message that must not start before its time (a retry, say) is `deferred`: it has none until it `begin`s. After it
+    was refused one, `on_capacity` is called as soon as there may be room for it, for any reason.
     """
 
     def __init__(self, slots: int = UNBOUNDED) -> None:
@@ -29,7 +30,7 @@ class FairSlots:
         self.resize(slots)
 
     def resize(self, slots: int) -> None:
-        """There are so many slots from now on."""
+        """Set the number of slots."""
         self._slots, self._most = slots, slots + slots // 4
         self._half = (slots + 1) // 2  # who holds fewer holds less than half
         self._large = sum(held >= self._half for held in self._held.values())
@@ -38,15 +39,15 @@ class FairSlots:
 
     @property
     def open(self) -> int:
-        """How many calls more may begin, whosever they are; below 1 there is room for certain queues at most."""
+        """The number of further calls that may start, of any queue; below 1 there is room for certain queues at most."""
         return 0 if self._is_contended else self._slots - self._total
 
     def capacity_of(self, queue: str) -> int:
-        """How many calls more of this queue may begin, if no other's do; may be negative."""
+        """Return how many further calls of this queue may start, if no other's do; may be negative."""
         return max(self.open, min(self._half - self._held.get(queue, 0), self._most - self._total))
 
     def capacities_of(self, queues: Sequence[str]) -> tuple[Sequence[str], int]:
-        """Those of the queues that calls may begin of, and so many that not even one alone would get too many of them."""
+        """Return the queues that may start calls, and a number such that not even one of them alone would exceed its share."""
         capacities = {queue: self.capacity_of(queue) for queue in self._held}
         # Who holds nothing has the most room: thousands of queues need not be asked one by one.
         open_capacities = [self.capacity_of(""), *(capacity for capacity in capacities.values() if capacity > 0)]
@@ -55,7 +56,10 @@ class FairSlots:
         return [queue for queue in queues if capacities.get(queue, 1) > 0], min(open_capacities)
 
     def expect(self, count: int) -> None:
-        """So many messages more were asked for, of whichever queues: no deferred one may have their slots. Negative: so many fewer."""
+        """Note that so many further messages were requested, of any queues: no deferred one may have their slots.
+
+        Negative: so many fewer.
+        """
         self._expected += count
         if count < 0:
             self._offer()
@@ -75,15 +79,15 @@ class FairSlots:
 
     @property
     def is_deferring(self) -> bool:
-        """Whether there are messages that have not begun."""
+        """Whether there are messages that have not started."""
         return bool(self._deferred)
 
     def is_deferred(self, tag: str) -> bool:
-        """Whether this delivered message has no slot yet."""
+        """Return whether this delivered message has no slot yet."""
         return tag in self._deferred
 
     def begin(self, tag: str, queue: str) -> bool:
-        """Whether a delivered message may begin now: always, unless it was deferred and there is no slot for it."""
+        """Return whether a delivered message may start now: always, unless it was deferred and there is no slot for it."""
         if tag not in self._deferred:
             return True
         if self.capacity_of(queue) <= self._expected:
@@ -123,4 +127,4 @@ class FairSlots:
 
 
 def _ignore() -> None:
-    """Nobody waits for room."""
+    """Do nothing: no message waits for room."""

@@ -10,7 +10,7 @@ _Place = asyncio.Future[None]
 
 
 class PublishWindow:
-    """At most `size` publishes are between sending and answer. Belongs to the running loop.
+    """A window of at most `size` publishes between sending and answer. Belongs to the running loop.
 
     Without it a burst is sent in one write, and an answer that waits behind thousands comes too late to be believed.
     """
@@ -23,7 +23,7 @@ class PublishWindow:
         ]()  # who has left is still among them; the first is served next
 
     def take(self) -> bool:
-        """Take a place now, if one is free. Then nobody waits: whoever leaves hands the place on."""
+        """Take a place now, if one is free. Then there are no waiters: a leaving one passes its place on."""
         if self._free:
             self._free -= 1
             return True
@@ -48,7 +48,7 @@ class PublishWindow:
             raise
 
     def leave(self) -> None:
-        """Give a place back: whoever is next has it."""
+        """Give a place back, or pass it to the next waiter."""
         while self._rows:
             caller_lane, row = self._rows.popitem(last=False)
             while row:

@@ -1,7 +1,7 @@
 """Queues calls in their agent until their caller's limit has room for them: first come, first served.
 
 Room comes when a call of this agent ends, which is told here; calls of the same user in other agents end unheard, so
-whoever is first asks by itself now and then.
+the first waiter tries by itself now and then.
 """
 
 import asyncio
@@ -25,7 +25,10 @@ _Place = asyncio.Future[None]
 
 @dataclass(slots=True)
 class _Row:
-    """Those who wait for one caller's lane, by ticket; who has left is still among the places. `timer` runs as long as anybody waits."""
+    """The waiters of one caller's lane, by ticket; those that have left are still among the places.
+
+    `timer` runs as long as there are waiters.
+    """
 
     places: list[tuple[int, _Place]] = field(default_factory=list)
     waiting: int = 0
@@ -33,7 +36,7 @@ class _Row:
 
 
 class WaitQueue:
-    """Who waits for which caller's lane. Belongs to the running loop."""
+    """The waiters of all callers' lanes. Belongs to the running loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -46,7 +49,7 @@ class WaitQueue:
         return next(self._tickets)
 
     def is_awaited(self, caller_lane: CallerLane) -> bool:
-        """Whether anybody waits for this caller's lane: then others queue up behind."""
+        """Return whether there are waiters for this caller's lane: then others queue up behind."""
         return caller_lane in self._rows
 
     async def wait(self, caller_lane: CallerLane, ticket: int, *, until: float) -> None:
@@ -74,7 +77,10 @@ class WaitQueue:
             raise
 
     def free(self, caller_lane: CallerLane) -> None:
-        """There may be room: whoever is first has a try. Also to be called after a try that succeeded: there may be more."""
+        """Let the first waiter try: there may be room.
+
+        Also to be called after an attempt that succeeded: there may be more.
+        """
         row = self._rows.get(caller_lane)
         while row is not None and row.places:
             _, place = heapq.heappop(row.places)
@@ -84,7 +90,7 @@ class WaitQueue:
                 return
 
     def close(self) -> None:
-        """Nobody gets a turn any more."""
+        """End all waits: no call gets a turn any more."""
         self._is_closed = True
         rows, self._rows = self._rows, {}
         for row in rows.values():

@@ -1,4 +1,4 @@
-"""Publishes a job's calls: each is an ordinary one, judged anew for the job's creator, and nobody waits for its end here."""
+"""Publishes a job's calls: each is an ordinary one, judged again for the job's creator, and its end is not waited for here."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ _MOST_WAITING = 250  # calls in a module's queue, where jobs add to it: an agent
 
 @dataclass(frozen=True, slots=True)
 class JobCallState:
-    """What a step came to that needs not be published: the call `call_id` is known already, and is it, or stands for it."""
+    """The result of a step that needs no publishing: the call `call_id` is known already, and is it, or stands for it."""
 
     call_id: str
 
@@ -71,10 +71,12 @@ class JobSteps:
     async def publish(
         self, call: PublishedCall, spec: JobSpec | None = None, *, first_step: int | None = None
     ) -> ToolResult | JobCallState | None:
-        """Get a step of this job into its queue. Its result if it is surely not there; `None` if it is, or is too late.
+        """Publish a step of this job.
 
-        Where many calls wait for its module it is `busy`. Raises `PublishUnconfirmed` where nobody knows. Twice does no
-        harm: it has one id, under which the ledger has it run once. One that people have to approve waits for them.
+        Returns its result if it is surely not in its queue; `None` if it is, or is too late.
+
+        If many calls wait for its module it is `busy`. Raises `PublishUnconfirmed` if it may or may not be there. Twice
+        does no harm: it has one id, under which the ledger has it run once. One that needs an approval waits for it.
         `first_step`: as of `of_job`.
         """
         if call.deadline_at <= fleet_clock.now():
@@ -100,13 +102,13 @@ class JobSteps:
 
 
 def until_of(call: PublishedCall) -> float:
-    """Until when a step's end may come, in seconds since the epoch: people may take their time, and then it has its own."""
+    """Return the latest end of a step, in seconds since the epoch: an approval may take its time, and then the call has its own."""
     terms = call.approval
     return call.deadline_at if terms is None else call.deadline_at + terms.expires_seconds
 
 
 def gate_mark(tool_name: str, arguments: Mapping[str, Any]) -> str:
-    """What a job keeps of a call that its creator's gate let pass: another call of that tool is not let pass by it."""
+    """Return the job's mark of a call that its creator's gate approved: another call of that tool is not covered by it."""
     written = json.dumps([tool_name, arguments], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(written.encode()).hexdigest()[:32]
 
@@ -118,25 +120,25 @@ def no_jobs_by_jobs(tool_name: str) -> ToolResult:
 
 
 def no_gate(tool_name: str) -> ToolResult:
-    """Where no agent is there whose gate could be asked."""
+    """Return the refusal of a call whose agent's gate cannot be asked."""
     text = f"Tool call blocked: {tool_name!r} requires the agent's gate, which cannot be asked here."
     return ToolResult.refused(tool_name, "blocked_by_gate", text)
 
 
 def no_checker(refusal: ToolResult) -> ToolResult:
-    """Say what is missing where an address is to be polled and the fleet has nobody who fetches it."""
+    """Return the refusal of a job that polls an address in a fleet without a tool that fetches it."""
     text = f"The job is refused: an address is polled by the tool {CHECK_URL!r} of the module 'research', which this fleet does not have."
     return refusal.model_copy(update={"error": text, "hint": None})
 
 
 def unknown_to_gate(tool_name: str) -> ToolResult:
-    """Where the agent's gate would have to let pass what nobody knows yet."""
+    """Return the refusal of a call whose arguments the agent's gate would have to approve before they are known."""
     text = f"Tool call blocked: {tool_name!r} requires the agent's gate, which is not asked about arguments from a job's start."
     return ToolResult.refused(tool_name, "blocked_by_gate", text)
 
 
 def _gate_refusal(spec: JobSpec, tool: ToolDefinition, arguments: Mapping[str, Any]) -> ToolResult | None:
-    """What refuses a step whose gate would be asked: it has let the step pass when the job was made, or not."""
+    """Return the refusal of a step that requires a gate: the gate decided when the job was made."""
     is_gated = gate_mark(tool.name, arguments) in spec.gated
     note("gate", "asked_for_job" if is_gated else "missing")
     return None if is_gated else no_gate(tool.name)

@@ -1,4 +1,4 @@
-"""Composes what a job's end, or that of one of its rounds, causes, and what is kept of it."""
+"""Composes the events of a job's end, or of one of its rounds, and the record that is kept of it."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ _NOT_KEPT = "The job has failed: what its tool has said is not kept, for its res
 
 
 class EndNote(Message):
-    """How a job has ended. A result over 64 kB is not kept. `delivery`: the id of the hook's request that has ended it."""
+    """A job's end. A result over 64 kB is not kept. `delivery`: the id of the hook's request that has ended it."""
 
     ended_at: float
     result: Any = None
@@ -29,7 +29,7 @@ class EndNote(Message):
 
 
 class ThenCall(Message):
-    """A call that a job's end makes, as it waits to be published; sealed, for nobody else may name it or its caller."""
+    """A call of a job's end, as it waits to be published; sealed, so that only the fleet can name it or its caller."""
 
     call_id: str
     spec: JobSpec
@@ -38,7 +38,9 @@ class ThenCall(Message):
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """What an end causes, once. `completion` is for an agent without HTTP, the others are as in `wakeups.scripts`.
+    """One event of an end, sent once.
+
+    `completion` is for an agent without HTTP, the others are as in `wakeups.scripts`.
 
     `body` is sealed; that of a call is JSON, in which the call is.
     """
@@ -50,7 +52,7 @@ class JobEvent:
 
 
 def end_note(spec: JobSpec, move: Transition, now: float) -> EndNote | None:
-    """What is kept, if the job is over."""
+    """Return the record of the end, if the job is over."""
     if not move.is_over:
         return None
     if move.ended is None:  # cancelled, by its owner or, for a reason, by the fleet
@@ -64,9 +66,9 @@ def end_note(spec: JobSpec, move: Transition, now: float) -> EndNote | None:
 def end_events_of(
     spec: JobSpec, move: Transition, now: float, *, has_core: bool, seal: Callable[[str], str]
 ) -> Sequence[JobEvent]:
-    """What is told of a round's end or the job's, each once; `seal` is for what nobody else may say or have called.
+    """Return the events of a round's end or the job's, each once; `seal` signs texts that only the fleet may write.
 
-    Without a core and a conversation's id, the news wait for a worker that knows of a core.
+    Without a core and a conversation's id, the events wait for a worker that knows of a core.
     """
     if move.ended is None:
         return ()
@@ -112,7 +114,7 @@ def unfilled(spec: JobSpec, move: Transition) -> tuple[str, ...]:
 
 
 def without_arguments(spec: JobSpec) -> JobSpec:
-    """What is kept of a job that is over: what it was asked with is nobody's business any more.
+    """Return the kept part of a job that is over, without its arguments, which are no longer needed.
 
     Its hook stays: a request that comes twice is verified twice.
     """
@@ -183,7 +185,7 @@ def _of_round(call: ToolCall, round_step: int | None) -> ToolCall:
 
 
 def _without_secrets(spec: JobSpec, ended: EndedRound) -> EndedRound:
-    """Of tools whose results are sensitive nothing is kept that they have said."""
+    """Return the end without the results and messages of tools whose results are sensitive."""
     if not spec.hides_results:
         return ended
     is_ours = ended.error is None or ended.error_code in OUR_WORDS

@@ -1,7 +1,7 @@
-"""Moves one job on: publishes its next call, or takes what the last one came to.
+"""Moves one job on: publishes its next call, or takes the result of the last one.
 
-Nothing here waits for a call. Whoever dies on the way leaves a job that is looked at again, and a call that has the same id
-when it is published again.
+Nothing here waits for a call. A worker that dies on the way leaves a job that is processed again, and a call that has
+the same id when it is published again.
 """
 
 import asyncio
@@ -37,10 +37,10 @@ _MOST_UNFILLED = 1_000  # jobs of whose messages is known what was said
 
 
 class JobEngine:
-    """`steps` publishes calls, opened with its first use; `on_end` hears when there are news.
+    """The engine of jobs. `steps` publishes calls, opened on first use; `on_end` is called when there are events.
 
-    What is claimed or begun is looked at again after `lease_seconds`, if nothing is heard of it. `is_crowded` is set when a
-    call was put off because many wait for its module already, by whom it concerns.
+    A claimed or started job is processed again after `lease_seconds`, if it has no news. `is_crowded` is set when a
+    call was put off because many wait for its module already; the user of the engine resets it.
     """
 
     def __init__(
@@ -63,7 +63,10 @@ class JobEngine:
         self.is_crowded = False
 
     async def go_on(self, job: Found) -> None:
-        """Do what is due about a job that was claimed. Raises what Redis and the steps do: it is due again after its lease."""
+        """Do the due step of a claimed job.
+
+        Raises the errors of Redis and the steps: it is due again after its lease.
+        """
         place, spec = job.place, job.spec
         if place.state in ENDED:  # nobody of us leaves an ended job among those that are due
             log.error("ended_job_was_due", job_id=spec.job_id)
@@ -123,7 +126,10 @@ class JobEngine:
         await self._apply(job, self._after(job, job.place, result), result)
 
     async def _publish_again(self, job: Found) -> None:
-        """Its call has no record: the message was lost, or waits. Twice in its queue it still runs once."""
+        """Publish a call again that has no record: the message was lost, or waits.
+
+        Twice in its queue it still runs once.
+        """
         steps, spec, place = await self._steps(), job.spec, job.place
         before = place.model_copy(update={"step": place.step - 1})
         call = _next_call(replace(job, place=before))
@@ -171,7 +177,10 @@ class JobEngine:
         await self._records.move(job, JobChange(job.place, due_at=due_at, is_sent=is_sent))
 
     def _unheard(self, job: Found) -> ToolResult:
-        """What a call came to whose end is not to be had. That it was never begun is known while its record would be there."""
+        """Return the result of a call whose end is not available.
+
+        That it was never started is known while its record would be there.
+        """
         spec = job.spec
         call = spec.start if job.place.state == "starting" else spec.poll
         tool_name = "" if call is None else call.tool_name
@@ -181,7 +190,7 @@ class JobEngine:
         return fleet_results.outcome_unknown(tool_name, reason)
 
     def _known_until(self, job: Found) -> float:
-        """Until when a record would be there if the call was ever begun: nobody may have looked for hours, as all were away."""
+        """Return until when a record would be there if the call was ever started: no worker may have looked for hours, as all were away."""
         after_deadline = (job.place.call_until or 0) + _RECORD_SECONDS
         # Of its time from its end on, half: it may have been confirmed to be in its queue some time after it was.
         return after_deadline if job.sent_at is None else max(after_deadline, job.sent_at + self._kept_seconds / 2)
@@ -241,7 +250,7 @@ def _next_call(job: Found) -> ToolCall:
 
 
 def _may_wait(job: Found) -> bool:
-    """Whether a call without a record is rather in its queue than lost: for a minute, and half of the time that it has."""
+    """Return whether a call without a record is probably in its queue and not lost: for a minute, and half of its time."""
     if job.place.call_id is not None:
         return True
     if job.sent_at is None or job.place.call_until is None:

@@ -28,7 +28,11 @@ class HookEnd:
 
 
 class JobHooks:
-    """Every method raises `FleetUnavailable` when Redis does not answer within 5 s. `on_end` hears when there are news."""
+    """The hooks of jobs.
+
+    Every method raises `FleetUnavailable` when Redis does not answer within 5 s. `on_end` is called when there are
+    events.
+    """
 
     def __init__(self, records: JobRecords, settings: Settings, *, on_end: Callable[[], object]) -> None:
         self._records = records
@@ -47,9 +51,9 @@ class JobHooks:
         return [job_id for job_id, hook in hooks.items() if hook is not None and not hook.requires_job_id]
 
     async def end(self, job_id: str, delivery: str, said: EndedRound) -> HookEnd | None:
-        """End a job as the request with the id `delivery` says, and have its end told once; `None`: it has no hook.
+        """End a job as the request with the id `delivery` says, and send its events once; `None` if it has no hook.
 
-        One that has ended stays as it is. One whose deadline has passed has timed out, whatever the request says.
+        One that has ended stays as it is. One whose deadline has passed has timed out, regardless of the request.
         """
         return await answered(self._end(job_id, delivery, said))
 

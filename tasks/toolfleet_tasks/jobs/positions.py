@@ -12,14 +12,15 @@ Outcome = Literal["completed", "failed", "timed_out"]
 
 
 class JobPosition(Message):
-    """Where a job is. Written down, it is also what a change is compared with: two who move a job cannot both do so.
+    """The position of a job.
 
-    `step`: the call that is under way, or was the last (-1: none yet); `first`: the step before this round's first poll;
-    `faults`: polls in a row that have failed; `due_at`: when something is to be done about a job that waits; `call_until`:
-    the deadline of the call that is under way; `call_id`: that call's, if it is one of somebody else's; `poll_until`: when
-    this round has polled enough; `missing`: what the last answer did not have of its condition; `by`: whose change it was;
-    `runs`: how many rounds have ended, of a job that counts them.
-    Times are by Redis's clock.
+    Written down, it is also compared before a change: of two workers that move a job only one succeeds.
+
+    `step`: the call that is under way, or was the last (-1: none yet); `first`: the step before this round's first
+    poll; `faults`: polls in a row that have failed; `due_at`: the next time to act on a waiting job; `call_until`: the
+    deadline of the call that is under way; `call_id`: that call's, if it is another client's; `poll_until`: the end of
+    this round's polling; `missing`: the part of its condition that the last answer lacked; `by`: the id of the change;
+    `runs`: the number of ended rounds, of a job that counts them. Times are by Redis's clock.
     """
 
     state: JobState
@@ -36,13 +37,13 @@ class JobPosition(Message):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a call of it is."""
+        """Whether one of its calls is under way."""
         return self.state in {"starting", "polling"} and self.call_until is not None
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRound:
-    """How a round has ended, or the job."""
+    """The end of a round, or of the job."""
 
     state: Outcome
     result: Any = None
@@ -52,9 +53,10 @@ class EndedRound:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What follows: the job's new `place`, and what there is to tell. `is_over`: nothing comes after it.
+    """The next state: the job's new `place`, and its end to report. `is_over`: nothing comes after it.
 
-    `round_step` names the round whose end it is, of a job with several. `reason`: why, if it ends and nobody is told.
+    `round_step` names the round that ended, of a job with several. `reason`: the reason of an end that is reported to
+    no one.
     """
 
     place: JobPosition

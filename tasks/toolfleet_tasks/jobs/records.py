@@ -1,16 +1,19 @@
-"""Stores the jobs' records in Redis: made, claimed, moved and ended, each in one step. What they are to do, and where they are, is sealed.
+"""Stores the jobs' records in Redis: made, claimed, moved and ended, each in one step.
 
-A record that nobody of the fleet has written, or that cannot be read, is never acted on. It is left to workers with another key
-or of another version, and looked at again; after days it is taken out of the way. Raises `RedisConnectionLost` or `ResponseError` where
-Redis does not do what it is asked.
+Specification and position are sealed.
 
-A job is a hash: `spec` (sealed JSON), `at` (its `JobPosition`, sealed JSON: a change names the one that it follows, so of two who move a
-job one succeeds), `poll_values` (sealed JSON: what its polls take from its start's result) and `end` (JSON, once it is over; with
-`end_signature`, where the fleet signs); `sent`, of one whose call is under way: when that was last confirmed to be in its queue;
-`unread`: since when nobody could read it; `workflow`: what tells the user's workflows apart; `stopped`: the job of that workflow that has
-failed: only its own end as cancelled can follow, and whoever claims it next writes that. Its id is in `jobs_due` until then, by when (ms) somebody should look at it, and in its
-user's set by when (ms) it was made; after that in the user's set of ended ones, and in that of all. When a job
-is due is the fleet's time, as are those of its news; other times are the server's.
+A record that the fleet did not write, or that cannot be read, is never acted on. It is left to workers with another key
+or of another version, and tried again; after days it is removed. Raises `RedisConnectionLost` or `ResponseError` if
+Redis does not answer or refuses.
+
+A job is a hash: `spec` (sealed JSON), `at` (its `JobPosition`, sealed JSON: a change names the one that it follows, so
+of two workers that move a job one succeeds), `poll_values` (sealed JSON: the values that its polls take from its
+start's result) and `end` (JSON, once it is over; with `end_signature`, if the fleet signs); `sent`, of one whose call
+is under way: when that was last confirmed to be in its queue; `unread`: since when it could not be read; `workflow`:
+the mark of the user's workflow; `stopped`: the job of that workflow that has failed: only its own end as cancelled can
+follow, and the next worker to claim it writes that. Its id is in `jobs_due` until then, by when (ms) it must be
+processed next, and in its user's set by when (ms) it was made; after that in the user's set of ended ones, and in that
+of all. Due times are the fleet's time, as are those of its events; other times are the server's.
 """
 
 import asyncio
@@ -100,9 +103,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """What becomes of a job: its place, when to look again (`None`: as before), its end if it is over, and the news.
+    """A change of a job: its place, its next due time (`None`: as before), its end if it is over, and the events.
 
-    `poll_values` is what its polls take from its start's result; `None`: as before. `is_sent`: its call is known to be in its queue.
+    `poll_values` are the values that its polls take from its start's result; `None`: as before. `is_sent`: its call is
+    known to be in its queue.
     """
 
     place: JobPosition
@@ -114,7 +118,10 @@ class JobChange:
 
 
 class JobRecords:
-    """Over one line, to the Redis of the results. Belongs to the line's event loop. It may share a `verifier` with others."""
+    """The job records of one connection, to the Redis of the results.
+
+    Belongs to the connection's event loop. It may share a `verifier` with others.
+    """
 
     def __init__(self, connection: PipelinedConnection, settings: Settings, verifier: Verifier | None = None) -> None:
         self._connection = connection
@@ -160,9 +167,9 @@ class JobRecords:
         return replace(found, result=results.read_stored(stored, tool_name)) if stored else found
 
     async def claim(self, *, count: int, lease_seconds: float) -> tuple[list[Found], bool]:
-        """At most `count` of the jobs that are due, which nobody else gets for so long; and whether there were so many.
+        """Claim at most `count` due jobs for `lease_seconds`; also return whether there were that many.
 
-        Results of calls that have ended are not among it: `read` has one.
+        Results of calls that have ended are not included: `read` has one.
         """
         parameters = _CLAIM.parameters(
             due_jobs=self._keys.jobs_due,
@@ -185,7 +192,9 @@ class JobRecords:
         return max(*scored(found).values(), 1000 * now + 1) / 1000 - now if found else None
 
     async def move(self, job: Found, change: JobChange) -> Found | None:
-        """Change a job that is where it was found, and return it. `None`, with nothing changed, if others have moved it.
+        """Change a job that is where it was found, and return it.
+
+        `None`, with nothing changed, if another worker has moved it.
 
         One whose workflow has failed can only be cancelled.
         """
@@ -247,11 +256,11 @@ class JobRecords:
         return await self._get_many(await ids)
 
     def sealed(self, text: str) -> str:
-        """Any text of a job's, so that nobody can change it on its way."""
+        """Seal any text of a job's, so that it cannot be changed on its way."""
         return self._seal.sign(text)
 
     def unsealed(self, text: str) -> str:
-        """What was sealed. Raises `MessageRefused`."""
+        """Open a sealed text. Raises `MessageRefused`."""
         return self._seal.read(text)
 
     def _place_of(self, event: JobEvent, spec: JobSpec) -> str:
@@ -301,14 +310,17 @@ class JobRecords:
         return self._seal.sign(f"{kind} {job_id} {text}") if self._is_signed else text
 
     def _unbound(self, kind: str, job_id: str, text: bytes) -> str:
-        """What `_bound` has made. Raises `MessageRefused`, or `ValueError` for what is no text."""
+        """Open a text made by `_bound`. Raises `MessageRefused`, or `ValueError` for an invalid text."""
         read = self._seal.read(text.decode())
         if self._is_signed and not read.startswith(f"{kind} {job_id} "):
             raise MessageRefused("The record is that of another job.")
         return read[len(f"{kind} {job_id} ") :] if self._is_signed else read
 
     async def _read(self, job_id: str, fields: Sequence[bytes | None], now: float) -> Found | None:
-        """`None`, and a loud word, for what is not as the fleet has written it; without an end that is not."""
+        """Parse a job.
+
+        `None`, with a log entry, if the fleet did not write it; without an end that it did not write.
+        """
         spec, at, poll_values, end, signature = fields
         if spec is None or at is None:
             return None
@@ -363,7 +375,7 @@ async def of_user(
     workflow_id: str | None,
     limit: int,
 ) -> list[str]:
-    """At most `limit` of the user's jobs, the newest first."""
+    """Return at most `limit` of the user's jobs, the newest first."""
     scores: dict[str, float] = {}
     for name in (keys.jobs_of(user_id), keys.jobs_ended_of(user_id))[: 1 + ended]:
         scores |= scored(await connection.execute("ZREVRANGE", name, 0, _last(limit, workflow_id), "WITHSCORES"))
@@ -374,7 +386,7 @@ async def of_user(
 async def of_all(
     connection: PipelinedConnection, keys: Keys, *, ended: bool, workflow_id: str | None, limit: int
 ) -> list[str]:
-    """At most `limit` jobs of all users: those that are due next first, then, with `ended`, the latest that have ended."""
+    """Return at most `limit` jobs of all users: the next due first, then, with `ended`, the latest that have ended."""
     ids, last = list[str](), _last(limit, workflow_id)
     for command, name in (("ZRANGE", keys.jobs_due), ("ZREVRANGE", keys.jobs_ended))[: 1 + ended]:
         found = [one.decode() for one in await connection.execute(command, name, 0, last)]
@@ -390,14 +402,14 @@ def scored(answer: list[Any]) -> dict[str, float]:
 
 
 def _last(limit: int, workflow_id: str | None) -> int:
-    """The index of the last that is asked for: of a workflow nobody knows where they are."""
+    """Return the index of the last one to read: a workflow's jobs may be anywhere."""
     return limit - 1 if workflow_id is None else -1
 
 
 async def _of_workflow(
     connection: PipelinedConnection, keys: Keys, ids: Iterable[str], workflow_id: str | None
 ) -> list[str]:
-    """Those of them that are of this workflow, of whichever user; `None`: all."""
+    """Return those of this workflow, of any user; `None`: all."""
     wanted, found = list(ids), list[str]()
     if workflow_id is None:
         return wanted

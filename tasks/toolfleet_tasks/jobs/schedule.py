@@ -1,8 +1,8 @@
-"""Computes when a schedule comes due: once, or by a cron expression, on a clock that may be put forward and back.
+"""Computes the due times of a schedule: once, or by a cron expression, on a clock that may be put forward and back.
 
-Five fields, as in `crontab(5)`: minute, hour, day of the month, month, day of the week. Where both days are restricted,
+Five fields, as in `crontab(5)`: minute, hour, day of the month, month, day of the week. If both days are restricted,
 either is enough. A time that the clock skips comes right after the change; one that it shows twice comes once, unless
-the hour is `*` or `*/n`: what is to happen all day long also happens in the hour that is repeated.
+the hour is `*` or `*/n`: a job for the whole day also runs in the hour that is repeated.
 """
 
 import math
@@ -35,7 +35,7 @@ def check_schedule(schedule: Schedule) -> None:
 
 
 def next_after(schedule: Schedule, after: float) -> float | None:
-    """When it comes due for the first time later than `after`; `None`: never again. Raises `ValueError` as above."""
+    """Return the first due time later than `after`; `None` if there is none. Raises `ValueError` as above."""
     if schedule.cron is None:
         return schedule.at if schedule.at is not None and schedule.at > after else None
     from croniter import CroniterError, croniter  # noqa: PLC0415 - most processes have no such schedule
@@ -50,7 +50,7 @@ def next_after(schedule: Schedule, after: float) -> float | None:
 
 
 def _dates(times: Any, *, is_all_day: bool) -> Iterator[float]:
-    """When croniter says that it is time, each once."""
+    """Yield croniter's times, each once."""
     from croniter import CroniterBadDateError  # noqa: PLC0415 - as above
 
     while True:

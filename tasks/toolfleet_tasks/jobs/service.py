@@ -42,7 +42,8 @@ _TRIES = 20  # to cancel a job that moves meanwhile
 class JobService:
     """The jobs of one fleet. Every method raises `FleetUnavailable` when Redis does not answer within 5 s.
 
-    `gate` asks the agent's; without it tools that require one are refused. `control` has one of our own tasks run: what is due is done at once.
+    `gate` asks the agent's; without it tools that require one are refused. `control` runs one of our own tasks: due
+    work is done at once.
     """
 
     def __init__(
@@ -64,10 +65,10 @@ class JobService:
         self.hooks = JobHooks(records, settings, on_end=lambda: self._spawn(self._kicked()))
 
     async def start(self, spec: JobSpec, *, by_key: bool = False, lease: Lease = UNBOUNDED) -> Job:
-        """Make a job and have it begun; with the id of one that exists, that one. Raises `JobRefused`.
+        """Make a job and start it; with the id of an existing one, return that. Raises `JobRefused`.
 
         On a `lease` that is over by then it makes none, and raises `LeaseOver`: a call on it is to make the job.
-        `by_key`: its id is that of a key of its user's, under which nothing else may be wished for.
+        `by_key`: its id is that of a key of its user's, which stands for one request only.
         """
         if fault := fault_in(spec, self._settings):
             raise _refused(spec, "invalid_arguments", fault)
@@ -106,47 +107,53 @@ class JobService:
     async def list(
         self, user_id: str | None, *, ended: bool = True, limit: int = 100, workflow_id: str | None = None
     ) -> builtins.list[Job]:
-        """At most `limit` jobs of this user (of one workflow), the newest first; without `ended` only those that are not over."""
+        """Return at most `limit` jobs of this user (of one workflow), the newest first; without `ended` only those that are not over."""
         asked = self._records.of_user(user_id, ended=ended, limit=_bounded(limit), workflow_id=workflow_id)
         found = await answered(asked)
         return [shown(job.spec, job.place, job.end) for job in found]
 
     async def cancel(self, job_id: str, user_id: str | None) -> Job | None:
-        """End this user's job, and tell nobody. One that has ended stays as it is; a poll under way is left to end."""
+        """End this user's job without reporting it.
+
+        One that has ended stays as it is; a poll under way is left to end.
+        """
         return await answered(self._cancel(job_id, lambda job: job.spec.user_id == user_id))
 
     async def list_all(
         self, *, ended: bool = False, limit: int = 100, workflow_id: str | None = None
     ) -> builtins.list[Job]:
-        """At most `limit` jobs of all users, for operators: those due next first; those that have ended, the latest first."""
+        """Return at most `limit` jobs of all users, for operators: the next due first; of ended ones, the latest first."""
         found = await answered(self._records.of_all(ended=ended, limit=_bounded(limit), workflow_id=workflow_id))
         return [shown(job.spec, job.place, job.end) for job in found]
 
     async def get_any(self, job_id: str) -> Job | None:
-        """As `get`, whoever's it is: for operators."""
+        """Return a job as `get` does, of any user: for operators."""
         job = await answered(self._records.get(job_id))
         return None if job is None else shown(job.spec, job.place, job.end)
 
     async def cancel_any(self, job_id: str) -> Job | None:
-        """As `cancel`, whoever's it is: for operators."""
+        """Cancel a job as `cancel` does, of any user: for operators."""
         return await answered(self._cancel(job_id, lambda _: True))
 
     async def cancel_all_of(self, user_id: str) -> int:
-        """As `cancel`, all of a user's jobs: for operators, when that user may do less from now on. Returns how many there were."""
+        """Cancel all of a user's jobs: for operators, when that user loses rights. Returns how many there were."""
         return await self._cancel_each(lambda: self.list(user_id, ended=False, limit=_MOST_LISTED))
 
     async def cancel_workflow(self, workflow_id: str, user_id: str | None) -> int:
-        """As `cancel`, all of a workflow of this user, also those that are made meanwhile. Returns how many there were."""
+        """Cancel all jobs of a workflow of this user, also those that are made meanwhile.
+
+        Returns how many there were.
+        """
         return await self._cancel_each(
             lambda: self.list(user_id, ended=False, limit=_MOST_LISTED, workflow_id=workflow_id)
         )
 
     async def cancel_workflow_of_any(self, workflow_id: str) -> int:
-        """As `cancel_workflow`, of whichever users: for operators."""
+        """Cancel a workflow's jobs as `cancel_workflow` does, of all users: for operators."""
         return await self._cancel_each(lambda: self.list_all(ended=False, limit=_MOST_LISTED, workflow_id=workflow_id))
 
     async def _cancel_each(self, listed: Callable[[], Awaitable[builtins.list[Job]]]) -> int:
-        """Until none is left; what has ended otherwise meanwhile does not count."""
+        """Cancel until none is left; jobs that ended otherwise meanwhile do not count."""
         cancelled = 0
         while jobs := await listed():
             found = [await self.cancel_any(job.job_id) for job in jobs]

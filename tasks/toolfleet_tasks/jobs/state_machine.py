@@ -36,7 +36,7 @@ Step = Literal["start", "poll", "hook", "nothing"]
 
 
 def first_place(spec: JobSpec, *, now: float, jitter: float) -> JobPosition:
-    """Where a new job is. Raises `ValueError` for a schedule that never comes."""
+    """Return a new job's position. Raises `ValueError` for a schedule that never comes."""
     if spec.schedule is not None:
         due_at = spec.schedule.at if spec.schedule.cron is None else next_after(spec.schedule, now)
         if due_at is None:
@@ -54,7 +54,7 @@ def first_place(spec: JobSpec, *, now: float, jitter: float) -> JobPosition:
 
 
 def next_step(spec: JobSpec, place: JobPosition) -> Step:
-    """What a job does that waits, when it is due."""
+    """Return the step that a waiting job takes when it is due."""
     if spec.start is not None and place.step < 0:
         return "start"
     if spec.hook is not None:
@@ -84,7 +84,7 @@ def reminded(spec: JobSpec, place: JobPosition, *, now: float) -> Transition:
 
 
 def begun(spec: JobSpec, place: JobPosition, *, now: float, call_until: float) -> JobPosition:
-    """Its next call is about to be published, to end by `call_until`."""
+    """Return the position before its next call is published, to end by `call_until`."""
     is_start = next_step(spec, place) == "start"
     poll_until = place.poll_until if is_start else _poll_until(spec, place, now=now)
     return JobPosition(
@@ -100,9 +100,9 @@ def begun(spec: JobSpec, place: JobPosition, *, now: float, call_until: float) -
 
 
 def put_off(spec: JobSpec, place: JobPosition, refusal: ToolResult, *, now: float, jitter: float) -> Transition | None:
-    """What follows when the step after `place` was surely not published; `None` if that counts as the step's end.
+    """Return the transition when the step after `place` was surely not published; `None` if that counts as the step's end.
 
-    It has no number then: the next try is the same step.
+    It has no number then: the next attempt is the same step.
     """
     is_start, rest = next_step(spec, place) == "start", _rest(refusal, _SHORTEST_REST)
     is_missed = is_start and is_unknown(refusal) and place.faults < _MOST_UNKNOWN
@@ -116,7 +116,7 @@ def put_off(spec: JobSpec, place: JobPosition, refusal: ToolResult, *, now: floa
 
 
 def after_start(spec: JobSpec, place: JobPosition, result: ToolResult, *, now: float, jitter: float) -> Transition:
-    """What follows from the end of a job's first call."""
+    """Return the transition at the end of a job's first call."""
     if not result.success:
         return _over(place, _failed_as(result, "its first call has failed"), spec)
     if spec.hook is not None:  # until its deadline nothing is done about it
@@ -127,7 +127,7 @@ def after_start(spec: JobSpec, place: JobPosition, result: ToolResult, *, now: f
 
 
 def after_hook(spec: JobSpec, place: JobPosition, said: EndedRound, *, now: float) -> Transition:
-    """What follows from a job's hook, also while its first call is under way; after its deadline the job has timed out."""
+    """Return the transition by a job's hook, also while its first call is under way; after its deadline the job has timed out."""
     return over_due(spec, place, now=now) or _over(place, said, spec)
 
 
@@ -137,7 +137,7 @@ def failed(spec: JobSpec, place: JobPosition, reason: str, code: ErrorCode = "in
 
 
 def after_poll(spec: JobSpec, place: JobPosition, result: ToolResult, *, now: float, jitter: float) -> Transition:
-    """What follows from the end of a poll."""
+    """Return the transition at the end of a poll."""
     poll = spec.poll
     if poll is None:  # a record of nobody's making
         return failed(spec, place, "it has nothing to poll.", "internal")
@@ -157,24 +157,24 @@ def after_poll(spec: JobSpec, place: JobPosition, result: ToolResult, *, now: fl
 
 
 def passes(result: ToolResult) -> bool:
-    """Whether a call has surely done nothing, and was refused for a reason that passes by itself."""
+    """Return whether a call has surely done nothing, and was refused for a reason that passes by itself."""
     code = result.error_code
     is_passing = code in _PASSING or (code in _PASSING_IF_RETRYABLE and result.retryable)
     return not result.success and result.effect_state == "none" and is_passing
 
 
 def is_unknown(result: ToolResult) -> bool:
-    """Whether a call was refused because its tool, or its module, is not known now: it may be there soon."""
+    """Return whether a call was refused because its tool, or its module, is not known now: it may be there soon."""
     return not result.success and result.effect_state == "none" and result.error_code in _UNKNOWN
 
 
 def cancelled(place: JobPosition) -> Transition:
-    """The end that its creator wants. Nobody is told."""
+    """Return the end requested by its creator. It is not reported."""
     return Transition(JobPosition(state="cancelled", step=place.step, runs=place.runs), is_over=True)
 
 
 def stopped(place: JobPosition, by: str) -> Transition:
-    """The end of a job after another one of its workflow, with the id `by`, has failed. Nobody is told but of that one."""
+    """Return the end of a job after the job `by` of its workflow has failed. Only the failed one's end is reported."""
     reason = f"The job is cancelled: the job {by[:_LONGEST_ID]!r} of its workflow has failed."
     return replace(cancelled(place), reason=reason)
 
@@ -202,7 +202,7 @@ def _waiting(  # noqa: PLR0913 - a wait has these sides
     rest: float | None = None,
     faults: int = 0,
 ) -> JobPosition:
-    """Until the next poll: the interval, or `rest`; and not beyond the end of polling."""
+    """Return the position until the next poll: after the interval, or `rest`; and not beyond the end of polling."""
     until = place.poll_until if place.poll_until is not None else _at(now + poll.max_seconds)
     seconds = _interval(poll, place.step - place.first) if rest is None else rest
     due_at = min(now + _jittered(seconds, jitter), until, spec.deadline_at)
@@ -218,14 +218,17 @@ def _waiting(  # noqa: PLR0913 - a wait has these sides
 
 
 def _poll_until(spec: JobSpec, place: JobPosition, *, now: float) -> float | None:
-    """When this round has polled enough, which begins with its first try."""
+    """Return the end of this round's polling, which begins with its first attempt."""
     if place.poll_until is not None or spec.poll is None:
         return place.poll_until
     return _at(max(now, place.due_at or 0) + spec.poll.max_seconds)
 
 
 def _after_round(spec: JobSpec, place: JobPosition, *, now: float) -> float:
-    """From when on the next round counts. A round may have begun, and ended, by a clock that is behind: its own time is over."""
+    """Return the time from which the next round counts.
+
+    A round may have started, and ended, by a clock that is behind: its own time is over.
+    """
     began_at = (
         place.due_at or 0 if place.poll_until is None or spec.poll is None else place.poll_until - spec.poll.max_seconds
     )

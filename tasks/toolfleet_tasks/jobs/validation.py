@@ -19,7 +19,10 @@ _MOST_CHARACTERS = 256_000  # of the whole job, as JSON: it waits in Redis's mem
 
 
 def fault_in(spec: JobSpec, settings: Settings) -> str | None:
-    """Why the job cannot be made, or `None`. Whether its tools exist and its creator may call them is not looked at."""
+    """Return why the job cannot be made, or `None`.
+
+    Does not check whether its tools exist and its creator may call them.
+    """
     try:
         _check(spec, settings)
     except (ValueError, RecursionError) as exc:
@@ -37,7 +40,7 @@ def steps_of(spec: JobSpec) -> Iterator[ToolCall]:
 
 
 def may_be_filled(call: ToolCall) -> bool:
-    """Whether the call's arguments are not known before the job has begun: a poll's may be so."""
+    """Return whether the call's arguments are unknown before the job has started: a poll's may be."""
     return isinstance(call.arguments, dict) and takes_from_start(call.arguments)
 
 

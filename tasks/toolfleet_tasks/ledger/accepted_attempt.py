@@ -30,7 +30,7 @@ class AcceptedAttempt:
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """One as it was written; `None` for what is none."""
+        """Parse a written attempt; `None` if it is invalid."""
         try:
             fields = json.loads(text)
             handle, begun_at, wait = fields["handle"], fields["begun_at"], fields["wait_seconds"]
@@ -56,7 +56,7 @@ class AcceptedAttempt:
         return replace(self, wait_seconds=FIRST_SECONDS)
 
     def delay(self, seconds_left: float, *, longest: float) -> float:
-        """When its message is to come back, with so much time left, and so long as the broker may hold one.
+        """Return the delay of its message, with so much time left, and the longest delay of the broker.
 
         The last time it comes just before the deadline, and then once after it.
         """

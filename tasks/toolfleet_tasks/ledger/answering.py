@@ -11,10 +11,12 @@ _MET = frozenset(
 
 
 def is_away(attempt: Attempt, call: PublishedCall, *, seconds: float) -> bool | None:
-    """Whether the module counts as away: it cannot be reached, or does not answer. Any answer of its own says it is there.
+    """Return whether the module counts as away: it cannot be reached, or does not answer.
 
-    `None` for an attempt that never met it: one that was refused in the worker, say, or that found no connection, which may be
-    the worker's own trouble: whoever looks after that says so.
+    Any answer of its own says it is there.
+
+    `None` for an attempt that never reached it: one that was refused in the worker, say, or that found no connection,
+    which may be the worker's own trouble: a separate check decides that.
     """
     if attempt.unreached is not None:
         return None

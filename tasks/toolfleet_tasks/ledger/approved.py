@@ -9,12 +9,12 @@ from toolfleet_tasks.messages import json_text
 
 
 def approval_seal(settings: Settings) -> TextSeal:
-    """What seals approvals. Raises `SettingsError` without the libraries."""
+    """Return the seal of approvals. Raises `SettingsError` without the libraries."""
     return TextSeal(settings.signing_key, purpose="approval", old_keys=settings.signing_keys_old)
 
 
 def is_approved(claim: Claim, settings: Settings) -> bool:
-    """Whether the ledger has an approval of the call, which somebody of the fleet has written; of one that needs none, whether it has none."""
+    """Return whether the ledger has a genuine approval of the call; for a call that needs none, whether it has none."""
     terms = claim.call.approval
     if terms is None or not claim.approved:
         return terms is None and not claim.approved

@@ -41,9 +41,9 @@ class _Kept(Message):
 
 @dataclass(frozen=True, slots=True)
 class KeptQuestion:
-    """What a call asks; `state` and `so_far` go back to its module. `text`: the call, sealed, as its attempt had it.
+    """A call's question; `state` and `so_far` go back to its module. `text`: the call, sealed, as its attempt had it.
 
-    `is_open`: nobody has answered that yet.
+    `is_open`: it has no answer yet.
     """
 
     pending: PendingInput
@@ -54,7 +54,7 @@ class KeptQuestion:
 
 
 class AskedCalls:
-    """Those of one Redis, over the ledger's connection."""
+    """The calls of one Redis that wait for answers, over the ledger's connection."""
 
     def __init__(self, connection: PipelinedConnection, keys: Keys, claims: Claims, earlier: EarlierAttempts) -> None:
         self._connection, self._keys = connection, keys
@@ -63,11 +63,10 @@ class AskedCalls:
     async def ask(
         self, claim: Claim, question: Question, ended: Ended, *, text: str, accepted: AcceptedAttempt | None = None
     ) -> bool:
-        """Let go of a call until `question` is answered; `text` is the call, sealed, and `ended` how its request ended.
+        """Release a call until `question` is answered; `text` is the call, sealed, and `ended` how its request ended.
 
-        `accepted`: its module goes on with it by itself, and is given the answer there; else the call is begun again with that.
-
-        False if others have the call by now. Raises `CallEnded`.
+        `accepted`: its module continues it by itself, and is given the answer there; otherwise the call is started
+        again with that. False if another worker has the call by now. Raises `CallEnded`.
         """
         call, so_far = claim.call, combined(claim.so_far, question.effect_state)
         number = 1 if call.inputs is None else call.inputs.round + 1
@@ -99,7 +98,7 @@ class AskedCalls:
         return bool(answer)
 
     async def find(self, call_id: str) -> KeptQuestion | None:
-        """What the call asks, or has asked and is on its way over another broker; `None` if nothing, or nobody has signed that."""
+        """Return the call's question, open or with an answer on its way over another broker; `None` if there is none, or it is unsigned."""
         parameters = ASKED.parameters(record=self._keys.call(call_id))
         found, text, is_open = cast("tuple[bytes, bytes, int]", await run_durably(self._connection, ASKED, parameters))
         content = await self._earlier.believed(call_id, found) if found else ""

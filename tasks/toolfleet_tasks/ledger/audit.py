@@ -109,7 +109,7 @@ class Auditor:
         decisions: Mapping[str, str],
         tool: ToolDefinition | None,
     ) -> AuditLine:
-        """The line of a call that never came to be. Without its `tool` nobody knows what is sensitive in its arguments."""
+        """Return the audit line of a refused call. Without its `tool` it is unknown which arguments are sensitive."""
         is_known = tool is not None and isinstance(call.arguments, dict)
         line: AuditLine = {
             "call_id": call_id,
@@ -127,7 +127,7 @@ class Auditor:
         return _known(line | _end(result))
 
     def parts_of_end(self, call: PublishedCall, ending: CallEnding) -> PartsOfLine:
-        """What `END` makes the line of, whichever way the call turns out to end."""
+        """Return the parts of which `END` makes the line, for every possible end of the call."""
         line = _known(self._about(call, {**call.decisions, "published": "yes"}))
         waited = {"queued_ms": round(max(line["ts"] - call.published_at, 0) * 1000, 1)}
         unbegun, undone, unknown = tail_of(ending.unbegun, waited), tail_of(ending.undone), tail_of(ending.unknown)
@@ -168,7 +168,10 @@ class Auditor:
             self._log(log.now().warning, "audit_not_written", {"reason": reason, "lines": self.missed})
 
     def _log(self, write: Callable[..., object], event: str, fields: Mapping[str, Any]) -> None:
-        """Fails open: where a program's logging cannot take a name, or is closed, the call's result is worth more."""
+        """Log an event.
+
+        Fails open: if a program's logging cannot take a name, or is closed, the call's result is worth more.
+        """
         try:
             write(event, **fields)
         except Exception:  # noqa: BLE001 - whatever the program has put there; and nobody can be told
@@ -213,7 +216,7 @@ def arguments_digest(arguments: Mapping[str, Any], sensitive: tuple[str, ...]) -
 
 
 def _side_effects(call: PublishedCall, value: Mapping[str, Any]) -> list[str | None] | None:
-    """What was done, as a `TagResult` names it; `None` for any other result, and where a tool has something sensitive."""
+    """Return the side effects that a `TagResult` names; `None` for any other result, and for a tool with sensitive data."""
     named = value["side_effects"]
     is_tags = "message" in value and value.keys() <= TagResult.model_fields.keys()
     if not is_tags or not isinstance(named, list) or call.sensitive or call.hides_results:
@@ -274,7 +277,7 @@ def _stored_end(value: bytes) -> AuditLine:
 
 
 def _cut(name: str | None) -> str | None:
-    """Of a bounded length, and with "?" for half surrogate pairs, which no output can write."""
+    """Return the name with a bounded length, and with "?" for lone surrogates, which cannot be encoded."""
     if name is None:
         return None
     name = name[:_LONGEST_NAME]

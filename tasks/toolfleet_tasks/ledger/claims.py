@@ -45,11 +45,14 @@ _CHUNK = 200  # records a script, so that none holds Redis up
 class Claim:
     """One call in this process's hands, under a fencing `token`.
 
-    `attempts` counts those begun, this one included; `so_far` is what earlier ones may have done, `last` what the last
-    ended one came to, `accepted` the one that the module goes on with, `log` how each ended. `rest_seconds`: until its module's open breaker lets one through. `keys`:
-    those of its scripts. `ttl_seconds`: how long its record lives. `on_lost` is called when others have the call. `begin_by`:
-    when an attempt may last begin, by the clock that counts suspension and by the fleet's. `replica`, `is_scattered`: as a
-    lease has them; `request`: how long its request took, and when that had ended; `mover` tells the ledger of another one, and returns what `MOVE` does. `approved`: what people have approved, sealed. `why`: for which reason that breaker is open. `patience_seconds`: how long a retry may still wait for its module.
+    `attempts` counts the started ones, this one included; `so_far` is what earlier ones may have done, `last` the
+    result of the last ended one, `accepted` the one that the module continues, `log` how each ended. `rest_seconds`:
+    until its module's open breaker lets one through. `keys`: those of its scripts. `ttl_seconds`: how long its record
+    lives. `on_lost` is called when another worker has the call. `begin_by`: when an attempt may last start, by the
+    clock that counts suspension and by the fleet's. `replica`, `is_scattered`: as of a lease; `request`: how long its
+    request took, and when that had ended; `mover` writes another replica to the ledger, and returns the answer of
+    `MOVE`. `approved`: the approval, sealed. `why`: the reason that breaker is open. `patience_seconds`: how long a
+    retry may still wait for its module.
     """
 
     call: PublishedCall
@@ -74,11 +77,11 @@ class Claim:
     request: tuple[float, float] | None = None
 
     def note_request(self, seconds: float, *, ended_at: float) -> None:
-        """As `Lease`."""
+        """Implements `Lease.note_request`."""
         self.request = seconds, ended_at
 
     def own_ms(self, seconds: float) -> tuple[float, float] | None:
-        """What the worker itself took of an attempt of so many seconds that ends now, before its request and after it; `None` if it was not a millisecond."""
+        """Return the worker's own time in an attempt of so many seconds that ends now, before its request and after it; `None` below a millisecond."""
         if self.request is None:
             return None
         took, ended_at = self.request
@@ -112,7 +115,7 @@ class Claim:
         return min(suspend_aware - fleet_clock.suspend_aware(), fleet - now, self.call.deadline_at - now)
 
     def read(self, answer: Sequence[Any]) -> None:
-        """Take what `CLAIM` has answered that granted it, but for what is to be verified."""
+        """Take the answer of `CLAIM` that granted it, but for the parts to be verified."""
         granted, self.attempts, so_far, _, log_, rest_ms, _, replica, scattered, approved, *more = answer
         self.granted, self.so_far = cast("Granted", granted.decode()), cast("EffectState", so_far.decode())
         self.log, self.rest_seconds = log_.decode(), rest_ms / 1000
@@ -122,7 +125,7 @@ class Claim:
             self.so_far = self.call.inputs.so_far
 
     async def move(self, replica: str) -> None:
-        """As `Lease`. Waits until Redis has taken it, however long that is away."""
+        """Implements `Lease.move`. Waits until Redis has stored it, however long that is away."""
         moved = 0 if self.mover is None else await self.mover(self, replica)
         if not moved:
             raise LeaseOver
@@ -130,7 +133,7 @@ class Claim:
 
     @property
     def parts(self) -> tuple[str | int, ...]:
-        """What writes its record anew, where Redis has lost it."""
+        """The fields that write its record again, if Redis has lost it."""
         call = self.call
         return (
             self.token,
@@ -155,7 +158,7 @@ class NotClaimed:
 
 
 class Claims:
-    """Renews what is held, all at once, several times in a lease. Belongs to the connection's event loop."""
+    """Renews all held claims at once, several times in a lease. Belongs to the connection's event loop."""
 
     def __init__(self, connection: PipelinedConnection, *, lease_seconds: float) -> None:
         self.lease_ms = round(lease_seconds * 1000)
@@ -173,22 +176,22 @@ class Claims:
         *,
         sent_at: tuple[float, float] | None = None,
     ) -> Claim:
-        """Make a claim whose record lives so many seconds: one that is asked for now, or was granted to what was sent at `sent_at`."""
+        """Make a claim whose record lives so many seconds: one that is asked for now, or was granted to a request sent at `sent_at`."""
         begun, begin_by = int(sent_at is not None), self.sending(sent_at)
         return Claim(call, keys, token, attempts=begun, ttl_seconds=seconds, begin_by=begin_by, mover=self.moved)
 
     def holding(self, claim: Claim) -> AbstractContextManager[None]:
-        """Keep the claim inside. Whoever leaves without having ended or closed the attempt has let go of it."""
+        """Keep the claim inside. Leaving without having ended or closed the attempt releases it."""
         return _Holding(self, claim)
 
     def sending(self, sent_at: tuple[float, float] | None = None) -> tuple[float, float]:
-        """Until when an attempt may begin whose lease is granted to what is about to be sent, or was at `sent_at` (by both clocks)."""
+        """Return until when an attempt may start whose lease is granted to a request that is about to be sent, or was at `sent_at` (by both clocks)."""
         suspend_aware, fleet = sent_at or (fleet_clock.suspend_aware(), fleet_clock.now())
         seconds = self.lease_ms / 1000 - ALLOWANCE_SECONDS
         return suspend_aware + seconds, fleet + seconds
 
     async def renewed(self, claim: Claim) -> bool:
-        """Begin a lease anew that is over, however long Redis is away. False if others have the call."""
+        """Renew a lease that is over, however long Redis is away. False if another worker has the call."""
         while claim.token in self._held:
             begin_by = self.sending()
             lost = await write_durably(self._connection, self._renewal([claim]), size=0)
@@ -203,7 +206,7 @@ class Claims:
         return cast("int", await run_durably(self._connection, scripts.MOVE, parameters))
 
     def held(self) -> Counter[str]:
-        """How many calls of each module are in this process's hands. May be called from any thread."""
+        """Return how many calls of each module are in this process's hands. Thread-safe."""
         return Counter(claim.call.tool_name.partition(".")[0] for claim in tuple(self._held.values()))
 
     def drop(self, claim: Claim, *, answer: object = 1, is_end: bool = True) -> None:
@@ -214,7 +217,7 @@ class Claims:
             calls.count_call(family, claim.call.tool_name)
 
     def give_back(self, claim: Claim) -> None:
-        """Nothing was made of the claim, if it was granted at all."""
+        """Undo a claim that was not used, if it was granted at all."""
         keys, names = claim.keys, {"token": claim.token, "call_id": claim.call.call_id}
         command = scripts.UNCLAIM.command(record=keys.record, running=keys.running, breaker=keys.breaker, **names)
         self._connection.send(*command).add_done_callback(_seen)
@@ -228,7 +231,7 @@ class Claims:
         self._connection.send(*command).add_done_callback(_seen)
 
     async def aclose(self) -> None:
-        """Renew no more, and let go of what is held: whoever gets the calls next need not wait."""
+        """Stop renewing, and release the held claims: the next worker need not wait."""
         if self._task is not None:
             self._task.cancel()
         held, self._held = list(self._held.values()), {}

@@ -1,7 +1,7 @@
-"""Keeps what a call was asked and what it answered for an hour, where `TOOLFLEET_CALL_CONTENTS` says so, and reads it.
+"""Keeps a call's arguments and result for an hour, if `TOOLFLEET_CALL_CONTENTS` says so, and reads them.
 
-Sensitive parts are hidden as in dead letters, and personal data before that, as in everything that is stored of a call. Fails
-open: a call does not wait for what is kept of it, and ends as well where it cannot be kept.
+Sensitive parts are hidden as in dead letters, and personal data before that, as in everything that is stored of a call.
+Fails open: a call does not wait for this record, and ends as well if it cannot be written.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ def send_unanswered(connection: PipelinedConnection, command: Command) -> None:
 
 
 async def forget_contents(redis: Redis, keys: Keys, user_id: str) -> int:
-    """Remove what is kept of a user's calls, and return of how many. Raises `FleetUnavailable`."""
+    """Remove the records of a user's calls, and return how many there were. Raises `FleetUnavailable`."""
     command = FORGET_CONTENTS.command(stored=keys.stored(user_id), contents=keys.contents(""))
     async with answering(redis, seconds=_SECONDS):
         removed: Any = await redis.execute_command(*command)

@@ -1,6 +1,7 @@
-"""Stores dead letters: calls whose end nobody can know, or that failed inside the fleet, in Redis for an operator.
+"""Stores dead letters: calls whose outcome is unknown, or that failed inside the fleet, in Redis for an operator.
 
-The ledger writes them with what ends a call (`lua/scripts/dead_letters/bury.lua`); `dead_letters` lists, replays and drops them.
+The ledger writes them when it ends a call (`lua/scripts/dead_letters/bury.lua`); `dead_letters` lists, replays and
+drops them.
 """
 
 import json
@@ -22,10 +23,10 @@ _LONGEST_TEXT = 2_000  # characters of a reason or a key
 
 
 def is_dead(call: PublishedCall, result: ToolResult, *, is_unseen: bool, is_exhausted: bool) -> bool:
-    """Whether an operator must hear of a call that ended so: nobody can know its end, or it failed inside the fleet, or twice.
+    """Return whether an operator must learn of a call that ended so: its outcome is unknown, or it failed inside the fleet, or twice.
 
-    `is_unseen`: nobody has heard the end of its last attempt; `is_exhausted`: there were two or more, of which the last is not only
-    a repeat of what was answered. A `read` tool that has answered that it failed leaves nothing to find out.
+    `is_unseen`: the end of its last attempt is unknown; `is_exhausted`: there were two or more, of which the last is
+    not only a repeat of an answered one. A `read` tool that has answered that it failed leaves nothing to find out.
     """
     if result.success:
         return False
@@ -35,9 +36,9 @@ def is_dead(call: PublishedCall, result: ToolResult, *, is_unseen: bool, is_exha
 
 
 def reason_of(call: PublishedCall, result: ToolResult) -> str:
-    """Why a call has failed, in words that may be kept, at most 2,000 characters of them.
+    """Return why a call has failed, in a text that may be kept, at most 2,000 characters.
 
-    Without sensitive arguments, and without a module's words where results are sensitive.
+    Without sensitive arguments, and without a module's messages if results are sensitive.
     """
     if call.hides_results and result.error_code not in OUR_WORDS:
         return REDACTED
@@ -47,10 +48,12 @@ def reason_of(call: PublishedCall, result: ToolResult) -> str:
 def dead_letter(
     call: PublishedCall, result: ToolResult, *, attempts: tuple[DeadAttempt, ...] = (), died_at: float
 ) -> str:
-    """The letter as it is kept; `died_at` in seconds since the epoch. Never fails, and is never much over 64 kB.
+    """Return the letter as it is stored; `died_at` in seconds since the epoch.
 
-    Without sensitive arguments; its reason is as `reason_of` says. Over 64 kB of JSON, the largest arguments are `NOT_KEPT`; what
-    an agent's context quotes is kept where there is room beside them.
+    Never fails, and is never much over 64 kB.
+
+    Without sensitive arguments; its reason is as `reason_of` says. Over 64 kB of JSON, the largest arguments are
+    `NOT_KEPT`; quotes in an agent's context are kept if there is room for them.
     """
     shown = redacted(call.arguments, call.sensitive)
     kept = _within_bounds(shown)
@@ -80,7 +83,10 @@ def dead_letter(
 
 
 def _within_bounds(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Without what is no JSON, and without the largest ones above `_MOST_BYTES`. Where names alone are more, without all."""
+    """Return the arguments without values that are no JSON, and without the largest ones above `_MOST_BYTES`.
+
+    If names alone are more, without all.
+    """
     kept = {name: NOT_KEPT if _size(value) is None else value for name, value in arguments.items()}
     sizes = {name: _size(value) or 0 for name, value in kept.items()}
     total = sum(sizes.values()) + sum((_size(name) or 0) + 2 for name in kept)
@@ -93,7 +99,7 @@ def _within_bounds(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kept_context(call: PublishedCall, *, most: int) -> ToolContext | None:
-    """Its numbers always, so that a replay speaks to the same chat; texts, which may quote arguments, within `most` bytes."""
+    """Return the context: numbers always, so that a replay speaks to the same chat; texts, which may quote arguments, within `most` bytes."""
     context = call.context
     if context is None:
         return None
@@ -107,7 +113,10 @@ def _kept_context(call: PublishedCall, *, most: int) -> ToolContext | None:
 
 
 def _differ(kept: dict[str, Any], arguments: dict[str, Any]) -> bool:
-    """Whether anything was left out. What was not copied is not compared: it may be deeper than Python can look."""
+    """Return whether anything was left out.
+
+    Identical values are not compared: they may be deeper than Python can recurse.
+    """
     pairs = ((kept.get(name, NOT_KEPT), value) for name, value in arguments.items())
     return any(shown is not value and shown != value for shown, value in pairs)
 

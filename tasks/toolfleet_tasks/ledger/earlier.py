@@ -16,7 +16,7 @@ class EarlierAttempts:
         self._verifier = verifier
 
     def signature(self, call_id: str, text: str) -> str:
-        """Of an attempt's text; "" where the fleet does not sign."""
+        """Return the signature of an attempt's text; "" if the fleet does not sign."""
         return self._signatures.of(call_id, text)
 
     def signed(self, call_id: str, attempt: AcceptedAttempt) -> str:
@@ -28,12 +28,12 @@ class EarlierAttempts:
         return f"{self.signature(call_id, text)} {text}".lstrip()
 
     async def last(self, call_id: str, found: bytes) -> ToolResult | None:
-        """What the last ended attempt came to; `None` if nobody has signed that."""
+        """Return the result of the last ended attempt; `None` if it is unsigned."""
         text = await self.believed(call_id, found)
         return json_text.load(ToolResult, text) if text else None
 
     async def accepted(self, call_id: str, found: bytes) -> AcceptedAttempt | None:
-        """The attempt that the module goes on with; `None` if nobody has signed that."""
+        """Return the attempt that the module continues; `None` if it is unsigned."""
         text = await self.believed(call_id, found)
         return AcceptedAttempt.read(text) if text else None
 

@@ -29,7 +29,7 @@ class CallKeys(NamedTuple):
 
     @property
     def of_attempt(self) -> tuple[str, ...]:
-        """Those that begin and close an attempt: each key costs Redis its time."""
+        """The keys that start and close an attempt: each key costs Redis its time."""
         return self[:5]
 
     @property
@@ -39,12 +39,12 @@ class CallKeys(NamedTuple):
 
     @property
     def of_end(self) -> tuple[str, ...]:
-        """Those that end a call whoever has it."""
+        """The keys that end a call in any state."""
         return self[:10]
 
     @property
     def of_finish(self) -> tuple[str, ...]:
-        """Those that end a call whose worker has it."""
+        """The keys that end a call in its worker's hands."""
         return self[:9]
 
 

@@ -103,9 +103,9 @@ class Ledger:
     ) -> Claim | NotClaimed:
         """Ask for a call, however long Redis is away. A claim must be kept with `claims.holding`, and ended or closed.
 
-        `deaths`: of workers that held it; `None` where nobody counts them, but the leases of those that had begun it.
-        `can_reach`: whether this worker can connect to the call's module, as far as it knows. `replica`: which of its processes
-        it would ask, if earlier attempts have surely done nothing.
+        `deaths`: of workers that held it; `None` if only the leases of those that had started it count. `can_reach`:
+        whether this worker can connect to the call's module, as far as it knows. `replica`: which of its processes it
+        would ask, if earlier attempts have surely done nothing.
         """
         claim = self.claims.made(call, self._keys_of(call), self.tokens.next(), self._seconds_of(call).record)
         parameters = build.of_claim(
@@ -214,21 +214,24 @@ class Ledger:
         return text
 
     async def end(self, call: PublishedCall, ending: CallEnding, *, data_id: str) -> str:
-        """End a call from outside, unless it has ended. Returns what is stored now: Celery's value, or the result's text.
+        """End a call from outside, unless it has ended.
 
-        `data_id`: which data the Redis at the connection's other end must have now, so that a record that is not there never was;
-        `ANY_DATA` if that is sure, "" if it may have been lost. Sent once, for another connection may lead to another Redis: raises `RedisConnectionLost`.
+        Returns the stored result: Celery's value, or the result's text.
+
+        `data_id`: the data that the Redis at the connection's other end must have now, so that a missing record never
+        existed; `ANY_DATA` if that is sure, "" if it may have been lost. Sent once, for another connection may lead to
+        another Redis: raises `RedisConnectionLost`.
         """
         answer = await self._end_once(call, ("any", data_id), ending)
         return await self.verifier.believed(call.call_id, answer[1])
 
     async def withdraw(self, call: PublishedCall, ending: CallEnding, *, data_id: str) -> str | None:
-        """As `end`, but only if no worker has ever begun it: else `None`, with nothing changed."""
+        """End a call as `end` does, but only if no worker has ever started it: else `None`, with nothing changed."""
         answer = await self._end_once(call, ("unbegun", data_id), ending)
         return None if answer[0] == b"begun" else await self.verifier.believed(call.call_id, answer[1])
 
     async def refuse(self, call_id: str, result: ToolResult) -> str | None:
-        """End a call of which nothing but its id is known. `None`, with nothing changed, if a worker has ever begun it."""
+        """End a call of which only the id is known. `None`, with nothing changed, if a worker has ever started it."""
         keys = self._keys_of_unknown(call_id)
         ttl, parts = kept_seconds(None, self._settings), self._auditor.parts_of_refusal(call_id, result)
         how = How(self._token_of_end(call_id), "refused", "", Seconds(ttl, ttl))
@@ -294,7 +297,7 @@ class Ledger:
         await self._connection.connected()
 
     async def state_of(self, call_id: str) -> str:
-        """Where a call is: `queued`, `running`, `retrying`, `input_required` or `done`."""
+        """Return a call's state: `queued`, `running`, `retrying`, `input_required` or `done`."""
         found: bytes = await self._run(READ, READ.parameters(record=self._keys.call(call_id)))
         return found.decode()
 
@@ -310,21 +313,24 @@ class Ledger:
         return run_durably(self._connection, script, parameters)
 
     def _seconds_of(self, call: PublishedCall) -> Seconds:
-        """Its record lives as long as its result, and until nobody can begin the call any more."""
+        """Return the life of its record: as long as its result, and until the call can no longer be started."""
         kept = kept_seconds(call.idempotency_key, self._settings)
         return Seconds(kept, max(kept, round(call.deadline_at - fleet_clock.now()) + _MARGIN_SECONDS))
 
     def _letter(
         self, call: PublishedCall, result: ToolResult, *, is_unseen: bool = True, is_exhausted: bool = False
     ) -> str:
-        """The dead letter of a call that ends so, or "". `is_unseen`: nobody has heard the end of its last attempt."""
+        """Return the dead letter of a call that ends so, or "". `is_unseen`: the end of its last attempt is unknown."""
         if not is_dead(call, result, is_unseen=is_unseen, is_exhausted=is_exhausted):
             return ""
         return self._letters.sign(dead_letter(call, result, died_at=fleet_clock.now()))
 
 
 class FencingTokens:
-    """Those of one process. A worker's say when each was made, and by which worker: so the record of a call that it has lost does."""
+    """The fencing tokens of one process.
+
+    A worker's tokens say when each was made, and by which worker: so does the record of a call that it has lost.
+    """
 
     def __init__(self) -> None:
         self._process, self._count, self._last = randomness.uuid4().hex, itertools.count(), 0
@@ -341,7 +347,7 @@ class FencingTokens:
             self._worker, self._shown = worker, _ODD.sub("_", worker)[:_LONGEST_WORKER]
 
     def next(self) -> str:
-        """One that nobody has had."""
+        """Return a new unique token."""
         return f"{self._process[:_PROCESS]}{self._mark()}" if self._shown else f"{self._process}-{next(self._count)}"
 
     @property
@@ -355,9 +361,11 @@ class FencingTokens:
 
 
 class LedgerWindow:
-    """Lets so many ask at once. `heard_at`: when Redis was heard last over the line on which they ask, by the loop's clock.
+    """A window for a limited number of requests.
 
-    What is measured is Redis's silence, and neither the waiting for others' questions nor that for a loop that is busy.
+    `heard_at`: when Redis was last heard over their connection, by the loop's clock.
+
+    It measures Redis's silence, and neither the wait for other requests nor that for a busy loop.
     """
 
     def __init__(self, heard_at: Callable[[], float]) -> None:

@@ -21,14 +21,14 @@ from toolfleet_tasks.lua.limits import TAKE
 
 
 class Seconds(NamedTuple):
-    """How long a call's result and its record live."""
+    """The life of a call's result and of its record, in seconds."""
 
     result: int
     record: int
 
 
 class Ended(NamedTuple):
-    """How an attempt has ended, as `CLOSE` and `FINISH` take it."""
+    """The end of an attempt, in the form of `CLOSE` and `FINISH`."""
 
     outcome: str = ""
     away: int | str = ""
@@ -37,7 +37,7 @@ class Ended(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What `FINISH` stores: Celery's value or '', what is announced, and a dead letter or ''."""
+    """The values that `FINISH` stores: Celery's value or '', the announcement, and a dead letter or ''."""
 
     value: str
     announcement: str
@@ -45,7 +45,7 @@ class Stored(NamedTuple):
 
 
 class How(NamedTuple):
-    """How `END` ends a call: whose end it is, in which mode, which data Redis must have, and for how long it is known."""
+    """The way `END` ends a call: the token, the mode, the data that Redis must have, and how long it is known."""
 
     token: str
     mode: str
@@ -56,7 +56,7 @@ class How(NamedTuple):
 def of_claim(
     claim: Claim, settings: Settings, lease_ms: int, *, deaths: int | None, can_reach: bool, replica: str
 ) -> Parameters:
-    """What asks for a call."""
+    """Return the parameters that ask for a call."""
     call = claim.call
     return CLAIM.parameters_of(
         claim.keys.of_claim,
@@ -79,7 +79,7 @@ def of_claim(
 
 
 def of_take(claim: Claim, held: str, limits: Sequence[Limit], *, held_ms: int) -> Parameters:
-    """What has a call count in its limits; `held` is the key where they are noted."""
+    """Return the parameters that count a call towards its limits; `held` is the key where they are noted."""
     return TAKE.parameters(
         held=held,
         record=claim.keys.record,
@@ -94,7 +94,7 @@ def of_take(claim: Claim, held: str, limits: Sequence[Limit], *, held_ms: int) -
 def of_close(
     claim: Claim, ended: Ended, *, so_far: EffectState, text: str, signature: str, seconds: Seconds
 ) -> Parameters:
-    """What ends an attempt that another one follows; `text` is its result."""
+    """Return the parameters that end an attempt that another one follows; `text` is its result."""
     return CLOSE.parameters_of(
         claim.keys.of_attempt,
         token=claim.token,
@@ -121,7 +121,7 @@ def of_finish(  # noqa: PLR0913 - what a call's end consists of
     audit_line: tuple[str, int],
     settings: Settings,
 ) -> Parameters:
-    """What stores a call's one result with its audit `audit_line`, of which so many are kept."""
+    """Return the parameters that store a call's one result with its `audit_line`, of which so many are kept."""
     return FINISH.parameters_of(
         claim.keys.of_finish,
         token=claim.token,
@@ -154,7 +154,7 @@ def of_end(  # noqa: PLR0913 - as above
     letters_kept: int,
     yields: bool,
 ) -> Parameters:
-    """What ends a call from outside; `values` are Celery's for one never begun, surely not done, and any other."""
+    """Return the parameters that end a call from outside; `values` are Celery's for one never started, surely not done, and any other."""
     return END.parameters_of(
         keys.of_end,
         token=how.token,
@@ -175,7 +175,7 @@ _PARTS = ("line", "line_unbegun", "line_undone", "line_unknown", "lines_kept")
 
 
 def ended(call: PublishedCall, attempt: Attempt, settings: Settings, *, seconds: float) -> Ended:
-    """How an attempt has ended that took so long."""
+    """Return the end of an attempt that took `seconds`."""
     away = is_away(attempt, call, seconds=seconds)
     longest_ms = round(settings.breaker_seconds * 1000)
     outcome = f"{attempt.outcome} {seconds * 1000:.0f}"

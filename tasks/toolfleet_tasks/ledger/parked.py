@@ -1,4 +1,4 @@
-"""Keeps calls in the ledger that their modules go on with by themselves, and that nobody holds meanwhile."""
+"""Keeps calls in the ledger that their modules continue by themselves, and that no worker holds meanwhile."""
 
 from typing import cast
 
@@ -18,7 +18,7 @@ class CallEnded(Exception):
 
 
 class ParkedCalls:
-    """Those of one Redis, over the ledger's connection."""
+    """The parked calls of one Redis, over the ledger's connection."""
 
     def __init__(self, connection: PipelinedConnection, keys: Keys, claims: Claims, earlier: EarlierAttempts) -> None:
         self._connection, self._keys = connection, keys
@@ -51,11 +51,10 @@ class ParkedCalls:
         return bool(answer)
 
     async def recall(self, call_id: str) -> tuple[AcceptedAttempt, str] | None:
-        """The attempt whose module is to be told that nobody wants it any more: once, of a call that was ended from outside.
+        """Return the attempt whose module must be told of the call's cancellation: once, of a call that was ended from outside.
 
-        Beside it the note about which of the module's processes has it.
-
-        `None` if there is none. Raises `NotEndedYet` for a call that has not ended.
+        Also returns the note about which of the module's processes has it. `None` if there is none. Raises
+        `NotEndedYet` for a call that has not ended.
         """
         parameters = RECALL.parameters(record=self._keys.call(call_id), token=randomness.uuid4().hex)
         kind, found, replica = cast(
@@ -68,7 +67,7 @@ class ParkedCalls:
 
 
 class NotEndedYet(Exception):
-    """Somebody may still want the call."""
+    """The call may still be wanted."""
 
 
 _ENDED = 2  # what `PARK` says of a call that has ended

@@ -42,7 +42,7 @@ MOST_DEATHS = 2
 
 
 class Reason(Enum):
-    """Why a call may be tried again."""
+    """A reason why a call may be retried."""
 
     ALWAYS = auto()
     """A repeat does no harm, and may help."""
@@ -78,7 +78,7 @@ RETRIED: Mapping[Outcome, Mapping[Effect | None, Reasons]] = {
 class Next:
     """Another attempt `delay` seconds from now, or, if it is `None`, the call's end with `result`.
 
-    Where there is a delay, `result` is the end of a call whose retry cannot be published.
+    With a delay, `result` is the end of a call whose retry cannot be published.
     """
 
     delay: float | None
@@ -98,12 +98,13 @@ def decide(  # noqa: PLR0913 - what the table depends on, and nothing else
     terms: RetryTerms | None = None,
     answered: ToolResult | None = None,
 ) -> Next:
-    """What follows `attempt`, the last one of `attempts`.
+    """Decide what follows `attempt`, the last one of `attempts`.
 
-    `so_far` is what the attempts before it may have done. `seconds_left` is what its deadline leaves, and `longest_delay`
-    how long the broker may hold a message. `jitter`, from 0 to 1, spreads the retries of calls that failed together.
-    `retries_undeclared`: whether undeclared tools that failed are repeated by habit. `terms`: what a profile says of retries.
-    `answered`: what the module answered to the attempt before, where that is the end of a call whose repeat is none.
+    `so_far` is what the attempts before it may have done. `seconds_left` is the time until its deadline, and
+    `longest_delay` how long the broker may hold a message. `jitter`, from 0 to 1, spreads the retries of calls that
+    failed together. `retries_undeclared`: whether undeclared tools that failed are repeated by habit. `terms`: the
+    profile's retry terms. `answered`: the module's answer to the attempt before, if that is the end of a call whose
+    repeat is none.
     """
     if answered is not None and attempt.outcome in _DECLINED:
         return Next(None, settled(Attempt(Outcome.FAILED, answered), effect, so_far))
@@ -132,12 +133,12 @@ def bounded(call: PublishedCall, terms: RetryTerms | None) -> PublishedCall:
 
 
 def most_attempts(terms: RetryTerms | None) -> int:
-    """How often a call is tried in all, at most."""
+    """Return the most attempts of a call in all."""
     return MAX_ATTEMPTS if terms is None else 1 + terms.max_retries
 
 
 def is_answered(outcome: Outcome, effect: Effect | None) -> bool:
-    """Whether the module has said itself how such a call ended, so that there is nothing to ask it."""
+    """Return whether the module itself has said how such a call ended, so that it need not be asked."""
     return outcome is Outcome.FAILED or (outcome is Outcome.SERVER_ERROR and effect not in _HARMLESS)
 
 
@@ -168,7 +169,7 @@ def unattempted(result: ToolResult) -> Attempt:
 
 
 def combined(so_far: EffectState, latest: EffectState) -> EffectState:
-    """What two attempts may have done together: what one has surely done, the other does not undo."""
+    """Return what two attempts may have done together: an effect that one has surely had, the other does not undo."""
     return so_far if _CERTAINTY.index(so_far) > _CERTAINTY.index(latest) else latest
 
 
@@ -181,7 +182,7 @@ def _named(result: ToolResult) -> ToolResult:
 
 
 def _reasons(attempt: Attempt, state: EffectState, *, retries_undeclared: bool) -> Reasons:
-    """Those that there are to try again, if the table has them. `state`: of all attempts; so below."""
+    """Return the reasons to retry, if the table has them. `state`: of all attempts; so below."""
     found = {Reason.ALWAYS}
     if state == "none":
         found.add(Reason.NONE)
@@ -193,7 +194,7 @@ def _reasons(attempt: Attempt, state: EffectState, *, retries_undeclared: bool) 
 
 
 def _is_repeatable(attempt: Attempt, effect: Effect | None, state: EffectState) -> bool:
-    """Whether repeating the call cannot double an effect, and can help."""
+    """Return whether repeating the call cannot double an effect, and can help."""
     can_help = attempt.outcome is not Outcome.PERMANENT or attempt.result.retryable
     return can_help and (state == "none" or effect in _HARMLESS or (effect is None and attempt.says_retryable))
 
@@ -203,7 +204,7 @@ def _is_taken(attempt: Attempt, terms: RetryTerms | None) -> bool:
 
 
 def _delay(attempt: Attempt, jitter: float, attempts: int, terms: RetryTerms | None, longest: float) -> float:
-    """What the module wishes, or a pause that grows; of our own ones the broker can hold each."""
+    """Return the module's wish, or a growing pause; the broker can hold each of our own ones."""
     if attempt.retry_after_seconds is not None:
         return attempt.retry_after_seconds
     if terms is None:

@@ -1,8 +1,8 @@
 """Loads the scripts of dead letters.
 
-Those of a kind are a hash, id -> letter, and a sorted set, id -> when it died (ms); of news that nobody accepted, which `wakeups` puts
-there, a counter has how many bytes they take. While a call's letter is replayed, the hash has a second field for it,
-`<call id>/replay`: until when (s) nobody else may. No id has a slash.
+Those of a kind are a hash, id -> letter, and a sorted set, id -> when it died (ms); for events that were never
+accepted, which `wakeups` writes, a counter has their size in bytes. While a call's letter is replayed, the hash has a
+second field for it, `<call id>/replay`: until when (s) no other replay may start. No id has a slash.
 """
 
 from toolfleet_tasks.lua.files import script

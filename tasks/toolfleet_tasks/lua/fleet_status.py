@@ -1,4 +1,4 @@
-"""Loads the scripts of a fleet's status: bounded, however many queues there are and whatever lies in them."""
+"""Loads the scripts of a fleet's status: bounded, for any number and content of queues."""
 
 from toolfleet_tasks.lua.files import script
 

@@ -1,10 +1,11 @@
 """Loads the scripts that know a user's limits: which calls count in each, since when.
 
-A limit is a sorted set of call ids with the time (ms, the server's) from which each counts. Beside it stand those that
-no worker has begun yet, each until its deadline: one that passes it was never begun, and counts no longer. Which limits a
-call counts in is noted under its own key, by which it is given back, whoever ends it.
+A limit is a sorted set of call ids with the time (ms, the server's) from which each counts. A second set has those that
+no worker has started yet, each until its deadline: one that passes it was never started, and counts no longer. The
+limits of a call are noted under its own key, by which it is given back at any end.
 
-Times are handed in. A function that is called again with the same id changes nothing more. Every key that one writes has a TTL.
+Times are passed in. A function that is called again with the same id changes nothing more. Every key that one writes
+has a TTL.
 """
 
 from toolfleet_tasks.lua.files import script

@@ -1,11 +1,12 @@
-"""Loads the scripts of queues and leases: what must happen at once inside Redis, or not at all.
+"""Loads the scripts of queues and leases: steps that must happen at once inside Redis, or not at all.
 
-Most are sent as text each time (`EVAL`): they are short, and so survive restarts, fail-overs and SCRIPT FLUSH. Commands of
-Redis 6.2 only. Times are the server's, so that machines whose clocks differ do not take each other's calls for lost.
+Most are sent as text each time (`EVAL`): they are short, and so survive restarts, fail-overs and SCRIPT FLUSH. Commands
+of Redis 6.2 only. Times are the server's, so that machines whose clocks differ do not take each other's calls for lost.
 
-A message that a worker holds stands in two of kombu's keys: the hash `unacked`, by its tag, as the JSON text
-`[<message>,"","<queue>"]`, and the sorted set `unacked_index`, by the time when its lease began. A *notify key* is a list of at
-most one token beside each queue: the queue may hold something, and nobody is at it. Losing a token loses no message.
+A message that a worker holds is in two of kombu's keys: the hash `unacked`, by its tag, as the JSON text
+`[<message>,"","<queue>"]`, and the sorted set `unacked_index`, by the time when its lease began. A *notify key* is a
+list of at most one token for each queue: the queue may have messages, and no worker is reading it. Losing a token loses
+no message.
 """
 
 from toolfleet_tasks.lua.files import script

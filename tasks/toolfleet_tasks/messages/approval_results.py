@@ -25,22 +25,22 @@ def rejected(tool_name: str, reason: str) -> ToolResult:
 
 
 def approval_expired(tool_name: str) -> ToolResult:
-    """Nobody has decided in time."""
+    """Return the result of a call that was not decided in time."""
     return _denied(tool_name, "Tool call denied: nobody has approved it in time (expired).")
 
 
 def changed(tool_name: str, reason: str) -> ToolResult:
-    """What was to be approved is not what would be executed."""
+    """Return the result of a call that differs from what was to be approved."""
     return _denied(tool_name, f"Tool call denied: {reason}.")
 
 
 def unapproved(tool_name: str) -> ToolResult:
-    """A message has come of a call whose approval is not there: it was taken back, or never given."""
+    """Return the result of a message whose call has no approval: it was withdrawn, or never given."""
     return _denied(tool_name, "Tool call denied: nobody has approved it.")
 
 
 def too_many_wait(tool_name: str, count: int) -> ToolResult:
-    """So many calls wait for people that no further one may."""
+    """Return the refusal of a call because too many wait for approvals."""
     text = f"Tool call refused: {count} calls wait for approvals already."
     return ToolResult.failed(tool_name, "busy", text, effect_state="none", retryable=True)
 

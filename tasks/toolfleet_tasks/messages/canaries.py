@@ -20,10 +20,12 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 class CanaryAnswer(BaseModel):
-    """What a worker says. Times are the fleet's, in seconds since the epoch; `health` is that of the module, if it was asked.
+    """A worker's answer.
 
-    `worker`: its host and process id. `version`: the newest version of messages that it reads; `release` is Toolfleet's.
-    `clock_lead`: by how many seconds its machine is ahead of the fleet's time.
+    Times are the fleet's, in seconds since the epoch; `health` is that of the module, if it was asked.
+
+    `worker`: its host and process id. `version`: the newest version of messages that it reads; `release` is
+    Toolfleet's. `clock_lead`: by how many seconds its machine is ahead of the fleet's time.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFERS_BUILD)
@@ -39,12 +41,12 @@ class CanaryAnswer(BaseModel):
 
 
 def is_canary_id(text: object) -> bool:
-    """Whether a message's argument may be a canary's id: it becomes a part of a key."""
+    """Return whether a message's argument may be a canary's id: it becomes a part of a key."""
     return isinstance(text, str) and _ID.fullmatch(text) is not None
 
 
 def read_answers(texts: Sequence[bytes | str]) -> list[CanaryAnswer]:
-    """The answers in these texts, in their order; what is none is left out."""
+    """Return the answers in these texts, in their order; invalid ones are left out."""
     found = list[CanaryAnswer]()
     for text in texts:
         try:

@@ -22,9 +22,9 @@ _AGAIN_SECONDS = 1.0  # until what could not be loaded is loaded: nobody announc
 
 
 def agents_catalog(redis: Redis, cache: ManifestCache, known: KnownModules, settings: Settings) -> Catalog:
-    """What an agent knows of tools: out of Redis, where the fleet puts it. `known` takes over which modules there are.
+    """Return an agent's catalog: out of Redis, where the fleet puts it. `known` takes over which modules there are.
 
-    Raises `SettingsError` if a profile of the settings cannot be applied here: it names a class that cannot be had, say.
+    Raises `SettingsError` if a profile of the settings cannot be applied here: it names a class that is missing, say.
     """
     own = OwnClasses(settings, runs_in="agent")
     own.check(settings)
@@ -41,7 +41,7 @@ def agents_catalog(redis: Redis, cache: ManifestCache, known: KnownModules, sett
 
 
 class CatalogUpdates:
-    """Loads `catalog` anew after each announcement; `redis` is the client that it reads with."""
+    """Reloads `catalog` after each announcement; `redis` is the client that it reads with."""
 
     def __init__(self, catalog: Catalog, redis: Redis) -> None:
         self._catalog = catalog
@@ -50,7 +50,7 @@ class CatalogUpdates:
         self._is_away = False
 
     def announced(self) -> None:
-        """Note that manifests have changed, or may have while nobody was listening."""
+        """Note that manifests have changed, or may have during a gap in listening."""
         self._is_announced.set()
 
     async def follow(self) -> None:
@@ -71,7 +71,7 @@ class CatalogUpdates:
                 log.exception("manifests_not_reloaded")
 
     def close_idle(self) -> None:
-        """Close the client's idle connections: it is asked too seldom to keep any beside the session's own.
+        """Close the client's idle connections: it is used too seldom to keep any in addition to the session's own.
 
         Without a wait that could be cancelled: after `asyncio.run` nothing may be left of them.
         """

@@ -39,15 +39,15 @@ _LONGEST_SECONDS = 10 * 365 * 86_400.0  # RabbitMQ takes none that shall live lo
 
 
 def sender() -> str:
-    """What this process calls itself, as Celery's clients do: `gen<pid>@<host>`."""
+    """Return this process's name as Celery's clients have it: `gen<pid>@<host>`."""
     return f"gen{os.getpid()}@{socket.gethostname()}"
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a call's message says beside its text, for Celery and Flower. Limits are seconds, soft before hard.
+    """The metadata of a call's message, for Celery and Flower. Limits are seconds, soft before hard.
 
-    `trace`: where the call is in a trace, if it is in one.
+    `trace`: the call's place in a trace, if it has one.
     """
 
     call_id: str
@@ -60,15 +60,16 @@ class Label:
 
 
 def seconds_kept(call: PublishedCall) -> float:
-    """How long a broker that drops old messages, RabbitMQ, keeps a call's.
+    """Return how long a broker that drops old messages, RabbitMQ, keeps a call's.
 
-    Not only until its deadline: the message of a worker that has died comes back then, and whoever gets it ends the call.
+    Not only until its deadline: the message of a worker that has died comes back then, and the worker that gets it ends
+    the call.
     """
     return min(max(call.deadline_at - fleet_clock.now(), 0) + _FOUND_DEAD_SECONDS, _LONGEST_SECONDS)
 
 
 def time_after(delay: float) -> datetime:
-    """So many seconds from now, by the fleet's clock; see `FleetRequest.eta`."""
+    """Return the time in so many seconds, by the fleet's clock; see `FleetRequest.eta`."""
     return fleet_clock.utc_now() + timedelta(seconds=delay)
 
 
@@ -81,10 +82,10 @@ def call_message(call: PublishedCall, queue: str, *, text: str, origin: str) -> 
 
 
 def begins_when_taken(call: PublishedCall) -> bool:
-    """Whether a worker may claim the call as it takes its message, before it has read it.
+    """Return whether a worker may claim the call as it takes its message, before it has read it.
 
-    It may die before it has begun it, and nobody can know that: so only where one attempt more does no harm. And only where its record
-    lives as long as most do, for that is what the worker knows.
+    It may die before it has started it, which leaves no trace: so only if one attempt more does no harm. And only if
+    its record lives as long as most do, for that is what the worker knows.
     """
     is_plain = call.approval is None and call.inputs is None and call.retry is None
     is_plain = is_plain and not is_wake_key(call.idempotency_key)
@@ -94,7 +95,7 @@ def begins_when_taken(call: PublishedCall) -> bool:
 def message(
     text: str, label: Label, *, origin: str, reply_to: str = "", retries: int = 0, eta: str | None = None
 ) -> str:
-    """Any message of a call's task, or that of its retry: `retries` 1, not to be begun before `eta` (ISO 8601, UTC)."""
+    """Build any message of a call's task, or that of its retry: `retries` 1, not to be started before `eta` (ISO 8601, UTC)."""
     call_id, links = _quoted(label.call_id), label.links
     group, index, root_id, parent_id = ("null", "null", call_id, "null") if links is None else links.headers()
     # One that is published again may be twice in a queue, and a tag must name one message only.
@@ -111,7 +112,7 @@ def message(
 def _frame(
     shadow: str, args_shown: str, queue: str, limits: tuple[float | None, float | None], origin: str, reply_to: str
 ) -> tuple[str, str]:
-    """What is the same in all messages of a tool: the beginnings of their headers, and of their properties."""
+    """Return the part that all messages of a tool share: the beginnings of their headers, and of their properties."""
     soft_limit, hard_limit = limits
     headers = (
         f'"content-encoding":"utf-8","content-type":"application/json",'
@@ -129,9 +130,11 @@ def _frame(
 def control_message(
     task: str, args: Sequence[str], queue: str, *, origin: str, task_id: str | None = None, expires: str | None = None
 ) -> str:
-    """A message of one of our own tasks, whose arguments are ids. Its limits are those that the task is registered with.
+    """Build a message of one of our own tasks, whose arguments are ids.
 
-    `expires` (ISO 8601, UTC): from then on no worker begins with it.
+    Its limits are those that the task is registered with.
+
+    `expires` (ISO 8601, UTC): from then on no worker starts it.
     """
     task_id = task_id or str(randomness.uuid4())
     unset = ("shadow", "eta", "expires", "group", "group_index", "parent_id", "stamped_headers")
@@ -155,7 +158,7 @@ def control_message(
 
 
 def args_shown(call: PublishedCall) -> str:
-    """What Flower and the logs show of a call: which arguments it has, of very many the first, and never their values."""
+    """Return the text about a call for Flower and the logs: the names of its arguments, of very many the first, and never their values."""
     arguments = call.arguments
     names = sorted(islice(arguments, _NAMES_SHOWN))
     text = "=…, ".join([*names, ""])[:-2]
@@ -171,7 +174,7 @@ def revocation(call_ids: Iterable[str], settings: SigningSettings | None) -> dic
 
 
 def is_signed_revocation(arguments: Mapping[str, Any], settings: SigningSettings) -> bool:
-    """Whether these arguments of the order `revoke` are as a holder of one of the keys has written them."""
+    """Return whether these arguments of the command `revoke` are signed with one of the keys."""
     order = {name: value for name, value in arguments.items() if name != "signature"}
     try:
         text = json.dumps(order, sort_keys=True)
@@ -221,7 +224,7 @@ _RECORD_MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks dif
 
 
 def _begin(call: PublishedCall) -> str:
-    """What comes first in the envelope, for `lua.queues.RESERVE`: how long a claim's record lives, the effect, and the id."""
+    """Return the first field of the envelope, for `lua.queues.RESERVE`: how long a claim's record lives, the effect, and the id."""
     seconds = max(call.deadline_at - fleet_clock.now(), 0) + _RECORD_MARGIN_SECONDS
     return f'"{BEGIN}":{_quoted(f"{min(seconds, _LONGEST_SECONDS):.0f} {call.effect} {call.call_id}")},'
 
@@ -231,7 +234,7 @@ def _limit(seconds: float | None) -> str:
 
 
 def _trace(trace: TraceContext) -> str:
-    """Its headers, as members that follow others."""
+    """Return its headers, as members that follow others."""
     state = f',"{TRACESTATE}":{_quoted(trace.tracestate)}' if trace.tracestate else ""
     return f',"{TRACEPARENT}":"{trace.traceparent}"{state}'
 

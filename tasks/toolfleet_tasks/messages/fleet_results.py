@@ -16,9 +16,9 @@ _COARSE = 10  # seconds: from here on, nobody cares for a part of one
 
 @dataclass(frozen=True, slots=True)
 class CallEnding:
-    """How a call ends from outside: if no attempt was ever begun, if those begun surely did nothing, or else.
+    """The end of a call from outside: if no attempt was ever started, if those started surely did nothing, or else.
 
-    `yields`: to what its worker has noted of it meanwhile, which is more than `unknown`.
+    `yields`: to its worker's newer note, which is more than `unknown`.
     """
 
     unbegun: ToolResult
@@ -46,7 +46,7 @@ def timed_out(tool_name: str, seconds: float) -> ToolResult:
 
 
 def expired(tool_name: str) -> ToolResult:
-    """The deadline passed before the call was begun, so nothing has happened."""
+    """Return the result of a call whose deadline passed before it was started: nothing has happened."""
     text = "Tool call expired: its deadline passed before a worker could begin it."
     return ToolResult.failed(tool_name, "expired", text, effect_state="none", retryable=True)
 
@@ -58,19 +58,19 @@ def undone(tool_name: str) -> ToolResult:
 
 
 def unanswered(call: PublishedCall) -> ToolResult:
-    """The deadline passed; the call was begun, or nobody can be asked whether it was."""
+    """Return the result of a call whose deadline passed after it was started, or perhaps was."""
     text = "Tool call was not answered by its deadline."
     return _repeatable(call, ToolResult.failed(call.tool_name, "timed_out", text, effect_state="unknown"))
 
 
 def cancelled(tool_name: str, *, effect_state: EffectState) -> ToolResult:
-    """The caller took the call back: before it was begun (`none`), or while it ran."""
+    """Return the result of a cancelled call: before it was started (`none`), or while it ran."""
     text = "Tool call was cancelled before it was executed." if effect_state == "none" else "Tool call was cancelled."
     return ToolResult.failed(tool_name, "cancelled", text, effect_state=effect_state, retryable=effect_state == "none")
 
 
 def outcome_unknown(tool_name: str, reason: str) -> ToolResult:
-    """A worker took the call and nobody saw how it ended."""
+    """Return the result of a call that a worker took and whose end was not seen."""
     text = f"Tool execution error: {reason}"
     return ToolResult.failed(tool_name, "outcome_unknown", text, effect_state="unknown")
 
@@ -106,7 +106,7 @@ def not_published(tool_name: str, reason: str) -> ToolResult:
 
 
 def not_known(tool_name: str, seconds: float) -> ToolResult:
-    """No worker could find out who may use the tool, by the call's deadline: Redis, the registry or the module is away."""
+    """Return the result of a call if no worker could find out who may use the tool by its deadline: Redis, the registry or the module is away."""
     text = "Tool execution error: the fleet could not find out who may use this tool."
     result = ToolResult.failed(tool_name, "busy", text, effect_state="none", retryable=True)
     return result.model_copy(update={"retry_after_seconds": round(seconds, 1)})
@@ -122,7 +122,10 @@ def module_away(tool_name: str, seconds: float, *, why: str = "failed") -> ToolR
 
 
 def unserved(tool_name: str, lane: str) -> ToolResult:
-    """No worker consumes the module's queue, and none is expected. Only agents word this."""
+    """Return the refusal of a call whose module's queue no worker consumes, and none is expected.
+
+    Only agents use it.
+    """
     module = tool_name.partition(".")[0]
     text = f"Tool call refused: no worker serves the module {module!r} (lane {lane})."
     result = ToolResult.failed(tool_name, "busy", text, effect_state="none", retryable=True)
@@ -130,7 +133,10 @@ def unserved(tool_name: str, lane: str) -> ToolResult:
 
 
 def unknown_to_workers(tool_name: str, why: str | None) -> ToolResult:
-    """Only the settings of the agent name the module: no worker comes for it, however long one waits. `why`: as far as it is known."""
+    """Return the refusal of a call whose module only the agent's settings name: no worker will ever run it.
+
+    `why`: the reason, if it is known.
+    """
     module = tool_name.partition(".")[0]
     text = f"Tool call refused: no worker of the fleet knows the module {module!r}, which only the settings here name. "
     text += why or f"`toolfleet modules add {module} URL` adds it to the fleet that runs."
@@ -146,7 +152,7 @@ def draining(tool_name: str, queue: str) -> ToolResult:
 
 
 def message_refused(tool_name: str, reason: MessageRefused | str) -> ToolResult:
-    """What lay in the queue is not what a holder of the signing key sent, or larger than an agent sends it."""
+    """Return the result of a message that no holder of the signing key has sent, or that is larger than agents send."""
     if isinstance(reason, MessageTooLarge):
         return ToolResult.refused(tool_name, "invalid_arguments", str(reason))
     text = f"Tool execution error: the worker refused the message: {reason}"

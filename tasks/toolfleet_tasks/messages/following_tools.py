@@ -42,7 +42,10 @@ FOLLOWING_TOOLS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def running_text(tool_name: str, call_id: str, waits: str | None = None) -> str:
-    """What a model is told of a call that goes on. `waits`: what it is told of the approval that the call waits for."""
+    """Return the text for a model about a call that continues.
+
+    `waits`: the text about the approval that the call waits for.
+    """
     where = f"is still running as call {call_id}" if waits is None else f"has not begun: call {call_id} waits"
     said = "" if waits is None else f" (approval_required) {waits}"
     return (
@@ -52,13 +55,13 @@ def running_text(tool_name: str, call_id: str, waits: str | None = None) -> str:
 
 
 def state_text(tool_name: str, call_id: str, status: str) -> str:
-    """What a model is told that asks where a call is."""
+    """Return the text for a model about a call's state."""
     said = "has ended: wait for it to have its result" if status == "done" else f"is {status}"
     return f"Call {call_id} of {tool_name} {said}."
 
 
 def asked_of(arguments: Mapping[str, Any], longest: float) -> tuple[str, float] | None:
-    """Which call is asked for, and how many seconds it is waited for at most; `None` for arguments that are none."""
+    """Return the call id, and for how many seconds to wait at most; `None` for invalid arguments."""
     call_id, seconds = arguments.get("call_id"), arguments.get("seconds", longest)
     if not isinstance(call_id, str) or isinstance(seconds, bool) or not isinstance(seconds, int | float):
         return None

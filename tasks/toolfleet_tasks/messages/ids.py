@@ -31,7 +31,10 @@ def job_id_for(user_id: str | None, idempotency_key: str | None) -> str:
 
 
 def request_digest(spec: JobSpec) -> str:
-    """What tells two wishes under one key apart: calls, and when they recur. Times differ when a wish is repeated."""
+    """Return a digest of the request under one key: calls, and when they recur.
+
+    Times differ when a request is repeated.
+    """
     calls = [
         _as_requested(one) if isinstance(one, Message) else one for one in (spec.start, spec.poll, *spec.on_complete)
     ]
@@ -52,7 +55,7 @@ def _as_requested(call: Message) -> dict[str, Any]:
 
 
 def workflow_mark(workflow_id: str | None) -> str:
-    """What the record of a job in a workflow has of it, so that others of that workflow are found; '' for none."""
+    """Return the mark of a workflow in its jobs' records, by which they are found; '' for none."""
     return "" if workflow_id is None else hashlib.sha256(workflow_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -62,7 +65,7 @@ def step_call_id(job_id: str, step: int) -> str:
 
 
 def is_later_step(call_id: str, job_id: str | None) -> bool:
-    """Whether a call is one of a job that has begun."""
+    """Return whether a call is one of a job that has started."""
     return job_id is not None and call_id != step_call_id(job_id, 0)
 
 
@@ -77,12 +80,12 @@ def wake_key(wake_id: str, name: str) -> str:
 
 
 def is_wake_key(idempotency_key: str | None) -> bool:
-    """Whether a key is one of `wake_key`."""
+    """Return whether a key is one of `wake_key`."""
     return idempotency_key is not None and idempotency_key.startswith(_WAKE_KEY)
 
 
 def kept_seconds(idempotency_key: str | None, settings: Settings) -> int:
-    """How long the end of a call under this key is kept: one that follows from news, as long as these may come again."""
+    """Return how long the end of a call under this key is kept: for a wake-up's call, as long as the wake-up may come again."""
     usual = math.ceil(settings.result_ttl_seconds)
     if not is_wake_key(idempotency_key):
         return usual
@@ -90,5 +93,5 @@ def kept_seconds(idempotency_key: str | None, settings: Settings) -> int:
 
 
 def wake_root(job_id: str, round_step: int | None = None) -> str:
-    """What the ids of the news of a job's end begin with."""
+    """Return the beginning of the ids of a job's end events."""
     return job_id if round_step is None else f"{job_id}.{round_step}"

@@ -1,8 +1,9 @@
 """Writes messages as one JSON string, which is all that Celery and kombu get to see, and reads them, with their version.
 
-A message says in `v` which version a reader needs, and nothing if the first will do: so a newer sender's messages are read by
-older workers as long as they use nothing new. Kombu's own JSON decoder turns a dictionary of the shape {"__type__": …} into a Python object, or raises. Arguments
-and results are other people's data and must pass unchanged, so no decoder but this one ever looks inside.
+A message says in `v` which version a reader needs, and nothing if the first is enough: so a newer sender's messages are
+read by older workers as long as they use nothing new. Kombu's own JSON decoder turns a dictionary of the shape
+{"__type__": …} into a Python object, or raises. Arguments and results are user data and must pass unchanged, so no
+decoder but this one ever parses them.
 """
 
 import functools
@@ -38,7 +39,7 @@ _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=sorte
 
 
 def dump(message: Message) -> str:
-    """A message as ASCII JSON; a lone surrogate in somebody's text stays the escape that it came as.
+    """Return a message as ASCII JSON; a lone surrogate in a text stays the escape that it came as.
 
     Raises `ValueError` for NaN and infinities, which are no JSON.
     """
@@ -80,9 +81,9 @@ def load(kind: type[M], text: str) -> M:
 
 
 def _levels_corrected(read: Any, errors: Sequence[Any]) -> bool:
-    """Whether all that is wrong are words for a caller's permission that mean nothing: such a caller is a guest.
+    """Correct a caller's unknown permission to guest, and return whether that was all that is wrong.
 
-    Agents of earlier versions took any word, and have written it into their calls and jobs.
+    Agents of earlier versions accepted any word, and have written it into their calls and jobs.
     """
     for error in errors:
         if error["type"] != "literal_error" or error["loc"][-1:] != ("permission",):
@@ -115,9 +116,10 @@ def _without_version(read: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class _LaterFields:
-    """What came after the first version: each field's name, its version and its default; and the fields with such messages in them.
+    """The fields that came after the first version: each one's name, its version and its default; and the fields with such messages in them.
 
-    `pick` takes the values of all of them at once, which are `unset` in nearly every message: a look at each costs four times that.
+    `pick` takes the values of all of them at once, which are `unset` in nearly every message: one lookup each costs
+    four times that.
     """
 
     fields: tuple[tuple[str, int, object], ...]
@@ -140,7 +142,7 @@ def _later_fields(kind: type[Message]) -> _LaterFields:
 
 
 def _nothing(_: Mapping[str, object]) -> None:
-    """Picks no field."""
+    """Pick no field."""
 
 
 def _is_later(kind: type[Message]) -> bool:

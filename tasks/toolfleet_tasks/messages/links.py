@@ -30,12 +30,12 @@ class Links:
         return [json.dumps(value) for value in (self.group, self.group_index, self.root_id, self.parent_id)]
 
     def body_end(self) -> str:
-        """How the body ends, behind the call's arguments."""
+        """Return the end of the body, after the call's arguments."""
         return f", {{}}, {json.dumps(self.after)}]"
 
 
 def stands_alone(headers: Mapping[str, Any], body: object) -> bool:
-    """Whether a message's headers and body, in bytes, are those of a call by itself, as we write it."""
+    """Return whether a message's headers and body, in bytes, are those of a single call in our own form."""
     if not (isinstance(body, bytes) and body.endswith(_NOTHING_FOLLOWS)):
         return False
     return headers.get("group") is None and _FOLLOWERS.isdisjoint(headers)

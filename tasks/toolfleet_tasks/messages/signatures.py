@@ -1,7 +1,7 @@
-"""Signs what is told of a call, and verifies it: HMAC-SHA256 over the call's id and the text.
+"""Signs reports about a call, and verifies them: HMAC-SHA256 over the call's id and the text.
 
-The signature stands beside the text, in a field of its own, so that whoever does not know of it reads what it always read.
-Unlike a `Seal` it costs no more than the hash.
+The signature is next to the text, in a field of its own, so that older readers see the same text as before. Unlike a
+`Seal` it costs no more than the hash.
 """
 
 import hmac
@@ -32,7 +32,7 @@ class Signatures:
         return _hmac(self._keys[0], call_id, text) if self._keys else ""
 
     def verify(self, call_id: str, text: str, signature: object) -> bool:
-        """Whether one of the keys has signed this text for this call. Fails closed without a key."""
+        """Return whether one of the keys has signed this text for this call. Fails closed without a key."""
         if not isinstance(signature, str) or not signature.isascii():
             return False
         return any(hmac.compare_digest(_hmac(key, call_id, text), signature) for key in self._keys)
@@ -53,7 +53,7 @@ def after_json(text: str, signature: str) -> str:
 
 
 def split_json(content: str) -> tuple[str, str | None]:
-    """What `after_json` was made of; without a signature for what has none that could be one."""
+    """Split the output of `after_json`; without a signature if there is no valid form of one."""
     text = content.rstrip(_SIGNS)
     blanks = content[len(text) :]
     digits = [_BLANKS.index(blanks[at : at + 2]) for at in range(0, len(blanks) - 1, 2)]

@@ -1,7 +1,7 @@
-"""Signs calls, so that nobody can change them on their way, and callers, so that a module can trust them: HS256, by keys derived from one.
+"""Signs calls, so that they cannot be changed on their way, and callers, so that a module can trust them: HS256, by keys derived from one.
 
-Each purpose has a key of its own (HKDF-SHA256 of the signing key), so that what a module may verify, and therefore
-could forge, is worth nothing to another module, nor in a queue.
+Each purpose has a key of its own (HKDF-SHA256 of the signing key): a module's key, with which it could forge, is worth
+nothing for another module, nor in a queue.
 """
 
 import functools
@@ -37,11 +37,11 @@ class Seal(TextSeal):
         return self.sign(json_text.dump(call))
 
     def open(self, message: object, *, task_id: str) -> PublishedCall:
-        """The call that was sealed for `task_id`. Fails closed.
+        """Open the call that was sealed for `task_id`. Fails closed.
 
-        Raises `MessageRefused` if it is another's, and with a key if the message is unsigned, or not as it was signed;
-        `ValueError` for what is no call. Of the deadline, which is its expiry, the caller must take care: a call that
-        is over it ends as `expired`.
+        Raises `MessageRefused` if it is another's, and with a key if the message is unsigned, or changed; `ValueError`
+        for an invalid call. The caller must check the deadline, which is its expiry: a call that is past it ends as
+        `expired`.
         """
         if not isinstance(message, str):
             raise MessageRefused("The message is no text.")
@@ -57,7 +57,10 @@ def seal_of(settings: SigningSettings, *, purpose: Purpose = "call") -> Seal:
 
 
 def module_key(signing_key: str, module: str) -> str:
-    """What `module` verifies caller tokens with: 43 printable characters. Raises `SettingsError` without the libraries."""
+    """Return the key with which `module` verifies caller tokens: 43 printable characters.
+
+    Raises `SettingsError` without the libraries.
+    """
     return urlsafe_b64encode(derived_key(signing_key, f"module {module}")).rstrip(b"=").decode()
 
 
@@ -67,10 +70,10 @@ def module_keys(signing_keys: Sequence[str], module: str) -> str:
 
 
 def caller_token(call: PublishedCall, key: str) -> str:
-    """Who makes `call`, as a JWT for the call's module alone, under that module's key.
+    """Return the caller of `call`, as a JWT for the call's module alone, under that module's key.
 
-    `sub` is the user id, "" without one; `jti` the call id, which is the request's `Idempotency-Key`; `permission`
-    one of the four levels; `tool` the tool's name. It expires with the call.
+    `sub` is the user id, "" without one; `jti` the call id, which is the request's `Idempotency-Key`; `permission` one
+    of the four levels; `tool` the tool's name. It expires with the call.
     """
     from jwt import encode  # noqa: PLC0415 - takes 0.2 s to load, for those who sign
 
@@ -88,7 +91,10 @@ def caller_token(call: PublishedCall, key: str) -> str:
 
 
 def caller_tokens(signing_key: str) -> Callable[[PublishedCall], str]:
-    """What makes caller tokens for every module. Raises `SettingsError` without the libraries, now and not at a call."""
+    """Return a function that makes caller tokens for every module.
+
+    Raises `SettingsError` without the libraries, now and not at a call.
+    """
     need_libraries()
     key_of = functools.lru_cache(_MOST_MODULES)(functools.partial(module_key, signing_key))
 

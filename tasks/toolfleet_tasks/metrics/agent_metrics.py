@@ -23,7 +23,7 @@ class MetricsRegistry(Protocol):
 
 
 class AgentMetrics:
-    """Those of a fleet's client in this process. `where`: a port, a registry, or `None`: then it does nothing."""
+    """The metrics of a fleet's client in this process. `where`: a port, a registry, or `None`: then it does nothing."""
 
     def __init__(self, settings: Settings, where: int | MetricsRegistry | None) -> None:
         self._settings = settings

@@ -1,4 +1,4 @@
-"""Notes that somebody starts workers of a lane when calls wait there, so that agents let them wait."""
+"""Notes that workers of a lane are started when calls wait there, so that agents let them wait."""
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError

@@ -62,7 +62,7 @@ class QueueFacts:
 
     @property
     def is_paused(self) -> bool:
-        """Whether what waits in it is to wait."""
+        """Whether its waiting calls are held."""
         return self.state is not None and self.state.state == "paused"
 
 
@@ -75,7 +75,7 @@ class LaneFacts:
 
     @property
     def workers(self) -> int:
-        """How many live."""
+        """The number of live workers."""
         return len(self.slots)
 
 
@@ -109,7 +109,7 @@ class FleetFacts:
 
 
 class FleetReader:
-    """Reads the facts of the settings' fleet, whose Redis the client is; `broker` is another Redis, if the queues lie there.
+    """Reads the facts of the settings' fleet, whose Redis the client is; `broker` is another Redis, if the queues are there.
 
     Close it at the end: it keeps a connection to RabbitMQ, if that is the broker.
     """
@@ -230,7 +230,7 @@ class FleetReader:
         return found
 
     async def _waiting_in_rabbitmq(self, names: Sequence[str]) -> _Waiting:
-        """It does not show how old its messages are: of no queue, not of an empty one either."""
+        """Read the lengths from RabbitMQ. It does not show the age of its messages, not even that a queue is empty."""
         if self._lengths is None:
             # Celery takes longer to load than all the rest, and at Redis nothing needs it.
             from toolfleet_tasks.operations.queue_lengths import QueueLengths  # noqa: PLC0415

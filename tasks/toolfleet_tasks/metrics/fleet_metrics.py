@@ -1,4 +1,4 @@
-"""Collects the fleet's metrics when somebody asks: once a second at most, within a bounded time, and with what is known if Redis is away."""
+"""Collects the fleet's metrics on request: once a second at most, within a bounded time, and with the last known values if Redis is away."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ log = get_logger(__name__)
 
 
 class FleetMetrics:
-    """Those of one gateway, on its loop."""
+    """The metrics of one gateway, on its loop."""
 
     def __init__(self, reader: FleetReader, settings: Settings) -> None:
         self._reader = reader
@@ -52,7 +52,7 @@ class FleetMetrics:
         ]
 
     def _is_fresh(self, reading: "asyncio.Task[FleetFacts | None]") -> bool:
-        """Whether its facts are still those of now; one in vain has none."""
+        """Return whether its facts are still current; a failed reading has none."""
         is_good = not reading.cancelled() and reading.exception() is None and reading.result() is not None
         return is_good and asyncio.get_running_loop().time() - self._read_at <= _FRESH_SECONDS
 

@@ -25,16 +25,16 @@ class LaneLoad:
 
     @property
     def wanted(self) -> int:
-        """How many workers have a slot for each of these calls."""
+        """The number of workers that have a slot for each of these calls."""
         return self.wanted_at(1)
 
     def wanted_at(self, fill: float) -> int:
-        """How many have one for each where only this part of each worker's slots, of more than 0 to 1, is to be in use."""
+        """Return the number of workers if only this part of each worker's slots, of more than 0 to 1, is to be in use."""
         return math.ceil((self.running + self.waiting) / (self.slots * fill))
 
 
 def lane_load(facts: FleetFacts, lane: Lane, *, usual_slots: int) -> LaneLoad | None:
-    """That of a lane, `None` where the broker does not say what waits; `usual_slots`: of a worker of which nothing is known."""
+    """Return the load of a lane, `None` if the broker does not say what waits; `usual_slots`: of a worker without a note."""
     if facts.broker_error is not None:
         return None
     queues = facts.of_lane(lane)

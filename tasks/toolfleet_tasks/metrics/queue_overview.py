@@ -67,10 +67,10 @@ class QueueOverview:
 
 
 class Emptiness:
-    """Tells a queue that is empty from one that only seems so: a call on its way to a worker is in neither's hands for a moment.
+    """Distinguishes an empty queue from one that only seems so: a call on its way to a worker is for a moment in neither place.
 
-    Where the broker says what workers hold, two readings in a row are sure. Else it is as long as a worker may take to say that it
-    has begun a call which has left its queue.
+    If the broker says what workers hold, two readings in a row are sure. Otherwise it takes as long as a worker may
+    need to note that it has started a call which has left its queue.
     """
 
     def __init__(self, *, sees_held: bool) -> None:
@@ -80,7 +80,7 @@ class Emptiness:
         """How many readings in a row have found nothing."""
 
     def is_over(self, queues: Iterable[QueueOverview], asked_at: float, *, until: float, waits: bool = True) -> bool:
-        """Whether that is sure, or `until` has come and it is not even likely; times by one clock, in seconds."""
+        """Return whether the queues are surely empty, or `until` has come and they are not even probably so; times by one clock, in seconds."""
         self.seen = self.seen + 1 if all(queue.is_empty for queue in queues) else 0
         if self.seen == 1:
             self._since = asked_at
@@ -102,7 +102,7 @@ class QueueOverviews:
     @classmethod
     @asynccontextmanager
     async def of(cls, settings: Settings) -> AsyncGenerator[Self]:
-        """Those of the fleet that the settings name. Raises `SettingsError` if they name none."""
+        """Open the overview for the fleet of these settings. Raises `SettingsError` if they name none."""
         url, broker = fleet_url(settings.redis_url), str(settings.broker)
         async with AsyncExitStack() as stack:
             redis = await stack.enter_async_context(async_client(url, master=settings.sentinel_master))
@@ -114,7 +114,10 @@ class QueueOverviews:
             yield overviews
 
     async def read(self) -> tuple[QueueOverview, ...]:
-        """Those of all modules, by name. A broker that is away takes nothing from them but what waits: see `broker_error`."""
+        """Return the overviews of all modules' queues, by name.
+
+        If the broker is away, only the waiting calls are missing: see `broker_error`.
+        """
         async with answering(self._redis, seconds=_SECONDS):
             held = (
                 await self._held()
@@ -147,7 +150,7 @@ class QueueOverviews:
             await asyncio.sleep(_POLL_SECONDS if emptiness.seen else min(_POLL_SECONDS, max(until - loop.time(), 0.0)))
 
     async def _held(self) -> Counter[str] | None:
-        """How many messages of each queue workers hold; `None` where the broker does not say."""
+        """Return how many messages of each queue workers hold; `None` if the broker does not say."""
         if not is_redis_url(str(self._settings.broker)):
             return None
         redis, counted, cursor = self._broker or self._redis, Counter[str](), 0

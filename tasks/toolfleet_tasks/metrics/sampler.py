@@ -10,7 +10,7 @@ _BEAT_SECONDS = 1.0
 
 
 class ProcessSampler:
-    """Of the loop that it runs on, and over the connection that its calls use, if there is one."""
+    """Samples the loop that it runs on, and the connection that its calls use, if there is one."""
 
     def __init__(self, recorder: Recorder, connection: PipelinedConnection | None = None) -> None:
         self._recorder = recorder

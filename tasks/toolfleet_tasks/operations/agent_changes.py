@@ -22,7 +22,9 @@ _log = get_logger(__name__)
 
 
 class AgentChanges:
-    """What operators change about agents. Raises as `StoredProfiles` does, and `RegistryAway` where the registry is not the fleet's.
+    """Operators' changes of agents.
+
+    Raises as `StoredProfiles` does, and `RegistryAway` if the registry is not the fleet's.
 
     Agents have a change at once, workers within two seconds.
     """
@@ -35,12 +37,15 @@ class AgentChanges:
     @classmethod
     @asynccontextmanager
     async def of(cls, settings: Settings, by: Actor) -> AsyncGenerator[Self]:
-        """Those of the fleet that the settings name."""
+        """Open the changes for the fleet of these settings."""
         async with ChangeTrail.of(settings, by) as trail:
             yield cls(settings, trail, by)
 
     async def put(self, name: str, profile: AgentProfile, *, expected: int | None = None) -> ProfileVersion:
-        """As `StoredProfiles.put`. Raises `OperationRefused` for a selector that can select no tool."""
+        """Store a profile as `StoredProfiles.put` does.
+
+        Raises `OperationRefused` for a selector that can select no tool.
+        """
         try:
             profile.check_selectors()
         except ValueError as exc:
@@ -50,7 +55,7 @@ class AgentChanges:
         )
 
     async def rollback(self, name: str, version: int, *, expected: int | None = None) -> ProfileVersion:
-        """As `StoredProfiles.rollback`."""
+        """Implements `StoredProfiles.rollback`."""
         return await self._made(
             "agent_rolled_back",
             name,
@@ -59,7 +64,7 @@ class AgentChanges:
         )
 
     async def remove(self, name: str, *, expected: int | None = None) -> ProfileVersion:
-        """As `StoredProfiles.remove`."""
+        """Implements `StoredProfiles.remove`."""
         return await self._made(
             "agent_removed", name, lambda stored: stored.remove(name, by=self._by, expected=expected)
         )
@@ -89,7 +94,7 @@ class AgentChanges:
 
 
 async def _asked(settings: Settings, change: Callable[[StoredProfiles], ProfileVersion]) -> ProfileVersion:
-    """In a thread: the store is synchronous, and bounds each answer itself."""
+    """Change the profiles in a thread: the store is synchronous, and limits the time of each answer itself."""
 
     def work() -> ProfileVersion:
         with contextlib.closing(StoredProfiles.of(settings)) as stored:

@@ -1,4 +1,4 @@
-"""Shows what is said of agents, in the settings and in the registry, and what of that is in effect."""
+"""Shows the profiles of agents, in the settings and in the registry, and which parts are in effect."""
 
 import asyncio
 import contextlib
@@ -118,13 +118,16 @@ def agent_of(name: str, settings: Settings) -> AgentOverview:
 
 
 def versions_of(name: str, settings: Settings) -> AgentVersions:
-    """Those that the registry keeps of one of them. Synchronous; raises `FleetUnavailable` and `NoSuchProfile`."""
+    """Return the versions that the registry keeps of one agent.
+
+    Synchronous; raises `FleetUnavailable` and `NoSuchProfile`.
+    """
     with contextlib.closing(StoredProfiles.of(settings)) as stored:
         return AgentVersions(versions=stored.versions(name)[::-1])
 
 
 class ProfileNote(NamedTuple):
-    """Something in a profile that does not act: a sentence, and why it matters."""
+    """A part of a profile that has no effect: a sentence, and why it matters."""
 
     text: str
     why: str
@@ -213,7 +216,10 @@ def _overview(
 
 
 def _reported_faults(settings: Settings) -> dict[str, str]:
-    """What processes of the fleet have said, by name and version. Fails open: it is told beside."""
+    """Return the faults that processes of the fleet have reported, by name and version.
+
+    Fails open: they are additional information.
+    """
     try:
         with sync_client(fleet_url(settings.redis_url), master=settings.sentinel_master, timeout_seconds=2) as redis:
             found: Any = redis.hgetall(settings.keys.registry.agent_faults)

@@ -41,9 +41,11 @@ _RAW_XREVRANGE = (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which lines: those of a `tool` or a whole module, of a `user`, with an `outcome` or an error code. `None`: all.
+    """A filter of audit lines: of a `tool` or a whole module, of a `user`, with an `outcome` or an error code.
 
-    `only_changes`: those of operators, and none of calls.
+    `None`: all.
+
+    `only_changes`: operators' changes only, no calls.
     """
 
     tool: str | None = None
@@ -52,7 +54,7 @@ class Wanted:
     only_changes: bool = False
 
     def fits(self, line: AuditLine) -> bool:
-        """Whether a line is one of them."""
+        """Return whether a line matches."""
         name = str(line.get("tool", ""))
         return (
             (self.tool is None or self.tool in {name, name.partition(".")[0]})
@@ -63,7 +65,7 @@ class Wanted:
 
     @property
     def signs(self) -> tuple[bytes, ...]:
-        """What stands in the JSON of each of them. Whoever looks for these first need not parse most lines."""
+        """The byte strings that the JSON of each matching line contains. With these most lines need no parsing."""
         names = (self.tool, self.user, self.outcome, "change" if self.only_changes else None)
         return tuple(name.encode() for name in names if name is not None and _PLAIN_NAME.fullmatch(name))
 
@@ -106,7 +108,10 @@ class AuditReader:
             yield cls(redis, settings.keys)
 
     async def last(self, count: int, wanted: Wanted = Wanted()) -> list[AuditLine]:
-        """At most the `count` latest lines that are wanted, oldest first. `follow` goes on behind the latest of all."""
+        """Return at most `count` matching lines, the latest ones, oldest first.
+
+        `follow` continues after the latest line of all.
+        """
         found, end, is_first = list[AuditLine](), "+", True
         while True:
             entries = await self._ask("XREVRANGE", self._key, end, "-", "COUNT", _PAGE)
@@ -118,7 +123,7 @@ class AuditReader:
             end = f"({entries[-1][0].decode()}"
 
     async def page(self, count: int, wanted: Wanted = Wanted(), *, before: str | None = None) -> "AuditPage":
-        """At most `count` lines that are wanted, the latest first, of those before the entry `before`; looks at 10,000 at most.
+        """Return at most `count` matching lines, the latest first, of those before the entry `before`; reads 10,000 at most.
 
         Raises `ValueError` if `before` is no entry's id, and `FleetUnavailable`.
         """
@@ -143,7 +148,7 @@ class AuditReader:
         return AuditPage(found, end.lstrip("("), last)
 
     async def behind(self, after: str, count: int, wanted: Wanted = Wanted()) -> ComingLines:
-        """What has come behind the entry `after`, of at most `count` entries; as `follow` tells it.
+        """Return the matching lines after the entry `after`, of at most `count` entries; as `follow` yields them.
 
         Raises `ValueError` if `after` is no entry's id, and `FleetUnavailable`.
         """
@@ -161,7 +166,7 @@ class AuditReader:
         *,
         on_away: Callable[[FleetUnavailable | None], object] = lambda _: None,
     ) -> AsyncGenerator[AuditLine]:
-        """Lines as they come, for ever, whatever happens to Redis; `on_away` hears when it goes, and with `None` of its return.
+        """Yield lines as they come, for ever, also through outages of Redis; `on_away` is called when it goes, and with `None` when it returns.
 
         A change comes once it has ended.
         """
@@ -197,7 +202,7 @@ class AuditReader:
         return entries
 
     async def _has_begun_anew(self, seen: bytes) -> bool:
-        """Whether Redis has come back with lines, and lost the last ones that were read."""
+        """Return whether Redis has come back with lines, and lost the last ones that were read."""
         latest = await self._ask("XREVRANGE", self._key, "+", "-", "COUNT", 1)
         return bool(latest) and _order(latest[0][0]) < _order(seen)
 
@@ -207,7 +212,7 @@ class AuditReader:
 
 
 def _raw_line(entry: _RawEntry, signs: Sequence[bytes]) -> AuditLine | None:
-    """What an entry holds; `None` also if it has not all of these `signs`: of ten thousand lines most are seen no further."""
+    """Parse an entry; `None` also if it lacks one of these `signs`: most of ten thousand lines are not parsed."""
     _, fields = entry
     text = fields[1] if fields[0] == _FIELD else dict(zip(fields[::2], fields[1::2], strict=False)).get(_FIELD, b"")
     for sign in signs:
@@ -217,7 +222,7 @@ def _raw_line(entry: _RawEntry, signs: Sequence[bytes]) -> AuditLine | None:
 
 
 def _line(entry: _Entry) -> AuditLine | None:
-    """What an entry holds; `None` if that is no line: another version's, or somebody else's."""
+    """Parse an entry; `None` if it is no line: another version's, or foreign."""
     return _line_of(entry[1].get(_FIELD, b""))
 
 
@@ -230,7 +235,7 @@ def _line_of(text: bytes) -> AuditLine | None:
 
 
 def _comes(line: AuditLine) -> bool:
-    """Whether it is worth telling: the line of a change that has begun is replaced in a moment."""
+    """Return whether to show a line: that of a started change is replaced in a moment."""
     return BEGUN not in line
 
 

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def ask_broker(ask: Callable[[], T], *, seconds: float) -> T:
-    """What `ask` returns. Raises `BrokerAway` where the broker does not answer it, after so many seconds at the latest."""
+    """Return the result of `ask`. Raises `BrokerAway` if the broker does not answer, after `seconds` at the latest."""
     try:
         return await in_abandoned_thread(ask, seconds=seconds)
     except TimeoutError as exc:

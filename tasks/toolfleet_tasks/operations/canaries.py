@@ -1,7 +1,7 @@
-"""Sends canaries through queues, and says for each by whom and how soon it was answered.
+"""Sends canaries through queues, and reports for each which worker answered and how soon.
 
-What nobody takes in time is taken out of its queue again, as far as the broker is a Redis; in any case no worker begins with it
-after its deadline.
+A canary that no worker takes in time is removed from its queue, if the broker is a Redis; in any case no worker starts
+it after its deadline.
 """
 
 import asyncio
@@ -33,10 +33,12 @@ Fate = Literal["answered", "waiting", "silent", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class CanaryFlight:
-    """What became of one canary. Times are seconds; `queued` is until a worker took it, `total` until its answer was there.
+    """The fate of one canary.
 
-    `waiting`: nobody has taken it. `silent`: somebody has, and has not answered. `unknown`: by a worker of a version that knows
-    no canaries.
+    Times are seconds; `queued` is until a worker took it, `total` until its answer was there.
+
+    `waiting`: no worker has taken it. `silent`: a worker has, and has not answered. `unknown`: a worker of a version
+    without canaries has.
     """
 
     queue: str
@@ -132,7 +134,7 @@ async def _answers(redis: Redis, settings: Settings, asked: Sequence[_Canary]) -
 
 
 async def _fates(redis: Redis, settings: Settings, missing: Sequence[_Canary]) -> dict[str, Fate]:
-    """What became of those that nobody has answered; those that still wait are taken out of their queues."""
+    """Return the fates of unanswered canaries; those that still wait are removed from their queues."""
     if not missing:
         return {}
     pipe = redis.pipeline(transaction=False)

@@ -1,7 +1,8 @@
-"""Writes a line into the audit for each change that an operator makes: who, what, when, and how it ended.
+"""Writes a line into the audit for each change that an operator makes: who, what, when, and the outcome.
 
-The line stands before the change begins, with the outcome `unknown`, and is replaced once the outcome is known: a process that dies
-between the two leaves it. Fails open: a key that has leaked is revoked although Redis is away; what is not written is in the log.
+The line is written before the change begins, with the outcome `unknown`, and is replaced once the outcome is known: a
+process that dies between the two leaves it. Fails open: a leaked key can be revoked although Redis is away; lines that
+cannot be written are logged.
 """
 
 import getpass
@@ -74,14 +75,14 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who makes changes: a user, and by what they are known: `key <id>`, `token <subject>` or `command line`."""
+    """The author of changes: a user, and the credential: `key <id>`, `token <subject>` or `command line`."""
 
     user_id: str | None
     by: str
 
     @classmethod
     def at_command_line(cls, name: str | None = None) -> Self:
-        """Whoever types, by this name; `None`: as this machine knows them."""
+        """Return the user of the command line, by this name; `None`: by the name on this machine."""
         return cls(name or _system_user(), "command line")
 
 
@@ -109,7 +110,7 @@ class ChangeTrail:
     @classmethod
     @asynccontextmanager
     async def of(cls, settings: Settings, actor: Actor) -> AsyncGenerator[Self]:
-        """That of the fleet that the settings name."""
+        """Open the trail of the fleet of these settings."""
         if settings.redis_url is None:
             yield cls(None, settings, actor)
             return
@@ -155,7 +156,7 @@ class ChangeTrail:
         await self._write(line, begun)
 
     async def _write(self, line: AuditLine, replaced: str | None) -> str | None:
-        """Write a line in the place of another one. Returns its id; `None`: it is not there, or nobody knows."""
+        """Write a line that replaces another one. Returns its id; `None` if it is not written, or that is unknown."""
         if self._redis is None:
             self.missed += 1
             return None
@@ -177,7 +178,7 @@ class ChangeTrail:
 
 
 def _cut(text: str) -> str:
-    """Of a bounded length, and with "?" for half surrogate pairs."""
+    """Return the text with a bounded length, and with "?" for lone surrogates."""
     return text[:_LONGEST].encode("utf-8", "replace").decode()
 
 

@@ -291,9 +291,9 @@ class _Reading:
 
 
 def age_of(message: bytes, now: float) -> float | None:
-    """How long ago (seconds) a call's message was published, by what it says itself; `None` if it is no call's, or another one's text.
+    """Return how long ago (seconds) a call's message was published, by its own timestamp; `None` if it is no call's message.
 
-    Verifies nothing: it is shown, and nothing follows from it.
+    Verifies nothing: it is only displayed.
     """
     try:
         text = json.loads(b64decode(json.loads(message)["body"]))[0][0]

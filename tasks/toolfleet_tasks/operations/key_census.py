@@ -12,9 +12,12 @@ _AT_ONCE = 1000  # keys of one step of SCAN: Redis is at them for about a millis
 
 @dataclass(slots=True)
 class KeyCensus:
-    """What was found. `by_rule` counts keys by the pattern of their rule. `endless` have no TTL and should have one, by that pattern.
+    """The result of a census.
 
-    `foreign`: how many keys no rule knows. `is_whole`: all keys were seen. Names of keys may hold ids, and are not in here.
+    `by_rule` counts keys by the pattern of their rule. `endless` have no TTL and should have one, by that pattern.
+
+    `foreign`: how many keys no rule knows. `is_whole`: all keys were seen. Names of keys may hold ids, and are not in
+    here.
     """
 
     by_rule: Counter[str] = field(default_factory=Counter[str])

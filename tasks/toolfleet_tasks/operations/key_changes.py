@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class KeyChanges:
-    """What operators change about keys. Raises as `ApiKeys` does."""
+    """Operators' changes of keys. Raises as `ApiKeys` does."""
 
     def __init__(self, settings: Settings, trail: ChangeTrail) -> None:
         self._settings = settings
@@ -27,12 +27,12 @@ class KeyChanges:
     @classmethod
     @asynccontextmanager
     async def of(cls, settings: Settings, by: Actor) -> AsyncGenerator[Self]:
-        """Those of the fleet that the settings name. Where they name no Redis, only the log says what was changed."""
+        """Open the changes for the fleet of these settings. If they name no Redis, changes are only logged."""
         async with ChangeTrail.of(settings, by) as trail:
             yield cls(settings, trail)
 
     async def create(self, draft: KeyDraft, maker: KeyMaker) -> CreatedKey:
-        """As `ApiKeys.create`. The line has neither the key nor its digest."""
+        """Create a key as `ApiKeys.create` does. The audit line has neither the key nor its digest."""
         facts = {"key_user": draft.user_id, "key_permission": draft.permission, "key_role": draft.role}
         async with self.trail.change("key_created", "-", **facts) as change:
             made = await _asked(self._settings, lambda keys: keys.create(draft, maker))
@@ -40,7 +40,7 @@ class KeyChanges:
             return made
 
     async def revoke(self, key_ids: Sequence[str]) -> list[str]:
-        """As `ApiKeys.revoke`, with a line for each."""
+        """Revoke keys as `ApiKeys.revoke` does, with an audit line for each."""
         revoked = list[str]()
         for key_id in key_ids:
             async with self.trail.change("key_revoked", shown_id(key_id)) as change:
@@ -51,7 +51,7 @@ class KeyChanges:
 
 
 async def _asked(settings: Settings, ask: Callable[[ApiKeys], T]) -> T:
-    """In a thread: the store is synchronous, and bounds each answer itself."""
+    """Ask the store in a thread: it is synchronous, and limits the time of each answer itself."""
 
     def work() -> T:
         with contextlib.closing(ApiKeys.of(settings)) as keys:

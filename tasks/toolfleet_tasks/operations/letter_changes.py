@@ -18,14 +18,14 @@ MOST_AT_ONCE: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ReplayedLetters:
-    """How many are tried anew, and what is the matter with the others, a sentence each."""
+    """The number of replayed letters, and the problems of the others, a sentence each."""
 
     due: int
     problems: tuple[str, ...] = ()
 
 
 class LetterChanges:
-    """What operators do about letters. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
+    """Operators' changes of letters. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
 
     def __init__(self, dead: DeadEntries, trail: ChangeTrail) -> None:
         self.dead = dead
@@ -34,7 +34,7 @@ class LetterChanges:
     @classmethod
     @asynccontextmanager
     async def of(cls, settings: Settings, by: Actor) -> AsyncGenerator[Self]:
-        """Those of the fleet that the settings name. Raises `SettingsError` if they name none."""
+        """Open the changes for the fleet of these settings. Raises `SettingsError` if they name none."""
         async with DeadEntries.of(settings) as dead, ChangeTrail.of(settings, by) as trail:
             yield cls(dead, trail)
 

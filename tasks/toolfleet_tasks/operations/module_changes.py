@@ -26,7 +26,10 @@ _MOST_TRIES = 5  # while others change the same entry
 
 
 class ModuleChanges:
-    """What operators change in the directory. Raises `OperationRefused`, and `FleetUnavailable` when Redis does not answer."""
+    """Operators' changes of the directory.
+
+    Raises `OperationRefused`, and `FleetUnavailable` when Redis does not answer.
+    """
 
     def __init__(self, redis: Redis, settings: Settings, by: Actor | None = None) -> None:
         self._redis = redis
@@ -38,21 +41,24 @@ class ModuleChanges:
     @classmethod
     @asynccontextmanager
     async def of(cls, settings: Settings, *, by: Actor | None = None) -> AsyncGenerator[Self]:
-        """Those of the fleet that the settings name. Raises `SettingsError` if they name none.
+        """Open the changes for the fleet of these settings. Raises `SettingsError` if they name none.
 
-        `by`: who the audit says has done it; `None`: whoever this machine's user is.
+        `by`: the author in the audit; `None`: this machine's user.
         """
         async with async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis:
             yield cls(redis, settings, by)
 
     async def add(self, entry: ModuleEntry) -> ModuleEntry:
-        """Add a module, or give one that is there another lane or limit. Returns what is stored."""
+        """Add a module, or give an existing one another lane or limit. Returns the stored entry."""
         url = plain_url(entry.url or "-")
         async with self._trail.change("module_added", entry.module, url=url, lane=entry.lane):
             return await self._add(entry)
 
     async def remove(self, module: str, *, drain_seconds: float = DRAIN_SECONDS) -> ModuleEntry:
-        """Let a module take no more calls: those that wait are run for so long, and ended then. Returns what is stored."""
+        """Have a module take no more calls: waiting ones are run for `drain_seconds`, and ended then.
+
+        Returns the stored entry.
+        """
         async with self._trail.change("module_removed", module) as change:
             gone = await self._remove(module, drain_seconds)
             change.facts |= {"url": plain_url(gone.url or "-"), "lane": gone.lane}
@@ -98,7 +104,7 @@ class ModuleChanges:
         raise OperationRefused(f"Module {module!r} keeps being changed by others: try again.")
 
     async def _now(self) -> float:
-        """By Redis's clock, which workers go by: this machine's may be off."""
+        """Return the time by Redis's clock, which workers use: this machine's may be off."""
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             seconds, micros = await self._redis.time()
         return float(seconds) + float(micros) / 1e6

@@ -1,4 +1,4 @@
-"""Reads what a fleet knows of its modules beside their tools: where they are, who serves them, and how their calls fare."""
+"""Reads a fleet's facts about its modules other than their tools: addresses, workers, and troubles of their calls."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,12 +23,14 @@ from toolfleet_tasks.queues import lane_of, queue_of
 
 @dataclass(frozen=True, slots=True)
 class ModuleOverview:
-    """By module. `entries` are those of the directory, and `ignored` says why others do not count, as `refused` do of hosts.
+    """The facts by module.
 
-    `counts`: what all workers together find of each host, by its id, of modules with several.
-    `queue_states`: what operators have done to its queue, `paused` or `draining`, where they have.
-    `conflicts`: how many different entries live processes have in their settings, where that is more than one. `lanes` and
-    `workers` say who runs a module's calls; `troubles` are those that a fleet's status shows.
+    `entries` are those of the directory, and `ignored` says why others do not count, as `refused` do of hosts.
+
+    `counts`: the findings of all workers about each host, by its id, of modules with several. `queue_states`: the
+    operators' states of its queue, `paused` or `draining`, if any. `conflicts`: how many different entries live
+    processes have in their settings, if more than one. `lanes` and `workers` say who runs a module's calls; `troubles`
+    are those that a fleet's status shows.
     """
 
     entries: Mapping[str, ModuleEntry]

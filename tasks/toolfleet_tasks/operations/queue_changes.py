@@ -25,7 +25,9 @@ _KINDS: Final[dict[str, ChangeKind]] = {"paused": "queue_paused", "draining": "q
 
 
 class QueueChanges:
-    """What operators do about queues. Each is named by its module (`crm`), by itself (`tools.crm`), or by its lane (`lane:slow`), which is all of them.
+    """Operators' changes of queues.
+
+    Each is named by its module (`crm`), by itself (`tools.crm`), or by its lane (`lane:slow`), which is all of them.
 
     Raises `NoSuchQueue` and `OperationRefused`, and `FleetUnavailable` when Redis does not answer within 5 s.
     """
@@ -40,9 +42,9 @@ class QueueChanges:
     @classmethod
     @asynccontextmanager
     async def of(cls, settings: Settings, *, by: Actor | None = None) -> AsyncGenerator[Self]:
-        """Those of the fleet that the settings name. Raises `SettingsError` if they name none.
+        """Open the changes for the fleet of these settings. Raises `SettingsError` if they name none.
 
-        `by`: who the audit says has done it; `None`: whoever this machine's user is.
+        `by`: the author in the audit; `None`: this machine's user.
         """
         async with async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis:
             yield cls(redis, settings, by or Actor.at_command_line())
@@ -95,7 +97,7 @@ def _facts(reason: str) -> dict[str, str]:
 
 
 def _cut(text: str) -> str:
-    """Of a bounded length, and with "?" for half surrogate pairs."""
+    """Return the text with a bounded length, and with "?" for lone surrogates."""
     return text[:LONGEST_REASON].encode("utf-8", "replace").decode()
 
 

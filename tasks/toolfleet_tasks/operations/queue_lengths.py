@@ -22,13 +22,16 @@ _KNOWN_SECONDS, _PROBE_SECONDS = 1.0, 1.5
 
 
 class QueueLengths:
-    """Those of the settings' broker, which is no Redis. Close it at the end."""
+    """The lengths of queues at the settings' broker, which is no Redis. Close it at the end."""
 
     def __init__(self, settings: Settings) -> None:
         self._connections = KombuConnections(make_app(settings, stores_results=False))
 
     async def read(self, queues: Sequence[str], *, seconds: float) -> list[int]:
-        """How many messages wait in each of them, without those that workers hold. Raises `BrokerAway` after so long."""
+        """Return how many messages wait in each of them, without those that workers hold.
+
+        Raises `BrokerAway` after `seconds`.
+        """
         return await ask_broker(lambda: self._ask(queues), seconds=seconds)
 
     def close(self) -> None:
@@ -77,7 +80,7 @@ class BrokerProbe:
 
 
 def _lengths(connection: Connection, queues: Sequence[str]) -> list[int]:
-    """Over one channel: RabbitMQ closes it when it is asked for a queue that is not there, and then over another."""
+    """Read the lengths over one channel: RabbitMQ closes it when it is asked for a missing queue, and then over another."""
     found, channel = list[int](), None
     for queue in queues:
         channel = channel or connection.channel()

@@ -11,7 +11,7 @@ from toolfleet_tasks.operations.change_trail import Actor, ChangeTrail
 
 
 class ToolChanges:
-    """What operators change about tools. Raises as `operator` does, which shows what there is."""
+    """Operators' changes of tools. Raises as `operator` does, which shows the present state."""
 
     def __init__(self, operator: Operator, trail: ChangeTrail) -> None:
         self.operator = operator
@@ -20,44 +20,44 @@ class ToolChanges:
     @classmethod
     @asynccontextmanager
     async def of(cls, settings: Settings, by: Actor) -> AsyncGenerator[Self]:
-        """Those of the fleet that the settings name. Raises `SettingsError` if they name none."""
+        """Open the changes for the fleet of these settings. Raises `SettingsError` if they name none."""
         async with operating(settings) as operator, ChangeTrail.of(settings, by) as trail:
             yield cls(operator, trail)
 
     async def disable(self, tool_name: str) -> None:
-        """As `Operator.disable`."""
+        """Implements `Operator.disable`."""
         async with self._trail.change("tool_disabled", tool_name):
             await self.operator.disable(tool_name)
 
     async def enable(self, tool_name: str) -> None:
-        """As `Operator.enable`."""
+        """Implements `Operator.enable`."""
         async with self._trail.change("tool_enabled", tool_name):
             await self.operator.enable(tool_name)
 
     async def forget(self, tool_name: str) -> None:
-        """As `Operator.forget`."""
+        """Implements `Operator.forget`."""
         async with self._trail.change("tool_forgotten", tool_name):
             await self.operator.forget(tool_name)
 
     async def approve(self, tool_name: str, *, digest: str | None = None) -> Difference:
-        """As `Operator.approve`."""
+        """Implements `Operator.approve`."""
         async with self._trail.change("tool_approved", tool_name) as change:
             found = await self.operator.approve(tool_name, digest=digest)
             change.facts["digest"] = found.digest
             return found
 
     async def rollback(self, tool_name: str, version: str) -> ToolRegistration:
-        """As `Operator.rollback`."""
+        """Implements `Operator.rollback`."""
         async with self._trail.change("tool_rolled_back", tool_name, version=version):
             return await self.operator.rollback(tool_name, version)
 
     async def pin(self, module: str) -> dict[str, str]:
-        """As `Operator.pin`."""
+        """Implements `Operator.pin`."""
         async with self._trail.change("module_pinned", module):
             return await self.operator.pin(module)
 
     async def unpin(self, module: str) -> None:
-        """As `Operator.unpin`."""
+        """Implements `Operator.unpin`."""
         async with self._trail.change("module_unpinned", module):
             await self.operator.unpin(module)
 

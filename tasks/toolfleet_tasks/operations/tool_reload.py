@@ -1,4 +1,4 @@
-"""Has the hosts of tool folders read their files anew, and waits for what they say."""
+"""Has the hosts of tool folders read their files again, and waits for their answers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _PAUSE_SECONDS = 0.1
 
 
 async def reload_tools(settings: Settings, *, seconds: float) -> Sequence[ReloadAnswer]:
-    """What the hosts have said that have begun in time, by their modules' names; those that are not done after `seconds` say so.
+    """Return the answers of hosts that have started in time, by module; those that are not done after `seconds` say so.
 
     Raises `FleetUnavailable` when Redis does not answer, and `SettingsError` if the settings name none.
     """

@@ -21,10 +21,10 @@ _ABSENT = "There is no such wake-up."
 
 @dataclass(frozen=True, slots=True)
 class HandledWakes:
-    """What one step over a filter has come to. `passed`: those that are due already, or that somebody else has handled.
+    """The result of one step over a filter. `passed`: those that are due already, or that another operator has handled.
 
-    `under_way`: those that were dropped while somebody tried them, and may still be accepted. `next`: where the next step goes on;
-    `None`: nothing is left. `problems`: a sentence for each that cannot be tried.
+    `under_way`: those that were dropped during an attempt, and may still be accepted. `next`: where the next step
+    continues; `None`: nothing is left. `problems`: a sentence for each that cannot be tried.
     """
 
     done: int = 0
@@ -35,7 +35,7 @@ class HandledWakes:
 
 
 class WakeupChanges:
-    """What operators do about wake-ups that wait. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
+    """Operators' changes of waiting wake-ups. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
 
     def __init__(self, dead: DeadEntries, trail: ChangeTrail, by: Actor) -> None:
         self.dead = dead
@@ -46,7 +46,7 @@ class WakeupChanges:
     @classmethod
     @asynccontextmanager
     async def of(cls, settings: Settings, by: Actor) -> AsyncGenerator[Self]:
-        """Those of the fleet that the settings name. Raises `SettingsError` if they name none."""
+        """Open the changes for the fleet of these settings. Raises `SettingsError` if they name none."""
         async with DeadEntries.of(settings) as dead, ChangeTrail.of(settings, by) as trail:
             yield cls(dead, trail, by)
 
@@ -69,7 +69,7 @@ class WakeupChanges:
     async def replay_found(
         self, wanted: WantedWakes, *, behind: str | None = None, limit: int = MOST_AT_ONCE
     ) -> HandledWakes:
-        """Have at most `limit` of a filter tried now, of those that waited when the first step began; raises `ValueError` for what is no mark."""
+        """Try at most `limit` matching wake-ups now, of those that waited when the first step began; raises `ValueError` for an invalid mark."""
 
         async def replay(wake: KeptWake, so_far: HandledWakes) -> HandledWakes:
             if (
@@ -87,7 +87,7 @@ class WakeupChanges:
     async def drop_found(
         self, wanted: WantedWakes, *, behind: str | None = None, limit: int = MOST_AT_ONCE
     ) -> HandledWakes:
-        """Forget at most `limit` of a filter, of those that waited when the first step began; raises `ValueError` for what is no mark."""
+        """Forget at most `limit` matching wake-ups, of those that waited when the first step began; raises `ValueError` for an invalid mark."""
 
         async def drop(wake: KeptWake, so_far: HandledWakes) -> HandledWakes:
             became = await self._kept.drop_waiting(wake.wake_id, self._by)

@@ -18,10 +18,11 @@ from toolfleet_tasks.presence.fleet_versions import LiveWorker, read_notes
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswers:
-    """`noted`: the workers that have noted their slots within 20 s. `answering`: their names, as far as they answer questions.
+    """`noted`: the workers that have noted their slots within 20 s.
 
-    `listening`: how many worker processes have a connection on which they listen, whatever they say of themselves; `None` where
-    that is not to be known.
+    `answering`: the names of those that answer questions.
+
+    `listening`: how many worker processes have a connection on which they listen, by Redis; `None` if that is unknown.
     """
 
     noted: tuple[LiveWorker, ...]
@@ -66,7 +67,7 @@ async def _listening(settings: Settings, redis: Redis) -> int | None:
 
 
 def _stats(settings: Settings, seconds: float) -> list[tuple[str, Mapping[str, Any]]]:
-    """What each worker's node says of itself, by its name: several nodes may have one, if nobody has named them."""
+    """Return each worker node's own statistics, by its name: unnamed nodes may share one."""
     app = make_app(settings, stores_results=False)
     try:
         replies = app.control.broadcast("stats", reply=True, timeout=seconds) or []

@@ -1,6 +1,6 @@
 """Notes every second which queues a worker consumes, and counts the workers of each queue.
 
-The notes are at the Redis of the results, whatever the broker is. Agents refuse calls to queues that nobody consumes.
+The notes are at the Redis of the results, with any broker. Agents refuse calls to queues that no worker consumes.
 """
 
 import hashlib
@@ -126,7 +126,10 @@ class ConsumerNotes:
 
 
 async def workers_by_queue(settings: Settings) -> Counter[str]:
-    """How many live workers consume each queue, by its name; those of older versions are not counted. Raises `FleetUnavailable`."""
+    """Return how many live workers consume each queue, by its name; those of older versions are not counted.
+
+    Raises `FleetUnavailable`.
+    """
     if settings.redis_url is None:
         return Counter()
     keys, counted = settings.keys, Counter[str]()
@@ -143,5 +146,5 @@ async def workers_by_queue(settings: Settings) -> Counter[str]:
 
 
 def digest_of(queues: tuple[str, ...]) -> str:
-    """What stands for a set of queues, by their sorted keys, in a note."""
+    """Return the digest of a set of queues, by their sorted keys, for a note."""
     return hashlib.sha256("\n".join(queues).encode()).hexdigest()[:16]

@@ -33,7 +33,7 @@ def note_of(count: int, worker: str) -> str:
 
 
 def read_notes(notes: Iterable[bytes]) -> tuple[LiveWorker, ...]:
-    """The workers that have left these notes, sorted by their names; what is no note is left out."""
+    """Return the workers of these notes, sorted by name; invalid notes are left out."""
     found = (note.decode(errors="replace").split() for note in notes)
     return tuple(sorted({LiveWorker(words[1], _version(words[2:])) for words in found if len(words) > 1}, key=_by_name))
 
@@ -48,13 +48,16 @@ async def live_workers(settings: Settings, lane: Literal["fast", "slow"]) -> tup
 
 
 async def older_workers(settings: Settings, version: int) -> tuple[str, ...]:
-    """The names of the live workers, of whichever lane, that read no messages of a version. Raises redis-py's errors."""
+    """Return the names of the live workers, of any lane, that cannot read messages of a version.
+
+    Raises redis-py's errors.
+    """
     found = [*await live_workers(settings, "fast"), *await live_workers(settings, "slow")]
     return tuple(sorted({worker.name for worker in found if worker.version < version}))
 
 
 def mixed_versions(workers: Iterable[LiveWorker]) -> str:
-    """Say which versions serve together, and by whom; nothing if all are of one."""
+    """Describe which versions run together, and on which workers; "" if all have the same."""
     by_version = dict[int, list[str]]()
     for worker in workers:
         by_version.setdefault(worker.version, []).append(worker.name)

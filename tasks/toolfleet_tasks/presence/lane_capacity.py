@@ -1,6 +1,7 @@
-"""Notes how many calls each worker of a lane runs at once, so that agents know a caller's limit, and which version it is of.
+"""Notes how many calls each worker of a lane runs at once, so that agents know a caller's limit, and its version.
 
-The note of one that wakes a core has ` core` behind that, and of one that signs what it tells of calls ends with ` signs`. The notes are at the Redis of the results, whatever the broker is. Without them agents take a worker's setting for it.
+The note of a worker that wakes a core has ` core` appended, and of one that signs its reports about calls ` signs`. The
+notes are at the Redis of the results, with any broker. Without them agents use the setting of workers.
 """
 
 import asyncio

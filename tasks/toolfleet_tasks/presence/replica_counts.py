@@ -76,7 +76,10 @@ class ReplicaCounts:
 
 
 async def replica_counts(settings: Settings) -> dict[str, dict[str, ReplicaCount]]:
-    """What the live workers find, by module and replica's id. Raises redis-py's errors; nothing is known without `redis_url`."""
+    """Return the live workers' findings, by module and replica's id.
+
+    Raises redis-py's errors; empty without `redis_url`.
+    """
     if settings.redis_url is None:
         return {}
     async with async_client(settings.redis_url, master=settings.sentinel_master) as redis:
@@ -85,7 +88,7 @@ async def replica_counts(settings: Settings) -> dict[str, dict[str, ReplicaCount
 
 
 def added_up(notes: Iterable[bytes | str]) -> dict[str, dict[str, ReplicaCount]]:
-    """What workers' notes say together. What is no such note counts for nothing: a later version may write others."""
+    """Add up workers' notes. Invalid ones are ignored: a later version may write others."""
     found = dict[str, dict[str, ReplicaCount]]()
     for note in notes:
         for module, replicas in _object_in(note).items():

@@ -27,7 +27,7 @@ log = get_logger(__name__)
 
 
 def mode_of(settings: Settings) -> str:
-    """Which transport and lease workers with these settings use."""
+    """Return the transport and lease of workers with these settings."""
     return f"{'fast' if settings.is_fast else 'stock'}/{settings.lease_seconds}s"
 
 
@@ -49,9 +49,9 @@ class Presence:
             await self._note(redis)
 
     async def keep(self) -> None:
-        """Note it again and again, until cancelled. Raises `SettingsError` if others have come that work otherwise.
+        """Note it repeatedly, until cancelled. Raises `SettingsError` if workers with another mode have come.
 
-        They may: when Redis was away at the start, nobody could know of anybody.
+        They may: when Redis was away at the start, no worker could know of the others.
         """
         while True:
             await asyncio.sleep(_BEAT_SECONDS)

@@ -1,6 +1,7 @@
-"""Notes every second how many calls of each module a worker runs, for whoever starts and ends workers, and reads it.
+"""Notes every second how many calls of each module a worker runs, for autoscalers, and reads it.
 
-A note is `<time> <module>=<calls> …`. The notes are at the Redis of the results, whatever the broker is. Workers of older versions leave none.
+A note is `<time> <module>=<calls> …`. The notes are at the Redis of the results, with any broker. Workers of older
+versions leave none.
 """
 
 from collections import Counter
@@ -31,7 +32,10 @@ def forget_load(redis: Redis, settings: Settings, worker: str) -> None:
 
 
 def read_loads(notes: Mapping[bytes, bytes], *, now: float) -> Counter[str]:
-    """How many calls of each module run in live workers; what is no note is left out. `now`: seconds by Redis's clock."""
+    """Return how many calls of each module run in live workers; invalid notes are left out.
+
+    `now`: seconds by Redis's clock.
+    """
     calls = Counter[str]()
     for note in notes.values():
         at, *words = note.decode(errors="replace").split() or [""]

@@ -21,9 +21,9 @@ _KEYS = 8  # of a call without an idempotency key
 
 
 class AdmissionBatcher:
-    """Collects what is sent in a tick, by queue and limits. Belongs to the connection's event loop.
+    """Collects the calls of one tick, by queue and limits. Belongs to the connection's event loop.
 
-    A batch lets all of its calls in, or none: then each is sent alone, unless whoever waits for it has gone.
+    A batch admits all of its calls, or none: then each is sent alone, unless its caller has gone.
     """
 
     def __init__(self, connection: PipelinedConnection, loop: asyncio.AbstractEventLoop) -> None:
@@ -46,7 +46,10 @@ class AdmissionBatcher:
         return reply
 
     def _close(self, shared: _Command, batch: "_Batch") -> _Command:
-        """The command, as it leaves. Whoever has gone meanwhile may be in it, as one whose command had just left."""
+        """Return the command, as it leaves.
+
+        A caller that has gone meanwhile may be in it, as one whose command had just left.
+        """
         if self._open.get(shared) is batch:
             del self._open[shared]
         if len(batch) == 1:
@@ -71,7 +74,7 @@ class AdmissionBatcher:
                 _pass_on(reply, sent)
 
     def _send_each(self, batch: "_Batch") -> None:
-        """Nothing was done with any of them: whose caller has gone need not be let in."""
+        """Send each call alone after a refused batch, which did nothing; calls of callers that have gone are left out."""
         for parameters, reply in batch:
             if not reply.done():
                 self._send_alone(parameters).add_done_callback(partial(_pass_on, reply))
@@ -110,7 +113,7 @@ class _Asked(NamedTuple):
 
 
 def _shared_of(parameters: _Command) -> _Command | None:
-    """What calls must share to be in one batch; `None` for one that must be judged alone."""
+    """Return the parameters that calls of one batch must share; `None` for one that must be judged alone."""
     if parameters[0] != _KEYS:
         return None
     asked = _Asked._make(parameters)

@@ -21,7 +21,10 @@ async def control_soon(app: Any, task: str, *args: str) -> None:
 
 
 async def evaluate_soon(task: Any, job_id: str) -> None:
-    """Have a job looked at whose call has ended: in this worker, where it has a loop, else by any. Where that gets lost, the sweep finds it."""
+    """Evaluate a job whose call has ended: in this worker, if it has a loop, else in any.
+
+    If that gets lost, the sweep finds it.
+    """
     here, poller = worker_runtime.current(), task.app.jobs
     if here is None or poller is None:
         await control_soon(task.app, EVALUATE, job_id)

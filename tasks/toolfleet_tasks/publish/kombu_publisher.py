@@ -42,7 +42,10 @@ _SURE_SECONDS = 0.1  # the same, while it seems to be full: what was published h
 
 
 class KombuPublisher:
-    """As `Publisher`, with the connections of `app`. A call whose caller has gone before its turn came is left out."""
+    """Implements `Publisher` with the connections of `app`.
+
+    A call whose caller has gone before its turn is left out.
+    """
 
     most_in_flight = (
         8 * _THREADS
@@ -58,7 +61,7 @@ class KombuPublisher:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="toolfleet-publish")
 
     async def ready(self) -> None:
-        """As `Publisher`."""
+        """Implements `Publisher.ready`."""
 
     async def publish(
         self,
@@ -69,10 +72,10 @@ class KombuPublisher:
         needs_worker: bool = False,
         again: bool = False,
     ) -> Refusal | None:
-        """As `Publisher`. A call that is published `again` may be in its queue twice.
+        """Implements `Publisher.publish`. A call that is published `again` may be in its queue twice.
 
-        How many wait there is looked up at most once a second, unless the queue seems to be full; until then, what is
-        published here is added.
+        The queue's length is read at most once a second, unless the queue seems to be full; until then, calls published
+        here are added.
         """
         del needs_worker, again
         turn = threading.Lock()  # whoever takes it first decides: a thread that sends, or we, who have waited enough
@@ -98,15 +101,15 @@ class KombuPublisher:
             turn.acquire(blocking=False)
 
     async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
-        """As `Publisher`."""
+        """Implements `Publisher.republish`."""
         await self._in_thread(REPUBLISH_SECONDS, self._send_again, delivered, delay, retries)
 
     async def control(self, task: str, *args: str) -> None:
-        """As `Publisher`."""
+        """Implements `Publisher.control`."""
         await self._in_thread(CONTROL_SECONDS, self._send_control, task, args)
 
     async def revoke(self, call_id: str) -> None:
-        """As `Publisher`."""
+        """Implements `Publisher.revoke`."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._send_revoke, call_id)
         except Exception as exc:  # noqa: BLE001 - whatever kombu and its transports raise
@@ -239,7 +242,7 @@ def _surely_not_sent(exc: Exception) -> BrokerUnavailable | None:
 
 
 class _OneTry(Producer):
-    """A producer that publishes or fails, whatever it is asked."""
+    """A producer that publishes or fails, ignoring retry options."""
 
     def publish(self, *args: Any, **options: Any) -> Any:
         """As kombu's, once."""
@@ -247,7 +250,7 @@ class _OneTry(Producer):
 
 
 def _was_refused(exc: BaseException | None) -> bool:
-    """Whether no connection came about, by what kombu raised: then nothing can have been sent."""
+    """Return whether kombu's error means that no connection was made: then nothing can have been sent."""
     while exc is not None:
         if isinstance(exc, ConnectionRefusedError | socket.gaierror):
             return True
@@ -265,13 +268,16 @@ class _Backlog:
 
 
 class Backlogs:
-    """What is known of the queues. For several threads: one of them asks, and the others take what is known."""
+    """The known lengths of queues. Thread-safe: one thread asks, and the others use the known value."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Backlog] = {}
 
     def of(self, queue: str, connection: Connection, *, limit: int) -> int:
-        """How many wait now, as far as is known; at `limit` it is asked again. Raises `BrokerUnavailable` without an answer."""
+        """Return how many calls wait, as far as is known; at `limit` it is asked again.
+
+        Raises `BrokerUnavailable` without an answer.
+        """
         backlog = self._known.setdefault(queue, _Backlog())
         age = machine_clock.monotonic() - backlog.read_at
         is_old = age >= (_SURE_SECONDS if backlog.waiting >= limit else _POLL_SECONDS)

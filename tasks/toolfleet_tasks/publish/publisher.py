@@ -20,9 +20,9 @@ CONTROL_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A call's message as a worker was given it. Whoever has signed its `text`, has signed that.
+    """A call's message as a worker received it. The signature covers its `text`.
 
-    `died`: the workers that have died with it, as our own transport knows. `headers`: what others have put beside ours, where
+    `died`: the workers that have died with it, as our own transport knows. `headers`: additional headers of others, if
     Celery has published it.
     """
 
@@ -34,7 +34,7 @@ class Delivered:
 
 
 class Publisher(Protocol):
-    """What gets calls into their queues. More than `most_in_flight` at once would only wait for each other."""
+    """A publisher of calls. More than `most_in_flight` at once would only wait for each other."""
 
     most_in_flight: int
 
@@ -56,17 +56,19 @@ class Publisher(Protocol):
         needs_worker: bool = False,
         again: bool = False,
     ) -> Refusal | None:
-        """Return when the broker has the call, or refuses it, as where `limit` messages wait in its queue (0: any number).
+        """Return when the broker has the call, or refuses it, as if `limit` messages wait in its queue (0: any number).
 
-        `needs_worker`: nor does it get in where nobody consumes its queue. `again`: it may have the call already, for an earlier try was not confirmed. Raises `NotPublished` (of this try) or
-        `PublishUnconfirmed`, in `seconds` at the latest; where it is not ready, as soon as that is known.
+        `needs_worker`: it is also refused if no worker consumes its queue. `again`: the broker may have the call
+        already, for an earlier attempt was not confirmed. Raises `NotPublished` (of this attempt) or
+        `PublishUnconfirmed`, in `seconds` at the latest; if it is not ready, as soon as that is known.
         """
         ...
 
     async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
-        """Put a call into its queue again, not to be begun before `delay` seconds. `retries` is what Flower shows.
+        """Put a call into its queue again, not to be started before `delay` seconds. `retries` is what Flower shows.
 
-        It was let in before: nobody judges it anew. Raises `NotPublished` or `PublishUnconfirmed`, in `REPUBLISH_SECONDS`.
+        It was admitted before, and is not judged again. Raises `NotPublished` or `PublishUnconfirmed`, in
+        `REPUBLISH_SECONDS`.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Publishes a call over a pipelined connection: kombu's message without kombu, in one write with whatever else is sent."""
+"""Publishes a call over a pipelined connection: kombu's message without kombu, in one write with the other commands of the tick."""
 
 import asyncio
 import contextlib
@@ -41,9 +41,12 @@ _REVOKE_SECONDS = 10.0  # for the connection to come back, and Redis to answer
 
 
 class RedisPublisher:
-    """As `Publisher`: puts calls into their queues, each with one script, or several of one tick with it. `connection` goes to the broker's Redis, and its `database`.
+    """Implements `Publisher`: puts calls into their queues, each with one script, or several of one tick with it.
 
-    With the settings `signing`, and a key in them, calls and revocations are signed. With an `admission`, calls are judged by that script as well: where Redis has everything that there is to know.
+    `connection` goes to the broker's Redis, and its `database`.
+
+    With the settings `signing`, and a key in them, calls and revocations are signed. With an `admission`, that script
+    judges calls as well: if Redis has everything that this needs.
     """
 
     most_in_flight = 512  # answered within a tenth of a second where the agent's loop is busy with nothing else
@@ -70,11 +73,11 @@ class RedisPublisher:
 
     @property
     def is_ready(self) -> bool:
-        """As `Publisher`."""
+        """Implements `Publisher.is_ready`."""
         return self._connection.is_connected
 
     async def ready(self) -> None:
-        """As `Publisher`."""
+        """Implements `Publisher.ready`."""
         try:
             await self._connection.connected()
         except RedisConnectionLost as exc:  # closed for good
@@ -89,7 +92,9 @@ class RedisPublisher:
         needs_worker: bool = False,
         again: bool = False,
     ) -> Refusal | None:
-        """As `Publisher`. Redis has the call, or refuses it: with admission control, or where `limit` messages wait in its queue.
+        """Implements `Publisher.publish`.
+
+        Redis has the call, or refuses it: with admission control, or if `limit` messages wait in its queue.
 
         With admission control a call that is published `again` is in its queue once; without one it may be there twice.
         """
@@ -126,7 +131,7 @@ class RedisPublisher:
         return None
 
     async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
-        """As `Publisher`."""
+        """Implements `Publisher.republish`."""
         label, eta = delivered.label, time_after(delay).isoformat()
         again = message(
             delivered.text, label, origin=self._origin, reply_to=delivered.reply_to, retries=retries, eta=eta
@@ -134,11 +139,11 @@ class RedisPublisher:
         await self.put(with_deaths(again, delivered.died), label.queue, seconds=REPUBLISH_SECONDS)
 
     async def control(self, task: str, *args: str) -> None:
-        """As `Publisher`."""
+        """Implements `Publisher.control`."""
         await self.put(control_message(task, args, CONTROL, origin=self._origin), CONTROL, seconds=CONTROL_SECONDS)
 
     async def revoke(self, call_id: str) -> None:
-        """As `Publisher`."""
+        """Implements `Publisher.revoke`."""
         self._revoked.append(call_id)
         await asyncio.sleep(0)
         # Whoever comes first speaks for all of this tick, and for those who were cancelled meanwhile.
@@ -151,7 +156,7 @@ class RedisPublisher:
             log.warning("calls_not_revoked", call_ids=call_ids[:10], calls=len(call_ids), error=str(exc) or "no answer")
 
     def close(self) -> None:
-        """The connection belongs to somebody else."""
+        """Do nothing: another component owns the connection."""
 
     async def _revoke(self, message: str) -> None:
         give_up_at = self._loop.time() + _REVOKE_SECONDS
@@ -220,7 +225,7 @@ def _expire(reply: "asyncio.Future[Any]") -> None:
 
 
 def _refused(error: ResponseError) -> NotPublished | PublishUnconfirmed:
-    """What an error of Redis says of the message: a script that fails on its way leaves behind what it has written."""
+    """Return what an error of Redis means for the message: a script that fails on its way leaves behind what it has written."""
     text = str(error)
     if (away := unavailable(error)) is not None:
         return away

@@ -14,7 +14,7 @@ _NAMED = 3
 
 
 def stored_name(name: str, known: KnownModules, states: QueueStates) -> str:
-    """What a state is stored under: the module, also where the name is its queue's, or `lane:<lane>`.
+    """Return the name under which a state is stored: the module, also for its queue's name, or `lane:<lane>`.
 
     Raises `NoSuchQueue` with the nearest names, and `OperationRefused` for the fleet's own queue.
     """

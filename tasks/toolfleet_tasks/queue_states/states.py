@@ -18,9 +18,11 @@ log = get_logger(__name__)
 
 
 class QueueState(BaseModel):
-    """What holds for a queue, or for all queues of a lane, until somebody resumes it. A field of a later version is ignored.
+    """The state of a queue, or of all queues of a lane, until an operator resumes it.
 
-    `since`: seconds since the epoch, by Redis's clock. `by`: who has done it; `reason`: why, as they said.
+    A field of a later version is ignored.
+
+    `since`: seconds since the epoch, by Redis's clock. `by`: its author; `reason`: in their own words.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -38,23 +40,23 @@ class QueueStates:
     stored: Mapping[str, QueueState] = field(default_factory=dict[str, QueueState])
 
     def of(self, module: str, lane: str) -> QueueState | None:
-        """What is shown of a module's queue: `paused` before `draining`, and its own before its lane's."""
+        """Return the state to show for a module's queue: `paused` before `draining`, and its own before its lane's."""
         both = [state for name in (module, lane_name(lane)) if (state := self.stored.get(name)) is not None]
         return next((state for state in both if state.state == "paused"), both[0] if both else None)
 
     def is_paused(self, module: str, lane: str) -> bool:
-        """Whether workers take nothing from a module's queue."""
+        """Return whether workers take nothing from a module's queue."""
         found = self.of(module, lane)
         return found is not None and found.state == "paused"
 
 
 def lane_name(lane: str) -> str:
-    """What a lane is called where queues are named."""
+    """Return a lane's name among the names of queues."""
     return LANE_PREFIX + lane
 
 
 def states_of(answer: Mapping[bytes, bytes]) -> QueueStates:
-    """What is stored. Fails open: what cannot be read holds for nobody, as in Redis's scripts, and is logged."""
+    """Parse the stored states. Fails open: an unreadable one is ignored, as in Redis's scripts, and logged."""
     found = dict[str, QueueState]()
     for name, text in answer.items():
         try:

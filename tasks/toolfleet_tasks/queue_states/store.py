@@ -25,14 +25,17 @@ CHANGE = script("queue_states/change")
 
 
 class StateChange(NamedTuple):
-    """What was there before, and whether that is another state now."""
+    """The state before a change, and whether it is another one now."""
 
     before: QueueState | None
     is_new: bool
 
 
 class QueueStateStore:
-    """That of the fleet whose Redis the client is. Raises `FleetUnavailable` when that does not answer within 5 s."""
+    """The queue states of the fleet whose Redis the client is.
+
+    Raises `FleetUnavailable` when that does not answer within 5 s.
+    """
 
     def __init__(self, redis: Redis, settings: Settings) -> None:
         self._redis = redis
@@ -45,13 +48,13 @@ class QueueStateStore:
         return states_of(cast("Mapping[bytes, bytes]", answer))
 
     async def now(self) -> float:
-        """By Redis's clock: an operator's machine may have another."""
+        """Return the time by Redis's clock: an operator's machine may have another."""
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             seconds, micros = await self._redis.time()
         return float(seconds) + float(micros) / 1e6
 
     async def change(self, name: str, state: QueueState | None) -> StateChange:
-        """Have a state hold from now on, or none, at once for everybody. One that holds already stays, with its time and reason."""
+        """Set a state, or none, at once for all processes. An equal one stays, with its time and reason."""
         kind, text = ("", "") if state is None else (state.state, state.model_dump_json())
         command = CHANGE.command(states=self._key, name=name, state=kind, text=text)
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):

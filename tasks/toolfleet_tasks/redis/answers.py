@@ -1,4 +1,4 @@
-"""Bounds the time that Redis may take to answer whoever waits for it."""
+"""Bounds the time that callers wait for an answer of Redis."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -15,7 +15,7 @@ _SECONDS = 5.0
 
 
 async def answered(work: Awaitable[T]) -> T:
-    """Raises `FleetUnavailable` in place of whatever Redis and the line say, or after 5 s."""
+    """Await the work. Raises `FleetUnavailable` instead of any error of Redis and the connection, or after 5 s."""
     try:
         async with asyncio.timeout(_SECONDS):
             return await work

@@ -1,8 +1,8 @@
-"""Pipelines commands over one Redis connection: whatever is sent in one tick of the loop leaves in one write.
+"""Pipelines commands over one Redis connection: all commands of one tick of the loop leave in one write.
 
 It speaks RESP3, so subscriptions and commands share it: announcements come as push frames between the replies. redis-py
-makes the connection (TLS, users, Sentinel are its business); this file takes it over once it stands. It is made anew
-whenever it breaks, for as long as the connection is open.
+makes the connection (TLS, users, Sentinel are its part); this file takes over the established one. It reconnects after
+a break, for as long as the connection is open.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class PipelinedConnection:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the connection stands, as far as is known."""
+        """Whether the connection is established, as far as is known."""
         return self._ready.is_set() and not self._is_closed
 
     @property
@@ -71,7 +71,7 @@ class PipelinedConnection:
 
     @property
     def heard_at(self) -> float:
-        """When the server was last heard over this connection, by the loop's clock; long ago while there is none."""
+        """The time when the server was last heard over this connection, by the loop's clock; long ago while there is none."""
         return float("-inf") if self._protocol is None else self._protocol.heard_at
 
     def start(self) -> None:
@@ -97,7 +97,10 @@ class PipelinedConnection:
         return self._away() if self._protocol is None else self._protocol.send(command)
 
     def send_built(self, build: Callable[[], tuple[Part, ...]]) -> "asyncio.Future[Any]":
-        """As `send`, for a command that is built when it leaves, at the end of this tick. `build` must not raise."""
+        """Send a command as `send` does, but build it when it leaves, at the end of this tick.
+
+        `build` must not raise.
+        """
         return self._away() if self._protocol is None else self._protocol.send_built(build)
 
     def tell(self, *command: Part) -> None:
@@ -109,15 +112,19 @@ class PipelinedConnection:
             self._protocol.tell(command)
 
     def tell_built(self, build: Callable[[], tuple[Part, ...]]) -> None:
-        """As `tell`, for a command that is built when it leaves, at the end of this tick. `build` must not raise."""
+        """Send a command as `tell` does, but build it when it leaves, at the end of this tick.
+
+        `build` must not raise.
+        """
         if self._protocol is not None:
             self._protocol.tell_built(build)
 
     async def execute(self, *command: Part, losses: int = 0) -> Any:
-        """Like `send`, but repeated until Redis has answered: for commands that may run twice. Has no deadline.
+        """Send a command repeatedly until Redis has answered: for commands that may run twice. Has no deadline.
 
-        Raises `ResponseError`, `RedisConnectionClosed` or `RedisConnectionLost` if the connection is closed meanwhile, and `RedisConnectionLost` if `losses` is
-        given and so many connections were lost with the command on its way: it may be what Redis closes them for.
+        Raises `ResponseError`, `RedisConnectionClosed` or `RedisConnectionLost` if the connection is closed meanwhile,
+        and `RedisConnectionLost` if `losses` is given and so many connections were lost with the command on its way: it
+        may be the reason why Redis closes them.
         """
         while True:
             try:
@@ -134,10 +141,10 @@ class PipelinedConnection:
                 await asyncio.sleep(_PATIENCE_SECONDS)
 
     async def read(self, *command: Part) -> Any:
-        """Like `execute`, for a command that changes nothing and may have a large answer. It is not sent again.
+        """Send a command that changes nothing and may have a large answer. It is not sent again after a loss.
 
-        Redis cuts a connection for an answer that exceeds its limit, and would do so again, together with all that
-        others have sent over it. Raises `RedisConnectionLost` when the connection was lost with the command on its way.
+        Redis cuts a connection for an answer that exceeds its limit, and would do so again, together with all other
+        commands on it. Raises `RedisConnectionLost` when the connection was lost with the command on its way.
         """
         return await self.execute(*command, losses=1)
 
@@ -196,7 +203,7 @@ class PipelinedConnection:
             log.exception("push_frame_not_taken", line=self._name)
 
     async def _live(self, protocol: "RespProtocol") -> None:
-        """From the first command to the loss of the connection."""
+        """Serve the connection from the first command to its loss."""
         self._protocol = protocol
         try:
             for hook in self.on_connect:
@@ -212,4 +219,4 @@ class PipelinedConnection:
 
 
 def _ignore(_: Push) -> None:
-    """Nobody listens."""
+    """Do nothing: there is no listener."""

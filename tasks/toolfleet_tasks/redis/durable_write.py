@@ -33,7 +33,7 @@ async def write_durably(connection: PipelinedConnection, command: tuple[Part, ..
 async def run_durably(
     connection: PipelinedConnection, script: Script, parameters: Parameters, *, size: int = 0
 ) -> object:
-    """As `written`, for a script."""
+    """Write as `written` does, with a script."""
     while True:
         try:  # not through `written`: this is what a worker does most
             losses = _LOSSES if size > _HEAVY else 0
@@ -45,7 +45,7 @@ async def run_durably(
 
 
 async def _repaired(error: ResponseError) -> None:
-    """Return when it may work by now. Raises the error if Redis will not take it, whoever repairs what."""
+    """Wait until it may work again. Raises the error if Redis will never accept it."""
     if not any(text in str(error) for text in _FORBIDDEN):
         raise error
     log.warning("result_forbidden", error=str(error))

@@ -1,6 +1,6 @@
-"""Tells whether the Redis at a connection's other end still has all that it had: the same server, with the same data.
+"""Tells whether the Redis at a connection's other end still has all its data: the same server, with the same data.
 
-A server that was restarted, or that a fail-over has put in another's place, may know less; and somebody may delete all.
+A server that was restarted, or promoted by a fail-over, may know less; and an operator may delete all.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class RedisIdentity:
 
     @property
     def is_known(self) -> bool:
-        """Whether any server has been looked at."""
+        """Whether any server has been identified."""
         return self._run_id is not None
 
     def connection_lost(self) -> None:
@@ -45,7 +45,7 @@ class RedisIdentity:
         await self._is_known.wait()
 
     def is_same_since(self, moment: float) -> bool:
-        """Whether nothing is known to have been lost since then: for what is sent on this connection, while Redis has `data_id`."""
+        """Return whether nothing is known to have been lost since then: for commands on this connection, while Redis has `data_id`."""
         return moment > self._changed_at and self.data_id != ""
 
     async def recognise(self) -> None:

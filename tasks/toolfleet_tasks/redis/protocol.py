@@ -42,7 +42,10 @@ class RedisConnectionClosed(RedisConnectionLost):
 
 
 class RespProtocol(asyncio.BufferedProtocol):
-    """One connection's life. It has a buffer of its own: asyncio's, new with each read, costs ten times as much as what is read."""
+    """One connection's life.
+
+    It has a buffer of its own: asyncio's, new with each read, costs ten times as much as its content.
+    """
 
     def __init__(
         self, connection: AbstractConnection, on_push: Callable[[Push], None], on_end: Callable[[], None]
@@ -73,7 +76,7 @@ class RespProtocol(asyncio.BufferedProtocol):
         return reply
 
     def send_built(self, build: Callable[[], tuple[Part, ...]]) -> "asyncio.Future[Any]":
-        """As `send`, for a command that is built when the write is made. `build` must not raise."""
+        """Send a command as `send` does, but build it when the write is made. `build` must not raise."""
         reply: asyncio.Future[Any] = self._loop.create_future()
         if self.lost.done():
             reply.set_exception(RedisConnectionLost("the connection to Redis was lost", sent=False))
@@ -87,7 +90,7 @@ class RespProtocol(asyncio.BufferedProtocol):
             self._queue(hiredis.pack_command(command), _Sent(len(command) - 1))  # type: ignore[arg-type] # as above
 
     def tell_built(self, build: Callable[[], tuple[Part, ...]]) -> None:
-        """As `tell`, for a command that is built when the write is made. `build` must not raise."""
+        """Send a command as `tell` does, but build it when the write is made. `build` must not raise."""
         sent = _Sent(0)
 
         def counted() -> tuple[Part, ...]:
@@ -121,12 +124,12 @@ class RespProtocol(asyncio.BufferedProtocol):
         self._end(ConnectionResetError(reason))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by asyncio."""
+        """Return the buffer. Called by asyncio."""
         del sizehint
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Called by asyncio."""
+        """Process the received bytes. Called by asyncio."""
         self.heard_at = self._loop.time()
         try:
             self._replies.feed(self._buffer[:nbytes])  # type: ignore[arg-type] # its stub knows no buffers
@@ -136,7 +139,7 @@ class RespProtocol(asyncio.BufferedProtocol):
             self.close(f"Redis cannot be understood: {exc}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by asyncio."""
+        """End the connection. Called by asyncio."""
         self._end(exc or ConnectionResetError("the server closed the connection"))
 
     def _queue(self, command: bytes | Callable[[], tuple[Part, ...]], waiter: "asyncio.Future[Any] | _Sent") -> None:
@@ -194,7 +197,7 @@ class RespProtocol(asyncio.BufferedProtocol):
 
 @dataclass(slots=True)
 class _Sent:
-    """Stands among those who wait for a reply: so many push frames come in its place, or one refusal."""
+    """A placeholder among the waiting replies: it gets so many push frames, or one refusal."""
 
     left: int
 

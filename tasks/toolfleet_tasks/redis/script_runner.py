@@ -10,7 +10,7 @@ from toolfleet_tasks.redis.refusals import is_one_of
 
 
 async def run(connection: PipelinedConnection, script: Script, parameters: Parameters, *, reads: bool = False) -> Any:
-    """Return what the script returns, whichever connection brings it; one that only `reads` is asked once, as by `PipelinedConnection.read`.
+    """Run the script and return its result, over any connection; one that only `reads` is sent once, as by `PipelinedConnection.read`.
 
     Raises `ResponseError`, `RedisConnectionLost` and `RedisConnectionClosed`.
     """

@@ -1,4 +1,4 @@
-"""Listens for the log messages of one call from before it is published, and verifies them for whoever reads them."""
+"""Listens for the log messages of one call from before it is published, and verifies them for its readers."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,10 @@ _MOST_BYTES = 64 * 2**10  # of one
 
 
 class HeardLog:
-    """What is heard of one call, and kept as long as this is: messages that are `least` or graver. Made before it is published."""
+    """The log messages of one call that are of level `least` or above, kept as long as this object.
+
+    Made before the call is published.
+    """
 
     def __init__(self, listener: ResultListener, call_id: str, least: LogLevel) -> None:
         self._call_id = call_id
@@ -33,7 +36,7 @@ class HeardLog:
         self._listening.close()
 
     async def messages(self, ending: "asyncio.Future[Any]") -> AsyncGenerator[LogMessage]:
-        """All that was heard, and what is still to come until `ending`."""
+        """Yield all messages so far, and those to come until `ending`."""
         arrived, read = asyncio.Event(), 0
 
         def wake(_: object) -> None:

@@ -24,9 +24,11 @@ Meta = dict[str, Any]
 
 
 class EndCheck:
-    """For one agent. `ended(channel, meta)` is called with an end that the ledger has, or with `FORGED` in its place.
+    """Checks the ends of one agent's calls.
 
-    A call whose end is not in the ledger goes on: nothing is called, and what is announced next is judged as it is.
+    `ended(channel, meta)` is called with an end that the ledger has, or with `FORGED`.
+
+    A call whose end is not in the ledger continues: nothing is called, and its next announcement is judged by itself.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class EndCheck:
         await end(list(self._checking.values()))
 
     def passes(self, channel: bytes, meta: Meta) -> bool:
-        """Whether this end is believed. If not, it is counted and logged, once, and the ledger is asked."""
+        """Return whether this end is genuine. If not, it is counted and logged, once, and the ledger is asked."""
         call_id = channel[self._prefix :].decode(errors="replace")
         verdict = self._verifier.judge_end(call_id, meta)
         if verdict == "believed":
@@ -62,7 +64,7 @@ class EndCheck:
         return False
 
     def forget(self, channel: bytes) -> None:
-        """Nobody waits for this call any more."""
+        """Forget a call without waiters."""
         self._dropped.pop(channel, None)
         if (task := self._checking.get(channel)) is not None:
             task.cancel()
@@ -86,7 +88,7 @@ class EndCheck:
         await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _stored(self, channel: bytes, call_id: str) -> Meta | None:
-        """The end that the ledger has; `None` for none, and where nobody says what is to be thought of it: the next sweep finds it again."""
+        """Return the end that the ledger has; `None` without one, and if it cannot be judged: the next sweep finds it again."""
         try:
             stored = await self._reader.end_of(self._keys.call(call_id), channel)
         except (OSError, ResponseError) as exc:
@@ -104,7 +106,7 @@ class EndCheck:
                 return None
 
     async def _verdict(self, call_id: str, meta: Meta) -> Verdict:
-        """What is to be thought of an end; `unsure` where Redis does not say who is at work."""
+        """Judge an end; `unsure` if Redis does not say which workers are running."""
         verdict = self._verifier.judge_end(call_id, meta)
         if verdict == "unsure":
             await self._verifier.check_workers()

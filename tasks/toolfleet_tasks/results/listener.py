@@ -1,7 +1,7 @@
 """Listens for the results of an agent's calls, and for other events, over one connection.
 
-Celery announces a finished task on the channel that is named like its result key. Pub/sub loses what is sent while
-nobody listens, so what may have been missed is read: after each reconnect, and for old calls every few seconds.
+Celery announces a finished task on the channel that is named like its result key. Pub/sub loses messages while there is
+no listener, so missed results are read: after each reconnect, and for old calls every few seconds.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _CHUNK = 500  # channels a command
 
 
 class Waiter(Protocol):
-    """Who waits for a call's end."""
+    """An object that waits for a call's end."""
 
     def ended(self, meta: Meta) -> None:
         """The call has ended: `meta["status"]` is one of `_READY`. The listener has forgotten it."""
@@ -66,16 +66,18 @@ class Expected:
 
     @property
     def everyone(self) -> "Sequence[Expected]":
-        """Who was there first, though it may wait no longer, and who joined."""
+        """The first waiter, though it may wait no longer, and those that joined it."""
         return (self, *(self.behind or ()))
 
 
 class ResultListener:
-    """Who waits for what, on a connection of its own or one that it shares. Belongs to the connection's event loop.
+    """The waiters of all calls, on a connection of its own or one that it shares.
 
-    `reads` is another connection to the same Redis, not started yet: what was missed, or is large, is read over that one.
-    `handlers` maps a channel to what is called for each message on it, and once after each connect, as something may have
-    been missed. Ends that the `verifier` does not believe are no ends.
+    Belongs to the connection's event loop.
+
+    `reads` is another connection to the same Redis, not started yet: missed and large results are read over that one.
+    `handlers` maps a channel to a callback for each message on it, and once after each connect, as something may have
+    been missed. Ends that the `verifier` refuses are ignored.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class ResultListener:
         connection.on_connect.append(self._listen_again)
 
     def start(self) -> None:
-        """Begin to look for what was missed, until `aclose`."""
+        """Start looking for missed results, until `aclose`."""
         self._task = self._loop.create_task(self._sweep(), name="toolfleet-inbox")
 
     async def aclose(self) -> None:
@@ -131,7 +133,9 @@ class ResultListener:
                     one.waiter.left()
 
     def expect(self, call_id: str, waiter: Waiter) -> Expected:
-        """Listen for the end of a call. What is sent over the listener's own connection from now on cannot be answered unheard.
+        """Listen for the end of a call.
+
+        The answer to any command sent over the listener's own connection from now on is heard.
 
         Several may wait for one call: each of them hears.
         """
@@ -145,7 +149,7 @@ class ResultListener:
         return expected
 
     async def listening(self, call_id: str) -> None:
-        """Wait until nothing that is sent from now on, over whichever connection, can be answered unheard. Has no deadline."""
+        """Wait until the answer to any command sent from now on, over any connection, is heard. Has no deadline."""
         first = self._expected.get(self._channel(call_id))
         if first is not None and not first.is_heard:  # a job's step has nobody who waits for it here
             first.listening = first.listening or self._loop.create_future()
@@ -162,11 +166,14 @@ class ResultListener:
             self._drop(expected.channel)
 
     async def peek(self, key: bytes) -> bytes | None:
-        """What a key holds now. Raises `OSError` or `ResponseError` if Redis does not answer in a second."""
+        """Return the present value of a key.
+
+        Raises `OSError` or `ResponseError` if Redis does not answer in a second.
+        """
         return await self._reader.peek(key)
 
     def found(self, call_id: str, stored: bytes | None) -> None:
-        """Take what is stored of a call as if it had just been announced."""
+        """Process a call's stored result as if it had just been announced."""
         self._on_message(self._channel(call_id), stored)
 
     def _channel(self, call_id: str) -> bytes:
@@ -215,7 +222,7 @@ class ResultListener:
             self._on_message(key, content)
 
     def _on_message(self, channel: bytes, content: bytes | None) -> None:
-        """Something was announced, or found, of a call."""
+        """Process an announcement, or a stored result, of a call."""
         meta = _meta(content)
         if channel not in self._expected or meta is None:
             return
@@ -266,7 +273,7 @@ class ResultListener:
 
 
 def _meta(stored: bytes | None) -> Meta | None:
-    """What Celery wrote, or `None` for anything else: a stranger's message must not end the listening."""
+    """Parse Celery's value; `None` for anything else: a foreign message must not end the listening."""
     try:
         meta = from_json(stored or b"null")  # a fifth of the time of Python's own parser
     except ValueError:
@@ -275,7 +282,7 @@ def _meta(stored: bytes | None) -> Meta | None:
 
 
 def _loads(stored: bytes | None) -> object:
-    """What only Python's own parser takes: half a surrogate pair, say. `None` for what it does not take either."""
+    """Parse JSON that only Python's own parser accepts: a lone surrogate, say. `None` for invalid JSON."""
     try:
         return json.loads(stored or b"null")
     except (ValueError, RecursionError):
@@ -289,7 +296,10 @@ class _Watch:
 
 
 class ChannelWatch:
-    """Who watches which channel, on a connection that others use, too. `read` has `found` called with what a key holds."""
+    """The watches of channels, on a connection with other uses.
+
+    `read` has `found` called with the present value of a key.
+    """
 
     def __init__(self, connection: PipelinedConnection, read: Callable[[bytes], None]) -> None:
         self._connection = connection
@@ -321,7 +331,7 @@ class ChannelWatch:
                 self._connection.tell("UNSUBSCRIBE", channel)
 
     def subscribed(self, channel: bytes) -> None:
-        """Something may have been missed before."""
+        """Read the key after a subscription: something may have been missed before."""
         for watch in self._watches[channel]:
             watch.has_heard = False
         self._read(channel)
@@ -340,7 +350,7 @@ class ChannelWatch:
 
 
 class ChannelSubscriptions:
-    """What one connection subscribes to. `is_wanted`: whether anybody waits for a channel that was left in this tick."""
+    """The subscriptions of one connection. `is_wanted`: whether a channel that was left in this tick has waiters."""
 
     def __init__(self, connection: PipelinedConnection, is_wanted: Callable[[bytes], bool]) -> None:
         self._connection = connection
@@ -349,7 +359,7 @@ class ChannelSubscriptions:
         self._leaving: list[bytes] = []
 
     def subscribe(self, channel: bytes) -> None:
-        """Hear of a channel before whatever is sent over the connection from now on is answered.
+        """Subscribe to a channel before the next command over the connection is answered.
 
         A command for each would have to be packed here and read there, for each call.
         """

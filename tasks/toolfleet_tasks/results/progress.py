@@ -1,4 +1,4 @@
-"""Follows a call's progress for its caller: over the connection on which results come, and only while somebody asks."""
+"""Follows a call's progress for its caller: over the connection of results, and only while it is read."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -15,7 +15,7 @@ from toolfleet_tasks.results.verifier import Verifier
 async def follow_progress(
     listener: ResultListener, call_id: str, ending: "asyncio.Future[Any]"
 ) -> AsyncGenerator[Progress]:
-    """What the call says, beginning with the latest, until `ending`. Who is slow misses what lies in between."""
+    """Yield the call's progress, beginning with the latest, until `ending`. A slow reader misses steps."""
     arrived = asyncio.Event()
     latest: Progress | None = None
 
@@ -42,7 +42,7 @@ async def follow_progress(
 
 
 async def read_progress(verifier: Verifier, call_id: str, content: bytes | None) -> Progress | None:
-    """What a worker has written of this call; `None` for nothing, and for what is no such thing."""
+    """Parse a worker's progress report of this call; `None` if there is none, or it is not genuine."""
     text, signature = split_json((content or b"").decode(errors="replace"))
     return _parsed(text) if text and await verifier.believes(call_id, "progress", text, signature) else None
 

@@ -27,7 +27,10 @@ Found = Callable[[bytes, bytes | None], None]
 
 
 class ResultReader:
-    """Where results lie. `connection` is started at the first need, and closed with the reader; `found` gets key and content."""
+    """Reads stored results.
+
+    `connection` is started on first use, and closed with the reader; `found` gets key and content.
+    """
 
     def __init__(self, connection: PipelinedConnection, found: Found) -> None:
         self._connection = connection
@@ -49,7 +52,7 @@ class ResultReader:
             self._fetching = asyncio.get_running_loop().create_task(self._fetch_all(), name="toolfleet-shelf")
 
     async def sweep(self, keys: Sequence[bytes]) -> None:
-        """Fetch whatever there is of these, large ones later. Raises `RedisConnectionLost` or `ResponseError`."""
+        """Fetch the existing ones of these, large ones later. Raises `RedisConnectionLost` or `ResponseError`."""
         for start in range(0, len(keys), _CHUNK):
             chunk = keys[start : start + _CHUNK]
             await self._opened()
@@ -62,14 +65,20 @@ class ResultReader:
                 self._found(key, content)
 
     async def peek(self, key: bytes) -> bytes | None:
-        """What is stored now, also over a connection that is lost meanwhile. Raises `OSError` or `ResponseError` if Redis does not answer in a second."""
+        """Return the present value, also over a connection that is lost meanwhile.
+
+        Raises `OSError` or `ResponseError` if Redis does not answer in a second.
+        """
         async with asyncio.timeout(PEEK_SECONDS):
             await self._opened()
             content: bytes | None = await self._connection.execute("GET", key)
             return content
 
     async def end_of(self, record: str, key: bytes) -> str | None:
-        """What is stored of a call, "" if that has expired; `None` if by the ledger's `record` it has not ended. Raises as `peek`."""
+        """Return a call's stored result, "" if that has expired; `None` if by the ledger's `record` it has not ended.
+
+        Raises as `peek`.
+        """
         async with asyncio.timeout(PEEK_SECONDS):
             await self._opened()
             (state, result), value = await asyncio.gather(

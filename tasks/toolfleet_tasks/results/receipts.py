@@ -1,7 +1,7 @@
-"""Confirms that callers have had their results, so that Redis need not keep the texts: many at once, some seconds later.
+"""Confirms that callers have their results, so that Redis need not keep the texts: many at once, some seconds later.
 
-A result without an idempotency key can be asked for by nobody else, and goes. Under a key it is replaced by a short one that says
-how the call ended, unless it is as short itself. What cannot be confirmed stays until it expires.
+A result without an idempotency key can be asked for by no other client, and is removed. Under a key it is replaced by a
+short one that says how the call ended, unless it is as short itself. An unconfirmed one stays until it expires.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Receipts:
         self._sending: asyncio.Task[None] | None = None
 
     def had(self, call: PublishedCall, result: ToolResult, text: str) -> None:
-        """Confirm that the call's own caller has its result, whose stored `text` that is."""
+        """Confirm that the call's own caller has its result, with this stored `text`."""
         if call.idempotency_key and len(text) <= SHORT_CHARACTERS:
             return
         if not call.idempotency_key and len(text) < COUNTED_FROM_BYTES and not self._is_in_record:
@@ -85,7 +85,7 @@ class Receipts:
         self._add(reader.user_id, call_id, ("", reader.call_id), is_large=False)
 
     async def aclose(self) -> None:
-        """Confirm what is left, if Redis answers soon."""
+        """Confirm the rest, if Redis answers soon."""
         self._flush()
         if self._sending is not None:
             await asyncio.wait([self._sending], timeout=_SETTLE_SECONDS)
@@ -142,7 +142,7 @@ class Receipts:
 
 
 def verdict_of(call: PublishedCall, result: ToolResult, text: str) -> ToolResult:
-    """What stands in the place of a result that was had: how it ended, and the digest of its text."""
+    """Return the replacement of a fetched result: how it ended, and the digest of its text."""
     if not result.success:
         return result.model_copy(update={"result": None, "error": (result.error or "")[:SHORT_CHARACTERS]})
     digest = hashlib.sha256(text.encode()).hexdigest()

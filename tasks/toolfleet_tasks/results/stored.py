@@ -20,10 +20,10 @@ def result_of(meta: Meta, tool_name: str) -> ToolResult:
 
 
 def ending_of(meta: Meta, call: PublishedCall) -> CallEnding:
-    """How a call ends that Celery itself has ended, as far as its `meta` says; what was begun, the ledger knows.
+    """Return the end of a call that Celery itself has ended, as far as its `meta` says; the ledger knows whether it was started.
 
-    A task that it stopped at the hard limit has timed out, one that it revoked was cancelled, and of any other nobody
-    knows the end.
+    A task that it stopped at the hard limit has timed out, one that it revoked was cancelled, and the end of any other
+    is unknown.
     """
     reason = meta.get("result")
     kind = reason.get("exc_type") if isinstance(reason, dict) else None
@@ -50,12 +50,12 @@ def celery_value(call_id: str, text: str, signature: str = "") -> str:
 
 
 def announcement(call_id: str, value: str) -> str:
-    """What is said where somebody waits for a result: "" for the value itself, if that is not too large for it."""
+    """Return the announcement of a result: "" for the value itself, if that is not too large for it."""
     return "" if len(value) <= ANNOUNCED_AT_MOST else f'{{"status": "{STORED}", "task_id": {_quoted(call_id)}}}'
 
 
 def word_of(result: ToolResult) -> str:
-    """How a call ended, for those who may not see its result: `done`, or its error code."""
+    """Return how a call ended, for those who may not see its result: `done`, or its error code."""
     return "done" if result.success else result.error_code or "failed"
 
 
@@ -65,7 +65,7 @@ def text_of(stored: str) -> str:
 
 
 def read_stored(stored: str, tool_name: str) -> ToolResult:
-    """What the ledger has stored of a call that has ended."""
+    """Parse the ledger's stored result of a call that has ended."""
     return _read(text_of(stored), tool_name)
 
 

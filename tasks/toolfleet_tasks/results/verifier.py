@@ -1,7 +1,7 @@
-"""Decides what is believed of a call: what the fleet has signed; unsigned, only while workers are at work that do not sign.
+"""Decides which reports about a call are genuine: signed ones of the fleet; unsigned ones only while workers run that do not sign.
 
-Which workers these are, their notes say (`presence/lane_capacity.py`): whoever can write to Redis can write such a note as well, so that
-`TOOLFLEET_REQUIRE_SIGNED_RESULTS` is for as soon as all workers sign. Fails closed.
+The workers' notes say which these are (`presence/lane_capacity.py`): everybody who can write to Redis can write such a
+note as well, so `TOOLFLEET_REQUIRE_SIGNED_RESULTS` should be set as soon as all workers sign. Fails closed.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Verifier:
         self._checking: asyncio.Task[None] | None = None
 
     def judge(self, call_id: str, subject: SignedSubject, text: str, signature: object) -> Verdict:
-        """Whether this is believed of the call. Costs one hash."""
+        """Judge whether this is genuine. Costs one hash."""
         if not self.is_on:
             return "believed"
         if signature is not None:
@@ -72,7 +72,10 @@ class Verifier:
         return self.judge(call_id, subject, text, meta.get("signature"))
 
     async def check_workers(self) -> None:
-        """Look up whether workers are at work that do not sign. Where Redis does not say, nobody knows, and it is looked up again."""
+        """Look up whether workers run that do not sign.
+
+        Without an answer of Redis that stays unknown, and is looked up again.
+        """
         try:
             async with asyncio.timeout(_CHECK_PATIENCE_SECONDS):
                 notes = await asyncio.gather(*(self._connection.execute("ZRANGE", lane, 0, -1) for lane in self._lanes))
@@ -84,7 +87,7 @@ class Verifier:
             self._older_at = self._checked_at
 
     def check_workers_soon(self) -> None:
-        """The same in the background, for whoever cannot wait."""
+        """Look it up in the background, for callers that cannot wait."""
         if self._checking is None or self._checking.done():
             self._checking = asyncio.get_running_loop().create_task(
                 self.check_workers(), name="toolfleet-older-workers"
@@ -96,7 +99,7 @@ class Verifier:
             await end([self._checking])
 
     async def believes(self, call_id: str, subject: SignedSubject, text: str, signature: object) -> bool:
-        """As `judge`, for whoever can wait for a look; what is not believed is counted and logged."""
+        """Judge as `judge` does, for callers that can wait for a lookup; a refusal is counted and logged."""
         verdict = self.judge(call_id, subject, text, signature)
         if verdict == "unsure":
             await self.check_workers()
@@ -106,7 +109,7 @@ class Verifier:
         return verdict == "believed"
 
     async def believed(self, call_id: str, stored: bytes) -> str:
-        """What is stored of a call that has ended; "" if it is not believed, as if it had expired."""
+        """Return a call's stored result; "" if it is not genuine, as if it had expired."""
         found = stored.decode(errors="replace")
         if not found or not self.is_on:
             return found
@@ -115,7 +118,7 @@ class Verifier:
         return found if await self.believes(call_id, subject, text, meta.get("signature")) else ""
 
     def refuse(self, call_id: str, subject: SignedSubject, *, is_signed: bool) -> None:
-        """Count what is not believed, and log it."""
+        """Count a refusal, and log it."""
         self.refused += 1
         now = machine_clock.monotonic()
         if now < self._said_at + _REFUSED_SECONDS:
@@ -133,7 +136,7 @@ class Verifier:
 
 
 def signed_part(meta: Mapping[str, Any]) -> tuple[SignedSubject, str]:
-    """What is signed of a call's end: a success's text, of any other its status and the name of the exception."""
+    """Return the signed part of a call's end: a success's text, of any other its status and the name of the exception."""
     result = meta.get("result")
     if meta.get("status") == "SUCCESS":
         return "result", str(result)
@@ -142,7 +145,7 @@ def signed_part(meta: Mapping[str, Any]) -> tuple[SignedSubject, str]:
 
 
 def stored_meta(stored: str) -> dict[str, Any]:
-    """What is stored of a call that has ended as Celery writes it down, which it may be already, or the result's own text."""
+    """Parse a call's stored end in Celery's form; it is either in that form, or the result's own text."""
     try:
         meta = json.loads(stored)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Waits for the ends of calls that somebody else publishes: listens, or reads if they have ended before."""
+"""Waits for the ends of calls that other processes publish: listens, or reads if they have ended before."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ class ResultWaiters:
         await self._reader.aclose()
 
     async def of(self, call_id: str, *, seconds: float | None) -> Meta | None:
-        """What Celery has stored of a call, once it has ended; `None` if it has not in `seconds`.
+        """Return Celery's stored value of a call, once it has ended; `None` if it has not in `seconds`.
 
         Raises `NotPublished` if the fleet is left meanwhile.
         """
@@ -40,7 +40,7 @@ class ResultWaiters:
             self._listener.forget(expected)
 
     async def _read(self, call_id: str) -> None:
-        """What cannot be read now is swept later."""
+        """Read a result that may have been missed. An unreadable one is swept later."""
         try:
             await self._listener.listening(call_id)
             stored = await self._reader.peek(self._keys.result(call_id).encode())

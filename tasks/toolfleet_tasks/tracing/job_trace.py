@@ -22,14 +22,16 @@ def with_trace(spec: JobSpec, *, is_traced: bool) -> JobSpec:
 
 
 def trace_of_job(spec: JobSpec) -> TraceContext | None:
-    """Where it was made; `None`: in no trace."""
+    """Return the place in a trace where the job was made; `None` without one."""
     return context_of(spec.traceparent, spec.tracestate)
 
 
 async def of_job(tracing: Tracing | None, spec: JobSpec, work: Awaitable[T], *, first_step: int | None = None) -> T:
-    """What a job does, in its trace. A round of one that recurs has a trace of its own, linked to where the job was made.
+    """Do a job's work in its trace.
 
-    `first_step`: the number before the round's first step, by which its steps know each other; `None`: of no round.
+    A round of a recurring one has a trace of its own, linked to where the job was made.
+
+    `first_step`: the number before the round's first step, which its steps share; `None`: of no round.
     """
     origin = trace_of_job(spec)
     if tracing is None or origin is None:
@@ -58,7 +60,7 @@ def _server_of(url: str) -> dict[str, str | int]:
 async def woken(
     tracing: Tracing, spec: JobSpec | None, url: str, post: Awaitable[T], is_fine: Callable[[T], bool]
 ) -> T:
-    """What a try to wake somebody comes to, in its CLIENT span: in its job's trace, and linked to where the job was made."""
+    """Make an attempt to wake a core, in its CLIENT span: in its job's trace, and linked to where the job was made."""
     origin = None if spec is None else trace_of_job(spec)
     started = tracing.start(
         "POST",

@@ -1,4 +1,4 @@
-"""Reads from a call's message, or from what is stored of a call that waits for people, where the call is in a trace."""
+"""Reads a call's place in a trace from its message, or from the stored call that waits for an approval."""
 
 from typing import Any, Protocol
 
@@ -9,12 +9,15 @@ class Headers(Protocol):
     """A request of a task: Celery's, or what stands for it."""
 
     def get(self, name: str, /) -> Any:
-        """What its message says under a name; `None`: nothing."""
+        """Return the message's value of a header; `None` without one."""
         ...
 
 
 def trace_of(request: Headers) -> TraceContext | None:
-    """Where a message says that its call is, by its task's request. The header is not signed: it decides nothing but ids in traces."""
+    """Return the message's place in a trace, by its task's request.
+
+    The header is not signed: it affects only ids in traces.
+    """
     return context_of(request.get(TRACEPARENT), request.get(TRACESTATE))
 
 

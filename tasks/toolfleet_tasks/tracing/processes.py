@@ -6,12 +6,12 @@ from toolfleet_registry.tracing.switch import tracing_of
 
 
 def agents_tracing(settings: Settings) -> Tracing | None:
-    """What an agent's process is traced with: as a guest in it, so that others find no provider set by us."""
+    """Return the tracing of an agent's process: as a guest in it, so that no global provider is set."""
     return _tracing(settings, "toolfleet-agent", is_global=False)
 
 
 def process_tracing(settings: Settings, service: str) -> Tracing | None:
-    """What a process of the fleet's own is traced with, which is all that runs in it; `service` is its name in traces."""
+    """Return the tracing of one of the fleet's own processes; `service` is its name in traces."""
     return _tracing(settings, service, is_global=True)
 
 

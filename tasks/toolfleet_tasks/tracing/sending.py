@@ -1,4 +1,4 @@
-"""Surrounds the publishing of a call with its PRODUCER span, whose place in the trace goes with the message."""
+"""Surrounds the publishing of a call with its PRODUCER span, whose place in the trace travels with the message."""
 
 from collections.abc import Awaitable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def sent(tracing: Tracing, call: PublishedCall, system: str, post: Awaitable[T], drawn: Drawn) -> T:
-    """What publishing comes to, within a span below the current one. `system`: the broker's kind. `drawn`: by `draw_root`."""
+    """Publish within a span below the current one. `system`: the broker's kind. `drawn`: by `draw_root`."""
     started = _start(tracing, call, system, "send", drawn)
     if isinstance(started, TraceContext):
         with carrying(started):
@@ -33,14 +33,14 @@ async def sent(tracing: Tracing, call: PublishedCall, system: str, post: Awaitab
 
 
 def going_on(tracing: Tracing | None, origin: TraceContext | None) -> AbstractContextManager[None]:
-    """Have what is sent within belong to `origin` in a trace, if that is one, and not to whoever sends it."""
+    """Have messages sent within belong to `origin` in a trace, if there is one, and not to the sender."""
     if origin is None:
         return nullcontext()
     return carrying(origin) if tracing is None else tracing.within(origin)
 
 
 def created(tracing: Tracing, call: PublishedCall, system: str) -> TraceContext:
-    """Where a message that is made now, and sent by others later, is in its trace: in a span of its own below the current one."""
+    """Return the place in the trace of a message that is made now, and sent later: in a span of its own below the current one."""
     started = _start(tracing, call, system, "create", tracing.draw_root())
     if not isinstance(started, TraceContext):
         started.end()
@@ -48,7 +48,7 @@ def created(tracing: Tracing, call: PublishedCall, system: str) -> TraceContext:
 
 
 def _start(tracing: Tracing, call: PublishedCall, system: str, operation: str, drawn: Drawn) -> Started:
-    """Begin the span of a message that is sent, or of one that is only made for later (`create`)."""
+    """Start the span of a message that is sent, or of one that is only made for later (`create`)."""
     if isinstance(drawn, TraceContext):
         return drawn
     queue = queue_for(call)
@@ -70,7 +70,7 @@ def _start(tracing: Tracing, call: PublishedCall, system: str, operation: str, d
 
 
 def message_attributes(call: PublishedCall) -> dict[str, str | None]:
-    """What the spans of sender and receiver both say of a call's message."""
+    """Return the attributes that the spans of sender and receiver share."""
     return {
         names.MESSAGING_TEMPLATE: "tools.{module}",
         names.MESSAGING_MESSAGE_ID: call.call_id,

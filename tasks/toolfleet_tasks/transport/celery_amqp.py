@@ -26,10 +26,10 @@ _TRANSPORTS = {
 
 
 class _Fleets:
-    """What both kinds of connections have on top of kombu's."""
+    """A mixin of both kinds of connections over kombu's."""
 
     def get_transport_cls(self: Any) -> Any:
-        """Ours, where there is one."""
+        """Return our transport class, if there is one."""
         return _TRANSPORTS.get(self.transport_cls) or super().get_transport_cls()  # type: ignore[misc] # kombu's connection
 
 

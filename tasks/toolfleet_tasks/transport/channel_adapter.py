@@ -152,7 +152,7 @@ class ChannelAdapter:
             self.leases.requeue(dropped, begun=False)
 
     def give_up(self, client: Redis) -> None:
-        """For a worker that ends, whose connections are closed: settle with Redis over `client` what is still held."""
+        """Settle over `client` what a worker still holds at its end, when its connections are closed."""
         leases = self.leases
         leases.close()
         unbegun = leases.unbegun
@@ -175,7 +175,7 @@ def _make_leases(runtime: WorkerRuntime, channel: Any, keys: Keys) -> Leases:
 
 
 class BroadcastListener(Protocol):
-    """Whom the broadcasts are for."""
+    """A listener for broadcasts."""
 
     def topics(self) -> Iterable[str]:
         """The pub/sub patterns to listen to, without the key prefix."""
@@ -243,8 +243,8 @@ def _exchange_of(channel: str) -> str:
 class BurstFetcher:
     """Takes messages for `consumer`, by `fetcher`, on its `connection`; listens on `blocking`.
 
-    Beside the ordinary fetcher, which sleeps then. Has a connection of its own for it, as the ordinary one must be
-    able to listen to all notify keys the moment that a slot is free. While slots are free it does nothing.
+    It works while the ordinary fetcher sleeps. It has a connection of its own for it, as the ordinary one must be able
+    to listen to all notify keys the moment that a slot is free. While slots are free it does nothing.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class BurstFetcher:
             self._has_changed.set()
 
     def wake(self) -> None:
-        """Other queues may go beyond them than before, or more calls."""
+        """Wake up: other queues may go beyond the slots than before, or more calls."""
         self._has_changed.set()
 
     async def _fetch(self, may_hold: bool) -> bool:  # noqa: FBT001 - as `keep_fetching` calls it
@@ -308,7 +308,7 @@ class BurstFetcher:
         await self._answered()
 
     async def _answered(self) -> None:
-        """Hear Redis's answer, if it is there. A notification that is not for us is passed on, to whoever has capacity."""
+        """Read Redis's answer, if it is there. A notification for another fetcher is passed on."""
         if self._notification is None or not self._notification.done():
             return
         notification, self._notification = self._notification, None
@@ -323,7 +323,7 @@ class BurstFetcher:
 
 
 class ConsumedQueues:
-    """Those of one of kombu's channels that do not rest."""
+    """The queues of one of kombu's channels that are not paused."""
 
     def __init__(self, channel: Any, resting: PausedQueues) -> None:
         self._channel = channel
@@ -335,7 +335,7 @@ class ConsumedQueues:
 
     @property
     def names(self) -> Sequence[str]:
-        """Each once."""
+        """The names, each once."""
         self._follow()
         return self._names
 

@@ -98,7 +98,7 @@ class DeathReports:
             self._reports.append(_Report(note, now, now + _TRIES_SECONDS))
 
     def tend(self) -> None:
-        """Report what is due. Takes milliseconds, and up to seconds only where Redis does not answer."""
+        """Report due ones. Takes milliseconds, and up to seconds only if Redis does not answer."""
         for report in tuple(self._reports):
             if machine_clock.monotonic() < report.due_at:
                 continue

@@ -1,7 +1,8 @@
-"""Buffers task events for Flower: noted in a call's time, built and published many at once, ten times a second.
+"""Buffers task events for Flower: noted during a call, built and published many at once, ten times a second.
 
-What is published, and where, is Celery's and kombu's own format; where nobody listens, nothing is built. In a worker with connections it goes over the connection to the
-broker's Redis and nothing waits for it; everywhere else it is the stock dispatcher, and with stock parts one that never waits for a broker.
+The events and their place are in Celery's and kombu's own format; without a listener, nothing is built. In a worker
+with connections they go over the connection to the broker's Redis and are not waited for; everywhere else it is the
+stock dispatcher, and with stock parts one that never waits for a broker.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ class FleetEvents(Events):  # type: ignore[misc] # Celery ships no types
 
 
 class StockEvents(Events):  # type: ignore[misc] # as above
-    """As `FleetEvents`, where Celery's own parts do the work."""
+    """Implements `FleetEvents` with Celery's own parts."""
 
     dispatcher_cls = "toolfleet_tasks.transport.events:StockDispatcher"
 
@@ -95,7 +96,7 @@ class FleetDispatcher(EventDispatcher):  # type: ignore[misc] # as above
             self._note(self._outbox, type, fields, blind=blind)
 
     def tell(self, type: str, describe: Describe) -> None:  # noqa: A002 - as above
-        """As `send`, for an event of a task whose fields are asked for only where somebody listens."""
+        """Send a task's event as `send` does, whose fields are built only if there is a listener."""
         if self._outbox is None:
             self.send(type, **describe())
         elif self.enabled and (not self.groups or "task" in self.groups):
@@ -194,7 +195,7 @@ class EventBuffer:
         return _MULTI, batch
 
     def _drop_tasks(self, count: int) -> None:
-        """Forget the tasks' events at the beginning of so many: nobody listens."""
+        """Drop the tasks' events at the beginning of so many: there is no listener."""
         while count > 0 and self._noted and group_from(self._noted[0][0]["type"]) == "task":
             self._noted.popleft()
             count -= 1
@@ -257,7 +258,7 @@ _OPTIONS = frozenset({"utcoffset", "retry", "retry_policy", "Event"})  # of the 
 
 
 def _make_outbox(here: WorkerRuntime, dispatcher: Any) -> EventBuffer:
-    """It outlives Celery's connections and dispatchers."""
+    """Make the outbox, which outlives Celery's connections and dispatchers."""
     settings, exchange = dispatcher.app.settings, dispatcher.exchange.name
     reached_by = {"url": settings.broker, "master": settings.sentinel_master}
     database = connection_factory(**reached_by)().db

@@ -1,7 +1,8 @@
-"""Keeps claims that were made as messages were fetched: of calls whose first attempt began in the ledger then.
+"""Keeps claims that were made as messages were fetched: of calls whose first attempt started in the ledger then.
 
-So it is only with calls of which a repeat does no harm: a worker that dies before it has begun one leaves an attempt that may have
-been. Until its task takes a claim over, nothing was sent; whoever lets go of the message before takes the claim back.
+This is done only with calls of which a repeat does no harm: a worker that dies before it has started one leaves an
+attempt that may have been. Until its task takes a claim over, nothing was sent; if the message is released before, the
+claim is undone.
 """
 
 import asyncio
@@ -61,16 +62,16 @@ class FetchedClaims:
 
     @property
     def worker(self) -> str:
-        """Who makes the claims, as their tokens show it; '' if that is not known."""
+        """The maker of the claims, as their tokens show it; '' if unknown."""
         return self._worker()
 
     @property
     def lease_ms(self) -> int:
-        """For how long a fetch now is to claim its calls, 0 for not at all."""
+        """The lease of calls claimed with a fetch now, 0 for no claims."""
         return self._lease_ms if self._may_claim() else 0
 
     def avoided(self, queues: Sequence[str]) -> list[int]:
-        """The numbers, from 1, of the queues of whose calls none is to be claimed now."""
+        """Return the numbers, from 1, of the queues whose calls must not be claimed now."""
         if not self._avoided:
             return []
         now = self._loop.time()
@@ -82,7 +83,7 @@ class FetchedClaims:
         self._claims[tag] = claim
 
     def take(self, tag: str) -> FetchedClaim | None:
-        """Hand over the claim of a message, if there is one: to the task that begins with it, or to whoever gives the message back."""
+        """Take over the claim of a message, if there is one: for the task that starts it, or to give the message back."""
         return self._claims.pop(tag, None)
 
     def give_back(self, claim: FetchedClaim, queue: str = "") -> None:
@@ -97,7 +98,7 @@ class FetchedClaims:
             self._connection.send(*command).add_done_callback(_seen)  # if it is lost, the lease runs out
 
     def drop(self, tag: str) -> None:
-        """A message is done with: its claim is taken back if no task has begun with it."""
+        """Forget a finished message: its claim is undone if no task has started it."""
         if self._claims and (claim := self._claims.pop(tag, None)) is not None:
             self.give_back(claim)
 
@@ -106,7 +107,7 @@ class FetchedClaims:
 
 
 def asked(claims: FetchedClaims | None, queues: Sequence[str]) -> dict[str, Any]:
-    """What `RESERVE` is told of the claims that it is to make with messages of these queues."""
+    """Return the arguments of `RESERVE` about the claims to make with messages of these queues."""
     if claims is None:
         return {"lease_ms": 0, "worker": "", "record_seconds": 0, "avoided": ()}
     seconds, avoided = claims.record_seconds, claims.avoided(queues)

@@ -67,7 +67,7 @@ def read_message(item: bytes, queue: str, tag: str) -> Message:
 
 
 def _are_limits(limits: object) -> bool:
-    """Whether Celery can begin with them: what fails only there would cost a slot for good."""
+    """Return whether Celery can use these limits: a failure only there would cost a slot for good."""
     if limits is None:
         return True
     if not (isinstance(limits, list) and len(limits) == 2):  # noqa: PLR2004 - hard and soft
@@ -80,26 +80,26 @@ def _is_limit(limit: object) -> bool:
 
 
 class Consumer(Protocol):
-    """Whom the fetcher works for."""
+    """The consumer of fetched messages."""
 
     def queues(self) -> Sequence[str]:
         """The names of the queues to take from; another object when they are others."""
         ...
 
     def capacity(self) -> int:
-        """How many messages more may be held now, from any of them."""
+        """Return how many more messages may be held now, of any queues."""
         ...
 
     def burst(self) -> tuple[Sequence[str], int]:
-        """While there is no such room: the queues from which messages may be held nevertheless, and how many."""
+        """Return the queues of which messages may be held without such capacity, and how many."""
         ...
 
     def expect(self, count: int) -> None:
-        """So many messages more were asked for, and their room is nobody else's; negative: so many are no longer on their way."""
+        """Note that so many more messages were requested, and reserve their room; negative: so many are no longer on their way."""
         ...
 
     def deliver(self, message: Message, queue: str) -> None:
-        """Begin with a message. May switch greenlets."""
+        """Start a message. May switch greenlets."""
         ...
 
     def forget(self, tag: str) -> None:
@@ -135,7 +135,7 @@ class Fetcher:
         self._set_asides: set[asyncio.Task[None]] = set()
 
     def wake(self) -> None:
-        """There is more room, or another queue."""
+        """Wake up: there is more room, or another queue."""
         self._has_changed.set()
 
     async def run(self) -> None:
@@ -261,7 +261,7 @@ class Fetcher:
                 self._leases.requeue([tag for tag, _, _ in left], begun=False)
 
     def _deliver_all(self, left: deque[tuple[str, str, bytes]]) -> None:
-        """In a greenlet: what Celery stores of a call that it turns away is written without blocking the loop."""
+        """Deliver messages in a greenlet: Celery's stored result of a refused call is written without blocking the loop."""
         while left:
             tag, queue, item = left[0]
             try:
@@ -313,6 +313,6 @@ async def _are_back(connections: Sequence[PipelinedConnection]) -> bool:
 
 
 def _seen(reply: "asyncio.Future[Any]") -> None:
-    """If it got lost, places are free again by themselves, and workers look by themselves."""
+    """Ignore a lost command: places become free again by themselves, and workers check by themselves."""
     if not reply.cancelled():
         reply.exception()

@@ -49,7 +49,7 @@ def require_kombu() -> None:
 
 
 class FleetMessage(virtual.Message):
-    """A message whose body is read in a fraction of the time, where it is a call's."""
+    """A message whose body is read in a fraction of the time, if it is a call's."""
 
     def _decode(self) -> Any:
         if self.headers.get("task") == TASK and self.content_type == "application/json":
@@ -59,7 +59,7 @@ class FleetMessage(virtual.Message):
 
 
 class FleetQoS(kombu_redis.QoS):
-    """Which messages a channel has delivered. In a worker, Redis was told when they were reserved."""
+    """The delivered messages of a channel. In a worker, Redis was told when they were reserved."""
 
     _delivered: OrderedDict[Any, Any]
 
@@ -81,7 +81,7 @@ class FleetQoS(kombu_redis.QoS):
             self.channel.adapter.leases.ack(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's signature
-        """Give a message back, or, if nobody can run it, put it aside."""
+        """Give a message back, or quarantine it if no worker can run it."""
         adapter = self.channel.adapter
         if adapter is None:
             super().reject(delivery_tag, requeue=requeue)  # type: ignore[no-untyped-call] # as above
@@ -95,7 +95,7 @@ class FleetQoS(kombu_redis.QoS):
             adapter.fetcher.set_aside(delivery_tag, queue, _written_down(message), "refused by the worker")
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
-        """In a worker, leases outlive the channel: see `FleetChannel.close`."""
+        """Do nothing in a worker, where leases outlive the channel: see `FleetChannel.close`."""
         if self.channel.adapter is None:
             super().restore_unacked_once(stderr=stderr)  # type: ignore[no-untyped-call] # as above
         else:
@@ -123,7 +123,7 @@ async def _asked(connection: PipelinedConnection, *command: Part) -> Any:
 
 
 class _Adapted:
-    """What both channel classes, with and without Sentinel, have on top of kombu's."""
+    """A mixin of both channel classes, with and without Sentinel."""
 
     QoS = FleetQoS
     Message = FleetMessage
@@ -181,7 +181,7 @@ class _Adapted:
         super().close()  # type: ignore[misc] # as above
 
     def _workers_connection(self: Any) -> PipelinedConnection | None:
-        """In a worker, for code of its loop: kombu would try for seconds to send an answer, and all calls would wait."""
+        """Return a worker's connection, for code of its loop: kombu would try for seconds to send an answer, and all calls would wait."""
         here = worker_runtime.current()
         return here.to_broker() if here is not None and in_bridge() else None
 
@@ -198,16 +198,16 @@ class FleetChannel(_Adapted, kombu_redis.Channel):
 
 
 class FleetSentinelChannel(_Adapted, kombu_redis.SentinelChannel):
-    """A channel to whichever Redis is the master."""
+    """A channel to the present Redis master."""
 
 
 class _Registered:
-    """What both transport classes have on top of kombu's."""
+    """A mixin of both transport classes."""
 
     runtime: WorkerRuntime | None = None
 
     def register_with_event_loop(self: Any, connection: Any, loop: Any) -> None:
-        """In a worker nothing is read by Celery's hub: see `transport/channel_adapter.py`."""
+        """Register nothing in a worker, whose messages Celery's hub does not read: see `transport/channel_adapter.py`."""
         self.runtime = worker_runtime.current()
         if self.runtime is None:
             super().register_with_event_loop(connection, loop)  # type: ignore[misc] # kombu's transport

@@ -1,8 +1,8 @@
 """Leases the messages that a worker holds: kept while it lives, forgotten when acked, given to others when it has died.
 
-Each message is on lease. While the worker lives it begins the leases anew, however long a call takes; those that ran out
-are requeued into their queues by any worker. After an outage of Redis everybody renews before anybody requeues; a Redis
-that takes no writes is away, too. A Redis whose clock was set is treated alike.
+Each message is on lease. A live worker renews the leases, however long a call takes; expired ones are requeued into
+their queues by any worker. After an outage of Redis all workers renew before any requeues; a Redis that takes no writes
+is away, too. A Redis whose clock was set is treated alike.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _GRACE = 3  # after an outage, others have a third of a lease to renew theirs, b
 
 @dataclass(frozen=True, slots=True)
 class LeaseStore:
-    """Where held messages stand in Redis, and for how long a lease runs."""
+    """The places of held messages in Redis, and the length of a lease."""
 
     unacked: str
     unacked_index: str
@@ -65,7 +65,7 @@ class LeaseStore:
 
 
 class Leases:
-    """What this worker holds, by tag. Belongs to its loop's thread."""
+    """The messages that this worker holds, by tag. Belongs to its loop's thread."""
 
     def __init__(
         self,
@@ -108,11 +108,11 @@ class Leases:
         self._connection.send("SET", note, "1", "EX", seconds).add_done_callback(_seen)
 
     def next_tags(self) -> str:
-        """What the tags of the messages of the next turn begin with: our name, after which `lua.queues.RESTORE` looks."""
+        """Return the prefix of the tags of the messages of the next turn: our name, which `lua.queues.RESTORE` reads."""
         return f"w{self._name}-{next(self._wait_queue)}-"
 
     def expect(self, tags: Iterable[str]) -> None:
-        """Be ready to hold messages that Redis is about to reserve under some of these tags."""
+        """Expect messages that Redis is about to reserve under some of these tags."""
         self._expected.update(tags)
 
     def hold(self, tags: Iterable[str], *, of: Iterable[str]) -> None:
@@ -121,20 +121,20 @@ class Leases:
         self._held.update(tags)
 
     def claimed(self, calls: Iterable[tuple[str, bytes]], sent_at: tuple[float, float], *, mark: str) -> None:
-        """With these held messages their calls were claimed, by tag and id; those with an empty one were not."""
+        """Note the claims of calls that came with these held messages, by tag and id; an empty id means none."""
         for tag, call_id in calls:
             if call_id and self.claims is not None:
                 self.claims.note(tag, FetchedClaim(tag + mark, call_id.decode(), sent_at))
 
     def drop(self, tag: str) -> None:
-        """Hold a message no longer; somebody else has seen to it."""
+        """Stop holding a message that another component has handled."""
         self._held.discard(tag)
         if self.claims is not None:
             self.claims.drop(tag)
 
     @property
     def unbegun(self) -> frozenset[str]:
-        """Those of the held ones with which surely nobody has begun."""
+        """The held messages that surely have not been started."""
         claims = self.claims
         return frozenset(
             self._expected if claims is None else self._expected.union(filter(claims.__contains__, self._held))
@@ -160,7 +160,7 @@ class Leases:
         self._acks.append(tag)
 
     def requeue(self, tags: Iterable[str], *, begun: bool) -> None:
-        """Give messages to whoever is next; `begun` if a call may have been started already.
+        """Give messages to the next worker; `begun` if a call may have been started already.
 
         Once the connection is closed they stay `held`, for the worker's end to settle.
         """
@@ -176,7 +176,7 @@ class Leases:
             task.add_done_callback(self._requeues.discard)
 
     def requeue_commands(self, tags: Iterable[str], *, begun: bool) -> list[tuple[str, ...]]:
-        """What puts messages back, as Redis commands: for a worker that ends, whose loop is closed by then."""
+        """Return the Redis commands that put messages back: for a worker that ends, whose loop is closed by then."""
         store = self.store
         keys = {"unacked": store.unacked, "unacked_index": store.unacked_index}
         prefixes = {"queue_prefix": store.queue_prefix, "notify_prefix": store.notify_prefix}
@@ -185,7 +185,7 @@ class Leases:
         return [queues.REQUEUE.command(**keys, **prefixes, begun="01"[begun], tags=chunk) for chunk in chunks]
 
     def ack_commands(self, tags: Iterable[str]) -> list[tuple[str, ...]]:
-        """What forgets messages, as Redis commands."""
+        """Return the Redis commands that forget messages."""
         unacked, index = self.store.unacked, self.store.unacked_index
         chunks = _chunks(list(tags))
         return [queues.ACK.command(unacked=unacked, unacked_index=index, tags=chunk) for chunk in chunks]
@@ -246,7 +246,7 @@ class Leases:
                 log.exception("leases_not_looked_after")
 
     def _renew(self) -> None:
-        """Also with nothing held: whether Redis takes writes must be known to whoever might restore."""
+        """Renew the leases, also with nothing held: before restoring it must be known whether Redis takes writes."""
         for chunk in _chunks(list(self._held)) or [[]]:
             self._send_renewal(chunk)
 
@@ -292,7 +292,7 @@ class Leases:
                 log.error("expired_leases_stuck", messages=stuck)
 
     def _has_stepped(self, lead: tuple[float, float]) -> bool:
-        """Whether Redis's clock was set since the last look: then every lease has run out by it, or none does for long."""
+        """Return whether Redis's clock was set since the last check: then every lease has run out by it, or none does for long."""
         before, self._lead = self._lead, lead
         return before is not None and (lead[0] > before[1] + STEP_SECONDS or lead[1] < before[0] - STEP_SECONDS)
 

@@ -1,7 +1,7 @@
 """Waits for notifications of a worker's queues, over a few connections if they are many: each has a batch of them.
 
-To fall asleep on thousands of keys takes Redis milliseconds in which it serves nobody. So after a notification only the connection in whose
-batch it was listens anew.
+Falling asleep on thousands of keys takes Redis milliseconds in which it serves no other client. So after a notification
+only the connection whose batch had it listens again.
 """
 
 import asyncio
@@ -19,9 +19,11 @@ MOST_CONNECTIONS = 16  # of a worker; of more queues each gets a larger batch
 
 
 class NotifyKeys:
-    """Belongs to one loop. `connection_of` gives a connection of its own for each batch, by number; `connection` is one that never blocks.
+    """The notify keys of one loop.
 
-    A notification that is taken is taken by nobody else: what cannot be answered is to be given back.
+    `connection_of` gives a connection of its own for each batch, by number; `connection` is one that never blocks.
+
+    A notification that is taken here is taken by no other worker: one that cannot be used must be given back.
     """
 
     def __init__(
@@ -114,6 +116,6 @@ class NotifyKeys:
 
 
 def _seen(reply: "asyncio.Future[Any]") -> None:
-    """If it got lost, workers look by themselves."""
+    """Ignore a lost command: workers check by themselves."""
     if not reply.cancelled():
         reply.exception()

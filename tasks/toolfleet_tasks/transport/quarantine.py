@@ -19,14 +19,14 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """Where messages go that nobody can run: a list, newest first, and a counter."""
+    """The place of messages that no worker can run: a list, newest first, and a counter."""
 
     messages: str
     counter: str
 
 
 async def quarantine(settings: Settings, queue: str, reason: str, message: str) -> None:
-    """Put a message where those lie that nobody can run, at the broker's Redis, or at that of the results. Raises nothing."""
+    """Quarantine a message, at the broker's Redis, or at that of the results. Raises nothing."""
     url = settings.broker if settings.broker is not None and is_redis_url(settings.broker) else settings.redis_url
     kept = kept_message(queue, reason, message)
     try:
@@ -40,5 +40,5 @@ async def quarantine(settings: Settings, queue: str, reason: str, message: str) 
 
 
 def kept_message(queue: str, reason: str, message: str) -> str:
-    """What is kept of it, as JSON: when, where, why, and its text."""
+    """Return a message's record, as JSON: when, where, why, and its text."""
     return json.dumps({"at": fleet_clock.now(), "queue": queue, "reason": reason, "message": message[:KEPT_CHARACTERS]})

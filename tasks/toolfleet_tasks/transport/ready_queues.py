@@ -33,12 +33,12 @@ class ReadyQueues:
         self._wait_queue = 0
 
     def note(self, queue: str) -> None:
-        """Note a queue that was notified, of which nobody else hears: it comes first."""
+        """Note a queue that was notified to this worker only: it comes first."""
         self._ready[queue] = None
         self._ready.move_to_end(queue, last=False)
 
     def put(self, queues: Iterable[str]) -> None:
-        """Something is left there: they come after those that are ready already."""
+        """Note queues with remaining messages: they come after those that are ready already."""
         self._ready.update(dict.fromkeys(queues))
 
     def doubt(self) -> None:
@@ -47,15 +47,15 @@ class ReadyQueues:
 
     @property
     def seconds_left(self) -> float:
-        """Until all queues are to be looked at. Never below 0.01."""
+        """The seconds until all queues are to be checked. Never below 0.01."""
         return max(round(self._refresh_at - self._clock(), 3), 0.01)
 
     def is_any(self, queues: Sequence[str]) -> bool:
-        """Whether one of these is ready."""
+        """Return whether one of these is ready."""
         return bool(self._ready) and not self._ready.keys().isdisjoint(queues)
 
     def choose(self, queues: Sequence[str]) -> list[str]:
-        """At most 64 of these, for one turn: those that are ready, and if there are no more in all, the others in turns."""
+        """Choose at most 64 of these, for one turn: those that are ready, and if there are no more in all, the others in turns."""
         offered = set(queues)
         chosen = list(islice((queue for queue in self._ready if queue in offered), AT_ONCE))
         for queue in chosen:

@@ -29,7 +29,7 @@ _SLOT_MS = 5000  # that a slot of a module is kept for a call that was taken and
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How many calls may run at once behind a queue, and the key under which those that do are counted."""
+    """The number of calls that may run at once behind a queue, and the key under which running ones are counted."""
 
     running: str
     bound: int
@@ -69,9 +69,10 @@ class Reservations:
         return self._read(turn, reply)
 
     def stand(self, blocking: PipelinedConnection, queues: Sequence[str]) -> None:
-        """Have Redis reserve a message of these queues as soon as it has answered what was sent over `blocking` just now.
+        """Have Redis reserve a message of these queues as soon as it has answered the command just sent over `blocking`.
 
-        Does nothing if they are more than one command may ask for. What comes of it, `stood` says; whoever does not wait for it `abandon`s it.
+        Does nothing if they are more than one command may ask for. `stood` returns the result; a caller that does not
+        wait for it `abandon`s it.
         """
         if len(queues) > AT_ONCE:
             return
@@ -139,7 +140,7 @@ class Reservations:
         return held
 
     def _fail(self, turn: _Turn, error: BaseException) -> None:
-        """What the command has moved belongs to nobody now; what Redis has refused has moved nothing."""
+        """Requeue after a failure: messages that the command has moved have no owner now; a refused one has moved nothing."""
         self._ready.doubt()
         if isinstance(error, ResponseError) or (isinstance(error, RedisConnectionLost) and not error.sent):
             self._leases.hold([], of=turn.possible)

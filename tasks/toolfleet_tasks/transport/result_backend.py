@@ -1,7 +1,7 @@
 """Stores results as Celery's Redis backend does, but in a call over the worker's connection: one command a result, and no waiting.
 
-What is stored, and where, is Celery's own. Outside of a call (clients, beat, Flower) it is the stock backend. In one it
-knows no connection errors: the call waits until Redis has answered, however long that takes, and is acked after that.
+The values and keys are Celery's own. Outside of a call (clients, beat, Flower) it is the stock backend. In one it knows
+no connection errors: the call waits until Redis has answered, however long that takes, and is acked after that.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class ResultRefused(EncodeError):
 
 
 class _Signing:
-    """Signs the ends of calls, where the fleet does: beside Celery's own fields, which their readers find as ever."""
+    """Signs the ends of calls, if the fleet signs: in addition to Celery's own fields, so that their readers are unaffected."""
 
     def encode(self: Any, data: Any) -> Any:
         """As the stock backend."""
@@ -63,7 +63,7 @@ class _Signing:
 
 
 class _OverConnection(_Signing):
-    """What both backends have on top of Celery's. The app has `settings`; raises `ImproperlyConfigured` for other formats."""
+    """A mixin of both backends. The app has `settings`; raises `ImproperlyConfigured` for other formats."""
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -81,9 +81,9 @@ class _OverConnection(_Signing):
         request: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Store a state, unless a success stands there. In a call it raises `EncodeError`, and no connection errors.
+        """Store a state, unless there is a success. In a call it raises `EncodeError`, and no connection errors.
 
-        A call that is turned away in a timer of Celery's, before it has begun, cannot wait: that is written later.
+        A call that is refused in a timer of Celery's, before it has started, cannot wait: that is written later.
         """
         if getattr(request, "is_stored", False) and state == states.SUCCESS:  # by the ledger, with the call's record
             return result
@@ -109,13 +109,15 @@ class _OverConnection(_Signing):
         return found
 
     def on_task_call(self: Any, producer: Any, task_id: str) -> None:
-        """Nothing: the stock backend listens to every task that is published, whether or not somebody waits for it."""
+        """Do nothing: the stock backend listens to every task that is published, wanted or not."""
 
     def on_chord_part_return(self: Any, request: Any, state: str, result: Any, **kwargs: Any) -> None:
-        """As the stock backend; in a call it is done in a thread, until Redis has it. Counting a part twice counts once.
+        """Count a part as the stock backend does; in a call this is done in a thread, until Redis has it.
 
-        Whoever completes the count claims the chord for some seconds, to call its body, and may die of that: who comes
-        meanwhile stays until it is done, or does it.
+        Counting a part twice counts once.
+
+        The worker that completes the count claims the chord for some seconds, to call its body, and may die then: a
+        second one waits until it is done, or does it.
         """
         count = functools.partial(super().on_chord_part_return, request, state, result, **kwargs)  # type: ignore[misc] # as above
         if not in_bridge():
@@ -127,12 +129,12 @@ class _OverConnection(_Signing):
             retry_blocking(count)
 
     def _is_claimed(self: Any, group_id: str) -> bool:
-        """Whether somebody is about to call the chord's body, or was."""
+        """Return whether a worker is about to call the chord's body, or was."""
         claim, size = self.client.mget(self.get_key_for_group(group_id, part) for part in (".c", ".s"))
         return size is not None and claim not in {None, b"done"}
 
     def get_state(self: Any, task_id: str) -> str:
-        """As the stock backend, in a call without the result: remote control asks for it, whatever its size."""
+        """Return the state as the stock backend does, in a call without the result: remote control asks for it, whatever its size."""
         here = worker_runtime.current() if in_bridge() else None
         if here is None:
             stock: str = super().get_state(task_id)  # type: ignore[misc] # as above
@@ -205,7 +207,7 @@ class FleetBackend(_OverConnection, RedisBackend):  # type: ignore[misc] # Celer
 
 
 class FleetSentinelBackend(_OverConnection, SentinelBackend):  # type: ignore[misc] # as above
-    """Results in whichever Redis is the master."""
+    """Results in the present Redis master."""
 
 
 class SigningBackend(_Signing, RedisBackend):  # type: ignore[misc] # Celery ships no types
@@ -230,7 +232,7 @@ def _encoded(meta: dict[str, Any]) -> str:
 
 
 def _write_down(connection: PipelinedConnection, command: tuple[Part, ...], *, size: int) -> None:
-    """As `written`, and in the usual case with no more than one future."""
+    """Write as `written` does, and in the usual case with no more than one future."""
     try:
         await_(connection.send(*command))
     except (ResponseError, RedisConnectionLost):

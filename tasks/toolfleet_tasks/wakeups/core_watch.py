@@ -32,7 +32,7 @@ class CoreWatch:
         self._is_said = False
 
     async def check(self) -> None:
-        """Look whether there is such a worker now, for whoever waits in vain: now and then, and not after it was said."""
+        """Check whether there is such a worker now, for a reader that waits in vain: now and then, and not after it was logged."""
         if self._is_said or machine_clock.monotonic() < self._next_at:
             return
         self._next_at = machine_clock.monotonic() + _EVERY_SECONDS

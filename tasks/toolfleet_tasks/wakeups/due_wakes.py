@@ -1,4 +1,4 @@
-"""Holds the due wake-ups that a process has claimed of the outbox, and what is kept of them when they are dead."""
+"""Holds the due wake-ups that a process has claimed from the outbox, and their records when they are dead."""
 
 import json
 from collections.abc import Iterable
@@ -11,9 +11,11 @@ from toolfleet_tasks.wakeups.webhook_events import REGISTRY
 
 @dataclass(frozen=True, slots=True)
 class DueWake:
-    """News that this process has claimed, under `token`. `tries` counts this one; what `body` (JSON) says depends on `kind`.
+    """A wake-up that this process has claimed, under `token`.
 
-    `fault`: why they must not be told.
+    `tries` counts this attempt; the meaning of `body` (JSON) depends on `kind`.
+
+    `fault`: why it must not be sent.
     """
 
     wake_id: str
@@ -25,7 +27,7 @@ class DueWake:
 
 
 def place_when_dead(wake: DueWake, settings: Settings) -> dict[str, str | int]:
-    """Where it is kept when it is dead, and how many of its kind are."""
+    """Return the place of a dead wake-up, and how many of its kind are kept."""
     keys = settings.keys
     if wake.kind == REGISTRY:
         names = keys.dead_webhooks(), keys.dead_webhooks("-order"), keys.dead_webhooks("-bytes")
@@ -37,7 +39,7 @@ def place_when_dead(wake: DueWake, settings: Settings) -> dict[str, str | int]:
 
 
 def kept_when_dead(wake: DueWake) -> str:
-    """What stands in a secret call's place; "" for whatever is kept as it is."""
+    """Return the replacement of a secret call; "" for a wake-up that is kept as it is."""
     if wake.kind != "call":
         return ""
     try:
@@ -50,7 +52,7 @@ def kept_when_dead(wake: DueWake) -> str:
 
 
 def by_conversation(wakes: Iterable[DueWake]) -> list[list[DueWake]]:
-    """Those of one conversation together, in their order; those of none, and calls, each by itself."""
+    """Group wake-ups by conversation, in their order; those of none, and calls, each by itself."""
     wait_queue = dict[str, list[DueWake]]()
     for wake in wakes:
         wait_queue.setdefault(_conversation_of(wake) or f"\0{wake.wake_id}", []).append(wake)

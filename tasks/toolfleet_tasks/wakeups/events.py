@@ -67,7 +67,7 @@ def bounded_wake(  # noqa: PLR0913 - what there is to say of an end
 
 
 def wake_body(wake: WakeUp) -> str:
-    """News as they are kept and sent: ASCII JSON with every field, for readers in any language."""
+    """Return a wake-up as it is kept and sent: ASCII JSON with every field, for readers in any language."""
     return json.dumps(dict(wake), allow_nan=False, separators=(",", ":"))
 
 

@@ -41,9 +41,10 @@ _ENTRY_ID = re.compile(r"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})", re.ASCII)
 
 
 class CompletionInbox:
-    """Those of one user, whose jobs have ended; others' are not shown, and cannot be confirmed.
+    """The wake-ups of one user's ended jobs in a conversation; others' are not shown, and cannot be confirmed.
 
-    `check_core` is called while there is nothing to read. `kept_seconds`: how long a stream is kept after its last entry.
+    `check_core` is called while there is nothing to read. `kept_seconds`: how long a stream is kept after its last
+    entry.
     """
 
     def __init__(  # noqa: PLR0913 - what it needs of its session
@@ -97,14 +98,18 @@ class CompletionInbox:
         return await answered(self._confirm_one(entry_id))
 
     async def confirm_up_to(self, entry_id: str) -> int:
-        """As `confirm`, that one and all before it. Returns how many there were.
+        """Confirm that one as `confirm` does, and all before it. Returns how many there were.
 
-        One that comes later than all that there are was never handed out, or Redis has lost it: then nothing is confirmed.
+        An id later than all entries was never returned, or Redis has lost it: then nothing is confirmed.
         """
         return await answered(self._confirm_handed_out(entry_id))
 
     async def _confirm_handed_out(self, entry_id: str) -> int:
-        """The ids of the two streams say nothing of each other: one confirms what is in the stream that it is of, or else comes again."""
+        """Confirm an entry.
+
+        The ids of the two streams are not comparable: an id confirms entries of its own stream, or else they come
+        again.
+        """
         newest: Any
         newest, is_old, here, there = await asyncio.gather(
             self._connection.execute("XREVRANGE", self._stream, "+", "-", "COUNT", 1),
@@ -185,7 +190,7 @@ class CompletionInbox:
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """How many entries were trimmed, as it is kept, and the last id that one of them can have had."""
+    """The number of trimmed entries, as it is stored, and the last id that one of them can have had."""
 
     said: bytes
     count: int
@@ -199,7 +204,7 @@ class _Lost:
 
 
 def is_entry_id(text: str) -> bool:
-    """Whether a text may be the id of an entry."""
+    """Return whether a text may be the id of an entry."""
     return _ENTRY_ID.fullmatch(text) is not None and all(int(part) < 2**64 for part in text.split("-"))
 
 

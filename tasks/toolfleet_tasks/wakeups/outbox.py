@@ -1,6 +1,6 @@
-"""Delivers the news of jobs' ends and of the registry: what is due is claimed with a lease, tried, and forgotten, put off or given up.
+"""Delivers the events of jobs' ends and of the registry: a due one is claimed with a lease, tried, and forgotten, put off or given up.
 
-At least once, under one id: whoever dies between a core's answer and our note of it leaves the news to the next.
+At least once, under one id: a process that dies between a core's answer and its record leaves the event to the next.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ Try = Callable[[DueWake], Awaitable[DeliveryAnswer]]
 
 
 class NotYet(Exception):
-    """What `Publish` raises where nothing is wrong: the call is tried again, after `seconds` or as usual; the message says why."""
+    """Raised by `Publish` for a call that is tried again, after `seconds` or as usual, without a fault; the message says why."""
 
     def __init__(self, reason: str | None, *, seconds: float | None = None) -> None:
         self.seconds = seconds
@@ -63,9 +63,9 @@ class NotYet(Exception):
 
 
 class WakeupOutbox:
-    """What one process delivers. Belongs to the loop of its `connection`, and must be closed on it.
+    """The deliveries of one process. Belongs to the loop of its `connection`, and must be closed on it.
 
-    `around` surrounds each try to wake a core, of a job's id at a URL.
+    `around` surrounds each attempt to wake a core, of a job's id at a URL.
     """
 
     def __init__(self, connection: PipelinedConnection, settings: Settings, *, around: Around | None = None) -> None:
@@ -82,10 +82,10 @@ class WakeupOutbox:
         self._webhooks = dict[str, _Lane]()
 
     async def deliver_due(self, *, publish: Publish, seconds: float) -> int:
-        """Deliver what is due, as long as there is any, for at most so many seconds. Returns how many were accepted.
+        """Deliver due events, as long as there are any, for at most `seconds`. Returns how many were accepted.
 
-        Tries that are under way then go on by themselves. Safe to be called by many at once; raises nothing for what Redis,
-        the core or `publish` do.
+        Attempts that are under way then go on by themselves. Safe to be called concurrently; raises nothing for errors
+        of Redis, the core or `publish`.
         """
         until = asyncio.get_running_loop().time() + seconds
         tries: tuple[tuple[_Lane, Try], ...] = (
@@ -107,7 +107,7 @@ class WakeupOutbox:
         return sum(await asyncio.gather(*(self._serve(lane, self._try_webhook, until) for lane in lanes)))
 
     async def aclose(self, *, seconds: float = 0) -> None:
-        """Wait so long for tries under way; those that have not ended are made again, by whoever comes when their lease is over."""
+        """Wait so long for running attempts; unfinished ones are made again, by the next process after their lease."""
         lanes = (self._core, self._calls, *self._webhooks.values())
         running = {task for lane in lanes for task in lane.running}
         if running and seconds > 0:
@@ -161,7 +161,7 @@ class WakeupOutbox:
         ]
 
     def _opened(self, wake_id: str, kind: str, body: str, *, tries: int, token: str) -> DueWake:
-        """A call is opened by whoever publishes it."""
+        """Open a wake-up; a call is opened by its publisher."""
         if kind == "call":
             return DueWake(wake_id, kind, body, tries, token)
         try:
@@ -185,7 +185,7 @@ class WakeupOutbox:
         return accepted
 
     async def _is_held(self, wake: DueWake) -> bool:
-        """Whether it is still ours, as far as Redis says: where that says nothing, its lease runs out."""
+        """Return whether it is still ours, as far as Redis says: without an answer, its lease runs out."""
         try:
             async with asyncio.timeout(_CHECK_SECONDS):
                 holder = await self._connection.execute("HGET", self._keys.wake(wake.wake_id), "token")
@@ -233,7 +233,7 @@ class WakeupOutbox:
         )
 
     async def _note(self, wake: DueWake, answer: DeliveryAnswer | None, lane: "_Lane") -> bool:
-        """Until Redis has it; `None`: it was not tried. Returns whether the news were delivered."""
+        """Record the answer, until Redis has it; `None`: it was not tried. Returns whether the event was delivered."""
         record = self._keys.wake(wake.wake_id)
         if answer is None:
             names = {"wake": record, "due": lane.due, "clock_key": self._keys.clock}
@@ -250,12 +250,12 @@ class WakeupOutbox:
         return answer is not None and answer.accepted
 
     def _job_key(self, wake: DueWake) -> str:
-        """Where what became of it is kept: with its job, or nowhere."""
+        """Return the key of its outcome: its job's, or its own."""
         job_id = job_of(wake)
         return self._keys.job(job_id) if job_id else self._keys.wake(wake.wake_id)
 
     def _receiver_of(self, wake: DueWake) -> str:
-        """Who it is for, as its job shows it."""
+        """Return its receiver, as its job shows it."""
         if wake.kind in PATHS:
             return "core" if self._sender is None else f"{self._sender.shown_url}{PATHS[wake.kind]}"
         return f"call {wake.wake_id}" if wake.kind == "call" else "webhook"
@@ -289,7 +289,7 @@ class WakeupOutbox:
 
 @dataclass(slots=True)
 class _Lane:
-    """What is tried beside each other: at most `size` at once, each for at most `seconds`, claimed from the set `due`."""
+    """Concurrent attempts: at most `size` at once, each for at most `seconds`, claimed from the set `due`."""
 
     due: str
     size: int
@@ -331,7 +331,7 @@ class WebhookReceivers:
             await sender.aclose()
 
     def _sender(self, receiver: str) -> WebhookSender:
-        """Raises `SettingsError` for a secret that is not there."""
+        """Return the sender of a receiver. Raises `SettingsError` for a missing secret."""
         if receiver not in self._senders:
             url, secret = self._urls.get(receiver), self._secret
             if url is None:

@@ -1,6 +1,6 @@
-"""Words what became of a job's wake-ups, which its record keeps: who accepted, read, gave up or dropped one, and when.
+"""Describes the outcomes of a job's wake-ups, which its record keeps: who accepted, read, gave up or dropped one, and when.
 
-Each is a line of JSON in one field, which whoever ends a wake-up writes in the same step; the latest 4,000 bytes of them are kept.
+Each is a line of JSON in one field, written in the step that ends a wake-up; the latest 4,000 bytes of them are kept.
 """
 
 import json
@@ -39,14 +39,14 @@ class WakeupOutcome:
 
 
 def outcome_line(wake_id: str, end: WakeupEnd, by: str, *, tries: int = 0, under_way: bool = False) -> str:
-    """What the record keeps of a wake-up that has ended now: ASCII JSON in one line."""
+    """Return the record's line for a wake-up that has ended now: ASCII JSON in one line."""
     at = round(fleet_clock.now(), 3)
     outcome = WakeupOutcome(wake_id[:_LONGEST], end, at, by[:_LONGEST], tries, under_way)
     return json.dumps({name: value for name, value in asdict(outcome).items() if value}, separators=(",", ":"))
 
 
 def read_outcomes(text: bytes | str | None) -> Sequence[WakeupOutcome]:
-    """What a record has kept, oldest first. What cannot be read is left out."""
+    """Parse a record's outcomes, oldest first. Unreadable ones are left out."""
     lines = (text.decode(errors="replace") if isinstance(text, bytes) else text or "").splitlines()
     return [outcome for line in lines if (outcome := _read(line)) is not None]
 

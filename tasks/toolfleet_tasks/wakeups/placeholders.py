@@ -25,7 +25,7 @@ class _Nothing(Exception):
 
 
 def has_places(*texts: str | None) -> bool:
-    """Whether any of the texts has a place that may be filled."""
+    """Return whether any of the texts has a place that may be filled."""
     return any(text and _PLACE.search(text) for text in texts)
 
 
@@ -40,7 +40,7 @@ def filled_in(text: str, job_id: str, result: Any, *, has_result: bool, is_hidde
 
 
 class _Filling:
-    """What stands for each place, as long as there is room."""
+    """The values of all places, as long as there is room."""
 
     def __init__(self, job_id: str, result: Any, *, has_result: bool, is_hidden: bool) -> None:
         self._job_id, self._result, self._has_result, self._is_hidden = job_id, result, has_result, is_hidden

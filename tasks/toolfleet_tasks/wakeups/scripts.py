@@ -1,15 +1,17 @@
-"""Loads the scripts of the outbox: what happens at once inside Redis with wake-ups.
+"""Loads the scripts of the outbox: the atomic steps of wake-ups inside Redis.
 
-News are a hash each (`kind`: continue, notify, call or registry; `body`: JSON; `tries`: how many were begun; `first_at`: since when it is
-due, ms; `error`: of the last try; `rest`: for how many ms it was put off last), and an id in a sorted set, by when the next try is due (ms). Those of kind `call` have a
-set of their own, its name with `:calls` behind, so that a core that is slow holds up no call; so have events of the registry, for each
-receiver of webhooks (`:webhooks:<receiver>`; their ids end with `@<receiver>`). Who tries has a token in the
-hash, and a lease: the id's score, until which nobody else does. Dead news are a hash, id -> JSON with all that as text, a
-sorted set, id -> when they were given up (ms), and how many bytes all of them have.
+Each event is a hash (`kind`: continue, notify, call or registry; `body`: JSON; `tries`: how many were started;
+`first_at`: since when it is due, ms; `error`: of the last attempt; `rest`: for how many ms it was put off last), and an
+id in a sorted set, by when the next attempt is due (ms). Those of kind `call` have a set of their own, its name with
+`:calls` appended, so that a slow core delays no call; so have events of the registry, for each receiver of webhooks
+(`:webhooks:<receiver>`; their ids end with `@<receiver>`). The process that tries has a token in the hash, and a lease:
+the id's score, until which no other one tries. Dead events are a hash, id -> JSON with all that as text, a sorted set,
+id -> when they were given up (ms), and how many bytes all of them have.
 
-What became of the wake-ups of a job is kept in its own record, as `outcomes` words it: written in the step that ends one.
+The outcomes of a job's wake-ups are kept in its own record, in the format of `outcomes`: written in the step that ends
+one.
 
-Times are the fleet's, as it is known inside Redis: where the server's clock is set, nothing waits for longer, and nobody's lease
+Times are the fleet's, as it is known inside Redis: if the server's clock is set, nothing waits for longer, and no lease
 ends.
 """
 

@@ -53,9 +53,10 @@ _SHOWN = 300  # characters of a reason
 
 @dataclass(frozen=True, slots=True)
 class DeliveryAnswer:
-    """What came of a try. `reason`: in a line, without the core's address.
+    """The result of an attempt. `reason`: in a line, without the core's address.
 
-    `refused`: it will hardly be otherwise soon; `is_final`: it never will; `is_away`: nobody was there, who may be back any moment.
+    `refused`: this will hardly change soon; `is_final`: it never will; `is_away`: the server was away, and may be back
+    any moment.
     """
 
     accepted: bool
@@ -129,7 +130,7 @@ class WebhookSender:
 
 
 def seconds_until_next(tries: int, answer: DeliveryAnswer) -> float:
-    """How long to wait after so many tries: what the core asks for, or what is usual, longer where it has refused."""
+    """Return how long to wait after so many attempts: the core's own wish, or the usual delay, longer after a refusal."""
     if answer.retry_after_seconds is not None:
         retry_after = min(max(answer.retry_after_seconds, _WAITS[0]), _LONGEST_RETRY_AFTER)
         return retry_after * randomness.uniform(1, 1 + _JITTER)  # spreads load
@@ -139,7 +140,7 @@ def seconds_until_next(tries: int, answer: DeliveryAnswer) -> float:
 
 
 def one_line(text: str) -> str:
-    """Nothing but characters that are seen, and few: it is shown in a terminal and kept in Redis."""
+    """Return the printable characters in one line, and few: it is shown in a terminal and kept in Redis."""
     words = "".join(character if character.isprintable() else " " for character in text[: 4 * _SHOWN])
     return " ".join(words.split())[:_SHOWN]
 
@@ -156,7 +157,10 @@ def _judged(response: "httpx.Response", words: str) -> DeliveryAnswer:
 
 
 async def _start_of(response: "httpx.Response") -> str:
-    """What is there of a body soon. Where that is not all of it, the connection is closed afterwards, not read on."""
+    """Read the beginning of a body that is there soon.
+
+    If that is not all of it, the connection is closed afterwards.
+    """
     body = bytearray()
     with contextlib.suppress(TimeoutError, httpx.HTTPError):
         async with asyncio.timeout(_BODY_SECONDS):

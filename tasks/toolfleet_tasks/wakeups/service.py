@@ -27,7 +27,7 @@ class WakeupService:
     def reader(
         self, conversation_id: str, consumer: str | None, on_lost: Callable[[int], object] | None = None
     ) -> Reader:
-        """A reader of the conversation's news; many may read beside each other."""
+        """Return a reader of the conversation's wake-ups; many may read concurrently."""
         return Reader(
             self._settings.keys,
             conversation_id,

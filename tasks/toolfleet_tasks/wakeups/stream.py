@@ -42,9 +42,11 @@ class _Entry:
 
 
 class Reader:
-    """One reader of a conversation's streams. `connection` is shared with others; `connect` makes a connection of his own, which he blocks.
+    """One reader of a conversation's streams.
 
-    `check_core` is called while there is nothing to read, and `on_lost` with how many entries were trimmed that nobody has read.
+    `connection` is shared with others; `connect` makes a connection of its own, which it blocks.
+
+    `check_core` is called while there is nothing to read, and `on_lost` with how many unread entries were trimmed.
     """
 
     def __init__(  # noqa: PLR0913 - what it needs of its session
@@ -72,7 +74,10 @@ class Reader:
         self._consumer = consumer or randomness.uuid4().hex
 
     async def read(self) -> AsyncGenerator[WakeUp]:
-        """The news, for ever; what is there is taken from the stream when the next is asked for. Ends with the connections."""
+        """Yield the wake-ups, for ever; one is removed from the stream when the next is asked for.
+
+        Ends with the connections.
+        """
         blocking = self._connect()
         try:
             while True:
@@ -156,7 +161,7 @@ class Reader:
 
     @asynccontextmanager
     async def _kept(self, entry: _Entry) -> AsyncGenerator[None]:
-        """Nobody takes this reader for dead as long as he is at it."""
+        """Keep this reader marked as alive while it processes an entry."""
         keeping = asyncio.create_task(self._keep(entry), name="toolfleet-completion")
         try:
             yield

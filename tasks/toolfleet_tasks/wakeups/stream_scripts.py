@@ -1,10 +1,12 @@
-"""Defines what happens at once inside Redis for those who read a conversation's wake-ups.
+"""Defines the atomic steps inside Redis for readers of a conversation's wake-ups.
 
-News are entries of a stream (`id`: the wake's, `body`: JSON) for each user of a conversation, all readers one consumer group of
-it. Older processes write all users' to one stream. A reader has at most one entry at a time: whatever else is pending for him is
-what he was given and never heard of, or what he left behind when he died. What was read is removed.
+Wake-ups are entries of a stream (`id`: the wake's, `body`: JSON) for each user of a conversation, with all readers in
+one consumer group. Older processes write all users' to one stream. A reader has at most one entry at a time: its other
+pending entries are those that it was given and never received, or that it left behind when it died. A read entry is
+removed.
 
-Of entries that were trimmed before they were read, their number is kept, and the first entry that was left: `<number> <id>`.
+Of entries that were trimmed before they were read, their number is kept, and the first entry that was left: `<number>
+<id>`.
 """
 
 from toolfleet_tasks.lua.files import script

@@ -14,7 +14,7 @@ _RECEIVER_DIGITS = 16
 
 
 def receiver_of(url: str) -> str:
-    """Names a receiver in Redis and in logs: 16 hexadecimal digits of its URL's SHA-256, for a URL may hold a token."""
+    """Return the name of a receiver in Redis and in logs: 16 hexadecimal digits of its URL's SHA-256, for a URL may hold a token."""
     return hashlib.sha256(url.encode()).hexdigest()[:_RECEIVER_DIGITS]
 
 
@@ -24,7 +24,7 @@ def approval_receiver_of(url: str) -> str:
 
 
 def outbox_id(event_id: str, receiver: str) -> str:
-    """What the event is called in the outbox for this receiver; the same whoever puts it there."""
+    """Return the event's id in the outbox for this receiver; the same in every process."""
     return f"{event_id}@{receiver}"
 
 
@@ -35,7 +35,10 @@ def parts_of(wake_id: str) -> tuple[str, str]:
 
 
 def outbox_body(event: RegistryEvent, receiver: str) -> str:
-    """The event as the outbox keeps it: JSON with what is to be sent, and for whom. Of a text over 1,000 characters, its beginning."""
+    """Return the event's record in the outbox: JSON with the payload, and its receiver.
+
+    Of a text over 1,000 characters, its beginning.
+    """
     fields = {name: _bounded(value) for name, value in event.model_dump(mode="json").items()}
     payload = {"type": f"registry.{event.kind}", "timestamp": fields["at"], "data": fields}
     kept = {"wake_id": outbox_id(event.id, receiver), "kind": REGISTRY, "payload": payload}
@@ -43,13 +46,13 @@ def outbox_body(event: RegistryEvent, receiver: str) -> str:
 
 
 def notice_body(event_id: str, receiver: str, payload: dict[str, Any]) -> str:
-    """The notice of an approval as the outbox keeps it: JSON with what is to be sent, and for whom."""
+    """Return the record of an approval's notice in the outbox: JSON with the payload, and its receiver."""
     kept = {"wake_id": outbox_id(event_id, receiver), "kind": REGISTRY, "payload": payload}
     return json.dumps(kept, separators=(",", ":"))
 
 
 def sent_body(kept: str) -> str:
-    """What is sent of it, as JSON. Raises `ValueError` if it is none."""
+    """Return its payload, as JSON. Raises `ValueError` if it is invalid."""
     found = json.loads(kept)
     if not isinstance(found, dict) or not isinstance(found.get("payload"), dict):
         raise ValueError("it has no payload")  # noqa: TRY004 - what is stored cannot be read

@@ -1,6 +1,6 @@
-"""Puts the registry's events into the outbox of webhooks: reads on from where each receiver was told, each event once for each.
+"""Puts the registry's events into the outbox of webhooks: continues each receiver's position, each event once for each.
 
-Two that feed at once do no harm: the position moves together with what is put into the outbox.
+Two concurrent feeds do no harm: the position moves in one step with the write to the outbox.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class WebhookFeed:
         self._is_away = False
 
     async def keep(self) -> None:
-        """Feed each second, until cancelled. What goes wrong is logged, and done anew."""
+        """Feed each second, until cancelled. Errors are logged, and the work repeated."""
         while is_wanted():
             try:
                 fed = await self.feed()

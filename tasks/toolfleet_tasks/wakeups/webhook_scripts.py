@@ -1,7 +1,7 @@
-"""Defines what happens at once inside Redis with the registry's events on their way into the outbox of webhooks.
+"""Defines the atomic steps inside Redis for the registry's events on their way into the outbox of webhooks.
 
-Up to where each receiver was told stands in a hash, receiver -> id of an event, and moves together with what is put into the
-outbox. So whoever dies has done both or neither, and of two that read the same events one does.
+The position of each receiver is in a hash, receiver -> id of an event, and moves in one step with the write to the
+outbox. So a process that dies has done both or neither, and of two that read the same events one writes them.
 """
 
 from collections.abc import Sequence

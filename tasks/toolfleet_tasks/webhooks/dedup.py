@@ -18,7 +18,7 @@ _DONE = "#done"  # behind the token of whoever has acted: each writing but a ren
 
 @dataclass(frozen=True, slots=True)
 class ClaimState:
-    """Whose a wake-up is: `ours`; `done`; or, for at most so many seconds more, somebody else's who is `busy` with it."""
+    """The state of a wake-up: `ours`; `done`; or `busy`, being processed by another delivery for at most so many seconds more."""
 
     state: Literal["ours", "done", "busy"]
     rest_seconds: float = 0
@@ -36,9 +36,11 @@ class Seen(OnceStore, Protocol):
 
 
 class WakeMemory:
-    """What several processes of a core remember in one store. Each method raises `FleetUnavailable` when that does not answer.
+    """The shared memory of several processes of a core, in one store.
 
-    A `token` is one delivery's: whoever has lost a wake-up to another can neither mark nor release it.
+    Each method raises `FleetUnavailable` when that does not answer.
+
+    A `token` is one delivery's: a delivery that has lost a wake-up to another can neither mark nor release it.
     """
 
     def __init__(self, store: OnceStore) -> None:
@@ -62,7 +64,7 @@ class WakeMemory:
         return ClaimState("busy", 1)
 
     async def renew(self, wake_id: str, token: str, *, seconds: float) -> bool:
-        """So many seconds more from now on. `False`: it is not ours any more."""
+        """Extend the claim by so many seconds from now on. `False` if it is no longer ours."""
         return await self._patient.swap(wake_id, token, _running(token, seconds))
 
     async def done(self, wake_id: str, token: str) -> bool:
@@ -78,7 +80,7 @@ class WakeMemory:
         return False
 
     async def is_done(self, wake_id: str) -> bool:
-        """Whether it was acted on."""
+        """Return whether it was processed."""
         found = await self._patient.get(wake_id)
         return found is not None and found.state == "done"
 

@@ -51,7 +51,7 @@ class RedisSeen(RedisStore):
         self._keys = Keys(key_prefix)
 
     async def get(self, name: str) -> Record | None:
-        """As `Seen`."""
+        """Implements `Seen.get`."""
         found = await self.ask(*_GET.command(seen=self._key(name)))
         if found is None:
             return None
@@ -63,7 +63,7 @@ class RedisSeen(RedisStore):
         )
 
     async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
-        """As `Seen`."""
+        """Implements `Seen.swap`."""
         command = _SWAP.command(
             seen=self._key(name),
             token=seen or "",
@@ -75,11 +75,11 @@ class RedisSeen(RedisStore):
         return bool(await self.ask(*command))
 
     async def complete_since(self) -> float:
-        """Nobody has noted since when it forgets nothing."""
+        """Return `inf`: it is not recorded since when nothing is forgotten."""
         return math.inf
 
     def swap_in(self, transaction: object, name: str, seen: str, record: Record) -> Awaitable[None]:
-        """As `Seen`: await it with a fresh `redis.asyncio` pipeline to the same Redis, then queue the act's commands and execute."""
+        """Implements `Seen.swap_in`: await it with a fresh `redis.asyncio` pipeline to the same Redis, then queue the act's commands and execute."""
         if not isinstance(transaction, Pipeline):
             raise TypeError("RedisSeen marks in a pipeline of redis.asyncio, which is a MULTI.")
         return self._mark(transaction, name, seen, record)

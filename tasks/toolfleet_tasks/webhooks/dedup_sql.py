@@ -1,6 +1,6 @@
-"""Remembers a core's wake-ups in SQLite or PostgreSQL: a row each, in a table beside the core's own.
+"""Remembers a core's wake-ups in SQLite or PostgreSQL: a row each, in a table of the core's database.
 
-Every statement stands alone, so that it does not matter how the engine begins transactions.
+Every statement is independent, so that the engine's transaction mode does not matter.
 """
 
 import asyncio
@@ -78,21 +78,21 @@ class SQLSeen:
         self._has_table = False
 
     async def get(self, name: str) -> Record | None:
-        """As `Seen`."""
+        """Implements `Seen.get`."""
         return await self._in_thread(lambda on: self._get(on, name))
 
     async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
-        """As `Seen`."""
+        """Implements `Seen.swap`."""
         if record is not None:
             check_kept(record)
         return await self._in_thread(lambda on: self._swap(on, name, seen, record))
 
     async def complete_since(self) -> float:
-        """Nobody has noted since when it forgets nothing."""
+        """Return `inf`: it is not recorded since when nothing is forgotten."""
         return math.inf
 
     def swap_in(self, transaction: object, name: str, seen: str, record: Record) -> None:
-        """As `Seen`, with a `Connection` or an ORM `Session` to the same database.
+        """Implements `Seen.swap_in`, with a `Connection` or an ORM `Session` to the same database.
 
         An asynchronous one gives it: `await connection.run_sync(delivery.done_in)`.
         """
@@ -106,7 +106,7 @@ class SQLSeen:
             raise WakeLost(name)
 
     async def aclose(self) -> None:
-        """Close what is open, of an engine of yours too: it opens what it needs anew."""
+        """Close all connections, also of your own engine: it reopens them when needed."""
         await asyncio.to_thread(self._engine.dispose)
 
     def _get(self, on: Connection, name: str) -> Record | None:
@@ -176,7 +176,7 @@ def _changed(on: Connection, statement: Any) -> bool:
 
 
 def _now(on: Connection) -> int:
-    """In ms. SQLite is on this machine."""
+    """Return the time in ms. SQLite is on this machine."""
     if on.dialect.name == "sqlite":
         return int(machine_clock.wall() * 1000)
     return int(on.execute(select(func.extract("epoch", func.clock_timestamp()) * 1000)).scalar_one())

@@ -45,7 +45,7 @@ class Delivery:
 
     @property
     def is_repeat(self) -> bool:
-        """Whether it was acted on before."""
+        """Whether it was processed before."""
         return self.wake is None
 
     def key(self, name: str) -> str:
@@ -61,11 +61,12 @@ class Delivery:
     @overload
     def done_in(self, transaction: "Pipeline") -> "Awaitable[None]": ...
     def done_in(self, transaction: Any) -> Any:
-        """Have your own transaction remember that the wake-up was acted on: both happen, or neither.
+        """Record in your own transaction that the wake-up was processed: both happen, or neither.
 
-        With `SQLSeen`: `delivery.done_in(connection)`, beside your statements. With `RedisSeen`: `await delivery.done_in(pipe)`, then
-        your commands, then `await pipe.execute()`. Raises `WakeLost`, and what you began must be rolled back, if another
-        delivery has it; a `MULTI` raises redis-py's `WatchError` for that. The transaction must be over when the block ends.
+        With `SQLSeen`: `delivery.done_in(connection)`, together with your statements. With `RedisSeen`: `await
+        delivery.done_in(pipe)`, then your commands, then `await pipe.execute()`. Raises `WakeLost`, and your
+        transaction must be rolled back, if another delivery has it; a `MULTI` raises redis-py's `WatchError` for that.
+        The transaction must be over when the block ends.
         """
         self._is_marked = True
         return self._memory.done_in(transaction, self.wake_id, self._token)
@@ -140,7 +141,7 @@ class WakeReceiver:
             await end([keeping])
 
     def read(self, headers: Mapping[str, str], body: bytes, *, kind: WakeKind = "continue") -> WakeUp:
-        """What the fleet says, if it is the fleet. Raises `WakeRefused`. By itself no protection from repeats."""
+        """Verify and parse the fleet's message. Raises `WakeRefused`. By itself no protection from repeats."""
         webhook_id = self._requests.verify(headers, body)
         try:
             wake = json_text.load(WakeUp, body.decode())

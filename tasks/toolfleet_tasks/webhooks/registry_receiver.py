@@ -31,6 +31,9 @@ class RegistryReceiver:
 
 
 class _Payload(BaseModel):
-    """Its `type` and `timestamp`, which Standard Webhooks recommends, are the event's kind and time once more."""
+    """A webhook's payload.
+
+    Its `type` and `timestamp`, which Standard Webhooks recommends, repeat the event's kind and time.
+    """
 
     data: RegistryEvent

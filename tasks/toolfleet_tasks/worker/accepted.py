@@ -52,16 +52,16 @@ _EARLY = 0.9  # of its time, from which on a call that comes back is not too ear
 
 
 def was_accepted(task: RunningTask, call: PublishedCall) -> bool:
-    """Whether this message is that of a call which its module goes on with."""
+    """Return whether this message is that of a call which its module continues."""
     retries = getattr(task.request, "retries", 0) or 0
     is_single = call.retry is None or call.retry.max_retries < MAX_ATTEMPTS
     return retries >= (MAX_ATTEMPTS if is_single else _RETRIES)
 
 
 def granted_to(task: RunningTask, claim: Claim) -> Granted:
-    """What the claim is good for. Where Redis has lost that the module goes on with the call, nobody can say where it is.
+    """Return what the claim is good for. If Redis has lost that the module continues the call, its state is unknown.
 
-    To begin it again may do it twice: it is asked for as after any attempt whose end was not seen.
+    Starting it again may do it twice: it is asked for as after any attempt whose end was not seen.
     """
     if claim.granted == "accepted":
         return "unknown" if claim.accepted is None else "accepted"
@@ -83,7 +83,10 @@ async def begin(task: RunningTask, ledger: Ledger, claim: Claim, attempt: Attemp
 
 
 class End(NamedTuple):
-    """How an attempt has ended that began at `begun_at`. `is_left_behind`: the process that had it is gone, and its word with it."""
+    """The end of an attempt that started at `begun_at`.
+
+    `is_left_behind`: the process that had it is gone, with its answer.
+    """
 
     attempt: Attempt
     begun_at: float
@@ -145,19 +148,19 @@ async def _ask(
 
 
 async def recall(task: RunningTask, ledger: Ledger, call: PublishedCall) -> None:
-    """Tell the module of a call that has ended from outside, aside: nobody wants it any more."""
+    """Tell the module in the background that a call was ended from outside and is no longer wanted."""
     if was_accepted(task, call):
         await _aside(_recall(task.app, ledger, call))
 
 
 def follow_revocations() -> None:
-    """Have modules told of calls whose messages workers drop, as their agents do not want them any more."""
+    """Tell modules of calls whose messages workers drop because their agents have cancelled them."""
     if _on_dropped not in worker_runtime.dropped:
         worker_runtime.dropped.append(_on_dropped)
 
 
 def _retries(call: PublishedCall) -> int:
-    """What the message of such a call says of retries, of which no other has so many: its record may be lost, and it shall not."""
+    """Return a count of retries that only such a call's message has: if its record is lost, this tells it."""
     return MAX_ATTEMPTS if call.retry is None else _RETRIES
 
 
@@ -170,7 +173,10 @@ async def _status(task: RunningTask, claim: Claim, accepted: AcceptedAttempt) ->
 
 
 async def _known_end(task: RunningTask, claim: Claim, found: Attempt) -> Attempt:
-    """How the call has ended. Of one that its module does not know, `/reconcile` may: but not that it was never begun."""
+    """Return the call's end.
+
+    For a call that its module does not know, `/reconcile` may tell: but not that it was never started.
+    """
     call = claim.call
     seconds = min(_STATUS_SECONDS, call.deadline_at - fleet_clock.now())
     if found.result.error_code != "outcome_unknown" or seconds <= 0:
@@ -243,7 +249,7 @@ async def _cancel(app: Any, call: PublishedCall, handle: str, replica: str) -> N
 
 
 async def _aside(work: Awaitable[object]) -> None:
-    """Do something for which no call's end waits: in a worker's loop beside everything else, without one at once."""
+    """Do something for which no call's end waits: in a worker's loop in the background, otherwise at once."""
     here = worker_runtime.current()
     if here is None:
         await work

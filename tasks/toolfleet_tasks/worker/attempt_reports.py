@@ -45,7 +45,7 @@ Written = Callable[[], object]
 
 
 class AttemptReports:
-    """Those of one attempt, from the moment that it is made: of whatever is reported in this task."""
+    """The reports of one attempt, from its creation: of everything that is reported in this task."""
 
     __slots__ = ("_log", "_progress")
 
@@ -62,9 +62,9 @@ class AttemptReports:
 
 
 class AttemptLog:
-    """The log of one attempt at a `call` whose caller wants messages that are `least` or graver.
+    """The log of one attempt at a `call` whose caller wants messages of level `least` or above.
 
-    From the moment that it is made whatever is said in this task goes there, until `end`.
+    From its creation all log messages of this task go there, until `end`.
     """
 
     def __init__(self, call: PublishedCall, least: LogLevel, settings: Settings) -> None:
@@ -172,7 +172,7 @@ class LogWriter:
                 raise answer
 
     def _drop(self, error: Exception) -> list[tuple[str, bytes, Written]]:
-        """Whoever waits for what was said to be published must not wait for a Redis that is away."""
+        """Drop waiting messages: a call that waits for their publishing must not wait for a Redis that is away."""
         if not self._is_dropping:  # it may be so for hours
             self._is_dropping = True
             log.warning("log_messages_dropped", error=str(error) or repr(error))

@@ -28,7 +28,7 @@ class Attempted(Protocol):
 
 
 def processed(task: RunningTask, claim: Claim, execution: Attempted) -> Coroutine[Any, Any, str]:
-    """Run a claimed call of `task` in the span of its attempt, or without more ado if nobody records it."""
+    """Run a claimed call of `task` in the span of its attempt, or directly if it is not recorded."""
     parent = trace_of(task.request)
     place = task.app.tracing.unrecorded(parent)
     if place is None:
@@ -91,7 +91,7 @@ def _start(tracing: Tracing, request: Any, claim: Claim, parent: TraceContext | 
 
 
 def _links(tracing: Tracing, claim: Claim, parent: TraceContext | None) -> list[tuple[TraceContext, str]]:
-    """The message's creation, and the attempt before: one that was retried, or whose worker has died, or that goes on."""
+    """Return links to the message's creation, and to the attempt before: one that was retried, or whose worker has died, or that continues."""
     if parent is None:
         return []
     links = [(parent, "creation")]
@@ -104,7 +104,7 @@ def _links(tracing: Tracing, claim: Claim, parent: TraceContext | None) -> list[
 
 
 def _go_on(span: OpenSpan, execution: Attempted) -> None:
-    """Of what has no end here: others have the call, or its module goes on with it, or asks."""
+    """Note the state of an attempt without an end here: another worker has the call, or its module continues it, or asks."""
     if execution.came_to is None:
         span.note({names.EFFECT_STATE: "unknown"})
 

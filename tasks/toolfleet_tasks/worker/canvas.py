@@ -1,7 +1,8 @@
-"""Calls the links of Celery's canvas in a worker: what follows a call, and that it follows once.
+"""Publishes the next links of Celery's canvas in a worker: what follows a call, and that it follows once.
 
-Whoever is delivered such a call's message sees to what follows it, each time anew: a worker may have died before it had.
-That does no harm. A link's id is fixed with its signature, so that the ledger runs it once, however often it is published.
+The worker that receives such a call's message publishes the next links, each time again: a worker may have died before
+it had. That does no harm. A link's id is fixed with its signature, so that the ledger runs it once, however often it is
+published.
 
 Only Celery's task knows of this; a call that runs without its tracer has no place in a canvas.
 """
@@ -25,7 +26,10 @@ class LinkFailed(FleetError):
 
 
 class CallTask(Task):  # type: ignore[misc] # Celery ships no types
-    """As `running_task.RunningTask`, under Celery's tracer. A worker of one lane can publish a link of another's."""
+    """Implements `running_task.RunningTask` under Celery's tracer.
+
+    A worker of one lane can publish a link of another's.
+    """
 
     throws = (LinkFailed,)
     # Characters of a result in which events look for how it ended, with stock parts: a module's words stand before its code.
@@ -42,16 +46,19 @@ class CallTask(Task):  # type: ignore[misc] # Celery ships no types
 
     @property
     def is_followed(self) -> bool:
-        """As `RunningTask`."""
+        """Implements `RunningTask.is_followed`."""
         return is_followed(self.request)
 
     @property
     def links(self) -> Links | None:
-        """As `RunningTask`."""
+        """Implements `RunningTask.links`."""
         return links_of(self.request)
 
     def pass_on(self, text: str, result: ToolResult) -> None:
-        """As `RunningTask`: Celery does it. Raises `LinkFailed` for a call that has not succeeded: then it tells those instead."""
+        """Implements `RunningTask.pass_on` by Celery.
+
+        Raises `LinkFailed` for a call that has not succeeded: then it tells the next links that.
+        """
         if result.success:
             return
         if not self.app.settings.is_fast:  # else its own result stands already
@@ -60,12 +67,12 @@ class CallTask(Task):  # type: ignore[misc] # Celery ships no types
 
 
 def is_followed(request: Any) -> bool:
-    """Whether anything waits for this request's call but its result."""
+    """Return whether anything but its result's reader waits for this request's call."""
     return any(getattr(request, name, None) for name in FOLLOWERS)
 
 
 def links_of(request: Any) -> Links | None:
-    """What the next message of this request's call must say of its place in the canvas; `None` for a call by itself."""
+    """Return the canvas fields of the next message of this request's call; `None` for a call by itself."""
     group = getattr(request, "group", None)
     if group is None and not is_followed(request):
         return None

@@ -1,6 +1,6 @@
 """Executes one call: claimed in the ledger, one attempt within the time left, perhaps a retry, one result.
 
-Until the claim stands nothing is run, and what the ledger does not take as the call's end is nobody's result.
+Before the claim nothing is run, and a result that the ledger does not accept as the call's end is discarded.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ async def turn_away(task: RunningTask, ledger: Ledger, why: MessageRefused | jso
 async def unclaimed(
     task: RunningTask, ledger: Ledger, call: PublishedCall, answer: NotClaimed, *, deaths: int | None
 ) -> str:
-    """Return what is stored of a call that has ended; any other comes back."""
+    """Return the stored result of a call that has ended; any other call comes back."""
     if answer.reason != "done":
         await put_off(task, call, answer)
     await recall(task, ledger, call)
@@ -102,7 +102,7 @@ async def unclaimed(
 
 
 async def refuse(task: RunningTask, ledger: Ledger, why: MessageRefused) -> str:
-    """End a call whose message is not one that its agent may have sent; the true one, if it has been here, is left alone."""
+    """End a call with a message that its agent cannot have sent; a genuine call of this id, if there was one, is left alone."""
     log.error("message_refused", call_id=task.request.id, reason=str(why))
     ended = await ledger.refuse(task.request.id, fleet_results.message_refused(task.request.shadow or "", why))
     if ended is None:
@@ -168,7 +168,7 @@ async def _leave(call: PublishedCall) -> NoReturn:
 
 
 async def known_terms(task: RunningTask, call: PublishedCall) -> Known:
-    """What the worker knows of the terms of a call's tool. Where it knows nothing, the call comes back, and is no attempt.
+    """Return the worker's terms for a call's tool. If it knows none, the call comes back, which is no attempt.
 
     It does within its deadline, the last time just before it. Then the result is the end of the call.
     """
@@ -243,7 +243,10 @@ class PausedCalls:
 
 
 class _Aside:
-    """As `RunningTask`: stands for a task that has ended. Nothing is published for it: its message waits in the queue."""
+    """Implements `RunningTask` for a task that has ended.
+
+    Nothing is published for it: its message waits in the queue.
+    """
 
     is_followed = False
     links = None
@@ -254,16 +257,16 @@ class _Aside:
         self.request = _Said(task.request)
 
     def limits(self, soft: float | None, hard: float | None) -> NoReturn:
-        """As `RunningTask`. No attempt is begun in a paused queue."""
+        """Implements `RunningTask.limits`. No attempt is started in a paused queue."""
         del soft, hard
         raise Reject(requeue=True)
 
     def pass_on(self, text: str, result: ToolResult) -> None:
-        """As `RunningTask`: nothing follows it."""
+        """Implements `RunningTask.pass_on`: nothing follows it."""
 
 
 class _Said:
-    """What the task's request has said, as long as that was there."""
+    """The values of the task's request, kept after its end."""
 
     _NAMES = (DIED, "args", "argsrepr", "delivery_info", "hostname", "id", "reply_to", "retries", "shadow", "timelimit")
 
@@ -404,7 +407,7 @@ class _Execution:
         return await self._finish(as_said(attempt, self._call), attempt=attempt, seconds=seconds)
 
     async def _left(self, attempt: Attempt) -> Ignore | Reject:
-        """Have the call come back, whose module goes on with it."""
+        """Have a call come back that its module continues."""
         await accepted.begin(self._task, self._ledger, self._claim, attempt, begun_at=self._started_at)
         return self._late()
 
@@ -433,7 +436,7 @@ class _Execution:
             await reports.end()
 
     async def _follow(self, attempt: Attempt, *, seconds: float) -> str:
-        """What the table says: the retry, or the end. Where that would be unknown, the module is asked before."""
+        """Follow the retry table: the retry, or the end. If that would be unknown, the module is asked before."""
         if attempt.goes_on:
             raise await self._left(attempt)
         if attempt.unreached is not None:  # to be known before others may take the retry
@@ -476,7 +479,7 @@ class _Execution:
         return self._task.app.settings.retry_undeclared or self._runner.retries_undeclared(self._call.tool_name)
 
     async def _reconciled(self, attempt: Attempt | None = None) -> Attempt | None:
-        """What the call came to; where its module goes on with it, it comes back."""
+        """Return the call's outcome from its module; if its module continues it, it comes back."""
         happened = await self._reconcile(attempt)
         if happened is not None and happened.goes_on:
             raise await self._left(happened)
@@ -527,9 +530,9 @@ class _Execution:
         return returned(self._task, text, result)
 
     def _late(self) -> Ignore | Reject:
-        """Nobody waits for what this attempt came to: the call has ended, or another worker has it.
+        """Return the exception for an outdated attempt: the call has ended, or another worker has it.
 
-        Where others follow it, the message comes again, to see to them: whoever has ended it may not have.
+        If links follow it, the message comes again, to publish them: the process that has ended it may not have.
         """
         log.warning("result_late", call_id=self._call.call_id, tool=self._call.tool_name)
         return Reject(requeue=True) if self._task.is_followed else Ignore()
@@ -539,7 +542,10 @@ class _Execution:
 
 
 class EarlyClaim:
-    """The one of a task's message, if there is one. Given back at the end of its block, unless the call has begun under it."""
+    """The early claim of a task's message, if there is one.
+
+    Given back at the end of its block, unless the call has started under it.
+    """
 
     __slots__ = ("_claims", "_fetched", "_queue")
 
@@ -558,7 +564,7 @@ class EarlyClaim:
             self._claims.give_back(fetched, self._queue)
 
     def keep_if_plain(self, task: RunningTask, ledger: Ledger, call: PublishedCall, *, deaths: int | None) -> None:
-        """Give it back where anything stands against beginning the call at once, or its message has said of it what is not so."""
+        """Give it back if anything prevents starting the call at once, or its message does not match it."""
         fetched = self._fetched
         if fetched is None:
             return
@@ -595,9 +601,9 @@ def _stored_end(task: RunningTask, stored: str) -> str:
 
 
 def returned(task: RunningTask, text: str, result: ToolResult | None) -> str:
-    """What Celery gets to see: where the result stands already, a word, for Celery shows it to Flower.
+    """Return the value for Celery: a word if the result is already stored, for Celery shows it to Flower.
 
-    Raises what `RunningTask.pass_on` does.
+    Raises the errors of `RunningTask.pass_on`.
     """
     shown = text
     if task.app.settings.is_fast and result is not None:
@@ -611,7 +617,10 @@ def returned(task: RunningTask, text: str, result: ToolResult | None) -> str:
 async def refusal_of(
     ledger: Ledger, claim: Claim, known: Terms | ToolResult | None, decided: Mapping[str, str], settings: Settings
 ) -> ToolResult | None:
-    """Return why a claimed call is not begun, by what is `known` of its tool; `None` if it may be. `decided` has what was decided of it."""
+    """Return why a claimed call is not started, by what is `known` of its tool; `None` if it may be.
+
+    `decided` has earlier decisions about it.
+    """
     if isinstance(known, ToolResult):
         decisions.note("permission", "not_known")
         return known
@@ -629,12 +638,12 @@ async def refusal_of(
 
 
 def is_asked(attempt: Attempt, result: ToolResult) -> bool:
-    """Whether the module is to be asked before the call ends with `result`, after its last `attempt`."""
+    """Return whether to ask the module before the call ends with `result`, after its last `attempt`."""
     return result.effect_state == "unknown" and attempt.outcome not in _ANSWERED
 
 
 def seconds_to_ask(call: PublishedCall, attempt: Attempt | None, *, now: float) -> float:
-    """For how long the module may be asked, within the call's deadline; 0 or less: not at all.
+    """Return for how long the module may be asked, within the call's deadline; 0 or less: not at all.
 
     `attempt`: the last one, `None` if it was another worker's.
     """
@@ -643,7 +652,7 @@ def seconds_to_ask(call: PublishedCall, attempt: Attempt | None, *, now: float) 
 
 
 def _asked_so_far(call: PublishedCall) -> EffectState:
-    """What the call may have done before its module asked for the answer that it brings; nothing, without one."""
+    """Return what the call may have done before its module asked for the answer that it brings; `none` without one."""
     return "none" if call.inputs is None else call.inputs.so_far
 
 
@@ -663,7 +672,7 @@ def as_said(happened: Attempt, call: PublishedCall) -> ToolResult:
 
 
 def _audit_of(task: RunningTask, call: PublishedCall, *, attempts: int, started_at: float) -> Audit:
-    """Of a call that ends now; `attempts` have met the runner, and the last one began at `started_at`."""
+    """Return the audit of a call that ends now; `attempts` have reached the runner, and the last one started at `started_at`."""
     now = fleet_clock.now()
     return Audit(
         call_id=call.call_id,

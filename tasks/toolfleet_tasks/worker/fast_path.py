@@ -1,8 +1,8 @@
 """Runs a call without Celery's tracer around it: while the call runs, neither a greenlet nor a context of Celery's waits.
 
-What the tracer is for begins where a call's end is anything but a stored result: a retry, say. Then it runs after all, with
-a task body that ends as the call has. It runs from the start for links of a canvas, where somebody listens to Celery's
-signals around tasks, for messages that are not written as ours, and with stock parts. Without it `current_task` is not set.
+The tracer is needed only if a call's end is anything but a stored result: a retry, say. Then it runs after all, with a
+task body that ends as the call has. It runs from the start for links of a canvas, with listeners of Celery's signals
+around tasks, for messages that are not in our own form, and with stock parts. Without it `current_task` is not set.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -24,7 +24,7 @@ _PRERUN, _POSTRUN, _SUCCESS = signals.task_prerun, signals.task_postrun, signals
 
 
 class CallRequest:
-    """What a call's message says, under the names of Celery's `Context`; `None` for what it does not say."""
+    """A call's message, under the names of Celery's `Context`; `None` for missing fields."""
 
     __slots__ = ("_said", "hostname", "id", "is_parked", "is_stored")
 
@@ -34,14 +34,14 @@ class CallRequest:
         self.is_stored = self.is_parked = False
 
     def get(self, name: str) -> Any:
-        """What its message says under this name."""
+        """Return the message's value of this name."""
         return self._said.get(name)
 
     __getattr__ = get
 
 
 class FastPathTask:
-    """As `running_task.RunningTask`: stands for Celery's task in a call that runs so."""
+    """Implements `running_task.RunningTask` for a call that runs so, in place of Celery's task."""
 
     __slots__ = ("_limits", "_said", "app", "request")
     is_followed = False
@@ -55,11 +55,11 @@ class FastPathTask:
 
     @property
     def limits(self) -> Limits:
-        """As `RunningTask`."""
+        """Implements `RunningTask.limits`."""
         return self._limits
 
     def pass_on(self, text: str, result: ToolResult) -> None:
-        """As `RunningTask`: nothing follows it."""
+        """Implements `RunningTask.pass_on`: nothing follows it."""
 
     def run(self) -> Coroutine[Any, Any, str]:
         """The call, from here to its end; raises what its task would."""
@@ -87,9 +87,9 @@ def _has_listeners() -> bool:
 
 
 def _is_as_ours(said: Mapping[str, Any]) -> bool:
-    """Whether headers and arguments are what our own messages have. Whatever else lies in a queue is for the tracer to end.
+    """Return whether headers and arguments are those of our own messages. The tracer ends all other messages.
 
-    It takes links from a body only, and has defaults of its own for what headers do not say.
+    It takes links from a body only, and has defaults of its own for missing headers.
     """
     args = said["args"]
     return isinstance(args, list) and len(args) == 1 and said.get("retries") is not None

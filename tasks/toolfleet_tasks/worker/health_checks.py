@@ -86,7 +86,7 @@ _PROBED = script("breaker/probed")
 
 
 class Finding(Enum):
-    """What there is to know of a module now."""
+    """The result of checking a module."""
 
     WELL = "well"
     """This worker may begin calls, as far as the breaker lets it."""
@@ -108,11 +108,10 @@ class ProbeResult:
 
 
 class Prober:
-    """Looks at modules for one worker, over the connection to the Redis of the results.
+    """Probes modules for one worker, over the connection to the Redis of the results.
 
-    One process of the whole fleet at a time looks after an open breaker, by `GET /health` and never by a user's call.
-
-    `unready_seconds`: how long a module's word that it is not ready counts.
+    One process of the whole fleet at a time probes a module with an open breaker, by `GET /health` and never by a
+    user's call. `unready_seconds`: how long a module's own answer that it is not ready counts.
     """
 
     def __init__(
@@ -151,7 +150,7 @@ class Prober:
         return ProbeResult(Finding.WELL, is_closed=what == "closed")
 
     def forget(self, module: str) -> None:
-        """It is looked at no more: what it says the next time is news."""
+        """Stop probing a module: its next answer is new."""
         self._unready_since.pop(module, None)
         self.reasons.pop(module, None)
 
@@ -194,7 +193,7 @@ class Prober:
         return ProbeResult(Finding.OPEN, open_ms / 1000) if open_ms else ProbeResult(Finding.AWAY)
 
     async def _health(self, module: str) -> Health:
-        """What this worker finds; it remembers for itself since when a module is not ready, as the breaker does for all."""
+        """Return this worker's finding; it remembers for itself since when a module is not ready, as the breaker does for all."""
         health = await self._runner.probe(module, seconds=_PROBE_SECONDS)
         if health is not Health.NOT_READY:
             self._unready_since.pop(module, None)
@@ -211,7 +210,7 @@ class Prober:
 
 @dataclass(eq=False)
 class _Watch:
-    """A module that is looked at. `tail`: what is to be taken next from its queue."""
+    """A module being probed. `tail`: the next message of its queue."""
 
     module: str
     is_unreached: bool
@@ -258,7 +257,7 @@ class HealthChecks:
             )
 
     def may_begin(self, call: PublishedCall) -> bool:
-        """Whether a call that was claimed as its message was fetched may begin here without another question: no module is in trouble, as far as this worker knows, and the call's has one address."""
+        """Return whether a call that was claimed as its message was fetched may start here without another check: no module is in trouble, as far as this worker knows, and the call's has one address."""
         return not (self._watches or self._queues or self._runner.replica_for(call))
 
     async def claim(self, call: PublishedCall, *, deaths: int | None) -> Claim | NotClaimed:
@@ -275,7 +274,7 @@ class HealthChecks:
         return claim
 
     async def missed(self, call: PublishedCall, unreached: Health, why: str = "") -> None:
-        """No connection could be made to the call's module, and `why`, if that is known: its queue is left alone, and somebody looks."""
+        """Note that no connection could be made to the call's module, and `why`, if that is known: its queue is left alone, and probes start."""
         del unreached  # a look will tell
         module = _module(call)
         self._prober.reasons[module] = why
@@ -304,7 +303,7 @@ class HealthChecks:
         return claim
 
     async def _queue_up(self, connection: _Queue, call: PublishedCall, deaths: int | None) -> Claim | NotClaimed:
-        """First come, first served: whoever is first asks again and again, and the others do not ask."""
+        """Queue up, first come, first served: the first waiter asks repeatedly, and the others do not ask."""
         if connection.count >= _QUEUE_LENGTH:
             return NotClaimed("queued", rest_seconds=_FULL_QUEUE_SECONDS)
         connection.count += 1
@@ -319,7 +318,7 @@ class HealthChecks:
                 self._queues.pop(connection.module, None)
 
     def _leaves(self, call: PublishedCall) -> bool:
-        """Whether the call is better put off, for another worker to take it."""
+        """Return whether the call should be put off, for another worker to take it."""
         if queue_of(_module(call)) not in self._here.resting:
             return False
         return fleet_clock.now() < call.published_at + _REST_SECONDS
@@ -361,7 +360,7 @@ class HealthChecks:
             self._begin(self._keep_recovering(module), module)
 
     async def _keep_recovering(self, module: str) -> None:
-        """Look now and then, beside calls, until the module's breaker is closed: while there are no calls nothing else closes it."""
+        """Probe now and then, in addition to calls, until the module's breaker is closed: without calls nothing else closes it."""
         result = ProbeResult(Finding.OPEN)
         try:
             while not result.is_closed:
@@ -373,7 +372,7 @@ class HealthChecks:
             self._recovering.discard(module)
 
     async def _found(self, watch: _Watch) -> tuple[ProbeResult, bool]:
-        """What a look finds, and whether nobody takes the module's calls."""
+        """Return the result of a probe, and whether no worker takes the module's calls."""
         try:
             async with asyncio.timeout(_POLL_SECONDS):
                 is_stuck = watch.is_unreached and await self._is_stuck(watch)
@@ -411,7 +410,7 @@ class HealthChecks:
             self._here.resting.rest(queue)
 
     async def _is_stuck(self, watch: _Watch) -> bool:
-        """Whether nobody takes anything from the module's queue, though something is there."""
+        """Return whether no worker takes messages from the module's queue, though there are some."""
         queue, now = queue_of(watch.module), self._here.loop.time()
         if not self._settings.is_fast or queue not in self._here.resting:
             return False
@@ -430,12 +429,12 @@ class SingleCheck:
         self._prober = Prober(ledger.connection, settings, runner, unready_seconds=0)
 
     def may_begin(self, call: PublishedCall) -> bool:
-        """As `HealthChecks`: here none was claimed before."""
+        """Implements `HealthChecks.may_begin`: here none was claimed before."""
         del call
         return False
 
     async def claim(self, call: PublishedCall, *, deaths: int | None) -> Claim | NotClaimed:
-        """As `HealthChecks`."""
+        """Implements `HealthChecks.claim`."""
         claim = await self._ledger.claim(call, deaths=deaths, replica=self._runner.replica_for(call))
         if _is_away(claim):
             await self._prober.probe(_module(call), is_unreached=False)
@@ -448,7 +447,7 @@ class SingleCheck:
             await self._prober.unreached(_module(call))
 
     def doubt(self, call: PublishedCall) -> None:
-        """As `HealthChecks`: nobody is here between two calls."""
+        """Implements `HealthChecks.doubt`: nothing probes between two calls here."""
 
 
 def checks_of(app: Any, ledger: Ledger) -> HealthChecks | SingleCheck:

@@ -28,7 +28,7 @@ def calls_held(process: Process | None = None) -> Counter[str]:
 
 @asynccontextmanager
 async def own_ledger(settings: Settings, worker: str | None = None) -> AsyncGenerator[Ledger]:
-    """For one call of this worker, under a pool without a loop of its own."""
+    """Open a ledger for one call of this worker, under a pool without a loop of its own."""
     connection = PipelinedConnection(
         connection_factory(str(settings.redis_url), master=settings.sentinel_master), name="call"
     )

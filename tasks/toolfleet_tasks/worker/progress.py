@@ -32,9 +32,9 @@ _BATCH = 500  # calls at a time, of less than a kB each
 
 
 class Reports:
-    """What one running call reports: a sink as `toolfleet_registry.contracts.progress` wants it, from any thread, until `end`.
+    """The reports of one running call: a sink for `toolfleet_registry.contracts.progress`, from any thread, until `end`.
 
-    Of a call whose tool hides its results only the share is passed on: the tool's words could quote them.
+    If the call's tool hides its results only the fraction is passed on: the tool's text could quote them.
     """
 
     __slots__ = ("_is_listed", "_is_over", "_latest", "call", "settings")
@@ -47,7 +47,7 @@ class Reports:
         self._is_over = False
 
     def take(self, progress: Progress) -> None:
-        """What the call says now; it replaces what nobody has fetched yet."""
+        """Take the call's present progress; it replaces a report that was not fetched yet."""
         if self._is_over:
             return
         self._latest = Progress(fraction=progress.fraction) if self.call.hides_results else progress
@@ -67,7 +67,7 @@ class Reports:
         self._latest = None
 
     def stays_listed(self) -> bool:
-        """Whether there is something to fetch; if not, what is reported next is listed anew."""
+        """Return whether there is something to fetch; if not, the next report is listed again."""
         if self._latest is None:
             self._is_listed = False  # first, as in `fetch`: a thread may report between these lines
         return self._latest is not None
@@ -137,7 +137,7 @@ class ProgressBoard:
                 raise answer
 
     def _drop(self, batch: list[Reports], error: Exception) -> None:
-        """What was reported while Redis was away is old by the time it is back."""
+        """Drop reports made while Redis was away: they are outdated when it is back."""
         if not self._is_dropping:  # it may be so for hours
             self._is_dropping = True
             log.warning("progress_dropped", error=str(error) or repr(error))
@@ -147,5 +147,5 @@ class ProgressBoard:
 
 
 def _list(here: WorkerRuntime, reports: Reports) -> None:
-    """On the board of this worker's loop, which is made with the first report."""
+    """Add the reports to the board of this worker's loop, which is made with the first report."""
     here.part(ProgressBoard, reports.settings).add(reports)

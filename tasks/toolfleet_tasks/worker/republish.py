@@ -15,7 +15,9 @@ _UNLIMITED: tuple[Any, Any] = (None, None)
 
 
 async def publish_again(task: RunningTask, delay: float, *, retries: int, forgets_deaths: bool = False) -> None:
-    """Put a task's call into its queue again, not to be begun before `delay` seconds. Raises as `Publisher.republish` does.
+    """Put a task's call into its queue again, not to be started before `delay` seconds.
+
+    Raises as `Publisher.republish` does.
 
     `forgets_deaths`: of the workers that have died with it, because it has done well since.
     """

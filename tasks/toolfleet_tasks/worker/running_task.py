@@ -13,7 +13,7 @@ Limits = Callable[[float | None, float | None], AbstractContextManager[Callable[
 
 
 class Superseded(CancelledError):
-    """The call is in others' hands: what this attempt still does is for nobody."""
+    """Another worker has the call: this attempt's result is discarded."""
 
 
 class RunningTask(Protocol):
@@ -24,19 +24,19 @@ class RunningTask(Protocol):
 
     @property
     def is_followed(self) -> bool:
-        """Whether anything waits for this call's end but its result: it is a link of a canvas."""
+        """Whether anything but its result's reader waits for this call's end: it is a link of a canvas."""
         ...
 
     @property
     def links(self) -> Links | None:
-        """What the next message of this call must say of its place in the canvas; `None` for a call by itself."""
+        """The canvas fields of the next message of this call; `None` for a call by itself."""
         ...
 
     @property
     def limits(self) -> Limits:
-        """What holds the call to its limits."""
+        """The call's time limits."""
         ...
 
     def pass_on(self, text: str, result: ToolResult) -> None:
-        """Have what follows begin, once the call has ended with `result`, of which `text` is what is stored."""
+        """Start what follows the call, once it has ended with `result`, of which `text` is the stored form."""
         ...

@@ -47,7 +47,7 @@ class Functions(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Whether all were, so that what is missing is no tool."""
+        """Whether all were, so that a missing name is no tool."""
         ...
 
 
@@ -59,15 +59,17 @@ class Approvals(Protocol):
         ...
 
     async def is_approved(self, tool: ToolDefinition) -> bool:
-        """Whether this definition may be run, though another one is in effect."""
+        """Return whether this definition may be run, though another one is in effect."""
         ...
 
 
 class LocalExecutor:
-    """Calls `functions`, plain ones in `threads` threads at once. A result of more than `max_result_bytes` as JSON is none.
+    """Calls `functions`, plain ones in `threads` threads at once.
 
-    Where workers are restarted one after the other, they have different code: with `approvals`, one that nobody has
-    approved is not run here, though the tool in effect, which is another worker's, was.
+    A result of more than `max_result_bytes` as JSON is refused.
+
+    During a rolling restart workers have different code: with `approvals`, unapproved code is not run here, though the
+    tool in effect, which is another worker's, was approved.
     """
 
     def __init__(
@@ -79,9 +81,9 @@ class LocalExecutor:
         self._runs = FunctionRuns(threads=threads)
 
     async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
-        """One attempt within `seconds`. Raises `TimeoutError` if they are over; the function is cancelled then.
+        """Make one attempt within `seconds`. Raises `TimeoutError` if they are over; the function is cancelled then.
 
-        The text of a function's own error is for nobody's eyes.
+        The text of a function's own error is shown to no caller.
         """
         local = self._functions.find(call.tool_name)
         if local is None or not (self._is_in_effect(local) or await self._is_approved(local)):
@@ -96,7 +98,7 @@ class LocalExecutor:
         return await self._run(call, local, arguments, seconds, lease)
 
     async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:
-        """Nothing: a function that was lost with its worker has left no word."""
+        """Return `None`: a function that was lost with its worker has left no record."""
         del call, seconds, lease
         return None
 
@@ -119,7 +121,10 @@ class LocalExecutor:
         return self._approvals is not None and await self._approvals.is_approved(local.definition)
 
     def _missing(self, call: PublishedCall) -> Attempt:
-        """Where this worker cannot import what others may have imported, they are given the call."""
+        """Return the attempt for a missing function.
+
+        If this worker's imports are incomplete, other workers get the call.
+        """
         if self._functions.is_complete:
             return unsuccessful(call, Outcome.PERMANENT, "unknown_tool", f"Unknown tool: {call.tool_name}")
         text = "Tool execution error: the module cannot be reached: this worker could not import it; its log says why"
@@ -159,7 +164,7 @@ class LocalExecutor:
 
 
 def _context_of(call: PublishedCall, seconds: float) -> Context:
-    """What the function may ask of its call, and say of how far it is: also in threads of its own, which know no call."""
+    """Return the function's context, for questions about its call and for its progress: also in threads of its own."""
     ends_at = machine_clock.monotonic() + seconds
     return Context(
         call.tool_name,
@@ -173,7 +178,10 @@ def _context_of(call: PublishedCall, seconds: float) -> Context:
 
 
 def _without_thread(call: PublishedCall, exc: Exception) -> Attempt:
-    """It is tried again, if there is time for more than to hear the same in its last moment."""
+    """Return the attempt without a thread.
+
+    It is tried again, if there is time for more than the same answer at its end.
+    """
     if not isinstance(exc, ThreadsHang):  # which the log has once, for all calls
         log.warning("local_tool_without_thread", call_id=call.call_id, tool=call.tool_name)
     text = "Tool execution error: no thread was free for the function: others of them run for too long."
@@ -182,17 +190,17 @@ def _without_thread(call: PublishedCall, exc: Exception) -> Attempt:
 
 
 def _withheld(call: PublishedCall) -> Attempt:
-    """Another worker may have the code that was approved."""
+    """Return the attempt of a withheld tool: another worker may have the code that was approved."""
     text = f"Tool {call.tool_name!r} is withheld: this worker has code of it that no operator has approved."
     return unsuccessful(call, Outcome.NOT_SENT, "permission_denied", text)
 
 
 def _failed(call: PublishedCall, text: str, value: Any = None) -> Attempt:
-    """It may have done part of its work."""
+    """Return a failure: the function may have done part of its work."""
     result = ToolResult.failed(call.tool_name, "module_error", text, effect_state="unknown")
     return Attempt(Outcome.FAILED, result.model_copy(update={"result": value}))
 
 
 def _unusable(call: PublishedCall, code: ErrorCode, text: str) -> Attempt:
-    """It has done its work, and what it says of it cannot be passed on."""
+    """Return a failure: the function has done its work, and its result cannot be passed on."""
     return Attempt(Outcome.FAILED, ToolResult.failed(call.tool_name, code, text, effect_state="done"))

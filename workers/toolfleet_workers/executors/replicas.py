@@ -31,15 +31,15 @@ class ReplicaState:
 
     @property
     def note(self) -> str:
-        """What the ledger keeps of it: its id, and whether its replies are where others find them."""
+        """The ledger's note: its id, and whether its replies are in a shared store."""
         return f"{self.replica.id} {_SHARED}" if self.replica.has_shared_store else self.replica.id
 
     def reached(self) -> None:
-        """It has answered."""
+        """Note that it has answered."""
         self.pause, self.ejected_until, self.trial_until = 0.0, -math.inf, -math.inf
 
     def missed(self) -> bool:
-        """It could not be reached, and is left alone; false if it was already."""
+        """Note that it could not be reached, and eject it; returns false if it was ejected already."""
         self.failures += 1
         if machine_clock.monotonic() < self.ejected_until:  # as another call has found before
             return False
@@ -55,7 +55,7 @@ class Replicas:
         self._states: dict[str, ReplicaState] = {}
 
     def serve(self, replicas: Sequence[Replica]) -> None:
-        """Have these from now on. What is known of one that stays, stays; calls that others run go on."""
+        """Replace the replicas. The state of a remaining one is kept; calls of removed ones continue."""
         self._states = {
             each.id: known if (known := self._states.get(each.id)) and known.replica == each else ReplicaState(each)
             for each in replicas
@@ -64,12 +64,12 @@ class Replicas:
 
     @property
     def states(self) -> Mapping[str, ReplicaState]:
-        """Those that there are, by id."""
+        """The present replicas, by id."""
         return self._states
 
     @property
     def has_shared_store(self) -> bool:
-        """Whether each of them knows what became of the others' calls."""
+        """Whether each of them knows the outcomes of the others' calls."""
         return all(state.replica.has_shared_store for state in self._states.values())
 
     def noted(self, note: str) -> ReplicaState | None:
@@ -77,7 +77,7 @@ class Replicas:
         return self._states.get(id_in(note))
 
     def choose(self, besides: Container[str] = ()) -> ReplicaState | None:
-        """The one for a call, of those that are not `besides`; an ejected one only where there is no other."""
+        """Return the replica for a call, of those not in `besides`; an ejected one only if there is no other."""
         now = machine_clock.monotonic()
         left = [state for id_, state in self._states.items() if id_ not in besides]
         usable = [state for state in left if max(state.ejected_until, state.trial_until) <= now]
@@ -93,7 +93,7 @@ class Replicas:
         return sorted(self._states.values(), key=lambda state: state.ejected_until)
 
     def counts(self) -> dict[str, tuple[int, int, float]]:
-        """Of each its calls in flight, how often it could not be reached, and for how many seconds it is left alone."""
+        """Return for each its calls in flight, how often it could not be reached, and for how many seconds it is ejected."""
         now = machine_clock.monotonic()
         return {
             id_: (state.in_flight, state.failures, round(max(state.ejected_until - now, 0.0), 1))
@@ -107,7 +107,7 @@ def id_in(note: str) -> str:
 
 
 def is_shared(note: str) -> bool:
-    """Whether a ledger's note says that others know what became of the call."""
+    """Return whether a ledger's note says that other replicas know the call's outcome."""
     return note.partition(" ")[2] == _SHARED
 
 

@@ -20,11 +20,11 @@ class RoutedExecutor:
         return await self._of(call).execute(call, seconds=seconds, lease=lease)
 
     async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:
-        """What the executor knows of a call that was begun before."""
+        """Return what the executor knows of a call that was started before."""
         return await self._of(call).reconcile(call, seconds=seconds, lease=lease)
 
     async def probe(self, module: str, *, seconds: float) -> Health:
-        """Whether the module is there, as its executor finds it."""
+        """Check whether the module is there, by its executor."""
         return await self._by_module.get(module, self._others).probe(module, seconds=seconds)
 
     async def aclose(self) -> None:

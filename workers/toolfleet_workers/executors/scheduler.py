@@ -76,9 +76,9 @@ class SchedulerExecutor:
         }
 
     async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
-        """One attempt within `seconds`. Raises `TimeoutError` if they are over.
+        """Make one attempt within `seconds`. Raises `TimeoutError` if they are over.
 
-        When Redis does not answer, a job that was to be made may exist; whoever is next finds it.
+        When Redis does not answer, a job that was to be made may exist; the next attempt finds it.
         """
         method = self._methods.get(call.tool_name.removeprefix(f"{SCHEDULER}."))
         if method is None:
@@ -106,12 +106,12 @@ class SchedulerExecutor:
         return None if job is None else Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, description_of(job)))
 
     async def probe(self, module: str, *, seconds: float) -> Health:
-        """It is where its worker is."""
+        """Return that it is well: it is in its worker."""
         del module, seconds
         return Health.WELL
 
     async def aclose(self) -> None:
-        """The service belongs to somebody else."""
+        """Do nothing: another component owns the service."""
 
     async def _ask_service(self, call: PublishedCall, method: _Method, lease: Lease) -> Attempt:
         away: tuple[Outcome, ErrorCode] = (Outcome.NOT_SENT, "module_unreachable")
@@ -150,7 +150,7 @@ class SchedulerExecutor:
 
 
 class _Wrong(Exception):
-    """What the model wrote is no job, or names none of its user's; the message says what to do."""
+    """The model's arguments are no valid job, or name none of its user's; the message says what to do."""
 
 
 def _own(job: Job | None, call: PublishedCall) -> Job:
@@ -169,10 +169,10 @@ def _refused(call: PublishedCall, result: ToolResult) -> Attempt:
 
 
 def job_wanted(call: PublishedCall, *, longest_seconds: float) -> JobSpec:
-    """The job that a call of `add_job` asks for; a second attempt of that call asks for the same one.
+    """Return the job that a call of `add_job` asks for; a second attempt of that call asks for the same one.
 
-    Who asks, and in which conversation, is never for the model to say: both come from the call. Raises `ValueError`, in
-    one sentence, for what is no job.
+    The user and the conversation are never the model's to choose: both come from the call. Raises `ValueError`, in one
+    sentence, for an invalid job.
     """
     try:
         return _job(call.arguments, call, longest_seconds=longest_seconds)
@@ -233,7 +233,7 @@ def _job(wanted: Mapping[str, Any], call: PublishedCall, *, longest_seconds: flo
 
 
 def _steps_in(wanted: Mapping[str, Any], schedule: Schedule | None) -> tuple[ToolCall | None, Poll | None]:
-    """What the job calls: a tool that is polled, or, at a time that was given, one call."""
+    """Return the job's calls: a tool that is polled, or, at a given time, one call."""
     said: dict[str, Any] = {name: wanted[name] for name in _POLL if name in wanted}
     if "poll_url" in wanted:
         return None, _url_poll_in(wanted, said)

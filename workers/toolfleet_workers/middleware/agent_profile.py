@@ -1,4 +1,4 @@
-"""Holds a call against its agent's profile, as this worker knows it: whoever has published it may have known another one, or none."""
+"""Checks a call against its agent's profile, as this worker knows it: its publisher may have known another one, or none."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,10 +35,11 @@ class ToolsInEffect(Protocol):
 
 @dataclass
 class ProfileCheck:
-    """Runs a call only if its agent's profile takes the tool, and with no more rights than the profile leaves.
+    """Runs a call only if its agent's profile allows the tool, and with no more rights than the profile leaves.
 
-    One whose profile wants a closed gate must have passed it: its agent's signed word says so. Fails closed: an agent whose profile is not known here, also after a look at what the registry keeps, may do nothing.
-    `default_modules` are those of a caller whose message does not say.
+    A call whose profile wants a closed gate must have passed it: its agent's signed note says so. Fails closed: an
+    agent whose profile is not known here, also after reading the registry's, may do nothing. `default_modules` are
+    those of a caller whose message does not say.
     """
 
     tools: ToolsInEffect
@@ -70,7 +71,7 @@ class ProfileCheck:
         return await proceed(call)
 
     def rules_for(self, call: PublishedCall) -> ToolRules:
-        """What the profile of the call's agent says of its tool; nothing where there is none, or it is not known here."""
+        """Return the rules of the agent's profile for the call's tool; empty if there is none, or it is not known here."""
         if call.caller.agent is None and self.profiles.is_empty:
             return NO_RULES
         tool = self.tools.find(call.tool_name)
@@ -97,10 +98,10 @@ class ProfileCheck:
 
 @dataclass
 class ApprovalCheck:
-    """Runs a call that people have to approve, by its tool, the settings or its agent's profile, only under an approval of this very call.
+    """Runs a call that needs an approval, by its tool, the settings or its agent's profile, only under an approval of this very call.
 
-    Whether that was given, the ledger has said. It stands behind what finds out about the tool. Fails closed: a call that names no
-    approval is refused, whatever has published it.
+    The ledger has said whether that was given. It comes after the middleware that finds the tool. Fails closed: a call
+    that names no approval is refused, from any publisher.
     """
 
     tools: ToolsInEffect

@@ -27,7 +27,7 @@ class OwnMiddleware:
     own: OwnClasses
 
     def skips(self, call: PublishedCall) -> bool:
-        """Whether no profile can name a class for the call: nearly every call."""
+        """Return whether no profile can name a class for the call: nearly every call."""
         return call.caller.agent is None and self.profiles.is_empty
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:

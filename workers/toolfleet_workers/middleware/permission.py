@@ -23,7 +23,7 @@ class ToolLookup(Protocol):
 
     @property
     def is_old(self) -> bool:
-        """Whether that should be learnt anew before anything is decided on it."""
+        """Whether it should be read again before anything is decided on it."""
         ...
 
     def find(self, tool_name: str) -> SeenTool | None:
@@ -31,11 +31,11 @@ class ToolLookup(Protocol):
         ...
 
     def serves(self, module: str) -> bool:
-        """Whether there is such a module; calls of others are refused by whatever would run them."""
+        """Return whether there is such a module; the executor refuses calls of others."""
         ...
 
     def lacks(self, tool_name: str) -> bool:
-        """Whether the tool's module surely does not offer it."""
+        """Return whether the tool's module surely does not offer it."""
         ...
 
     def inquire(self, tool_name: str) -> float:
@@ -43,7 +43,7 @@ class ToolLookup(Protocol):
         ...
 
     async def refresh(self, *, reads_all: bool = True) -> None:
-        """Learn what has changed, or all of it anew; returns soon, also if that does not work."""
+        """Read the changes, or everything again; returns soon, also if that fails."""
         ...
 
 
@@ -51,14 +51,14 @@ class ToolLookup(Protocol):
 class PermissionCheck:
     """Runs a call only if its caller may use the tool, by the same rule as when it was listed and published.
 
-    A call that names a version is run only while that one is in effect: asked of Redis anew. If Redis does not answer, what
-    was known last holds, as for everything here.
+    A call that names a version is run only while that one is in effect, which is read from Redis again. If Redis does
+    not answer, the last known state holds, as for everything here.
 
     `default_modules` are those of a caller whose agent does not say, as earlier ones did: it has decided by the same.
 
-    Fails closed: a call of a tool that nothing is known of has to wait (`wait_for`), and is `busy` where it comes all the
-    same; `unknown` counts such calls, and the log names each tool once. Before it refuses for good, it has the manifests
-    read again: they may have changed.
+    Fails closed: a call of an unknown tool has to wait (`wait_for`), and is `busy` if it comes all the same; `unknown`
+    counts such calls, and the log names each tool once. Before it refuses for good, it has the manifests read again:
+    they may have changed.
     """
 
     tools: ToolLookup
@@ -67,7 +67,7 @@ class PermissionCheck:
     _named: set[str] = field(default_factory=set[str], init=False)
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
-        """Proceed, or refuse: with `permission_denied`, `unknown_tool`, `version_mismatch`, or `busy` where nobody can say."""
+        """Proceed, or refuse: with `permission_denied`, `unknown_tool`, `version_mismatch`, or `busy` if it cannot be decided."""
         caller = call.caller
         modules = self._modules_of(call)
         module = call.tool_name.partition(".")[0]
@@ -93,7 +93,7 @@ class PermissionCheck:
         return await proceed(call)
 
     def wait_for(self, call: PublishedCall) -> float | None:
-        """How many seconds a call must wait of whose tool nothing is known; `None` if it can be decided now."""
+        """Return how many seconds a call of an unknown tool must wait; `None` if it can be decided now."""
         name = call.tool_name
         module = name.partition(".")[0]
         if not reaches(module, self._modules_of(call)) or self.tools.find(name) is not None:

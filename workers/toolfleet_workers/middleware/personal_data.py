@@ -34,17 +34,18 @@ class ToolsKnown(Protocol):
 
 @dataclass
 class PersonalDataGuard:
-    """Keeps personal data from tools, and from whoever stores what they say: results, errors, progress and log messages.
+    """Keeps personal data from tools, and from everything that stores their output: results, errors, progress and log messages.
 
-    Its agent has done so with the arguments already; of an agent that has not, the worker does. Where a profile blocks, a call with
-    such arguments is refused, an answer with such data fails, and its effect has happened. Files of a result are passed on as they are.
+    The agent has already done so with the arguments; if it has not, the worker does. If a profile blocks, a call with
+    such arguments is refused, an answer with such data fails, and its effect has happened. Files of a result are passed
+    on as they are.
     """
 
     tools: ToolsKnown
     profiles: KnownProfiles
 
     def skips(self, _: PublishedCall) -> bool:
-        """Whether there are no profiles: nearly every call."""
+        """Return whether there are no profiles: nearly every call."""
         return self.profiles.is_empty
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
@@ -67,7 +68,7 @@ class PersonalDataGuard:
         return await self._screened(specs, await proceed(call))
 
     async def screened(self, call: PublishedCall, attempt: Attempt) -> Attempt:
-        """What a module says of a call later, without what is to be hidden: an answer to where it is, or to what has become of it."""
+        """Return a module's later answer without the data to hide: about its state, or its outcome."""
         specs = self._specs(call)
         return await self._screened(specs, attempt) if specs else attempt
 
@@ -104,7 +105,7 @@ class PersonalDataGuard:
         return dataclasses.replace(attempt, result=result.model_copy(update=said))
 
     def _screen_reports(self, specs: Sequence[PiiSpec]) -> None:
-        """Hide it in what is reported in this task and in those that it makes."""
+        """Hide personal data in the reports of this task and its subtasks."""
         sink, messages = current_sink(), current_log()
         if sink is not None:
 

@@ -1,4 +1,4 @@
-"""Validates a module's result by what its tool says of its results, before anybody takes it for one."""
+"""Validates a module's result by its tool's output schema, before it is passed on."""
 
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -23,11 +23,11 @@ class DefinitionLookup(Protocol):
 
 @dataclass
 class ResultCheck:
-    """Makes `invalid_response` of a result that is not what the tool's `output_schema` says; its effect has happened.
+    """Turns a result that does not match the tool's `output_schema` into `invalid_response`; its effect has happened.
 
-    Fails open: for a tool that this worker does not know yet, as `result_fault` does, and where the module says that the
-    schema does not speak of this result, which the result says then. The text does not repeat
-    anything of the result. Only what is harmless to repeat is tried once more, as after any answer that is of no use.
+    Fails open: for a tool that this worker does not know yet, as `result_fault` does, and if the module says that the
+    schema does not cover this result, which the result says then. The text repeats nothing of the result. Only a call
+    that is harmless to repeat is tried once more, as after any useless answer.
     """
 
     tools: DefinitionLookup

@@ -20,17 +20,17 @@ _open: ContextVar[OpenSpan | None] = ContextVar("toolfleet_tool_span", default=N
 
 
 class ToolSpan:
-    """Around every other middleware: what it shows of a call is what all of them let pass."""
+    """A span around all other middleware: it shows a call as all of them let it pass."""
 
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
 
     def skips(self, call: PublishedCall) -> bool:
-        """Whether nobody records a call, and no function here runs it, which may begin spans of its own."""
+        """Return whether a call is not recorded, and no function here runs it, which may start spans of its own."""
         return type(carried()) is Unrecorded and not call.tool_name.startswith(_LOCAL)
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
-        """As `Middleware`."""
+        """Implements `Middleware`."""
         tracing = self._tracing
         started = tracing.start(
             names.execute_name(call.tool_name),
@@ -82,7 +82,7 @@ class ShownArguments:
         self._check = check
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
-        """As `Middleware`."""
+        """Implements `Middleware`."""
         span = _open.get()
         if span is not None:
             span.note({names.GEN_AI_ARGUMENTS: _text(redacted(call.arguments, call.sensitive))})

@@ -85,7 +85,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
                 here.slots.resize(self.limit)
 
     def register_with_event_loop(self, loop: Hub) -> None:
-        """Called by Celery at the start and after every reconnect."""
+        """Attach the hub's loop. Called by Celery at the start and after every reconnect."""
         self._hub = loop
         self.hub_loop.attach(loop)
 
@@ -129,11 +129,11 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         self.hub_loop.run(coroutine)
 
     def flush(self) -> None:
-        """Drop what has not begun: the connection that brought it is gone, and the broker will deliver it again."""
+        """Drop runs that are not started: the connection that brought them is gone, and the broker will deliver them again."""
         self._waiting.clear()
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
-        """Nothing: there is one process for all, and Celery's request terminates the job as well."""
+        """Do nothing: there is one process for all, and Celery's request terminates the job as well."""
 
     def grow(self, n: int = 1) -> None:
         """Allow `n` more calls in flight."""
@@ -163,11 +163,11 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
 
     @property
     def in_flight(self) -> int:
-        """How many calls run now. May be asked from any thread."""
+        """The number of running calls. Thread-safe."""
         return len(self._running)
 
     def capacity(self) -> int:
-        """How many calls it may come to have in flight: it grows when it has more than it may run."""
+        """Return how many calls may come to be in flight: the pool grows when it has more than it may run."""
         return self.limit if self.autoscaler is None else max(self.limit, self.autoscaler.max_concurrency)
 
     def _get_info(self) -> dict[str, Any]:
@@ -302,9 +302,11 @@ def _log_loop_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
 
 
 class WaitingRuns:
-    """Jobs in their order. With `slots`, a job has been given its slot as its message was taken, unless it was put off until now.
+    """Jobs in their order.
 
-    Those that were are in their queues' order, and in the way of nobody else.
+    With `slots`, a job has been given its slot as its message was taken, unless it was put off until now.
+
+    Those that were put off are in their queues' order, and block no others.
     """
 
     def __init__(self) -> None:
@@ -313,7 +315,7 @@ class WaitingRuns:
 
     @property
     def needs_none(self) -> bool:
-        """Whether a job that comes in may begin at once: so it is with every call while none is put off."""
+        """Whether an incoming job may start at once: so may every call while none is put off."""
         return self.slots is not None and not self.slots.is_deferring
 
     def add(self, job: TaskRun, args: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Starts what a worker does besides consuming: it says when it is ready, that it lives, and what blocks its event loop."""
+"""Starts a worker's work other than consuming: it says when it is ready, that it lives, and what blocks its event loop."""
 
 import asyncio
 import contextlib
@@ -64,7 +64,7 @@ class Watched(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """There will be no more ticks."""
+        """Whether there will be no more ticks."""
         ...
 
     @property
@@ -133,9 +133,11 @@ class Watchdog:
 
 
 class QueuePauses:
-    """One worker's. `known`: the modules that there are, of which those that were added may be in another lane than the settings say.
+    """The queue pauses of one worker.
 
-    A call that was fetched already is not begun all the same: the ledger says so where it is claimed.
+    `known`: the present modules, of which added ones may be in another lane than the settings say.
+
+    A call that was already fetched is not started all the same: the ledger says so where it is claimed.
     """
 
     def __init__(self, settings: Settings, consumption: Consumption, known: KnownModules | None) -> None:
@@ -191,7 +193,7 @@ class Readiness(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships n
     is_announced = False
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
-        """Called by Celery just before it consumes, at the start and after every reconnect."""
+        """Announce readiness. Called by Celery just before it consumes, at the start and after every reconnect."""
         if (notes := getattr(consumer.controller, "consumer_notes", None)) is not None:
             notes.wake()
         if not self.is_announced:
@@ -211,7 +213,7 @@ class ReentrantEvents(bootsteps.StartStopStep):  # type: ignore[misc] # as above
     requires = ("celery.worker.consumer.events:Events",)
 
     def start(self, parent: Any) -> None:
-        """Called by Celery after each connect, with a new dispatcher."""
+        """Make the dispatcher's lock reentrant. Called by Celery after each connect, with a new dispatcher."""
         if parent.event_dispatcher is not None:
             parent.event_dispatcher.mutex = threading.RLock()
 
@@ -222,11 +224,11 @@ class LoopWatchdog(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ship
     requires = ("celery.worker.components:Pool",)
 
     def include_if(self, parent: Any) -> bool:
-        """Other pools have no loop."""
+        """Return whether the pool has a loop; others have none."""
         return isinstance(parent.pool, AsyncioPool)
 
     def start(self, parent: Any) -> None:
-        """Called by Celery when the pool has started, on the pool's thread."""
+        """Start the watchdog. Called by Celery when the pool has started, on the pool's thread."""
         settings = getattr(parent.app, "settings", None) or load_settings()
         Watchdog(parent.pool.hub_loop, stall_seconds=settings.loop_stall_seconds).start()
 
@@ -237,7 +239,10 @@ class Attendance(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships 
     requires = ("celery.worker.components:Pool",)
 
     def start(self, parent: Any) -> None:
-        """Called by Celery when the pool has started. Ends the process if only our pool could renew its leases."""
+        """Start the notes.
+
+        Called by Celery when the pool has started. Ends the process if only our pool could renew its leases.
+        """
         settings = getattr(parent.app, "settings", None) or load_settings()
         presence, slots = Presence(settings), LaneCapacity(settings, count=parent.concurrency)
         consumption = Consumption(parent)
@@ -270,12 +275,15 @@ class Attendance(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships 
 
 
 class ShutdownReason:
-    """Why the worker ends. SIGTERM is what supervisors send to what they start again; Ctrl-C, and a cold end, are for good."""
+    """The reason of a worker's end.
+
+    SIGTERM is what supervisors send before a restart; Ctrl-C, and a cold end, are final.
+    """
 
     is_restart = False
 
     def on_shutting_down(self, sig: str = "", how: str = "", **_: object) -> None:
-        """Called by Celery when the worker is told to end."""
+        """Note the reason. Called by Celery when the worker is told to end."""
         self.is_restart = (sig, how) == ("SIGTERM", "Warm")
 
 
@@ -285,7 +293,7 @@ class AnsweredProbes(bootsteps.StartStopStep):  # type: ignore[misc] # as above
     requires = ("celery.worker.components:Pool",)
 
     def start(self, parent: Any) -> None:
-        """Called by Celery when the pool has started."""
+        """Start the probes. Called by Celery when the pool has started."""
         settings = getattr(parent.app, "settings", None) or load_settings()
         health = health_of(parent.app)
         health.worker, health.is_fast = parent, settings.is_fast

@@ -1,6 +1,6 @@
 """Decides which queues a running worker consumes: those of its modules that no operator has paused, and none while its clock is too far off.
 
-What it has begun goes on.
+Running calls continue.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ IsPaused = Callable[[str], bool]
 
 
 class Consumption:
-    """Of the queues of the worker's modules; what operators have it consume beside them is theirs to end."""
+    """The consumption of the worker's module queues; an operator who adds other queues must also remove them."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
@@ -26,7 +26,7 @@ class Consumption:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it takes no calls. For any thread to read."""
+        """Whether it takes no calls. Thread-safe."""
         return self._is_stopped
 
     @property
@@ -41,9 +41,9 @@ class Consumption:
             consumer.call_soon(self._change, consumer, is_too_far)
 
     def add(self, queues: Iterable[Any]) -> None:
-        """Consume these, kombu's queues, beside those that the worker was started for, and others that were added no more.
+        """Consume these queues of kombu in addition to those of the worker's start, and no others that were added before.
 
-        May be called from any loop or thread, again and again: what is so already costs nothing.
+        May be called from any loop or thread, repeatedly: an unchanged state costs nothing.
         """
         wanted, consumer = {queue.name: queue for queue in queues}, self._worker.consumer
         if consumer is not None and wanted.keys() != self._added.keys():
@@ -56,7 +56,10 @@ class Consumption:
         queues.deselect(sorted(self._paused))
 
     def pause(self, is_paused: IsPaused) -> None:
-        """Leave out those queues, and no others. May be called from any loop or thread, again and again: what is so already costs nothing."""
+        """Pause those queues, and no others.
+
+        May be called from any loop or thread, repeatedly: an unchanged state costs nothing.
+        """
         consumer = self._worker.consumer
         if consumer is None:
             return
@@ -119,9 +122,10 @@ class Consumption:
 
 
 class ConsumedNames:
-    """Names the queues that a worker consumes, also those that are paused; between two connections to its broker, those that it had.
+    """The names of the queues that a worker consumes, also paused ones; between two connections to its broker, the last ones.
 
-    Who is paused still serves its queues: agents would else refuse their calls, and operators would look for a worker.
+    A paused worker still serves its queues: otherwise agents would refuse their calls, and operators would look for a
+    worker.
     """
 
     def __init__(self, worker: Any, consumption: Consumption | None = None) -> None:
@@ -130,7 +134,7 @@ class ConsumedNames:
         self._names = tuple[str, ...]()
 
     def __call__(self) -> tuple[str, ...]:
-        """Their names now. May be called in any thread."""
+        """Return their present names. Thread-safe."""
         task_consumer = getattr(getattr(self._worker, "consumer", None), "task_consumer", None)
         if task_consumer is not None:
             paused = frozenset[str]() if self._consumption is None else self._consumption.paused

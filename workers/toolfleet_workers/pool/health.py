@@ -14,7 +14,7 @@ from toolfleet_workers.pool.consumption import Consumption
 
 
 class WorkerHealth:
-    """Of one worker, read from any thread. `is_prepared` is set when it has asked for its first messages."""
+    """The health of one worker, thread-safe. `is_prepared` is set when it has asked for its first messages."""
 
     def __init__(self) -> None:
         self.is_prepared = False
@@ -24,9 +24,9 @@ class WorkerHealth:
         self.is_fast = True
 
     def stuck(self) -> str | None:
-        """Why it is not alive: its loop stands still. To wait for a broker that is away is its work.
+        """Return why it is not alive: its loop stands still. Waiting for a broker that is away is part of its work.
 
-        Stock parts do that on the loop, for as long as it takes: of a worker with them nothing is known but that it answers.
+        Stock parts do that on the loop, for as long as it takes: of a worker with them only that it answers is known.
         """
         pool, consumer = self.worker.pool, self.worker.consumer
         if not self.is_fast or not isinstance(pool, AsyncioPool) or getattr(consumer, "waits_for_broker", False):
@@ -36,7 +36,7 @@ class WorkerHealth:
         return None if still < STILL_SECONDS else f"the worker's loop has stood still for {still:.0f} s"
 
     def unready(self) -> str | None:
-        """Why it takes no calls."""
+        """Return why it takes no calls."""
         # Exit codes, of which 0 is one.
         if any(code is not None and code is not False for code in (state.should_stop, state.should_terminate)):
             return "the worker is ending"
@@ -49,7 +49,7 @@ class WorkerHealth:
 
 
 def health_of(app: Celery) -> WorkerHealth:
-    """That of the worker which is started from `app`."""
+    """Return the health of the worker which is started from `app`."""
     if app not in _known:
         _known[app] = WorkerHealth()
     return _known[app]

@@ -35,7 +35,7 @@ class Hub(Protocol):
         ...
 
     def run_once(self) -> None:
-        """Run what is due, then poll once."""
+        """Run due callbacks, then poll once."""
         ...
 
 
@@ -55,13 +55,13 @@ class HubLoop:
 
     @property
     def stalled_seconds(self) -> float:
-        """How long the loop has stood still by now, if it does. For any thread to ask."""
+        """The seconds for which the loop has stood still by now. Thread-safe."""
         busy_since = self.busy_since
         return 0.0 if busy_since is None else machine_clock.monotonic() - busy_since
 
     @property
     def is_closed(self) -> bool:
-        """There will be no more ticks."""
+        """Whether there will be no more ticks."""
         return self.loop.is_closed()
 
     @property
@@ -114,7 +114,7 @@ class HubLoop:
 
 
 class PumpedPoller:
-    """Stands for the hub's poller, and runs a slice of the loop before it waits."""
+    """A wrapper of the hub's poller that runs a slice of the loop before it waits."""
 
     def __init__(self, poller: Any, hub_loop: HubLoop) -> None:
         self._poller = poller
@@ -160,7 +160,7 @@ class _Slice:
 
 
 class _SliceSelector(selectors.DefaultSelector):
-    """In a slice it never waits: when nothing is ready, it ends the slice and notes how long it would have waited."""
+    """A selector that never waits in a slice: when nothing is ready, it ends the slice and notes how long it would have waited."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,4 +206,4 @@ async def _end_all() -> None:
 
 
 def _nothing() -> None:
-    """Only the wake-up matters."""
+    """Do nothing: only the wake-up matters."""

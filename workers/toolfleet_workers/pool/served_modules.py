@@ -32,9 +32,12 @@ class ToolRefresher(Protocol):
 
 
 class ServedModules:
-    """A worker's, on the loop of its pool. `consume` takes those modules whose queues it shall consume beside its settings'.
+    """The served modules of a worker, on the loop of its pool.
 
-    `own` are modules that this worker is itself: what they offer is said at its start, for it may be other code than before.
+    `consume` is called with the queues to consume in addition to its settings'.
+
+    `own` are modules that this worker is itself: their manifests are published at its start, for the code may have
+    changed.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class ServedModules:
         await self._watch.leave()
 
     async def aclose(self) -> None:
-        """End what is under way, and close the connection."""
+        """Cancel the running work, and close the connection."""
         probing = [*self._probing]
         for task in probing:
             task.cancel()
@@ -111,9 +114,9 @@ class ServedModules:
 
 
 def _identity(entry: ModuleEntry) -> object:
-    """By what a module is another one than before under its name, which offers other tools."""
+    """Return a module's identity; it changes when another module, with other tools, has its name."""
     return entry.digest if isinstance(entry, AnnouncedModule) else (entry.url, entry.added_at)
 
 
 def _nowhere(_: Iterable[str]) -> None:
-    """Until the worker consumes anything."""
+    """Do nothing, until the worker consumes."""

@@ -26,7 +26,7 @@ _UNKNOWN = object()
 
 @dataclass(slots=True)
 class Assignment:
-    """What Celery wants run, whom it wants told, and the limits in seconds."""
+    """A job for the pool: its target, Celery's callbacks, and the limits in seconds."""
 
     target: Callable[..., Any]
     args: tuple[Any, ...]
@@ -43,7 +43,7 @@ class Assignment:
     def from_celery(
         cls, target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
     ) -> Self:
-        """From the options of `BasePool.apply_async`; any of them may be missing or `None`."""
+        """Make it from the options of `BasePool.apply_async`; any of them may be missing or `None`."""
         return cls(
             target,
             tuple(args),
@@ -89,7 +89,7 @@ class TaskRun:
 
     @property
     def call_id(self) -> str | None:
-        """What Celery calls it."""
+        """Celery's id of the call."""
         return self._assignment.call_id
 
     async def run(self) -> None:
@@ -217,12 +217,15 @@ class TaskRun:
 
 
 def _waits_for_nothing(accepted: Callable[[int, float], object]) -> bool:
-    """Whether Celery's request only notes that its call begins. One that was revoked meanwhile stores that, which may wait for Redis."""
+    """Return whether Celery's request only notes that its call starts.
+
+    One that was revoked meanwhile stores that, which may wait for Redis.
+    """
     return getattr(getattr(accepted, "__self__", None), "_terminate_on_ack", _UNKNOWN) is None
 
 
 def _as_failure(exc: BaseException) -> ExceptionInfo:
-    """As in Celery's other pools, what is not an `Exception` (`SystemExit` above all) counts as a lost worker."""
+    """Return the failure as Celery's other pools do: an exception that is no `Exception` (`SystemExit` above all) counts as a lost worker."""
     if isinstance(exc, Exception):
         return ExceptionInfo((type(exc), exc, exc.__traceback__))
     return ExceptionInfo((WorkerLostError, WorkerLostError(repr(exc)), exc.__traceback__))
@@ -233,4 +236,4 @@ def _raise(exc: BaseException) -> NoReturn:
 
 
 def _ignore(*_: object) -> None:
-    """Nobody wants to be told."""
+    """Do nothing."""

@@ -1,4 +1,4 @@
-"""Shows what modules offer that is not in effect, and what nobody may use: `toolfleet tools diff`, and `list --closed`."""
+"""Shows offers of modules that are not in effect, and closed tools: `toolfleet tools diff`, and `list --closed`."""
 
 import difflib
 import json
@@ -78,7 +78,7 @@ def diff(
 
 
 def show_closed(tools: Tools, *, as_json: bool) -> None:
-    """Show the tools that nobody may use now."""
+    """Show the tools that no caller may use now."""
     closed, stale = tools.closed(), tools.stale()
     if as_json:
         say_json([{"name": name, "reason": reason} | _mark(name, stale) for name, reason in closed.items()])
@@ -95,7 +95,7 @@ def show_closed(tools: Tools, *, as_json: bool) -> None:
 
 
 def _stale_note(tool_name: str, stale: _Stale) -> str:
-    """How old the news of the tool's module is, if that is too old."""
+    """Return the age of the module's manifest, if it is too old."""
     module = tool_name.partition(".")[0]
     return f"stale ({age(stale[module])})" if module in stale else ""
 
@@ -139,7 +139,7 @@ def _version(one: PendingTool) -> str:
 
 
 def _lines(before: Any, after: Any) -> Iterator[str]:
-    """What was, and what is instead, as lines of text."""
+    """Yield the old and the new lines of text."""
     diff_lines = difflib.unified_diff(_text(before), _text(after), lineterm="", n=1)
     return (line for line in diff_lines if not line.startswith(("---", "+++", "@@")))
 

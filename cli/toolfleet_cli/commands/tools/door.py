@@ -1,4 +1,4 @@
-"""Chooses whom commands about tools ask: the registry, or a gateway."""
+"""Chooses where commands about tools ask: the registry, or a gateway."""
 
 from typing import TypeAlias
 

@@ -196,7 +196,7 @@ def _notes(tool: ToolDefinition, statuses: _Statuses) -> str:
 
 
 def _stale(tool: ToolDefinition, statuses: _Statuses) -> str | None:
-    """How old the news of the tool's module is, if that is too old."""
+    """Return the age of the module's manifest, if it is too old."""
     status = statuses.get(tool.name.partition(".")[0])
     return age(status.age_seconds) if status is not None and status.is_stale else None
 

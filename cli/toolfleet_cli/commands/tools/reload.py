@@ -1,4 +1,4 @@
-"""Has the hosts of tool folders read their files anew: `toolfleet tools reload`."""
+"""Has the hosts of tool folders read their files again: `toolfleet tools reload`."""
 
 import asyncio
 from collections.abc import Sequence

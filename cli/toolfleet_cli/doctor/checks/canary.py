@@ -1,4 +1,4 @@
-"""Sends a canary through every lane and module queue, and says which were not answered, and by whom a module is not reached."""
+"""Sends a canary through every lane and module queue, and reports those not answered, and workers that cannot reach a module."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Connects to everything that is reached by TLS, and says whose certificate is refused or ends soon."""
+"""Connects to everything that is reached by TLS, and reports certificates that are refused or expire soon."""
 
 import asyncio
 import ssl
@@ -52,7 +52,7 @@ def _places(settings: Settings) -> set[tuple[str, int, str]]:
 
 
 async def _days_left(host: str, port: int, authorities: str) -> float | str:
-    """For how many days more its certificate counts, or why that is not known."""
+    """Return for how many more days its certificate is valid, or why that is unknown."""
     try:
         context = ssl.create_default_context(cafile=authorities or None)
         async with asyncio.timeout(_CONNECT_SECONDS):

@@ -64,7 +64,7 @@ def _off(seconds: float) -> str:
 
 
 def _leads(notes: Iterable[bytes | str]) -> dict[str, float]:
-    """By worker the latest word."""
+    """Return the latest lead of each worker."""
     found = dict[str, float]()
     for note in notes:
         worker, _, seconds = (note if isinstance(note, str) else note.decode(errors="replace")).rpartition(" ")

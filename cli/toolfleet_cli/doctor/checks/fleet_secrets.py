@@ -34,7 +34,7 @@ _OF_URLS = frozenset({"redis_url", "broker_url", "registry_url"})
 
 @dataclass(frozen=True, slots=True)
 class SecretCheck:
-    """Only those that this process is given."""
+    """Checks the secrets that this process is given."""
 
     name: str = "secrets"
     asks_redis: bool = False

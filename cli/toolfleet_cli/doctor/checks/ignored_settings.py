@@ -76,7 +76,7 @@ def _without_effect(settings: Settings, is_set: Collection[str]) -> Iterable[Dia
 
 
 def _unknown_modules(settings: Settings, is_set: Collection[str]) -> Iterable[Diagnosis]:
-    """Modules that are named, and that nobody has: of those that were added while the fleet runs, the settings may know nothing."""
+    """Yield named modules that do not exist: the settings may know nothing of those that were added while the fleet runs."""
     named = {
         "slow_modules": settings.slow_modules,
         "module_timeouts": settings.module_timeouts.keys(),

@@ -20,7 +20,7 @@ _ONE_MODE = (
 
 @dataclass(frozen=True, slots=True)
 class LeaseCheck:
-    """With RabbitMQ there are no leases of messages."""
+    """Checks the leases of messages, which RabbitMQ does not have."""
 
     name: str = "leases"
     asks_redis: bool = True

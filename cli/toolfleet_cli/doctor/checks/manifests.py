@@ -1,4 +1,4 @@
-"""Finds modules whose manifest is missing, old, or not what is in effect, and modules that calls do not reach."""
+"""Finds modules whose manifest is missing, old, or not in effect, and modules that calls do not reach."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace

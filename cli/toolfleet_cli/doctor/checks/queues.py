@@ -93,7 +93,7 @@ def _idle(served: Counter[str]) -> Iterable[Diagnosis]:
 
 
 def _held_up(states: QueueStates, known: KnownModules) -> Iterable[Diagnosis]:
-    """What operators have paused or have drain, and perhaps forgotten."""
+    """Yield the paused and draining queues, which operators may have forgotten."""
     for name, state in sorted(states.stored.items()):
         lane = name.removeprefix(LANE_PREFIX)
         subject = f"The queue {queue_of(name)}" if lane == name else f"Each queue of the lane {lane}"

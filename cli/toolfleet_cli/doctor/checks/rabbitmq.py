@@ -20,7 +20,7 @@ _MEND = "consumer_timeout = {} in rabbitmq.conf, then restart RabbitMQ"
 
 @dataclass(frozen=True, slots=True)
 class RabbitCheck:
-    """With Redis as the broker there is nothing to ask."""
+    """Checks RabbitMQ; with Redis as the broker there is nothing to ask."""
 
     name: str = "rabbitmq"
     asks_redis: bool = False
@@ -95,7 +95,7 @@ def _foreign_queues(settings: Settings) -> dict[str, str]:
 
 
 async def _consumer_timeout() -> int | None:
-    """In milliseconds, if RabbitMQ's own tool is on this machine and answers."""
+    """Return the time-out in milliseconds, if RabbitMQ's own tool is on this machine and answers."""
     tool = shutil.which("rabbitmqctl")
     if tool is None:
         return None

@@ -77,7 +77,7 @@ async def _at(redis: Redis, name: str, *, allows_eviction: bool) -> tuple[list[D
 
 
 def _faults(info: Mapping[str, Any], name: str, *, allows_eviction: bool) -> Iterable[Diagnosis]:
-    """What workers refuse to start with, or log, at their start."""
+    """Yield the faults with which workers refuse to start, or that they log, at their start."""
     for fault in faults_in(info, name, allows_eviction=allows_eviction):
         make = error if fault.is_fatal else warning
         yield make(fault.text, fault.why, fault.mend)
@@ -147,7 +147,7 @@ def _latency(name: str, milliseconds: float) -> Iterable[Diagnosis]:
 
 
 async def _fsync(redis: Redis) -> str | None:
-    """When its file is written; `None` where this user may not ask."""
+    """Return when its file is written; `None` if this user may not ask."""
     try:
         found = await redis.config_get("appendfsync")
     except ResponseError:
@@ -156,7 +156,7 @@ async def _fsync(redis: Redis) -> str | None:
 
 
 async def _round_trip_ms(redis: Redis) -> float:
-    """The shortest of several: what the way takes, whatever this machine is busy with."""
+    """Return the shortest of several round trips: the network's time, without this machine's load."""
     best = float("inf")
     for _ in range(_TRIES):
         begun_at = machine_clock.monotonic()

@@ -14,7 +14,7 @@ _NEARLY = 0.9
 
 @dataclass(frozen=True, slots=True)
 class KeyCheck:
-    """Of more keys than 200,000 it looks at the first ones that Redis names."""
+    """Checks the stored keys; of more than 200,000 only the first ones that Redis returns."""
 
     name: str = "keys"
     asks_redis: bool = True

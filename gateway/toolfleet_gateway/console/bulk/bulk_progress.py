@@ -19,10 +19,13 @@ _COUNTS = ("done", "passed", "under_way", "failed")
 
 @dataclass(frozen=True, slots=True)
 class BulkProgress:
-    """The rows behind `cursor` are left. Those that have `failed` stay. `passed` are those that others have handled, or need nothing.
+    """The progress of a bulk action.
 
-    `total` is how many there were when it began; below 0: nobody has counted them. `under_way`: of those that were dropped, how
-    many were tried just then.
+    The rows behind `cursor` are left. Those that have `failed` stay. `passed` are those that another operator has
+    handled, or that need nothing.
+
+    `total` is their number at the start; below 0: not counted. `under_way`: the number of dropped ones that were being
+    tried just then.
     """
 
     action: BulkAction
@@ -36,7 +39,7 @@ class BulkProgress:
 
     @classmethod
     def of(cls, form: FormFields) -> Self:
-        """What the form says; one that has just begun has no cursor, and no total. Raises `Problem`."""
+        """Parse the form; a new one has no cursor, and no total. Raises `Problem`."""
         action = form.get("action")
         if action not in {"replay", "drop"}:
             raise invalid_request("All of a filter are replayed or dropped.")
@@ -47,7 +50,7 @@ class BulkProgress:
 
     @property
     def handled(self) -> int:
-        """How many are behind it."""
+        """The number of handled rows."""
         return self.done + self.passed + self.failed
 
     @property
@@ -57,16 +60,16 @@ class BulkProgress:
         return {"action": self.action, "cursor": self.cursor, "total": self.total, **counts}
 
     async def counted(self, visit: Visit, wanted: ListFilter) -> "BulkProgress":
-        """With the total, which the first step counts."""
+        """Return it with the total, which the first step counts."""
         return self if self.total >= 0 else replace(self, total=await wanted.count(visit, self.cursor or None))
 
     def advanced(self, following: str | None, **counts: int) -> "BulkProgress":
-        """After a step that has come to these counts; `following` is the cursor of the next one, if anything is left."""
+        """Return it after a step with these counts; `following` is the cursor of the next one, if anything is left."""
         added = {name: getattr(self, name) + count for name, count in counts.items()}
         ahead = replace(self, cursor=following or self.cursor, is_over=following is None, **added)
         return replace(ahead, total=ahead.handled if ahead.is_over else max(ahead.total, ahead.handled))
 
     def shown(self, wanted: ListFilter, faults: Sequence[str]) -> Shown:
-        """Its page, with some of what was the matter in the last step."""
+        """Return its page, with some of the last step's faults."""
         values = {"wanted": wanted, "progress": self, "faults": faults[:_MOST_FAULTS]}
         return Shown("bulk_steps", "Replay by filter" if self.action == "replay" else "Drop by filter", values)

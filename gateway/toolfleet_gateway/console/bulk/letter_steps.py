@@ -1,6 +1,6 @@
 """Handles all letters of a filter, which it replays or drops, some at a time.
 
-Whoever closes the page stops it. A letter that two people handle at once is refused the second time.
+Closing the page stops it. A letter that two people handle at once is refused the second time.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ async def _chosen(visit: Visit, wanted: ListFilter, progress: BulkProgress) -> t
 
 
 async def _handled(visit: Visit, action: BulkAction, letter: Any) -> str | None:
-    """Handle one, with its own line in the audit. What is the matter with it, if it was not."""
+    """Handle one, with its own line in the audit. Returns why it was not handled, or `None`."""
     path, query = {"letter_id": letter["id"]}, {"kind": letter["kind"]}
     try:
         if action == "drop":

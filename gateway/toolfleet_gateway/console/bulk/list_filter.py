@@ -1,4 +1,4 @@
-"""Chooses rows of a list by kind, words and age: what a page shows, and what is handled by it, are the same."""
+"""Chooses rows of a list by kind, words and age: a page and a bulk action with the same filter have the same rows."""
 
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -47,7 +47,7 @@ WAKEUPS: Final = FilteredList(
 
 @dataclass(frozen=True, slots=True)
 class ListFilter:
-    """Which rows of a list: of a `kind`, about `about`, which failed with `error`, and of that `age` at least."""
+    """A filter of a list's rows: of a `kind`, about `about`, which failed with `error`, and of that `age` at least."""
 
     chosen_of: FilteredList
     kind: str = ""
@@ -57,7 +57,7 @@ class ListFilter:
 
     @classmethod
     def of(cls, chosen_of: FilteredList, fields: FormFields) -> Self:
-        """What a URL or a form says."""
+        """Parse a URL's query or a form."""
         kind = fields.get("kind", "")
         about, error = (fields.get(name, "").strip()[:_LONGEST_WORDS] for name in ("about", "error"))
         age = fields.number(chosen_of.age, 0, most=chosen_of.oldest)
@@ -76,7 +76,7 @@ class ListFilter:
         return asked | ({"kind": self.kind} if self.kind else {}) | ({"cursor": cursor} if cursor else {})
 
     async def matching(self, visit: Visit, *, limit: int, cursor: str | None = None) -> tuple[list[Any], str | None]:
-        """At most `limit` rows, in the order of the list; and the cursor behind which there may be more.
+        """Return at most `limit` rows, in the order of the list; and the cursor behind which there may be more.
 
         With fewer rows than `limit`, and a cursor, not all were searched.
         """
@@ -84,7 +84,7 @@ class ListFilter:
         return found[self.chosen_of.rows], found.get("next")
 
     async def count(self, visit: Visit, cursor: str | None) -> int:
-        """How many there are behind a cursor; of very many, how many were seen."""
+        """Return how many there are behind a cursor; of very many, how many were seen."""
         count, behind = 0, cursor
         for _ in range(_MOST_PAGES):
             rows, behind = await self.matching(visit, limit=_AT_ONCE, cursor=behind)
@@ -113,5 +113,5 @@ class ListFilter:
 
 
 def cursor_in(fields: FormFields) -> str:
-    """Where a page begins, or a step; empty at the first one."""
+    """Return the start of a page or a step; empty at the first one."""
     return fields.get("cursor", "")[:_LONGEST_CURSOR]

@@ -1,6 +1,6 @@
 """Handles all waiting wake-ups of a filter, which it has tried or drops, some at a time.
 
-Whoever closes the page stops it. A wake-up that two people handle at once is handled by one of them.
+Closing the page stops it. A wake-up that two people handle at once is handled by one of them.
 """
 
 from toolfleet_gateway.console.bulk.bulk_progress import BulkProgress

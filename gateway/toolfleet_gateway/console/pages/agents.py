@@ -32,7 +32,7 @@ async def _shown(visit: Visit) -> Outcome:
 
 
 async def _changed(visit: Visit) -> Outcome:
-    """The version that was seen goes along: what somebody else has changed meanwhile is not overwritten."""
+    """Make the change. The version that was seen is sent along: another operator's newer change is not overwritten."""
     name, form = visit.path["name"], visit.form
     headers = {"if-match": f'"{form.number("seen", 0, most=10**9)}"'}
     match form.get("action"):

@@ -66,7 +66,7 @@ async def _shown(visit: Visit) -> Outcome:
 
 
 async def _seen(visit: Visit, name: str, path: Mapping[str, str]) -> Any:
-    """What a route answers; `None` for what there is not, or what is not theirs to see."""
+    """Return a route's answer; `None` if there is none, or the user may not see it."""
     try:
         return await visit.ask(name, RouteQuestion(path))
     except Problem as exc:
@@ -76,7 +76,7 @@ async def _seen(visit: Visit, name: str, path: Mapping[str, str]) -> Any:
 
 
 def _with_approval(spans: Sequence[dict[str, Any]], approval: Any) -> Sequence[dict[str, Any]]:
-    """Of a call that waits for people, of which nothing else is known yet, since when."""
+    """Return the spans; for a waiting call without any, the span of its approval."""
     if spans or approval is None or approval["state"] != "waiting":
         return spans
     return [{"phase": "approval", "begins": approval["requested_at"] * 1000}]

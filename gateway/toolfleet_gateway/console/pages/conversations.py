@@ -58,13 +58,13 @@ async def _shown(visit: Visit) -> Outcome:
 
 
 def _users(lines: Iterable[dict[str, Any]], named: str) -> list[str]:
-    """Whose it is: as somebody has named them, and as its calls say."""
+    """Return its users: as named in the URL, and as its calls say."""
     users = [named, *(str(line["user_id"]) for line in lines if line.get("user_id"))]
     return list(dict.fromkeys(filter(None, users)))[:_MOST_USERS]
 
 
 async def _jobs(visit: Visit, conversation_id: str, users: list[str]) -> list[dict[str, Any]]:
-    """Of the latest jobs of its users, or of all where nobody knows these; in the order in which they were made.
+    """Return the latest jobs of its users, or of all users if these are unknown; in the order in which they were made.
 
     Each has the `outcomes` of its wake-ups, oldest first.
     """
@@ -81,7 +81,7 @@ async def _jobs(visit: Visit, conversation_id: str, users: list[str]) -> list[di
 
 
 async def _wakeups(visit: Visit, conversation_id: str) -> list[dict[str, Any]]:
-    """Those that wait, and those that nobody has accepted: these have a `died_at`."""
+    """Return the wake-ups that wait, and those that were never accepted: these have a `died_at`."""
     query = {"conversation_id": conversation_id, "limit": _MOST_WAKEUPS}
     dead = {"kind": "wakeup", "about": conversation_id, "limit": _MOST_WAKEUPS}
     waiting, given_up = await asyncio.gather(
@@ -102,7 +102,7 @@ async def _approvals(visit: Visit, conversation_id: str, *, settled: bool) -> li
 
 
 def _states(jobs: Iterable[dict[str, Any]], wakeups: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """By a job's id, where its wake-up is: `waits`, `given up`, or what became of it; of a job that has ended, else `none waits`."""
+    """Return the state of a job's wake-up by the job's id: `waits`, `given up`, or its outcome; for an ended job without one, `none waits`."""
     states = {job["job_id"]: "none waits" for job in jobs if job.get("ended_at") and job["state"] != "cancelled"}
     states |= {job["job_id"]: job["outcomes"][-1]["end"].replace("_", " ") for job in jobs if job["outcomes"]}
     for wakeup in wakeups:
@@ -113,6 +113,6 @@ def _states(jobs: Iterable[dict[str, Any]], wakeups: Iterable[dict[str, Any]]) -
 
 
 def _outcomes(jobs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What became of the wake-ups of these jobs, in the order in which they ended; each with its job's id."""
+    """Return the outcomes of the wake-ups of these jobs, in the order in which they ended; each with its job's id."""
     found = [{**outcome, "job_id": job["job_id"]} for job in jobs for outcome in job["outcomes"]]
     return sorted(found, key=lambda each: float(each["at"]))[-_MOST_OUTCOMES:]

@@ -63,7 +63,7 @@ async def _page(visit: Visit, *, refusal: str | None = None, status: int = 200) 
 
 
 def _other_arguments(visit: Visit) -> dict[str, Any]:
-    """Those that stand in the place of a call's own, if somebody has typed some."""
+    """Return the edited arguments, or an empty dictionary if the form was not changed."""
     text = visit.form.get("arguments", "").strip()
     if not text:
         return {}

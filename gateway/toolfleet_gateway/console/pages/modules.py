@@ -64,7 +64,7 @@ class _AboutModulePages:
                 raise invalid_request("A module is pinned, unpinned or removed.")
 
     async def _modules(self, visit: Visit) -> list[dict[str, Any]]:
-        """Each with where it is, how it is, and whether it is pinned."""
+        """Return each module with its address, its status, and whether it is pinned."""
         placed = (await visit.ask("listPlacedModules"))["modules"]
         known = {module["module"]: module for module in (await visit.ask("listModules"))["modules"]}
         pinned = set((await visit.ask("getToolState"))["pinned"])

@@ -1,4 +1,4 @@
-"""Shows how the fleet is doing, and goes on to while somebody watches."""
+"""Shows the fleet's status, with live updates."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Shows which files and operations are not served as they stand, and has hosts read their folders anew."""
+"""Shows which files and operations are not served as they are, and has hosts read their folders again."""
 
 from toolfleet_gateway.console.page import ConsolePage, Done, Outcome, Shown, Visit
 from toolfleet_gateway.console.paging import window_of

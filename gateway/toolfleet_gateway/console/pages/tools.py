@@ -1,4 +1,4 @@
-"""Shows tools: what each takes, its versions, what is offered and not in effect; and has operators change that."""
+"""Shows tools: arguments, versions, and offers that are not in effect; and has operators change that."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -74,7 +74,7 @@ class _AboutToolPages:
 
 
 async def _versions(visit: Visit, name: str) -> list[Any]:
-    """Those that the registry keeps; none of a tool that it does not know."""
+    """Return the versions that the registry has; empty for an unknown tool."""
     try:
         return list((await visit.ask("listToolVersions", RouteQuestion({"name": name})))["versions"])
     except Problem as exc:

@@ -9,7 +9,7 @@ _ONE = "/wake-ups/{wake_id}"
 
 
 def wakeup_pages() -> list[ConsolePage]:
-    """The pages. Those that nobody has accepted are dead letters, and dropped there."""
+    """Return the pages. Wake-ups that were never accepted are dead letters, and dropped there."""
     return [
         ConsolePage("GET", "/wake-ups", _listed),
         ConsolePage("GET", _ONE, _shown),

@@ -1,7 +1,8 @@
 """Cancels calls whose clients have gone, unless a repeat follows them.
 
-Who closes a stream wants nothing more of its call. But a broken stream looks the same, and its client sends the request again: what
-has begun, and could be done twice, goes on for a grace, if the client has named it with a key by which a repeat finds it.
+A client that closes a stream no longer wants its call. But a broken stream looks the same, and its client sends the
+request again: a call that was started, and could be done twice, continues for a grace period, if the client has named
+it with a key by which a repeat finds it.
 """
 
 import asyncio
@@ -31,7 +32,10 @@ _HARMLESS: frozenset[Effect | None] = frozenset({"read", "idempotent"})
 
 
 class AbandonedCalls:
-    """Those of one gateway. Who follows a call at others is known by a note in Redis. Belongs to the running loop."""
+    """The abandoned calls of one gateway.
+
+    Followers at others are known by a note in Redis. Belongs to the running loop.
+    """
 
     def __init__(
         self, fleet: ToolFleet, redis: Redis, keys: GatewayKeys, settings: GatewaySettings, closing: Closing
@@ -46,12 +50,12 @@ class AbandonedCalls:
         self._ending = set[asyncio.Task[None]]()
 
     async def joined(self, call_id: str) -> None:
-        """Note that a repeat follows the call, too, perhaps one that was begun at another gateway."""
+        """Note that a repeat follows the call, too, perhaps one that was started at another gateway."""
         with contextlib.suppress(RedisError, OSError):
             await self._count(call_id, +1)
 
     async def was_abandoned(self, call_id: str) -> bool:
-        """Whether the call was cancelled because nobody followed it any more, and not because somebody has said so."""
+        """Return whether the call was cancelled because it had no followers any more, and not by request."""
         try:
             return bool(await self._redis.hexists(self._keys.mcp_followers(call_id), _IS_ABANDONED))
         except (RedisError, OSError):
@@ -75,7 +79,7 @@ class AbandonedCalls:
         task.add_done_callback(self._ending.discard)
 
     async def settle(self, seconds: float) -> None:
-        """Give those that are taken back so long to be."""
+        """Give running cancellations so long to finish."""
         if self._ending:
             await asyncio.wait(self._ending, timeout=seconds)
         await self.aclose()
@@ -85,7 +89,7 @@ class AbandonedCalls:
         await end(self._ending)
 
     async def _cancel(self, call_id: str, owner: Owner, *, grace: float | None) -> None:
-        """Cancel it; after a `grace`, in seconds, unless somebody wants it then; `None`: nobody could come for it."""
+        """Cancel it; after a `grace` period, in seconds, unless it has a follower then; `None`: there can be none."""
         try:
             handle = await self._fleet.begun_calls.attach(call_id, owner)
             if handle is None:
@@ -99,7 +103,10 @@ class AbandonedCalls:
             log.info("abandoned_call_not_cancelled", call_id=call_id, reason=str(exc))
 
     async def _is_wanted(self, handle: BegunHandle, grace: float) -> bool:
-        """Whether the call has ended, or somebody follows it at the end of the grace. One that waits in its queue has none."""
+        """Return whether the call has ended, or has a follower at the end of the grace period.
+
+        One that waits in its queue has no such period.
+        """
         try:
             followers, joins = await self._count(handle.id, -1)
             if followers > 0:
@@ -115,7 +122,7 @@ class AbandonedCalls:
         return False
 
     async def _count(self, call_id: str, more: int) -> tuple[int, int]:
-        """Who follows the call now, and how many have joined it: whoever has begun it is not noted, but that they have left."""
+        """Return the number of followers, and how many have joined it: its starter is not counted when it comes, but when it leaves."""
         name = self._keys.mcp_followers(call_id)
         async with self._redis.pipeline(transaction=True) as pipeline:
             pipeline.hincrby(name, _FOLLOWERS, more)

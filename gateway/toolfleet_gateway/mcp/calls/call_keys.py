@@ -14,7 +14,7 @@ _LONGEST = 256  # characters
 
 
 class WrongKey(ValueError):
-    """What a client has sent as a key is none; the text says why."""
+    """A client's key is invalid; the text says why."""
 
 
 def client_key(meta: Mapping[str, Any] | None) -> str | None:

@@ -12,7 +12,7 @@ ERROR: Final = "toolfleet/error"
 
 
 def call_result(result: ToolResult, call_id: str) -> dict[str, Any]:
-    """The result as the protocol has it. What a model reads of a failure ends with what is known of its effect."""
+    """Return the result in the protocol's form. The text about a failure ends with its known effect."""
     answer: dict[str, Any] = from_result(result, "mcp", None)
     meta: dict[str, Any] = {**answer.pop("_meta", {}), CALL_ID: call_id}
     if not result.success:
@@ -22,7 +22,7 @@ def call_result(result: ToolResult, call_id: str) -> dict[str, Any]:
 
 
 def error_facts(result: ToolResult) -> dict[str, Any]:
-    """What a program may go by, of a call that failed."""
+    """Return the facts of a failed call, for programs."""
     facts = {
         "error_code": result.error_code,
         "effect_state": result.effect_state,

@@ -21,7 +21,7 @@ _POLL_MS = 500
 def task_facts(
     handle: BegunHandle, state: TaskState, *, now: float, kept_seconds: float, message: str | None = None
 ) -> dict[str, Any]:
-    """What every answer about a task says of it; times as ISO 8601, in UTC."""
+    """Return the facts of every answer about a task; times as ISO 8601, in UTC."""
     call = handle.published
     begun_at = now if call is None else call.published_at
     lasts = kept_seconds if call is None else max(call.deadline_at - begun_at, 0) + kept_seconds
@@ -37,7 +37,7 @@ def task_facts(
 
 
 def lacks_tasks() -> MCPError:
-    """What a request is refused with that would need a client that takes tasks."""
+    """Return the error of a request that would need a client with tasks."""
     needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
     message = f"Declare the extension {EXTENSION} in this request's capabilities."
     return MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, needed)

@@ -23,7 +23,7 @@ def kinds_of(capabilities: Mapping[str, Any]) -> frozenset[InputMethod]:
 
 
 def takes_forms(capabilities: Mapping[str, Any]) -> bool:
-    """Whether a client that declares this can have a person fill in a form; one that says no more of elicitation can."""
+    """Return whether a client with these capabilities can have a person fill in a form; one that declares elicitation without details can."""
     declared = capabilities.get("elicitation")
     return isinstance(declared, dict) and (not declared or isinstance(declared.get("form"), dict))
 

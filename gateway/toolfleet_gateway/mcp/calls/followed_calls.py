@@ -26,7 +26,7 @@ from toolfleet_tasks.messages.following_tools import (
 
 
 class FollowedCalls:
-    """Answers for the clients of one gateway; calls that another one has begun are as good."""
+    """Answers calls for the clients of one gateway; calls that another one has started are handled alike."""
 
     def __init__(self, fleet: ToolFleet, settings: GatewaySettings, approvals: ClientApprovals) -> None:
         self._fleet = fleet

@@ -21,7 +21,7 @@ Kinds = frozenset[InputMethod]
 
 
 def lacks(method: InputMethod) -> MCPError:
-    """What a client is told that would have to declare more for the tool."""
+    """Return the error for a client that would have to declare more for the tool."""
     needed: dict[str, Any] = {"requiredCapabilities": {capability_of(method): {}}}
     message = "The tool asks for what this client does not declare."
     return MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, needed)
@@ -59,11 +59,11 @@ class InputRounds:
     async def resume(
         self, view: McpView, tool: str, arguments: Mapping[str, Any], state: str, responses: Mapping[str, Any]
     ) -> tuple[BegunHandle, bool]:
-        """The call that a client goes on with, once it has its answers; those that are missing are asked for again.
+        """Return the call that a client continues, once it has its answers; missing ones are asked for again.
 
-        True beside it: the client has said what it has to say about the call's approval, and is not asked again.
+        Also returns true if the client has answered about the call's approval, and is not asked again.
 
-        Raises `WrongState` and `FleetUnavailable`, and `MCPError` where it was answered otherwise before.
+        Raises `WrongState` and `FleetUnavailable`, and `MCPError` if it has another answer already.
         """
         answered = await self._states.unseal(state, view, tool, arguments)
         handle = await attached(self._fleet, view.who, answered.call_id)

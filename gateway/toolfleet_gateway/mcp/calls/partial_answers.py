@@ -15,7 +15,10 @@ _LASTS_SECONDS = 3600
 
 
 class PartialAnswers:
-    """Those of all gateways. Who answers the same question again has the last word, until all questions are answered."""
+    """The partial answers of all gateways.
+
+    A later answer to the same question replaces the earlier one, until all questions are answered.
+    """
 
     def __init__(self, redis: Redis, keys: GatewayKeys) -> None:
         self._redis = redis

@@ -1,4 +1,4 @@
-"""Makes the protocol's error of a call that its MCP server has answered with one, with what is known of the effect."""
+"""Makes the protocol's error of a call that its MCP server has answered with one, with its known effect."""
 
 from typing import Any
 

@@ -26,9 +26,9 @@ class RepeatWindow:
         self._ms = round(seconds * 1000)
 
     async def key(self, view: McpView, tool_name: str, arguments: Mapping[str, Any]) -> str | None:
-        """What stands for this call and its repeats within the window; `None` where a repeat is no matter, or another call.
+        """Return the key of this call and its repeats within the window; `None` if a repeat does no harm, or is another call.
 
-        Raises `FleetUnavailable`: without Redis nobody knows whether it is a repeat.
+        Raises `FleetUnavailable`: without Redis it is unknown whether it is a repeat.
         """
         if not self._ms:
             return None
@@ -42,7 +42,7 @@ class RepeatWindow:
             raise FleetUnavailable("Redis does not answer.") from exc
 
     async def _first(self, name: str) -> str:
-        """What the first call of the window has written there; ours, if it is the first."""
+        """Return the value of the first call of the window; ours, if it is the first."""
         own = randomness.uuid4().hex
         while not await self._redis.set(name, own, nx=True, px=self._ms):
             known = await self._redis.get(name)

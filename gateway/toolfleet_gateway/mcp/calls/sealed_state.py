@@ -23,7 +23,10 @@ class WrongState(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AskedRound:
-    """Which question of which call is answered. `binding`: of the approval that was asked for; '': it was a question of the module's."""
+    """The question of the call that is answered.
+
+    `binding`: of the approval that was asked for; '': it was a question of the module's.
+    """
 
     call_id: str
     number: int
@@ -45,7 +48,7 @@ class SealedStates:
         return await self._codec.seal(json.dumps(facts).encode())
 
     async def unseal(self, state: str, view: McpView, tool: str, arguments: Mapping[str, Any]) -> AskedRound:
-        """What was sealed. Raises `WrongState` and `FleetUnavailable`."""
+        """Open a sealed state. Raises `WrongState` and `FleetUnavailable`."""
         try:
             facts: list[Any] = json.loads(await self._codec.unseal(state))
             if len(facts) < _MOST_FACTS:

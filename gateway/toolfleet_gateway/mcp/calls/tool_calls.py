@@ -58,7 +58,7 @@ _LONGEST_CONVERSATION_ID = 256  # characters
 
 
 class _TakenBack(Exception):
-    """The call was taken back, before it had begun, as others had left it."""
+    """The call was cancelled, before it had started, as its other clients had left it."""
 
 
 class UnknownTool(Exception):
@@ -67,9 +67,11 @@ class UnknownTool(Exception):
 
 @dataclass(frozen=True, slots=True)
 class McpCall:
-    """What a client asks for. `progress_token`: it wants to know how far the call is; `takes_tasks`: it can follow a task.
+    """A client's request. `progress_token`: it wants reports of progress; `takes_tasks`: it can follow a task.
 
-    `takes_forms`: its person can be asked whether the call may begin. `log_level`: which log messages it wants. `kinds`: what it can be asked; `state` and `responses`: what it goes on with; `ask`: how an older one is asked. `began` is told the call's id once it is under way.
+    `takes_forms`: its user can be asked whether the call may start. `log_level`: the log messages it wants. `kinds`:
+    the questions it can be asked; `state` and `responses`: those it continues with; `ask`: how an older one is asked.
+    `began` is called with the call's id once it is under way.
     """
 
     name: str
@@ -106,9 +108,12 @@ class ToolCalls:
         self._abandoned = abandoned
 
     async def run(self, view: McpView, asked: McpCall, report: Report) -> dict[str, Any]:
-        """The result of `tools/call`, or the task that the call has become. Whoever is cancelled here has left the call.
+        """Return the result of `tools/call`, or the task that the call has become.
 
-        Raises `UnknownTool`, `WrongKey` and `WrongState`, and `MCPError` where a server of the protocol has answered with one, or the client lacks what the tool needs.
+        A cancelled request has left the call.
+
+        Raises `UnknownTool`, `WrongKey` and `WrongState`, and `MCPError` if a server of the protocol has answered with
+        one, or the client lacks what the tool needs.
         """
         name = await self._meant(view, asked.name)
         if not asked.takes_tasks and await self._needs_task(view, name):
@@ -123,7 +128,10 @@ class ToolCalls:
             return call_result(fleet_results.fleet_unavailable(name, str(exc)), "")
 
     async def _called(self, view: McpView, name: str, asked: McpCall, report: Report) -> dict[str, Any]:
-        """Begin the call, or join it. One that was taken back for a client that had left it is begun anew for this one."""
+        """Start the call, or join it.
+
+        One that was cancelled for a client that had left it is started again for this one.
+        """
         key = await self._key(view, name, asked)
         for left in reversed(range(_TIMES)):
             handle = await self._begun(view, name, asked, key)
@@ -146,7 +154,7 @@ class ToolCalls:
         has_key: bool,
         may_begin: bool = False,
     ) -> dict[str, Any]:
-        """Follow it, and say what becomes of it. Raises `_TakenBack` for one that `may_begin` anew."""
+        """Follow it, and answer with its outcome. Raises `_TakenBack` for one that `may_begin` again."""
         try:
             if asked.began is not None:
                 await asked.began(handle.id)
@@ -176,7 +184,7 @@ class ToolCalls:
     async def _asked(
         self, view: McpView, handle: BegunHandle, stop: PendingInput, ask: Ask, seconds: float
     ) -> ToolResult | PendingInput | None:
-        """Have an older client answer, and wait on. A call whose client refuses is taken back. Raises `MCPError`."""
+        """Have an older client answer, and wait on. A call whose client refuses is cancelled. Raises `MCPError`."""
         try:
             await self._rounds.answer(view, handle, stop, await ask(stop))
         except MCPError:
@@ -210,7 +218,7 @@ class ToolCalls:
         return call_result(result, call_id)
 
     async def _stop(self, view: McpView, handle: BegunHandle, asked: McpCall, report: Report) -> Stop:
-        """Where the call has come to: its end, or what it asks; `None` while it goes on for longer than a client waits."""
+        """Return the call's end, or its question; `None` while it runs for longer than a client waits."""
         seconds = self._seconds(asked)
         async with _telling(handle, asked, report):
             waits = await self._waits(view, handle, asked)
@@ -226,7 +234,7 @@ class ToolCalls:
         return stop
 
     async def _waits(self, view: McpView, handle: BegunHandle, asked: McpCall) -> CallApproval | None:
-        """The approval that it waits for. Of a call that was just begun that is known without Redis."""
+        """Return the approval that it waits for. For a call that was just started that is known without Redis."""
         if not handle.waits_for_approval and not handle.has_joined and asked.state is None:
             return None
         if not handle.waits_for_approval and await handle.status() != "waiting_approval":
@@ -245,7 +253,7 @@ class ToolCalls:
         *,
         has_key: bool,
     ) -> dict[str, Any]:
-        """What the client is told of it."""
+        """Return the client's answer about it."""
         if isinstance(stop, CallApproval) and not asked.takes_tasks:
             return await self._rounds.ask_approval(view, handle, stop, asked.arguments)
         if isinstance(stop, PendingInput):
@@ -262,7 +270,7 @@ class ToolCalls:
     async def _going_on(
         self, view: McpView, handle: BegunHandle, asked: McpCall, waits: CallApproval | None
     ) -> dict[str, Any]:
-        """What a client is told of a call that has not ended: that it is a task, or where it asks for it."""
+        """Return the answer for a call that has not ended: a task, or how to ask for it."""
         if not asked.takes_tasks:
             return running_result(handle, await self._waits(view, handle, asked))
         kept_seconds = self._settings.gateway_result_kept_seconds
@@ -295,14 +303,17 @@ def _ended(handle: BegunHandle, result: ToolResult) -> dict[str, Any]:
 
 
 def _unconfirmed(handle: BegunHandle, *, has_key: bool) -> ToolResult:
-    """For a call that was sent to a Redis which was lost then. With a key a repeat joins it, wherever it is."""
+    """Return the result of a call that was sent to a Redis which was lost then.
+
+    With a key a repeat joins it, wherever it is.
+    """
     error = "The fleet's Redis has not confirmed the call: it may be in its queue, or not."
     code: ErrorCode = "fleet_unavailable" if has_key else "outcome_unknown"
     return ToolResult.failed(handle.tool_name, code, error, effect_state="unknown", retryable=has_key)
 
 
 def _conversation_in(meta: Mapping[str, Any] | None, own: str | None) -> Conversation | None:
-    """What a client says; `own` is its token's conversation. Raises `WrongKey` for what is no name."""
+    """Return the client's conversation; `own` is its token's. Raises `WrongKey` for an invalid name."""
     run_id, said = _name_in(meta, RUN_ID), _name_in(meta, CONVERSATION_ID)
     conversation_id = own or said
     if run_id is None and conversation_id is None:

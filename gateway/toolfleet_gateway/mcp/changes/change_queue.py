@@ -11,7 +11,7 @@ ViewChangeKind = Literal["tools", "prompts", "resources", "resource", "task", "l
 class ViewChange:
     """One change. `subject`: the address of a resource, or a task's id.
 
-    `lost`: whatever may change may have. `returned`: Redis answers again, and may have lost what is watched.
+    `lost`: anything that may change may have. `returned`: Redis answers again, and may have lost what is watched.
     """
 
     kind: ViewChangeKind

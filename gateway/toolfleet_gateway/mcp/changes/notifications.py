@@ -25,7 +25,7 @@ LISTS: Final = frozenset(_LISTS)
 
 
 def wanted_of(change: ViewChange, lists: Collection[ViewChangeKind], uris: Collection[str]) -> list[ViewChange]:
-    """What of a change a client wants to hear that listens for these lists, and watches these resources."""
+    """Return the parts of a change for a client that listens for these lists, and watches these resources."""
     if change.kind == "lost":
         return [*(ViewChange(kind) for kind in _LISTS if kind in lists), *(ViewChange("resource", uri) for uri in uris)]
     if change.kind == "resource":
@@ -34,11 +34,11 @@ def wanted_of(change: ViewChange, lists: Collection[ViewChangeKind], uris: Colle
 
 
 def notification_of(change: ViewChange, meta: Mapping[str, Any]) -> types.ServerNotification:
-    """What is said of a list, or of a resource."""
+    """Return the notification of a list's, or of a resource's change."""
     event = _LISTS.get(change.kind) or ResourceUpdated(change.subject)
     return event_to_notification(event, dict(meta))
 
 
 def task_notification(state: Mapping[str, Any], meta: Mapping[str, Any]) -> types.Notification[Any, str]:
-    """Where a task is, of the extension `io.modelcontextprotocol/tasks`."""
+    """Return the notification of a task's state, of the extension `io.modelcontextprotocol/tasks`."""
     return types.Notification[Any, str](method="notifications/tasks", params={**state, "_meta": dict(meta)})

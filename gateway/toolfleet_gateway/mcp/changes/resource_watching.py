@@ -20,14 +20,17 @@ _METHODS = {"resource": WATCH_METHOD, "resources": "resources/list", "prompts": 
 
 
 class ResourceWatching:
-    """That of one gateway's clients. Each call is made with the client's permissions, and stands in the audit."""
+    """The resource watching of one gateway's clients.
+
+    Each call is made with the client's permissions, and is in the audit.
+    """
 
     def __init__(self, modules: ModuleMethods, watched: WatchedResources) -> None:
         self._modules = modules
         self._watched = watched
 
     async def sees(self, view: McpView, kind: str) -> bool:
-        """Whether a client may hear of such changes of its endpoint's module. From memory."""
+        """Return whether a client may hear of such changes of its endpoint's module. From memory."""
         method = _METHODS.get(kind)
         return method is not None and await self._modules.has(view, method)
 
@@ -38,9 +41,11 @@ class ResourceWatching:
         await self._modules.asked(view, WATCH_METHOD, {"uri": uri})
 
     async def watch_all(self, view: McpView, uris: Sequence[str]) -> list[str]:
-        """Have resources watched. Returns those that may be; a module that is away will tell of them when it is back.
+        """Watch resources.
 
-        Raises `MCPError` for what nobody could watch.
+        Returns those that may be watched; a module that is away will report on them when it is back.
+
+        Raises `MCPError` for resources that cannot be watched.
         """
         wanted = list(dict.fromkeys(uris))
         if len(wanted) > MOST_WATCHED:
@@ -59,7 +64,7 @@ class ResourceWatching:
             await end(asking.values())
 
     async def renew(self, view: McpView, uris: Sequence[str]) -> None:
-        """Say again what is watched. Raises `FleetUnavailable`."""
+        """Renew the watched resources. Raises `FleetUnavailable`."""
         if view.module is not None:
             await self._watched.watch(view.module, uris)
 
@@ -79,7 +84,7 @@ class ResourceWatching:
 
 
 def check_uri(uri: str) -> None:
-    """Raise `MCPError` for what is no address of a resource."""
+    """Raise `MCPError` for an invalid address of a resource."""
     if not 0 < len(uri) <= LONGEST_URI:
         raise MCPError(types.INVALID_PARAMS, f"The address of a resource has between 1 and {LONGEST_URI} characters.")
     try:

@@ -21,7 +21,7 @@ _AWAY_SECONDS = 1.0  # before a Redis is asked again that does not answer
 
 
 class ServerFeed:
-    """The changes of one gateway. It follows while somebody listens, and belongs to the running loop."""
+    """The changes of one gateway. It follows them while it has listeners, and belongs to the running loop."""
 
     def __init__(self, changes: ServerChanges) -> None:
         self._changes = changes
@@ -75,7 +75,7 @@ class ServerFeed:
                 await asyncio.sleep(_AWAY_SECONDS)
 
     async def _begun(self, last: str | None, *, was_away: bool) -> str:
-        """Where to read on. A Redis that was away may have lost what was there."""
+        """Return where to continue reading. A Redis that was away may have lost entries."""
         if last is not None and not was_away:
             return last
         found = await self._changes.last()

@@ -36,11 +36,11 @@ class TaskChanges:
 
     @property
     def ids(self) -> list[str]:
-        """Those that there are for this client: an unknown id and somebody else's look alike."""
+        """The tasks that this client has: an unknown id and another user's look alike."""
         return list(self._handles)
 
     async def find(self, asked: object) -> None:
-        """Find the tasks with these ids. Raises `MCPError` for what is no list of them, and where Redis does not answer."""
+        """Find the tasks with these ids. Raises `MCPError` for an invalid list, and if Redis does not answer."""
         if not isinstance(asked, Sequence) or isinstance(asked, str) or not all(map(_is_id, asked)):
             raise MCPError(types.INVALID_PARAMS, "taskIds must be a list of tasks' ids.")
         if len(asked) > _MOST_TASKS:

@@ -24,7 +24,7 @@ _KEPT_SECONDS = 60  # of an answer that nobody has fetched yet
 
 
 class ClientQuestions:
-    """The questions of one fleet. Who answers must know the question's id, which nobody can guess, and have the session."""
+    """The questions of one fleet. An answer needs the question's id, which is secret, and the session."""
 
     def __init__(self, redis: Redis, keys: GatewayKeys) -> None:
         self._redis = redis
@@ -54,7 +54,7 @@ class ClientQuestions:
         return result if isinstance(result, dict) else {}
 
     async def take(self, session: ClientSession, message: Mapping[str, Any]) -> None:
-        """Keep what a client answers for whoever has asked. Raises `FleetUnavailable`."""
+        """Store a client's answer for the asking process. Raises `FleetUnavailable`."""
         name = self._keys.mcp_question(session.id, str(message.get("id")))
         try:
             async with self._redis.pipeline() as pipeline:
@@ -78,5 +78,5 @@ class ClientQuestions:
 
 
 def is_answer(message: Mapping[str, Any]) -> bool:
-    """Whether a client answers something by it."""
+    """Return whether a message is a client's answer."""
     return "method" not in message and isinstance(message.get("id"), str) and bool({"result", "error"} & message.keys())

@@ -26,7 +26,7 @@ _ASKED = ("elicitation", "roots", "sampling")  # capabilities that decide what a
 
 @dataclass(frozen=True, slots=True)
 class ClientSession:
-    """What a client has said of itself when it opened its session, and which log messages it wants since."""
+    """A client's statements at the opening of its session, and the log messages it wants since."""
 
     id: str
     protocol_version: str
@@ -44,9 +44,9 @@ class ClientSessions:
         self._ms = round(seconds * 1000)
 
     async def open(self, view: McpView, protocol_version: str, client_info: Any, capabilities: Any) -> ClientSession:
-        """Begin a session, and keep what names its client of what that says. Raises `FleetUnavailable`.
+        """Start a session, and store its client's name and capabilities. Raises `FleetUnavailable`.
 
-        Of a key that has too many sessions, those end that were silent for the longest time: their clients open others.
+        If a key has too many sessions, those that were silent for the longest time end: their clients open others.
         """
         facts = (_cut_info(client_info), _cut_capabilities(capabilities))
         session = ClientSession(secrets.token_hex(16), protocol_version, *facts)
@@ -59,7 +59,10 @@ class ClientSessions:
         await self._keep(replace(session, log_level=level), view, is_known=True)
 
     async def find(self, session_id: str, view: McpView) -> ClientSession | None:
-        """The session, which lasts on; `None` for one that has ended, or is somebody else's. Raises `FleetUnavailable`."""
+        """Return the session, and extend it; `None` for one that has ended, or is another user's.
+
+        Raises `FleetUnavailable`.
+        """
         try:
             text = await self._redis.getex(self._keys.mcp_session(session_id), px=self._ms)
         except (RedisError, OSError) as exc:
@@ -78,7 +81,7 @@ class ClientSessions:
             await self._redis.set(self._keys.mcp_request(session.id, request_id), call_id, px=self._ms)
 
     async def is_cancelled(self, session: ClientSession, request_id: Any) -> bool:
-        """Whether a request's client wants no answer to it any more. Fails open: without Redis it gets one."""
+        """Return whether a request's client no longer wants an answer. Fails open: without Redis it gets one."""
         try:
             return await self.called(session, request_id) == ""
         except FleetUnavailable:

@@ -125,7 +125,7 @@ class OldEndpoint:
 
 
 def _message(body: bytes) -> Mapping[str, Any]:
-    """What a client says, as far as it can be read: the SDK judges it."""
+    """Parse a client's message as far as possible: the SDK judges it."""
     try:
         asked = json.loads(body)
     except (ValueError, RecursionError):
@@ -202,7 +202,7 @@ class Exchange:
 
 
 def _is_paced(session: ClientSession | None) -> bool:
-    """Whether a client reads in its streams when to come again: before 2025-11-25 none was told."""
+    """Return whether a client reads in its streams when to reconnect: before 2025-11-25 none was told."""
     return session is not None and session.protocol_version >= _PACED_SINCE
 
 

@@ -1,4 +1,4 @@
-"""Tells an older MCP client of changes on the stream of its session, at whichever gateway that is open."""
+"""Tells an older MCP client of changes on the stream of its session, at the gateway that has it open."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ class SessionStreams:
         await self._watches.forget(session)
 
     async def _notes(self, view: McpView, session: ClientSession, name: str, change: ViewChange) -> list[str]:
-        """What is said of a change."""
+        """Return the notifications of a change."""
         while True:
             try:
                 if not await self._watches.has_stream(session, name):
@@ -69,7 +69,7 @@ class SessionStreams:
         return [_noted(notification_of(part, {})) for part in parts if await self._subscriptions.may_hear(view, part)]
 
     async def _uris(self, session: ClientSession, change: ViewChange) -> list[str]:
-        """What of the resources that a session watches a change may be about."""
+        """Return the watched resources of a session that a change may be about."""
         if change.kind == "resource":
             return [change.subject] if await self._watches.has(session, change.subject) else []
         return await self._watches.of(session) if change.kind in {"lost", "returned"} else []

@@ -15,7 +15,10 @@ from toolfleet_registry.system import randomness
 
 
 class SessionWatches:
-    """Those of one fleet's sessions, for any gateway. Raises `FleetUnavailable`. All of it expires with its session."""
+    """The watches of one fleet's sessions, for any gateway.
+
+    Raises `FleetUnavailable`. All of it expires with its session.
+    """
 
     def __init__(self, redis: Redis, keys: GatewayKeys, *, seconds: float) -> None:
         self._redis = redis
@@ -41,12 +44,12 @@ class SessionWatches:
             await self._redis.srem(self._keys.mcp_session_watches(session.id), uri)
 
     async def has(self, session: ClientSession, uri: str) -> bool:
-        """Whether the session watches a resource."""
+        """Return whether the session watches a resource."""
         async with _answering():
             return bool(await self._redis.sismember(self._keys.mcp_session_watches(session.id), uri))
 
     async def of(self, session: ClientSession) -> list[str]:
-        """What the session watches."""
+        """Return the resources that the session watches."""
         async with _answering():
             found: set[Any] = await self._redis.smembers(self._keys.mcp_session_watches(session.id))
         return sorted(uri.decode("utf-8", "replace") if isinstance(uri, bytes) else uri for uri in found)
@@ -59,7 +62,7 @@ class SessionWatches:
         return name
 
     async def has_stream(self, session: ClientSession, name: str) -> bool:
-        """Whether that is still the one. It is kept on, with what the session watches."""
+        """Return whether that is still the one. It is extended, with the session's watches."""
         async with _answering(), self._redis.pipeline(transaction=False) as pipeline:
             pipeline.getex(self._keys.mcp_session_stream(session.id), px=self._ms)
             pipeline.pexpire(self._keys.mcp_session_watches(session.id), self._ms)

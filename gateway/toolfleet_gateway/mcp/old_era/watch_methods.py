@@ -16,7 +16,10 @@ from toolfleet_registry.functions.server_change import MOST_WATCHED
 
 
 class WatchMethods:
-    """What a session watches lies in Redis: any gateway takes it, and the one with the session's stream tells."""
+    """The methods of watching.
+
+    A session's watches are in Redis: any gateway takes them, and the one with the session's stream notifies.
+    """
 
     def __init__(self, watching: ResourceWatching, watches: SessionWatches, view_of: ViewOf) -> None:
         self._watching = watching

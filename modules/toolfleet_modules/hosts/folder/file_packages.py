@@ -15,7 +15,10 @@ Files = dict[str, SourceFile]
 
 
 class FilePackages:
-    """Those of one folder. `on_ready` is called when packages that were asked for have come, or cannot be had."""
+    """The packages of one folder's files.
+
+    `on_ready` is called when requested packages have come, or are unavailable.
+    """
 
     def __init__(self, folder: Path, options: InstallOptions, on_ready: Callable[[], None]) -> None:
         installer = Installer(options, folder)

@@ -49,7 +49,7 @@ _RESCAN_SECONDS = 5.0  # for file systems that say nothing, and folders that com
 
 
 class ScannedFiles:
-    """By the mode and the rules of the options."""
+    """The scanned files, by the mode and the rules of the options."""
 
     def __init__(self, options: FolderOptions) -> None:
         self._options = options
@@ -69,7 +69,7 @@ class ScannedFiles:
         self._found = found
 
     def findings(self, reading: FolderReading) -> Mapping[str, Sequence[ScanFinding]]:
-        """What was found, by the files' names without `.py`; files without a finding are not there."""
+        """Return the findings, by the files' names without `.py`; files without a finding are left out."""
         known = ((file.stem, self._found.get(file.path, ("", ()))[1]) for file in reading.files.values())
         return {stem: findings for stem, findings in known if findings}
 
@@ -184,7 +184,7 @@ def _what(error: ToolLoadError) -> tuple[object, ...]:
 
 
 class FolderHost(Host[HostedTool]):
-    """A module, whose `app` serves the folder; while its lifespan runs, the folder is watched."""
+    """A module whose `app` serves the folder; while its lifespan runs, the folder is watched."""
 
     def __init__(
         self, options: FolderOptions, *, replies: OnceStore | None = None, listener: Listener | None = None
@@ -207,7 +207,7 @@ class FolderHost(Host[HostedTool]):
 
     @property
     def manifest(self) -> ModuleManifest:
-        """What is served now, and what is not."""
+        """The manifest of the served tools, with the load errors."""
         found = {
             "load_errors": self._errors.now or None,
             "sources": (self._generation.sources() if self._generation is not None else []) or None,
@@ -215,9 +215,9 @@ class FolderHost(Host[HostedTool]):
         return super().manifest.model_copy(update=found)
 
     async def reload(self, *, is_forced: bool = False) -> bool:
-        """Serve the files as they are now; returns whether anything is different.
+        """Serve the files as they are now; returns whether anything has changed.
 
-        A folder that cannot be read leaves what is served as it is.
+        A folder that cannot be read leaves the served tools as they are.
         """
         async with self._loading:
             try:
@@ -245,7 +245,7 @@ class FolderHost(Host[HostedTool]):
         return reading
 
     async def _serve(self, reading: FolderReading) -> bool:
-        """Load what is to be served, and let it take over. Returns whether it is anything else than before."""
+        """Load the files to serve, and let them take over. Returns whether anything has changed."""
         served_before = self._generation.files if self._generation is not None else {}
         before: Files = {stem: each for stem, each in served_before.items() if "." not in stem}
         refused = self._scanned.refused(reading)
@@ -356,7 +356,7 @@ def _is_source(change: Change, path: str) -> bool:
 
 
 def admitted(names: Iterable[str], trusted: Collection[str]) -> tuple[list[str], Mapping[str, FileFault]]:
-    """Those in a trusted namespace, and what is wrong with the others: `acme.toolsmith` is not in `acme.tools`."""
+    """Return the names in a trusted namespace, and the faults of the others: `acme.toolsmith` is not in `acme.tools`."""
     good: list[str] = []
     faults: dict[str, FileFault] = {}
     for name in sorted(set(names)):
@@ -369,7 +369,7 @@ def admitted(names: Iterable[str], trusted: Collection[str]) -> tuple[list[str],
 
 
 class SpareProcess:
-    """In the running loop. `secrets`: as `ToolProcess` has them."""
+    """A process started in advance, in the running loop. `secrets`: see `ToolProcess`."""
 
     def __init__(self, fence: Fence, secrets: Secrets) -> None:
         self._fence = fence

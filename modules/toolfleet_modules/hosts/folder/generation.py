@@ -37,7 +37,11 @@ _VERSION_LENGTH = 12  # of a digest's characters
 
 
 class FileGroup:
-    """`plan` says which files; `stems` are those whose tools are called here; `first` is a process that has them already. In the running loop."""
+    """A group of files in one process.
+
+    `plan` says which files; `stems` are those whose tools are called here; `first` is a process that has them already.
+    In the running loop.
+    """
 
     def __init__(
         self, plan: LoadPlan, stems: frozenset[str], options: FolderOptions, make: Make, first: ToolProcess | None
@@ -130,9 +134,13 @@ class FileGroup:
 
 
 class Generation:
-    """`tools` by their full names, `files` by theirs without `.py`; `faults`: files whose tools another file has already, or that offer what is no tool.
+    """One set of loaded files.
 
-    `owners`: the files whose tools have been served until now, by the tools' names. A name stays its file's as long as that has it.
+    `tools` by their full names, `files` by theirs without `.py`; `faults`: files whose tools another file has already,
+    or that offer invalid ones.
+
+    `owners`: the files whose tools have been served until now, by the tools' names. A name stays its file's as long as
+    that has it.
     """
 
     def __init__(self, loaded: LoadedFiles, options: FolderOptions, make: Make, owners: Mapping[str, str]) -> None:
@@ -146,7 +154,7 @@ class Generation:
         self.tools: Mapping[str, HostedTool] = self._tools_of(loaded.groups)
 
     def sources(self) -> list[ToolSource]:
-        """Where each tool stands."""
+        """Return the source of each tool."""
         files = ((name, tool.stem, self.files[tool.stem]) for name, tool in sorted(self.tools.items()))
         return [
             ToolSource(tool_name=name, file=str(file.path), python_module=_module_of(stem), digest=file.digest)
@@ -175,7 +183,7 @@ class Generation:
         await self.aclose()
 
     def hurry(self) -> None:
-        """Have whoever retires it wait for its calls no longer."""
+        """End the wait of `retire` for its calls."""
         self._is_hurried = True
 
     def _is_busy(self) -> bool:
@@ -232,7 +240,7 @@ class Generation:
         tools[definition.name] = HostedTool(definition, names, stem, lane, is_alone, secrets)
 
     def _named_file(self, path: str, offered: Mapping[str, Any]) -> SourceFile:
-        """What a function with a dotted path stands in, as its process says."""
+        """Return the file of a function with a dotted path, as its process says."""
         said = offered["source"]
         file = self.files[path] = SourceFile(Path(said["file"]), "", str(said["digest"]), has_tools=True)
         return file
@@ -243,7 +251,7 @@ def _module_of(stem: str) -> str:
 
 
 def _definition_of(offered: Mapping[str, Any], file: SourceFile) -> ToolDefinition:
-    """What the process says of a tool, with what is known here: the file, and its content's digest."""
+    """Return the definition of a tool from its process, with the host's facts: the file, and its content's digest."""
     input_schema, output_schema = offered["schemas"]
     said = dict(offered["definition"])
     return ToolDefinition.model_validate(

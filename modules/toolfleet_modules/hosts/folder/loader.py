@@ -99,7 +99,7 @@ class Loader:
         return []
 
     def _stop(self, exc: LoadStopped, chosen: Files) -> FileFault:
-        """Note what is not to be tried again. Raises `HostFailed` where that is nobody's fault."""
+        """Note a file that must not be tried again. Raises `HostFailed` if no file is at fault."""
         if exc.stem in self._named:
             self._named.remove(exc.stem)
             fault = self._stopped[exc.stem] = FileFault(Path(exc.stem), exc.kind, str(exc))
@@ -120,10 +120,10 @@ class Loader:
         return LoadPlan(options.name, texts, stems, *means, where, named, path, options.exception_text)
 
     def _note(self, group: LoadedGroup, chosen: Files, before: Files, faults: dict[str, FileFault]) -> list[str]:
-        """Note what is wrong; returns the files for which there is another version to load.
+        """Note the faults; returns the files for which there is another version to load.
 
-        Where a file is broken that others import, those others are not to be blamed: they are tried again with its version before.
-        A file of another group has its own packages there: what is wrong with it here is its importer's fault.
+        If a file is broken that others import, the others are not at fault: they are tried again with its previous
+        version. A file of another group has its own packages there: its fault here is its importer's.
         """
         found = group.outcome.faults
         broken = [stem for stem in found if stem in chosen and (stem in group.plan.stems or not chosen[stem].has_tools)]

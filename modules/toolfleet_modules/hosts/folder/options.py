@@ -17,12 +17,16 @@ Security = Literal["off", "warn", "strict"]
 
 @dataclass(frozen=True, slots=True)
 class FolderOptions(HostOptions):
-    """Names a folder, if there is one, and bounds what is done with it. `named`: functions by dotted paths, of the `trusted` namespaces only, which Python looks for in `python_path`, too. `packages`: how what they ask for is installed.
+    """The options of a folder's host.
 
-    `load_seconds`: for one file to be imported; `debounce_ms`: how long changes are gathered at most; `is_lazy`: files are
-    imported with the first call of one of their tools; `threads`: of plain functions at once; `processes`: of tools with
-    `runs_in="process"`. Calls may go on in the generation before for `longest_call_seconds`. `owners_file` keeps, over starts of
-    the host, which of two files with a tool of one name serves it. With `exception_text` models read the texts of exceptions.
+    `folder` may be missing. `named`: functions by dotted paths, of the `trusted` namespaces only, which Python looks
+    for in `python_path`, too. `packages`: how the files' packages are installed.
+
+    `load_seconds`: for one file to be imported; `debounce_ms`: how long changes are gathered at most; `is_lazy`: files
+    are imported with the first call of one of their tools; `threads`: of plain functions at once; `processes`: of tools
+    with `runs_in="process"`. Calls may continue in the previous generation for `longest_call_seconds`. `owners_file`
+    keeps, over restarts of the host, which of two files with a tool of one name serves it. With `exception_text` models
+    read the texts of exceptions.
     """
 
     folder: Path | None

@@ -1,7 +1,7 @@
-"""Finds in a Python file, before it is imported, what a tool has no business with.
+"""Finds in a Python file, before it is imported, code that a tool should not need.
 
-It is a lint: it shows what a reader would want to look at, and whoever wants to hide something from it can. What holds a tool back is
-the fence around its process.
+It is a lint: it shows what a reviewer would want to check, and malicious code can evade it. The fence around its
+process is what confines a tool.
 """
 
 import ast
@@ -54,7 +54,7 @@ _LONGEST_TEXT = 200  # characters of a text that is put together
 
 @dataclass(frozen=True, slots=True)
 class ScanFinding:
-    """Something that a rule is against, and the line where it stands."""
+    """A violation of a rule, and its line."""
 
     line: int
     what: str
@@ -62,7 +62,7 @@ class ScanFinding:
 
 @dataclass(frozen=True, slots=True)
 class ScanRules:
-    """Which modules must not be imported, by the first part of their names, and which names of Python's must not be used."""
+    """The modules that must not be imported, by the first part of their names, and the built-in names that must not be used."""
 
     modules: frozenset[str] = BANNED_MODULES
     names: frozenset[str] = BANNED_NAMES
@@ -73,7 +73,7 @@ class ScanRules:
 
 
 def scan(tree: ast.Module, rules: ScanRules) -> list[ScanFinding]:
-    """Return what is found, in the order of the lines."""
+    """Return the findings, in the order of the lines."""
     found = _Scan(rules)
     stack: list[ast.AST] = [tree]
     while stack:

@@ -45,7 +45,7 @@ class SourceFile:
 
     @property
     def version(self) -> tuple[str, Requirements]:
-        """What is another one when it is to be loaded anew."""
+        """The version of a file; it changes when the file must be loaded again."""
         return self.digest, self.requirements
 
     @property
@@ -66,7 +66,10 @@ class FileFault:
 
 @dataclass(frozen=True, slots=True)
 class FolderReading:
-    """What a folder held at one time: by file names, sorted. `requirements`: those of its `requirements.txt`, for all of them."""
+    """The content of a folder at one time: by file names, sorted.
+
+    `requirements`: those of its `requirements.txt`, for all of them.
+    """
 
     files: Mapping[str, SourceFile]
     faults: Mapping[str, FileFault]
@@ -216,7 +219,11 @@ def _parsed(path: Path, data: bytes) -> tuple[SourceFile | FileFault, ast.Module
 
 
 def _tree_of(text: str, path: Path) -> ast.Module:
-    """Raises what `ast.parse` does, but not for the sake of others: CPython counts the depth of two threads' trees together."""
+    """Parse a file.
+
+    Raises the errors of `ast.parse`, except those caused by other threads: CPython counts the depth of two threads'
+    trees together.
+    """
     for _ in range(_PARSE_TRIES):
         try:
             return ast.parse(text, str(path))
@@ -256,7 +263,7 @@ def _is_named(called: ast.expr, name: str) -> bool:
 
 
 def _makes_tool(statement: ast.stmt) -> bool:
-    """Whether it is `count = tool(function)`, `count = tool(effect="read")(function)`, or has a `ToolDef(...)`, also in a list."""
+    """Return whether it is `count = tool(function)`, `count = tool(effect="read")(function)`, or has a `ToolDef(...)`, also in a list."""
     value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
     made = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
     return any(

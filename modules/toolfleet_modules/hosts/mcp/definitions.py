@@ -1,4 +1,4 @@
-"""Describes a server's tools as a manifest does, and says what is wrong with those that cannot be served."""
+"""Describes a server's tools for a manifest, and says what is wrong with those that cannot be served."""
 
 import hashlib
 import re
@@ -42,9 +42,10 @@ class OfferedTool:
 
 @dataclass(slots=True)
 class ServerOffer:
-    """What a server offers: `tools` by their full names here; `faults`: what is wrong with others, by the server's names for them.
+    """The offer of a server: `tools` by their full names here; `faults`: what is wrong with others, by the server's names for them.
 
-    `passed`: the methods of prompts, resources and completion that it has; `has_watch`: whether its resources can be watched.
+    `passed`: the methods of prompts, resources and completion that it has; `has_watch`: whether its resources can be
+    watched.
     """
 
     tools: dict[str, OfferedTool] = field(default_factory=dict)
@@ -71,7 +72,7 @@ def offer_of(
 
 
 def effect_of(annotations: types.ToolAnnotations | None, *, is_trusted: bool) -> Effect:
-    """What repeating a call would do: as a server that is trusted says it, else once more."""
+    """Return the effect of a tool: as a trusted server declares it, else `once`."""
     if is_trusted and annotations is not None:
         if annotations.read_only_hint:
             return "read"
@@ -130,7 +131,7 @@ def _definition(name: str, tool: types.Tool, *, is_trusted: bool) -> ToolDefinit
 
 
 def _is_shown(icon: types.Icon) -> bool:
-    """Whether clients may be given an icon: they fetch its address by themselves."""
+    """Return whether clients may be given an icon: they fetch its URL by themselves."""
     return icon.src.startswith(("https:", "data:image/")) and len(icon.src) <= _LARGEST_META
 
 

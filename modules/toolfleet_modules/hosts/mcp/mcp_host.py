@@ -68,9 +68,10 @@ METHODS = PASSED_METHODS
 
 
 class McpHost(Host[McpTool | PassedTool | WatchTool]):
-    """A module, whose `app` serves a server's tools while its lifespan runs.
+    """A module whose `app` serves a server's tools while its lifespan runs.
 
-    `watches` is where it finds which of the server's resources are watched, and tells what has changed; without it nobody can.
+    `watches` tells which of the server's resources are watched, and takes their changes; without it watching is not
+    possible.
     """
 
     assumes_once = True
@@ -100,7 +101,7 @@ class McpHost(Host[McpTool | PassedTool | WatchTool]):
 
     @property
     def app(self) -> Starlette:
-        """The ASGI app, made at the first use: with prompts and resources, beside what every module has."""
+        """The ASGI app, made on first use: with prompts and resources, in addition to the routes of every module."""
         if self._passing is None:
             self._passing = Passthrough(self).route
             super().app.router.routes.append(self._passing)
@@ -113,12 +114,12 @@ class McpHost(Host[McpTool | PassedTool | WatchTool]):
 
     @property
     def secrets(self) -> Secrets:
-        """What is hidden in whatever leaves the host."""
+        """The values that are hidden in all output of the host."""
         return self._options.secrets
 
     @property
     def manifest(self) -> ModuleManifest:
-        """What is served now, and what is not."""
+        """The manifest of the served tools, with the load errors."""
         on_change = "withheld" if self._options.pin else "shown"
         return super().manifest.model_copy(update={"load_errors": self._faults or None, "on_change": on_change})
 
@@ -172,7 +173,7 @@ class McpHost(Host[McpTool | PassedTool | WatchTool]):
         await asyncio.gather(self._serve_listed(connection), *following)
 
     async def _serve_listed(self, connection: McpSession) -> None:
-        """Serve what a session lists, and whatever it lists later."""
+        """Serve the tools that a session lists, and later changes."""
         async with aclosing(self._changes.of(connection)) as changes:
             async for _ in changes:
                 try:
@@ -186,7 +187,7 @@ class McpHost(Host[McpTool | PassedTool | WatchTool]):
                     await self._fail(f"its tools cannot be served ({type(exc).__name__})")
 
     async def _listed(self, connection: McpSession) -> ServerOffer:
-        """What a session lists now. Raises `ServerAway` and `TimeoutError`."""
+        """Return a session's present list. Raises `ServerAway` and `TimeoutError`."""
         async with asyncio.timeout(_LIST_SECONDS):
             listed = await listed_tools(connection)
         self._changes.set_pause(listed.ttl_seconds)
@@ -249,7 +250,7 @@ class McpHost(Host[McpTool | PassedTool | WatchTool]):
         return {tool.definition.name: tool}
 
     def _suspect(self, connection: McpSession) -> None:
-        """Have a program started anew that says nothing any more."""
+        """Have a program restarted that no longer answers."""
         if isinstance(self._options.server, StdioServer) and not connection.is_suspect:
             connection.is_suspect = True
             task = asyncio.ensure_future(self._check(connection))
@@ -298,7 +299,7 @@ class McpHost(Host[McpTool | PassedTool | WatchTool]):
 
 
 def _errors_of(offer: ServerOffer, known: Sequence[ToolLoadError]) -> list[ToolLoadError]:
-    """What a server offers and cannot be served, each with the time at which it was found first."""
+    """Return the faults of offers that cannot be served, each with the time at which it was found first."""
     before = {(each.file, each.message): each for each in known}
     found: list[ToolLoadError] = []
     for name, why in sorted(offer.faults.items())[:_MOST_FAULTS]:
@@ -326,7 +327,7 @@ class PassedHost(Protocol):
 
     @property
     def secrets(self) -> Secrets:
-        """What is hidden in answers."""
+        """The values that are hidden in answers."""
         ...
 
 

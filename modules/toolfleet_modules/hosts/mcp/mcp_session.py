@@ -61,7 +61,7 @@ _EXTENSIONS: dict[str, dict[str, Any]] = {_TASKS: {}, APPS: {"mimeTypes": ["text
 
 
 class SessionLog:
-    """That of one session. `on_stray` takes what came on no stream of a call's."""
+    """The log of one session. `on_stray` takes messages that came on no stream of a call's."""
 
     def __init__(self, on_stray: OnStray) -> None:
         self._on_stray = on_stray
@@ -77,7 +77,7 @@ class SessionLog:
     @staticmethod
     @contextlib.contextmanager
     def heard_by(log: LogSink | None) -> Generator[None]:
-        """Give what comes on the streams of requests that are sent meanwhile to `log`; `None`: nobody wants it."""
+        """Send messages on the streams of requests that are sent meanwhile to `log`; `None` drops them."""
         hearing = _hears.set(log or _NOBODY)
         try:
             yield
@@ -85,9 +85,9 @@ class SessionLog:
             _hears.reset(hearing)
 
     async def set_level(self, least: LogLevel, ask: Callable[[types.SetLevelRequest], Awaitable[Any]]) -> None:
-        """Have the server log what is `least` or graver, unless it does so already.
+        """Have the server log messages of level `least` and above, unless it does so already.
 
-        One that does not take it, or is silent for a while, is not asked again. Raises what else `ask` does.
+        A server that refuses this, or is silent for a while, is not asked again. Raises the other errors of `ask`.
         """
         async with self._setting:
             if self._least is not None and is_heard(least, self._least):
@@ -176,7 +176,7 @@ class McpSession:
 
     @property
     def capabilities(self) -> types.ServerCapabilities:
-        """What the server says that it has."""
+        """The server's declared capabilities."""
         return self.session.server_capabilities or types.ServerCapabilities()
 
     @property
@@ -216,7 +216,10 @@ class McpSession:
         return dict(answer)
 
     async def set_log_level(self, least: LogLevel) -> None:
-        """Have an older server log what is `least` or graver; newer ones are told with each call. Raises `ServerAway`."""
+        """Have an older server log messages of level `least` and above; newer ones are told with each call.
+
+        Raises `ServerAway`.
+        """
         if self.session.initialize_result is not None and self.capabilities.logging is not None:
             await self._log.set_level(least, self.request)
 
@@ -234,7 +237,7 @@ class McpSession:
         return cast("dict[str, Any]", answer)
 
     async def answers(self, seconds: float) -> bool:
-        """Whether the server answers anything at all within `seconds`."""
+        """Return whether the server answers anything at all within `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 if self.session.initialize_result is not None:
@@ -252,7 +255,10 @@ class McpSession:
         return True
 
     async def is_well(self) -> bool:
-        """Whether a call can be sent in it. A server that may have lost it is asked first, and without an answer it takes no more."""
+        """Return whether a call can be sent in it.
+
+        A server that may have lost the session is asked first; without an answer it is unusable.
+        """
         if self._requests.is_doubtful and self.is_usable:
             async with self._checking:
                 if self._requests.is_doubtful and self.is_usable:
@@ -278,7 +284,7 @@ class McpSession:
         self._stop.set()
 
     async def aclose(self) -> None:
-        """End it, and whatever the server has started."""
+        """End it, and all processes that the server has started."""
         self.close()
         if self._task is not None:
             await _ended(self._task)
@@ -289,7 +295,7 @@ class McpSession:
         self.over.set()
 
     def _meta_of(self, log: LogSink | None) -> dict[str, Any]:
-        """What a newer server is told that is to log something of a call."""
+        """Return the metadata for a newer server that is to log a call."""
         if log is None or self.session.discover_result is None:
             return {}
         return {types.LOG_LEVEL_META_KEY: log.least}
@@ -351,7 +357,7 @@ async def _held(
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """What a session's client does with what its server tells and asks."""
+    """The client side of a session: handles the server's notifications and questions."""
 
     on_changed: OnChanged
     log: SessionLog
@@ -416,7 +422,7 @@ async def agree(session: ClientSession, *, is_legacy: bool) -> None:
 
 
 def _meta_of(session: ClientSession) -> dict[str, Any]:
-    """What goes with each request: newer versions of the protocol have no handshake that both sides remember."""
+    """Return the metadata of each request: newer versions of the protocol have no handshake that both sides remember."""
     if session.discover_result is None:
         return {}
     capabilities = types.ClientCapabilities(extensions=_EXTENSIONS)

@@ -41,7 +41,8 @@ _LONGEST_WAIT = 300.0  # seconds that a server may have its callers wait
 class McpTool:
     """A tool that its server names `original`. `suspect` is told of a session in which a call did not come back.
 
-    `has_header_arguments`: some are sent as headers over HTTP. `held`: where calls wait whose server asks in the middle of them; `None` where it may not.
+    `has_header_arguments`: some are sent as headers over HTTP. `held`: the calls whose server asks in the middle of
+    them; `None` if it may not.
     """
 
     definition: ToolDefinition
@@ -102,7 +103,7 @@ class McpRun(ServedRun[McpTool]):
 
     @property
     def _task(self) -> ServerTask | None:
-        """The task whose question was answered: it goes on, and is given the answer there. Raises `ToolError`."""
+        """The task whose question was answered: it continues, and gets the answer there. Raises `ToolError`."""
         handle = None if self.context.inputs is None else handle_in(self.context.inputs.state)
         if handle is None:
             return None
@@ -116,7 +117,7 @@ class McpRun(ServedRun[McpTool]):
 
     @property
     def _held_in(self) -> HeldCalls | None:
-        """Where it is held, if its server may ask in the middle of it."""
+        """The held calls, if its server may ask in the middle of it."""
         return self.tool.held if self.context.takes_input else None
 
     async def _held(self, calls: HeldCalls) -> dict[str, Any] | ServerQuestion:
@@ -213,7 +214,7 @@ class McpRun(ServedRun[McpTool]):
 
     @property
     def _effect_state(self) -> EffectState:
-        """What is known of the effect of a call that has begun: only what changes nothing has surely changed nothing."""
+        """The known effect of a started call: only a tool that changes nothing has surely changed nothing."""
         return "none" if self.tool.definition.effect == "read" else "unknown"
 
     @property
@@ -222,7 +223,7 @@ class McpRun(ServedRun[McpTool]):
 
     @property
     def _log(self) -> LogSink | None:
-        """What takes the server's log messages, without secrets."""
+        """The sink of the server's log messages, without secrets."""
         sink, secrets = self.context._log, self.tool.secrets  # noqa: SLF001 - made for this run
         if sink is None or not secrets:
             return sink

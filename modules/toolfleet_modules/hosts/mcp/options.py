@@ -31,14 +31,15 @@ class HttpServer:
 
 @dataclass(frozen=True, slots=True)
 class McpOptions(HostOptions):
-    """How a server is served.
+    """The options of an MCP server's host.
 
-    `asks`: a server of an older version may ask whoever called in the middle of a call; each user has a session then, and one
-    call at a time in it. `scope`: whether callers share its session, or each user has one; of those there are at most `most_sessions`, and one that
-    nobody has used for `idle_seconds` ends. `trusted`: its annotations say what repeating a call would do. `handshake_seconds`:
-    for it to start and to say what it speaks. `refresh_seconds`: between two lists of its tools where it tells of no changes.
-    `stuck_seconds`: how long it may be silent after a call that did not come back, before it is started anew. `pin`: whether the
-    fleet withholds what it changes or adds, until an operator approves it.
+    `asks`: a server of an older version may ask the caller in the middle of a call; each user has a session then, and
+    one call at a time in it. `scope`: whether callers share its session, or each user has one; of those there are at
+    most `most_sessions`, and one that is unused for `idle_seconds` ends. `trusted`: its annotations determine the
+    effect of repeating a call. `handshake_seconds`: for its start and its handshake. `refresh_seconds`: between two
+    lists of its tools if it notifies of no changes. `stuck_seconds`: how long it may be silent after a call that did
+    not come back, before it is restarted. `pin`: whether the fleet withholds changed or added tools, until an operator
+    approves them.
     """
 
     server: StdioServer | HttpServer

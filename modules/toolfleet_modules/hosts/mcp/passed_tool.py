@@ -1,4 +1,4 @@
-"""Passes prompts, resources and completion of a server through as tools that nobody is shown: asked for as calls are."""
+"""Passes prompts, resources and completion of a server through as hidden tools: requested as calls are."""
 
 import asyncio
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ _SECONDS = 60.0  # for a server to answer
 
 
 def passed_methods(connection: McpSession) -> tuple[str, ...]:
-    """What a server has beside tools, by what it says of itself."""
+    """Return the methods of a server other than for tools, by its capabilities."""
     has = connection.capabilities
     of_kind = {"prompts": has.prompts, "resources": has.resources, "completion": has.completions}
     return tuple(method for method in PASSED_METHODS if of_kind[method.partition("/")[0]] is not None)

@@ -59,7 +59,7 @@ def _failure(tool: ToolDefinition, parts: list[dict[str, Any]], more: dict[str, 
 
 
 def _is_same(text: str, structure: object) -> bool:
-    """Whether a text is only the JSON of the structure, as servers write it for older clients."""
+    """Return whether a text is only the JSON of the structure, as servers write it for older clients."""
     try:
         return bool(json.loads(text) == structure)
     except (ValueError, RecursionError):

@@ -96,7 +96,7 @@ class ScreeningDispatcher(JSONRPCDispatcher):
         self.refused_tools += [(_name_of(each), fault) for each, fault in faults if fault is not None]
 
     def _fault_of(self, raw: dict[str, Any], tools: list[Any]) -> str | None:
-        """What is wrong with a list of these, in a few words."""
+        """Return what is wrong with a list of these, in a few words."""
         page = {key: value for key, value in raw.items() if key != "nextCursor"}
         try:
             methods.validate_server_result("tools/list", self.version, {**page, "tools": tools})

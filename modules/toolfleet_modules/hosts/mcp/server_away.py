@@ -12,7 +12,7 @@ from toolfleet_registry.functions.failures import ToolError
 class ServerAway(Exception):
     """There is no session, and nothing was sent. The message says why.
 
-    `has_answered`: whether anything came of the handshake. `is_refused`: there will be none until somebody does something.
+    `has_answered`: whether there was any answer in the handshake. `is_refused`: there will be none until a person acts.
     """
 
     def __init__(self, why: str, *, has_answered: bool = False, is_refused: bool = False) -> None:
@@ -21,7 +21,7 @@ class ServerAway(Exception):
 
     @classmethod
     def after(cls, task: "asyncio.Task[None]", *, seconds: float) -> "ServerAway":
-        """Why this task has made no session in so many seconds."""
+        """Return the error of a task that has made no session in so many seconds."""
         if not task.done():
             return cls(f"no handshake within {seconds:g} s")
         error = None if task.cancelled() else task.exception()
@@ -31,7 +31,7 @@ class ServerAway(Exception):
 
 
 def refused_call(why: str) -> ToolError:
-    """What a call ends with where there will be no session for it."""
+    """Return the error of a call for which there will be no session."""
     return ToolError(f"The server cannot be used: {why}.", effect_state="none")
 
 

@@ -31,7 +31,7 @@ class FollowedTool(Protocol):
 
     @property
     def definition(self) -> ToolDefinition:
-        """What the manifest says of it."""
+        """The tool's definition in the manifest."""
         ...
 
     @property
@@ -46,7 +46,7 @@ class FollowedTool(Protocol):
 
     @property
     def without_secrets(self) -> Callable[[Reply], Reply]:
-        """Hides what no reply may show."""
+        """The function that hides secrets in replies."""
         ...
 
 
@@ -93,7 +93,7 @@ class ServerTask:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any], tool_name: str, user_id: str | None) -> "ServerTask | None":
-        """The task that a server has answered with; `None` for one that nobody could ask for."""
+        """Return the task in a server's answer; `None` for one that could not be asked for."""
         task_id = answer.get("taskId")
         task = cls(task_id, tool_name, user_id) if isinstance(task_id, str) and task_id else None
         return task if task is not None and len(task.handle) <= _LONGEST_HANDLE else None
@@ -114,7 +114,7 @@ class TaskFollower:
     async def status(
         self, call_id: str, handle: str, *, cancel: bool, inputs: CallInputs | None = None
     ) -> StatusAnswer:
-        """Ask the server. Raises what there is to raise while it is away: then somebody asks again."""
+        """Ask the server. Raises its errors while it is away: then the fleet asks again."""
         del call_id
         try:
             task = ServerTask.read(handle)
@@ -148,7 +148,10 @@ class TaskFollower:
     async def _asking(
         self, state: Mapping[str, Any], tool: FollowedTool, session: McpSession, task: ServerTask, known: TaskInputs
     ) -> StatusAnswer:
-        """What it asks that nobody was asked yet. Without that it waits for what it was answered before, and goes on."""
+        """Return the task's new question.
+
+        Without one it waits for the previous answer to take effect, and continues.
+        """
         if not (new := known.new(_requests_in(state))):
             return StatusAnswer.running(
                 None,
@@ -190,7 +193,7 @@ class TaskFollower:
 
 
 def poll_seconds(state: Mapping[str, Any]) -> float | None:
-    """When a server wants to be asked, if it says so."""
+    """Return the server's own poll interval, if it states one."""
     interval = state.get("pollIntervalMs")
     if isinstance(interval, bool) or not isinstance(interval, int | float):
         return None

@@ -1,4 +1,4 @@
-"""Gives calls a session with an MCP server: one for all, which is started anew when it ends, or one for each user."""
+"""Gives calls a session with an MCP server: one for all, which is restarted when it ends, or one for each user."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,10 @@ class SharedSession:
 
     @asynccontextmanager
     async def taken(self, user_id: str | None) -> AsyncGenerator[McpSession]:
-        """Give the session that there is, to whom ever. Raises `ModuleBusy` if there is none, and `ToolError` if there will be none."""
+        """Give the present session, to any user.
+
+        Raises `ModuleBusy` if there is none, and `ToolError` if there will be none.
+        """
         del user_id
         attempt, connection = self._attempt, self.connection
         if connection is not None and not await connection.is_well() and connection.is_retired:
@@ -122,7 +125,7 @@ class _UserSession:
 
 
 class UserSessions:
-    """A session for each user, at most `most` at once. One that nobody has used for `idle_seconds` ends."""
+    """A session for each user, at most `most` at once. One that is unused for `idle_seconds` ends."""
 
     def __init__(self, connect: Connect, *, most: int, idle_seconds: float) -> None:
         self._connect, self._most, self._idle_seconds = connect, most, idle_seconds

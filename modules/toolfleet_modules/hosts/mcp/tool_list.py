@@ -25,7 +25,10 @@ _LISTEN_SECONDS = 5.0  # until a stream of changes that ended is asked for again
 
 @dataclass(slots=True)
 class ToolListing:
-    """What a server lists; `refused` are those that are no tools, each with the reason. `ttl_seconds`: how long it holds, if that is said."""
+    """A server's list; `refused` are the invalid tools, each with the reason.
+
+    `ttl_seconds`: its validity, if stated.
+    """
 
     tools: list[types.Tool] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
@@ -81,17 +84,20 @@ class ListChanges:
         self._pause = self._usual if ttl_seconds is None else min(max(ttl_seconds, shortest), longest)
 
     def note_list(self, *, is_new: bool) -> None:
-        """Note whether a list differs from the one before. Whoever serves it reads all of it anew: what never stays is listed less and less often."""
+        """Note whether a list differs from the one before.
+
+        Serving it means reading all of it again: an ever-changing one is listed less and less often.
+        """
         self._in_a_row = self._in_a_row + 1 if is_new else 0
 
     @property
     def shortest_pause(self) -> float:
-        """How many seconds there are at least before the next list."""
+        """The seconds that there are at least before the next list."""
         doublings = max(0, min(self._in_a_row - _FREE_CHANGES, 10))
         return min(_SHORTEST_PAUSE * (1 << doublings), _LONGEST_PAUSE)
 
     def give_up_waiting(self) -> None:
-        """Have nobody wait for a first list any more."""
+        """End all waits for a first list."""
         self._listed.set()
 
     async def first(self, seconds: float) -> None:

@@ -23,19 +23,19 @@ _OK, _NOT_MODIFIED = 200, 304
 
 
 class DocumentSource(Protocol):
-    """Where a document comes from."""
+    """The source of a document."""
 
     async def read(self) -> bytes | None:
-        """Its bytes; `None` if it is what it was at the last reading. Raises `DocumentWrong`."""
+        """Return its bytes; `None` if it is unchanged since the last reading. Raises `DocumentWrong`."""
         ...
 
     def changes(self) -> AsyncGenerator[None]:
-        """Yields whenever it may be another one."""
+        """Yield each time it may have changed."""
         ...
 
 
 def is_url(document: str) -> bool:
-    """Whether a document is named by its URL."""
+    """Return whether a document is named by its URL."""
     return document.startswith(("http://", "https://"))
 
 
@@ -52,7 +52,7 @@ class FileSource:
         self._known: bytes | None = None
 
     async def read(self) -> bytes | None:
-        """As `DocumentSource` says."""
+        """Implements `DocumentSource.read`."""
         try:
             data = await asyncio.to_thread(self._content)
         except OSError as exc:
@@ -64,7 +64,7 @@ class FileSource:
         return data
 
     async def changes(self) -> AsyncGenerator[None]:
-        """As `DocumentSource` says; its folder is watched, as editors put another file in its place."""
+        """Implements `DocumentSource.changes`; its folder is watched, as editors replace the file."""
         while True:
             with contextlib.suppress(OSError):
                 async for _ in awatch(
@@ -101,7 +101,10 @@ class UrlSource:
         self._known: bytes | None = None
 
     async def read(self) -> bytes | None:
-        """As `DocumentSource` says. After one that cannot be read, the next one is news whatever it is."""
+        """Implements `DocumentSource.read`.
+
+        After an unreadable document, the next one counts as changed in any case.
+        """
         try:
             return await self._changed()
         except DocumentWrong:
@@ -127,7 +130,7 @@ class UrlSource:
         return data
 
     async def changes(self) -> AsyncGenerator[None]:
-        """As `DocumentSource` says."""
+        """Implements `DocumentSource.changes`."""
         while True:
             await asyncio.sleep(self._seconds)
             yield

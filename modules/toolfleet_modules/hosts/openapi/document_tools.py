@@ -47,7 +47,7 @@ _EFFECTS: Mapping[str, Effect] = {
 
 @dataclass
 class DocumentTools:
-    """`tools` by their full names; `faults`: what is no tool, and why."""
+    """The tools of a document: `tools` by their full names; `faults`: the operations that are no tools, and why."""
 
     tools: dict[str, OperationTool] = field(default_factory=dict)
     faults: list[OperationFault] = field(default_factory=list)
@@ -165,7 +165,10 @@ class _Building:
 
 
 def base_of(operation: Operation, options: OpenApiOptions) -> str:
-    """Where the operation's service is: as the options say, else by the document's own first server. Raises `OperationUnusable`."""
+    """Return the base URL of the operation's service: that of the options, else the document's own first server.
+
+    Raises `OperationUnusable`.
+    """
     if options.base is not None:
         return options.base.rstrip("/")
     if not operation.servers or not isinstance(operation.servers[0], dict):
@@ -184,7 +187,7 @@ def base_of(operation: Operation, options: OpenApiOptions) -> str:
 
 
 def base_fault(url: str) -> str | None:
-    """What is wrong with a service's address, as a clause; `None`: nothing."""
+    """Return what is wrong with a service's address, as a clause, or `None`."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:

@@ -26,7 +26,7 @@ _LONGEST_PLACE, _LONGEST_KIND, _LONGEST_MESSAGE = 1024, 100, 1000
 
 
 class OpenApiHost(Host[OperationTool]):
-    """A module, whose `app` serves the operations; while its lifespan runs, the document is watched.
+    """A module whose `app` serves the operations; while its lifespan runs, the document is watched.
 
     A document that cannot be read leaves the tools as they are, and is listed as an error.
     """
@@ -45,7 +45,7 @@ class OpenApiHost(Host[OperationTool]):
 
     @property
     def manifest(self) -> ModuleManifest:
-        """What is served now, and what is not."""
+        """The manifest of the served tools, with the load errors."""
         return super().manifest.model_copy(update={"load_errors": self._errors or None})
 
     async def reload(self) -> bool:
@@ -72,7 +72,7 @@ class OpenApiHost(Host[OperationTool]):
         self._errors = self._listed(found.faults, "none")
 
     def _listed(self, faults: Iterable[OperationFault], in_effect: InEffect) -> list[ToolLoadError]:
-        """As the manifest has them; what is listed already keeps its time."""
+        """Return the errors for the manifest; one that is listed already keeps its time."""
         known = {_what(each): each for each in self._errors}
         listed = [self._error(fault, in_effect) for fault in faults][:_MOST_ERRORS]
         for each in listed:

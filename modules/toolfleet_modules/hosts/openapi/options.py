@@ -8,11 +8,13 @@ from toolfleet_modules.hosts.serving.options import HostOptions
 
 @dataclass(frozen=True, slots=True)
 class OpenApiOptions(HostOptions):
-    """`document` is a file's path or a URL, `base` where the service is, `auth` what is sent for which security scheme.
+    """The options of an OpenAPI host.
 
-    `refresh_seconds`: between two looks at a document that has a URL. `checks_results`: what the service returns is held
-    against the document. `slashes`: parameters of paths that may have `/`, as `get_content.path`.
-    `headers`: fields of each request, filled in as `auth` is.
+    `document` is a file's path or a URL, `base` the service's URL, `auth` the credential for each security scheme.
+
+    `refresh_seconds`: between two requests for a document that has a URL. `checks_results`: the service's results are
+    validated against the document. `slashes`: parameters of paths that may have `/`, as `get_content.path`. `headers`:
+    fields of each request, filled in as `auth` is.
     """
 
     document: str

@@ -1,4 +1,4 @@
-"""Keeps environments of installed packages on disk, each under the digest of what is in it, and never half of one."""
+"""Keeps environments of installed packages on disk, each under the digest of its content, and never an incomplete one."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ _TOUCH_SECONDS = 3600.0
 
 
 class Environments:
-    """Those of one folder, which several hosts may share."""
+    """The environments of one folder, which several hosts may share."""
 
     def __init__(self, options: InstallOptions, installer: Installer) -> None:
         self._options = options
@@ -80,7 +80,7 @@ class Environments:
             yield
 
     def _digest(self, requirements: Requirements) -> str:
-        """Of all that decides what is installed."""
+        """Return the digest of all that decides what is installed."""
         python = [sys.implementation.cache_tag, sysconfig.get_platform(), os.fspath(sys.base_prefix)]
         rest = [host_versions(), list(self._options.options), self._options.allow_builds]
         text = json.dumps([sorted(requirements), python, rest])
@@ -95,10 +95,12 @@ def _is_taken(descriptor: int) -> bool:
 
 
 class EnvironmentUse:
-    """Of those in `folder`, for one host. One that is unused for `kept_seconds` may be removed; `None` keeps all of them.
+    """The use of the environments in `folder`, by one host.
 
-    Who uses one has a shared lock on its folder, which ends with the process, and the folder's time says when it
-    was used last.
+    One that is unused for `kept_seconds` may be removed; `None` keeps all of them.
+
+    A user of one has a shared lock on its folder, which ends with the process, and the folder's time says when it was
+    used last.
     """
 
     def __init__(self, folder: Path, kept_seconds: float | None) -> None:
@@ -107,7 +109,7 @@ class EnvironmentUse:
         self._held: dict[Path, int] = {}
 
     def hold(self, path: Path) -> bool:
-        """Use an environment, until `aclose`: nobody removes it meanwhile. False if it is not there."""
+        """Use an environment, until `aclose`: it is not removed meanwhile. False if it is not there."""
         if path in self._held:
             if _is_at(self._held[path], path):
                 return True
@@ -131,7 +133,7 @@ class EnvironmentUse:
         return True
 
     async def keep(self) -> None:
-        """Remove what nobody has used, once, and then say again and again what is in use, until cancelled."""
+        """Remove unused environments, once, and then mark those in use repeatedly, until cancelled."""
         while True:
             for path in self._held:
                 _touch(path)
@@ -139,7 +141,7 @@ class EnvironmentUse:
             await asyncio.sleep(_TOUCH_SECONDS)
 
     def remove_unused(self) -> None:
-        """Remove environments that nobody holds, and that nobody has used for so long. Raises nothing."""
+        """Remove environments that no host holds, and that were unused for so long. Raises nothing."""
         if self._kept_seconds is None:
             return
         with contextlib.suppress(OSError):
@@ -165,7 +167,7 @@ class EnvironmentUse:
             return False
 
     def _remove(self, path: Path) -> None:
-        """All of it or nothing, for whoever looks for it."""
+        """Remove it atomically, as seen by other hosts."""
         doomed = path.with_name(f".{path.name}{_REMOVING}")
         try:
             descriptor = _opened(path)
@@ -190,7 +192,7 @@ def _opened(path: Path) -> int:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether it is this folder that is open, and not one that was there before it."""
+    """Return whether this folder is the open one, and not one that was there before it."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:

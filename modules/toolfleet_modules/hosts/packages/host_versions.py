@@ -11,7 +11,7 @@ _OWN = "toolfleet-sdk"
 
 @cache
 def host_versions() -> tuple[str, ...]:
-    """`name==version` of whatever the SDK stands on, sorted."""
+    """Return `name==version` of all dependencies of the SDK, sorted."""
     found: dict[str, str] = {}
     left = [_OWN]
     while left:

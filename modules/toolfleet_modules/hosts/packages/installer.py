@@ -37,15 +37,18 @@ _SHOWN = 700  # characters of it in an error
 
 
 class InstallFailed(Exception):
-    """The packages are not there. The message says why, for whoever has asked for them."""
+    """The packages could not be installed. The message says why, for those who need them."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstallOptions:
-    """`folder`: where environments are kept; `seconds`: for one run of `uv`; `options`: more for it, such as `--index-url`.
+    """The options of installing.
 
-    `kept_seconds`: an environment that no host has used for so long is removed; `None` keeps all.
-    `allow_builds`: also packages without a wheel, whose own code is run when they are built, outside of any fence.
+    `folder`: where environments are kept; `seconds`: for one run of `uv`; `options`: more for it, such as
+    `--index-url`.
+
+    `kept_seconds`: an environment that no host has used for so long is removed; `None` keeps all. `allow_builds`: also
+    packages without a wheel, whose own code is run when they are built, outside of any fence.
     """
 
     folder: Path
@@ -56,7 +59,7 @@ class InstallOptions:
 
 
 class Installer:
-    """`beside` is the folder from which `uv` is run: relative paths, and its configuration, are looked for there."""
+    """Runs `uv`. `beside` is the working folder of `uv`, for relative paths and its configuration."""
 
     def __init__(self, options: InstallOptions, beside: Path) -> None:
         self._options = options
@@ -67,7 +70,7 @@ class Installer:
         await self._run(["compile", "--python-version", ".".join(map(str, sys.version_info[:3]))], requirements)
 
     async def install(self, requirements: Requirements, target: Path) -> None:
-        """Install them into a folder. Raises `InstallFailed`; what is in the folder then is of no use."""
+        """Install them into a folder. Raises `InstallFailed`; the folder's content is unusable then."""
         await self._run(["install", "--compile-bytecode", "--target", str(target)], requirements)
 
     async def _run(self, words: Sequence[str], requirements: Requirements) -> None:
@@ -81,7 +84,7 @@ class Installer:
             await self._uv("pip", *words, "--quiet", *given, *builds, *self._options.options, *source)
 
     async def _uv(self, *arguments: str) -> None:
-        """Raises `InstallFailed`. Whatever happens, it has ended, and so has what it has started."""
+        """Run `uv`. Raises `InstallFailed`. In any case it has ended, and so have its children."""
         try:
             process = await asyncio.create_subprocess_exec(
                 _uv_program(),
@@ -109,7 +112,7 @@ class Installer:
 
 
 async def _said_by(process: asyncio.subprocess.Process) -> str:
-    """What it has said at last, in one line, once it has ended."""
+    """Return its last output, in one line, once it has ended."""
     assert process.stderr is not None  # noqa: S101 - it was asked for
     said = b""
     while data := await process.stderr.read(_MOST_SAID):
@@ -120,7 +123,7 @@ async def _said_by(process: asyncio.subprocess.Process) -> str:
 
 
 def _uv_program() -> str:
-    """Raises `InstallFailed` where there is none."""
+    """Return the path of `uv`. Raises `InstallFailed` if there is none."""
     with contextlib.suppress(ImportError, FileNotFoundError):
         from uv import find_uv_bin  # noqa: PLC0415 - may be installed as a program only
 

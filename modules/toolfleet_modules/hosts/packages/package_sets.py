@@ -19,7 +19,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class PackageSets:
-    """Those of one host. Installing takes its time, and nobody waits for it: `on_ready` is called when there is an end to it."""
+    """The package sets of one host. Installing runs in the background: `on_ready` is called at its end."""
 
     def __init__(self, environments: Environments, installer: Installer, on_ready: Callable[[], None]) -> None:
         self._environments = environments
@@ -31,12 +31,12 @@ class PackageSets:
 
     @property
     def is_due(self) -> bool:
-        """Whether something that could not be installed is to be tried again."""
+        """Whether a failed installation must be tried again."""
         now = machine_clock.monotonic()
         return any(now - at > _RETRY_SECONDS for _, at in self._failed.values())
 
     def forget_failures(self, *, is_forced: bool) -> None:
-        """Have what could not be installed tried again: all of it, or what is due."""
+        """Have failed installations tried again: all of them, or the due ones."""
         now = machine_clock.monotonic()
         self._failed = {
             key: (message, at)
@@ -58,16 +58,16 @@ class PackageSets:
             self._installing.add_done_callback(self._end)
 
     def is_ready(self, wanted: Requirements) -> bool:
-        """Whether an environment has all of these."""
+        """Return whether an environment has all of these."""
         return not wanted or any(wanted <= each for each in self._ready)
 
     def failure(self, wanted: Requirements) -> str | None:
-        """Why these cannot be had; `None` as long as they may be."""
+        """Return why these are unavailable; `None` as long as they may come."""
         found = self._failed.get(wanted)
         return None if found is None else found[0]
 
     def groups(self, wanted: Mapping[Key, Requirements]) -> dict[Path | None, list[Key]]:
-        """Divide what is ready into as few environments as will do; what asks for nothing goes with the first, which is the largest group."""
+        """Divide the ready sets into as few environments as possible; keys without packages go with the first, which is the largest group."""
         left = {key: each for key, each in wanted.items() if each}
         found: dict[Path | None, list[Key]] = {}
         while left:
@@ -84,7 +84,7 @@ class PackageSets:
         return found
 
     async def aclose(self) -> None:
-        """End what is being installed."""
+        """Cancel the running installation."""
         if self._installing is not None:
             self._installing.cancel()
             await asyncio.gather(self._installing, return_exceptions=True)
@@ -116,7 +116,7 @@ class PackageSets:
                 self._fail(group, exc)
 
     async def _compatible(self, sets: Collection[Requirements]) -> list[list[Requirements]]:
-        """Sets that go together, each with the first ones that it goes with; one that cannot be had by itself fails."""
+        """Return compatible sets, each with the first ones that it fits; one that cannot be installed by itself fails."""
         groups: list[list[Requirements]] = []
         for each in sorted(sets, key=sorted):
             if self.is_ready(each):

@@ -18,7 +18,7 @@ _SHOWN = 200
 
 
 class RequirementsFault(Exception):
-    """What is asked for cannot be read. The message says why, in one sentence."""
+    """The requirements cannot be read. The message says why, in one sentence."""
 
 
 def requirements_in(text: str) -> Requirements:

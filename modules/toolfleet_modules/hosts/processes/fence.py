@@ -33,12 +33,15 @@ class FenceMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """`memory_bytes`: of addresses, `cpu_seconds`: in its whole life, `open_files`, `processes`: of its user's, all; `None` for no limit.
+    """The limits of a process.
 
-    `nice`: how far it stands back where the processor is wanted by others, from 0 to 19; a host that stands back further passes that
-    on. `variables`: what its environment has beside the machine's language, time zone and `PATH`. `user`: the user that it runs as,
-    where the host is root's. It works in what is `writable` as the owner does, reads what is `readable`,
-    and finds nothing of what is `private`. With bubblewrap it reads all of these and changes none.
+    `memory_bytes`: of addresses, `cpu_seconds`: in its whole life, `open_files`, `processes`: of its user's, all;
+    `None` for no limit.
+
+    `nice`: its CPU priority, from 0 to 19; a host with a higher one passes that on. `variables`: its environment in
+    addition to the machine's language, time zone and `PATH`. `user`: the user that it runs as, if the host is root's.
+    It works in the `writable` folders as their owner does, reads the `readable` ones, and does not see the `private`
+    ones. With bubblewrap it reads all of these and changes none.
     """
 
     memory_bytes: int | None = 4 * 2**30
@@ -54,7 +57,7 @@ class Fence:
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """The whole environment of a process whose own folder that is."""
+        """Return the whole environment of a process with this own folder."""
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         own = {"HOME": str(folder), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         return {**inherited, **own, **self.variables}
@@ -100,7 +103,7 @@ class Fence:
         return [f"{OWN}{folder}", *(f"{kind}{path}" for kind, found in kinds.items() for path in found)]
 
     def limits(self) -> dict[str, int | None]:
-        """What `enclose` takes, as JSON."""
+        """Return the arguments of `enclose`, as JSON."""
         return {name: getattr(self, name) for name in (*LIMITED, "nice", "user")}
 
     def lower_priority(self, process: int) -> None:

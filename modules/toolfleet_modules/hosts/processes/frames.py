@@ -14,7 +14,7 @@ _MOST_BYTES = 64 * 2**20  # of one message; a process that says that it sends mo
 
 
 class FramesClosed(Exception):
-    """Nobody is at the other end."""
+    """The connection is closed."""
 
 
 class Frames(asyncio.Protocol):
@@ -42,12 +42,12 @@ class Frames(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep what is written to."""
+        """Keep the transport."""
         assert isinstance(transport, asyncio.WriteTransport)  # noqa: S101 - asyncio's word for a socket
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell whoever reads."""
+        """Tell the reader."""
         del exc
         self._transport = None
         self._on_lost()
@@ -79,7 +79,7 @@ class Frames(asyncio.Protocol):
 
 
 def _head_in(data: bytearray) -> Head:
-    """Raises `ValueError` for what is no object."""
+    """Parse a head. Raises `ValueError` if it is no object."""
     head = json.loads(data)
     if not isinstance(head, dict):
         raise ValueError("a head is an object")  # noqa: TRY004 - as JSON's own errors

@@ -24,7 +24,10 @@ _STUCK_SECONDS = 1.0  # after a call's end, until somebody looks whether its pro
 
 @dataclass(frozen=True, slots=True)
 class HostedTool:
-    """A tool of the file `stem`; `lane` has the processes that run it. `is_alone`: a call has its process for itself. `secrets`: whose values its calls get."""
+    """A tool of the file `stem`; `lane` has the processes that run it.
+
+    `is_alone`: a call has its process for itself. `secrets`: the names of the secrets that its calls get.
+    """
 
     definition: ToolDefinition
     argument_names: frozenset[str]
@@ -66,7 +69,10 @@ class HostedRun(ServedRun[HostedTool]):
             return self._lost(await process.exit_words())
 
     async def _answer(self, number: int, call: SentCall, process: ToolProcess) -> Reply:
-        """What comes back. Stopped, the call's process has the last word, unless it takes no messages any more."""
+        """Return the answer.
+
+        If stopped, the call's process decides the result, unless it takes no messages any more.
+        """
         is_cancelled = False
         while not call.answer.done():
             try:

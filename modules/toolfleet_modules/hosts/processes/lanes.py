@@ -21,9 +21,10 @@ class Lane(Protocol):
 
 
 class SharedLane:
-    """One process for all calls; `process` is set anew when it has ended.
+    """One process for all calls; `process` is replaced when it has ended.
 
-    With a `successor`, calls that come when the process is gone go there: they were admitted a moment before it took over.
+    With a `successor`, calls that come when the process is gone go there: they were admitted a moment before it took
+    over.
     """
 
     def __init__(self) -> None:

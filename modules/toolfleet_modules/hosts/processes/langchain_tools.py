@@ -37,7 +37,10 @@ def is_langchain_tool(thing: Any) -> bool:
 
 
 def langchain_function(tool: Any) -> tuple[Callable[..., Any], Facts]:
-    """Return what a call of it runs, and what is known of it. Raises `TypeError` or `ValueError` for one that only an agent of LangChain's can call."""
+    """Return the function of its calls, and the facts about it.
+
+    Raises `TypeError` or `ValueError` for a tool that only an agent of LangChain's can call.
+    """
     own_schema, names = _schema_of(tool)
     schema: dict[str, Any] = {"properties": {}, "additionalProperties": False, **own_schema}
     if missing := sorted(_needed(tool) - schema["properties"].keys() - names):

@@ -18,9 +18,11 @@ class SourceText:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """Which files a process can import, by their names without `.py`, and which it imports now. A result over `result_bytes` is refused.
+    """The files that a process can import, by their names without `.py`, and those that it imports now.
 
-    `packages` is a folder of packages that the files ask for. `named` are functions by dotted paths, which Python looks for in
+    A result over `result_bytes` is refused.
+
+    `packages` is a folder of the files' packages. `named` are functions by dotted paths, which Python looks for in
     `python_path`, too. `exception_text`: models read the texts of exceptions.
     """
 
@@ -37,7 +39,7 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """What each file offers, and what is wrong with which: `(kind, message, line)`."""
+    """The tools of each file, and the faults: `(kind, message, line)`."""
 
     offered: Mapping[str, Sequence[Mapping[str, Any]]]
     faults: Mapping[str, tuple[str, str, int | None]]

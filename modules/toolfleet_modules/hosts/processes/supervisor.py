@@ -1,6 +1,7 @@
-"""Starts a program behind its fence, and ends all that it has started when it ends or its host does: the program of a process between both.
+"""Starts a program behind its fence, and ends it with all its children when it ends or its host does: this runs as a process between both.
 
-It imports little, and runs without `site`: both would cost a server that is started anew again and again more than its own start.
+It imports little, and runs without `site`: both would cost a server that is restarted repeatedly more than its own
+start.
 """
 
 import ctypes
@@ -58,7 +59,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _become(parent: int, limits: dict[str, int | None], paths: list[str], command: list[str]) -> None:
-    """Be the program, in a session of its own. Does not return."""
+    """Become the program, in a session of its own. Does not return."""
     try:
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -74,7 +75,7 @@ def _become(parent: int, limits: dict[str, int | None], paths: list[str], comman
 
 
 def _adopt_orphans() -> None:
-    """Become the parent of what the program's children leave behind, and be told when the host ends."""
+    """Become the parent of the program's orphaned children, and be told when the host ends."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -116,7 +117,7 @@ def _kill(process: int) -> None:
 
 
 def _descendants() -> list[int]:
-    """Of this process; without `/proc`, none can be found."""
+    """Return the descendants of this process; none without `/proc`."""
     children: dict[int, list[int]] = {}
     for name in _processes():
         try:

@@ -18,7 +18,7 @@ _TAGS = "toolfleet_registry.tags.tags"  # is not in every installation: who has 
 
 
 def tag_tools_in(module: ModuleType) -> Iterator[Any]:
-    """Those that a file has at its top, alone or in lists, but for those whose handler is another file's."""
+    """Yield the tools at a file's top level, alone or in lists, except those whose handler is another file's."""
     tags = sys.modules.get(_TAGS)
     if tags is None:
         return
@@ -40,7 +40,7 @@ def things_in(module: ModuleType) -> Iterator[Any]:
 
 
 def tag_function(tool: Any) -> tuple[Callable[..., Any], Facts]:
-    """What a call of it runs, and what is known of it. Raises `ValueError` for what is wrong with it."""
+    """Return the function of its calls, and the facts about it. Raises `ValueError` if it is invalid."""
     sys.modules[_TAGS].checked(tool, is_here=True)
     handler = _handler_of(tool)
     groups = tuple(tool.arg_groups)
@@ -66,7 +66,7 @@ def tag_function(tool: Any) -> tuple[Callable[..., Any], Facts]:
 
 
 def takes_context(tool: Any) -> bool:
-    """Whether its handler is told what an agent knows of the conversation."""
+    """Return whether its handler takes an agent's context of the conversation."""
     return ToolContext in _contexts(_handler_of(tool), tuple(tool.arg_groups)).values()
 
 
@@ -93,7 +93,7 @@ def _called_as_a_tag(handler: Callable[..., Any], groups: tuple[str, ...], takes
 
 
 def _tool_context(context: Context, groups: tuple[str, ...], texts: Mapping[str, str]) -> ToolContext:
-    """What the agent has said, if this module may be told, with the groups; who asks is the call's user, whatever it says."""
+    """Return the agent's context, if this module may have it, with the groups; the user is always the call's."""
     said = context._agent_context or ToolContext(raw_arg="")  # noqa: SLF001 - for this
     raw = texts.get(_TEXT) or said.raw_arg or " ".join(texts[name] for name in groups if texts.get(name))
     own = {"raw_arg": raw, "user": context.user_id or "", "groups": {name: texts.get(name, "") for name in groups}}
@@ -101,7 +101,7 @@ def _tool_context(context: Context, groups: tuple[str, ...], texts: Mapping[str,
 
 
 def _takes(handler: Callable[..., Any], groups: tuple[str, ...]) -> dict[str, bool]:
-    """Which groups it takes by name, each with whether it must be there."""
+    """Return the groups that it takes by name, each with whether it is required."""
     contexts = _contexts(handler, groups)
     found = {
         name: each.default is each.empty
@@ -114,7 +114,7 @@ def _takes(handler: Callable[..., Any], groups: tuple[str, ...]) -> dict[str, bo
 
 
 def _contexts(handler: Callable[..., Any], groups: tuple[str, ...]) -> dict[str, type]:
-    """Its parameters for contexts: the call's, by annotation; and the agent's, which is also a single one that is no group."""
+    """Return its parameters for contexts: the call's, by annotation; and the agent's, which is also a single one that is no group."""
     hints = typing.get_type_hints(handler)
     names = [name for name in inspect.signature(handler).parameters if name not in groups]
     found: dict[str, type] = {name: Context for name in names if hints.get(name) is Context}
@@ -141,6 +141,6 @@ def _handler_of(tool: Any) -> Callable[..., Any]:
 
 
 def _is_of(module: ModuleType, handler: Any) -> bool:
-    """Whether it is served from there: not if its handler is a function of another file of the folder."""
+    """Return whether it is served from there: not if its handler is a function of another file of the folder."""
     place = handler.partition(":")[0] if isinstance(handler, str) else getattr(handler, "__module__", "")
     return place == module.__name__ or not str(place).startswith(f"{PACKAGE}.")

@@ -53,7 +53,10 @@ class ChildTrace:
         self._is_faulty = False
 
     def set_up(self) -> Tracing | None:
-        """Whatever this process is traced with: a provider that a tool has set is used as it is. `None`: it is not traced."""
+        """Return the tracing of this process: a provider that a tool has set is used as it is.
+
+        `None`: it is not traced.
+        """
         if self._tracing is None and not self._is_faulty:
             try:
                 self._tracing = tracing_of(switch_here(), self._module, is_global=True)
@@ -65,7 +68,7 @@ class ChildTrace:
     async def of_call(
         self, parent: TraceContext | None, tool: str, call_id: str | None, run: Awaitable[Reply]
     ) -> Reply:
-        """What a call comes to, below its host's span. A `parent` of `None`: its host is not traced, and neither is the call."""
+        """Run a call below its host's span. A `parent` of `None`: its host is not traced, and neither is the call."""
         if parent is None:
             return await run
         tracing = self.set_up()
@@ -95,7 +98,7 @@ async def _recorded(span: OpenSpan, run: Awaitable[Reply]) -> Reply:
 
 
 class ToolChild:
-    """What the host's socket says is done here. `ended` is set when there is no host any more, or it says that this is the end."""
+    """The child's side of the host's socket. `ended` is set when the host has gone, or tells it to end."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
@@ -242,7 +245,7 @@ def main(descriptor: int, limits: dict[str, int | None], paths: list[str]) -> No
 
 
 class LogSender:
-    """In the running loop; what its `sink` takes may come from any thread."""
+    """Sends log messages, in the running loop; its `sink` is thread-safe."""
 
     def __init__(self, send: Callable[[Head, bytes], None], number: int, least: LogLevel) -> None:
         self.sink = LogSink(least, self._take)
@@ -268,7 +271,7 @@ class LogSender:
 
 
 class ProgressSender:
-    """In the running loop; `take` may be called from any thread."""
+    """Sends progress, in the running loop; `take` is thread-safe."""
 
     def __init__(self, send: Callable[[Head], None]) -> None:
         self._send = send

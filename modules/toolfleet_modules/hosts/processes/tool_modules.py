@@ -32,7 +32,7 @@ _LONGEST_MESSAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class LoadFault:
-    """Why a file is not imported. `line` is in this file, if the fault has a place there."""
+    """The reason why a file is not imported. `line` is in this file, if the fault has a place there."""
 
     kind: str
     message: str
@@ -121,7 +121,7 @@ class ToolModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return {tool.definition.name: MarkedTool(tool, mark)}
 
     def source(self, path: str) -> dict[str, str] | None:
-        """Where a function with a dotted path stands: file and digest; `None` for a file of the folder, which the host has read."""
+        """Return the file and digest of a function with a dotted path; `None` for a file of the folder, which the host has read."""
         module = sys.modules.get(path.rpartition(".")[0])
         if module is None:
             return None
@@ -130,7 +130,7 @@ class ToolModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return {"file": file, "digest": hashlib.sha256(data).hexdigest()}
 
     def _marked_in(self, module: ModuleType) -> dict[str, MarkedTool]:
-        """Those that were defined there: what a file imports from another is that one's."""
+        """Return the marked tools that were defined there, without those imported from another file."""
         found: dict[str, MarkedTool] = {}
         for thing in list(vars(module).values()):
             mark = mark_of(thing)
@@ -186,7 +186,7 @@ class _InvalidTool(Exception):
 
 
 def _fault_of(exc: BaseException, path: str) -> LoadFault:
-    """In one sentence. What other exceptions say may be a program's data: the log has it."""
+    """Return the fault in one sentence. Messages of other exceptions may be a program's data: only the log has them."""
     line = next(
         (frame.lineno for frame in reversed(traceback.extract_tb(exc.__traceback__)) if frame.filename == path), None
     )

@@ -1,4 +1,4 @@
-"""Starts a process for the tools of a folder, speaks with it, and ends it with whatever it has started."""
+"""Starts a process for the tools of a folder, communicates with it, and ends it with all its children."""
 
 import asyncio
 import contextlib
@@ -59,9 +59,9 @@ class _Loading:
 
 
 class ToolProcess:
-    """One process, in the running loop; `start` makes it. Whoever has it calls `end`.
+    """One process, in the running loop; `start` makes it. Its owner calls `end`.
 
-    `secrets` are what calls may be given; nothing that comes from the process shows their values.
+    `secrets` may be given to calls; their values are hidden in all output of the process.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, folder: OwnFolder, secrets: Secrets) -> None:
@@ -116,12 +116,12 @@ class ToolProcess:
 
     @property
     def pid(self) -> int:
-        """Its number; that of its group too."""
+        """Its process id; also that of its group."""
         return self._process.pid
 
     @property
     def in_flight(self) -> int:
-        """How many calls it has."""
+        """The number of its calls."""
         return len(self._calls)
 
     async def load(self, plan: LoadPlan, *, seconds: float) -> LoadOutcome:
@@ -184,7 +184,7 @@ class ToolProcess:
         self._on_ended.append(hook)
 
     async def end(self) -> None:
-        """Let it end, and whatever it has started; a call that it still has is lost."""
+        """End it, and all its children; a call that it still has is lost."""
         with contextlib.suppress(FramesClosed):
             self.frames.send({"kind": "end"})
         with contextlib.suppress(TimeoutError):
@@ -195,7 +195,7 @@ class ToolProcess:
         await asyncio.to_thread(self._folder.remove)
 
     async def exit_words(self) -> str:
-        """How it ended, once it has."""
+        """Return how it ended, once it has."""
         code = await self._process.wait()
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 

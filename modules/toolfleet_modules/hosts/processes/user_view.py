@@ -1,8 +1,9 @@
-"""Runs a process as a user of its own, which has what it needs wherever that lies, and nothing that is hidden from it.
+"""Runs a process as a user of its own, which sees the files it needs in any place, and none that are hidden from it.
 
-A program's folders are the operator's, often closed to others. So the process gets its own view of the files: a folder that it
-works in shows its owner as this user (an idmapped mount, Linux 5.12), and a closed folder on the way has only what is needed.
-It imports little: each program of an MCP server is started by a process that has to import this first.
+A program's folders are the operator's, often closed to others. So the process gets its own view of the files: its
+working folder shows its owner as this user (an idmapped mount, Linux 5.12), and a closed folder on the way shows only
+the needed files. It imports little: each program of an MCP server is started by a process that has to import this
+first.
 """
 
 # `pathlib` would be a part of what a start costs.
@@ -79,7 +80,7 @@ def _show(path: str, kind: str, descriptor: int, user: int) -> None:
 
 
 def _own_tree(path: str, user: int) -> int:
-    """A tree whose owner is this user, here only."""
+    """Return a tree whose owner is this user, only in this view."""
     facts = os.stat(path)
     tree = _system_call(_OPEN_TREE, _HERE, os.fsencode(path), _CLONE_CLOSED)
     users = _users(facts.st_uid, facts.st_gid, user)

@@ -13,9 +13,9 @@ _STDERR = 2
 
 
 class HiddenStream:
-    """Hides values in bytes that come in pieces: what may be a value's beginning is held back until it is plain.
+    """Hides values in bytes that come in pieces: a possible beginning of a value is held back until it is certain.
 
-    A value may be encoded, so the last word is held back as well, but for one that is longer than any value is written.
+    A value may be encoded, so the last word is held back as well, unless it is longer than any encoded value.
     """
 
     def __init__(self, secrets: Secrets) -> None:
@@ -24,7 +24,7 @@ class HiddenStream:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What can be shown of it."""
+        """Return the part that can be shown."""
         data = self._held + data
         cut = self._cut_of(data)
         self._held = data[cut:]
@@ -36,7 +36,7 @@ class HiddenStream:
         return self._secrets.hide_bytes(rest)
 
     def _cut_of(self, data: bytes) -> int:
-        """Up to where nothing is a part of a value whose end is not there, and no value is divided."""
+        """Return the position up to which there is no part of an incomplete value, and no divided value."""
         word = len(data) - len(data.rsplit(maxsplit=1)[-1]) if data and not data[-1:].isspace() else len(data)
         begun = [at for form in self._forms for at in _begun_at(form, data)]
         cut = min((*begun, word if len(data) - word < _LONGEST_WORD else len(data)))
@@ -54,7 +54,7 @@ class HiddenStream:
 
 @contextlib.contextmanager
 def output_without(secrets: Secrets) -> Generator[int]:
-    """A descriptor for a process that is started meanwhile: what is written there comes to this one's standard error, until all have closed it."""
+    """Yield a descriptor for a process that is started meanwhile: its output goes to this one's standard error, until all have closed it."""
     if not secrets:
         yield _STDERR
         return
@@ -80,7 +80,7 @@ def _write(data: bytes) -> None:
 
 
 def _begun_at(form: bytes, data: bytes) -> Iterator[int]:
-    """Where the first suffix of the data begins that the form begins with, if any does."""
+    """Yield the start of the first suffix of the data that the form begins with, if there is one."""
     at = data.find(form[:1], max(0, len(data) - len(form) + 1))
     while at != -1:
         if form.startswith(data[at:]):

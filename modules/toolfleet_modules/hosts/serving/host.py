@@ -24,9 +24,9 @@ Listener = Callable[[], Awaitable[None]]
 
 
 class Host(Generic[Served]):
-    """A module whose `app` serves `tools`, by their full names. What makes them sets `tools`, and calls `tell`.
+    """A module whose `app` serves `tools`, by their full names. Its subclass sets `tools`, and calls `tell`.
 
-    What accepts calls sets `follower` before `app` is used.
+    A subclass that accepts calls sets `follower` before `app` is used.
     """
 
     assumes_once = False
@@ -83,12 +83,12 @@ class Host(Generic[Served]):
 
     @property
     def definitions(self) -> list[ToolDefinition]:
-        """What is served now, by name."""
+        """The definitions of the served tools, by name."""
         return sorted((tool.definition for tool in self.tools.values()), key=lambda tool: tool.name)
 
     @property
     def manifest(self) -> ModuleManifest:
-        """What is served now."""
+        """The manifest of the served tools."""
         return ModuleManifest(module_name=self.name, description=self.description, tools=self.definitions)
 
     @property
@@ -99,7 +99,7 @@ class Host(Generic[Served]):
         return self._app
 
     async def tell(self) -> None:
-        """Have the manifest written anew, and the listener told."""
+        """Have the manifest written again, and notify the listener."""
         self._tools = dict(self._tools)  # another mapping: by that the app knows
         _log.info("%s serves %d tools.", self.name, self.manifest.listed_count)
         if self._listener is not None:

@@ -7,20 +7,20 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 
 class JoinedWrites:
-    """A transport that holds what is written until the loop has its next turn. All else is as `transport` has it."""
+    """A transport that holds written data until the next turn of the loop. All else is delegated to `transport`."""
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
         self._held: list[bytes] = []
 
     def write(self, data: bytes) -> None:
-        """Write it soon, with whatever else there is by then."""
+        """Write data soon, together with all other data by then."""
         if not self._held:
             self._loop.call_soon(self._flush)
         self._held.append(data)
 
     def close(self) -> None:
-        """Write what is held, and close."""
+        """Write the held data, and close."""
         self._flush()
         self._transport.close()
 

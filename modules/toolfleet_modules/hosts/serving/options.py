@@ -1,4 +1,4 @@
-"""Configures what every host has, whatever it serves."""
+"""Configures the common options of all hosts."""
 
 from dataclasses import KW_ONLY, dataclass, field
 
@@ -8,10 +8,13 @@ from toolfleet_registry.contracts.tool_definition import ToolLines
 
 @dataclass(frozen=True, slots=True)
 class HostOptions:
-    """How something is served as the module `name`. `key`: with which the fleet signs its calls; `secrets`: what its tools may use, and what nothing shows.
+    """The options of serving the module `name`.
 
-    `calls`: at work at once; `request_bytes`, `result_bytes`: of one call; `longest_call_seconds`: how long a caller may wait
-    for one, retries included. `lines`: what settings say of its tools.
+    `key`: with which the fleet signs its calls; `secrets`: values that its tools may use, and that are hidden
+    everywhere.
+
+    `calls`: at work at once; `request_bytes`, `result_bytes`: of one call; `longest_call_seconds`: how long a caller
+    may wait for one, retries included. `lines`: the settings' overrides for its tools.
     """
 
     name: str

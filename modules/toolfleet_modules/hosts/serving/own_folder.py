@@ -14,7 +14,7 @@ _PREFIX = "toolfleet-own-"
 
 
 class OwnFolder:
-    """A folder of this process's at `path`. Whoever has it calls `remove`."""
+    """A folder of this process's at `path`. Its owner calls `remove`."""
 
     def __init__(self, path: Path, lock: int | None) -> None:
         self.path = path
@@ -55,7 +55,7 @@ def remove_abandoned() -> None:
 
 
 def remove_abandoned_soon() -> None:
-    """Do so without anybody waiting for it: there may be much."""
+    """Remove them in the background: there may be many."""
     threading.Thread(target=remove_abandoned, name="toolfleet-leftovers", daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""Holds named secrets of a host, fills them in where they are sent, and hides them in whatever leaves it."""
+"""Holds named secrets of a host, fills them in where they are sent, and hides them in all output."""
 
 import base64
 import html
@@ -53,16 +53,22 @@ class Secrets:
 
     @property
     def names(self) -> list[str]:
-        """Which there are."""
+        """Their names."""
         return list(self._values)
 
     def with_values(self, values: Mapping[str, str]) -> "Secrets":
-        """These, and what was made of them, which is hidden as they are. What is too short to be hidden is left out."""
+        """Return these, with values made of them, which are hidden as well.
+
+        Values too short to be hidden are left out.
+        """
         made = {name: value for name, value in values.items() if len(value) >= _SHORTEST}
         return Secrets({**self._values, **made})
 
     def hide_also(self, name: str, value: str) -> None:
-        """Hide one more value from now on, which is filled in nowhere. Of each name the last few are hidden: what is replaced may still come back."""
+        """Hide one more value from now on, which is filled in nowhere.
+
+        Of each name the last few are hidden: a replaced one may still occur.
+        """
         known = self._passing.setdefault(name, deque(maxlen=_KEPT))
         if value not in known and len(value) >= _SHORTEST:
             known.append(value)
@@ -70,7 +76,7 @@ class Secrets:
             self.__dict__.pop("_pieces", None)
 
     def plain(self, names: Iterable[str]) -> dict[str, str]:
-        """The values of these, for whoever uses them. Raises `SecretUnknown`."""
+        """Return the values of these, for use. Raises `SecretUnknown`."""
         return {name: self._value(name) for name in names}
 
     def fill(self, text: str) -> str:
@@ -169,7 +175,7 @@ def _found(forms: Iterable[tuple[str, str]], text: str, places: Sequence[int]) -
 
 
 def _folded(text: str) -> str:
-    """In forms `+` is a blank."""
+    """Replace `+` by a blank, as in forms."""
     return text.replace("+", " ")
 
 
@@ -219,7 +225,7 @@ def _meaning(written: str) -> tuple[str, Sequence[int]]:
 
 
 def _in_base64(value: str) -> Iterator[str]:
-    """What the value is in the base64 of a text around it, but for the characters that it shares with its neighbours."""
+    """Yield the value's forms in the base64 of a text around it, without the characters that it shares with its neighbours."""
     data = value.encode("utf-8", "replace")
     for before in range(3):
         encoded = base64.b64encode(b"\0" * before + data).decode()

@@ -1,4 +1,4 @@
-"""Defines what is stored of an agent's profile: the version in force, which every process reads, and those before it."""
+"""Defines the stored entries of an agent's profile: the version in force, which every process reads, and earlier versions."""
 
 from typing import Annotated
 
@@ -53,12 +53,15 @@ class ProfileHistory(Message):
 
 
 def agent_seal(settings: SigningSettings) -> TextSeal:
-    """What signs them where the fleet signs: who writes to the store without its key makes no profile. Raises `SettingsError`."""
+    """Return the seal that signs profiles, so that write access to the store is not enough to create one.
+
+    Raises `SettingsError`.
+    """
     return TextSeal(settings.signing_key, purpose="agent profile", old_keys=settings.signing_keys_old)
 
 
 def written(message: ProfileEntry | ProfileHistory) -> str:
-    """As it is stored: without what is at its default, so that earlier releases take profiles that have nothing newer."""
+    """Return the entry as JSON without fields at their defaults, so that earlier releases can read profiles without newer fields."""
     return message.model_dump_json(exclude_defaults=True)
 
 
@@ -77,7 +80,7 @@ def read_profile(name: str, text: str, seal: TextSeal) -> ProfileVersion | str:
 
 
 def read_history(name: str, text: str, seal: TextSeal) -> ProfileHistory | None:
-    """What a text is; `None` if it cannot be read, was not signed here, or is another agent's."""
+    """Parse a stored history; `None` if it is unreadable, not signed by this fleet, or another agent's."""
     try:
         history = ProfileHistory.model_validate_json(seal.read(text))
     except (MessageRefused, ValueError):

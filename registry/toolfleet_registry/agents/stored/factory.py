@@ -10,7 +10,7 @@ from toolfleet_registry.settings import Settings
 
 
 def open_profile_store(settings: Settings) -> ProfileStore:
-    """The store; whoever opens it closes it. Raises `SettingsError`; connects to nothing yet."""
+    """Open the store; the caller closes it. Raises `SettingsError`; does not connect yet."""
     url = fleet_url(settings.registry_url or settings.redis_url)
     if is_redis_url(url):
         return RedisProfileStore(url, settings.keys, master=settings.sentinel_master)
@@ -24,5 +24,5 @@ def open_profile_store(settings: Settings) -> ProfileStore:
 
 
 def is_elsewhere(settings: Settings) -> bool:
-    """Whether that is not the fleet's own Redis, where agents and workers read a copy."""
+    """Return whether profiles are not in the fleet's own Redis, so that agents and workers read a copy."""
     return settings.registry_url not in {None, settings.redis_url}

@@ -32,11 +32,11 @@ _log = get_logger(__name__)
 
 
 class LiveProfiles:
-    """Has the profiles that are `known` take over what is stored, if that has changed. Of one process.
+    """Loads stored profiles into `known` when they have changed. One per process.
 
-    What was known stays known while Redis is away, and also if it has lost all it had: then nobody has changed anything.
-    Raises `FleetUnavailable` when Redis does not answer within 5 s, and `SettingsError` when it is made with a signing key and
-    without the libraries for that.
+    Known profiles are kept while Redis is away, and also if it has lost its data: then no operator has changed
+    anything. Raises `FleetUnavailable` when Redis does not answer within 5 s, and `SettingsError` when it is made with
+    a signing key and without the libraries for that.
     """
 
     def __init__(self, redis: Redis, settings: Settings, known: KnownProfiles) -> None:
@@ -51,7 +51,7 @@ class LiveProfiles:
         self._turn = asyncio.Lock()  # of two readings the later one counts
 
     async def load(self) -> None:
-        """Take over what is stored now."""
+        """Load the profiles that are stored now."""
         async with self._turn:
             found = await self._find()
             if found is None:
@@ -81,7 +81,10 @@ class LiveProfiles:
         self.known.take(admitted, versions=versions, refused={**refused, **faults})
 
     async def _faults(self, profiles: Mapping[str, AgentProfile]) -> dict[str, str]:
-        """Why some cannot be applied here. A program that is imported for them may take its time, but not for ever."""
+        """Return why profiles cannot be applied here, by name.
+
+        Importing their classes may take a while, within a limit.
+        """
         faults = dict[str, str]()
         for name, profile in profiles.items():
             if not any(isinstance(spec, OwnMiddlewareSpec | PiiSpec) for spec in profile.middleware):
@@ -109,7 +112,7 @@ class LiveProfiles:
             _log.warning("agent_faults_not_reported", error=str(exc))
 
     def _judged(self, name: str, text: str) -> ProfileVersion | str:
-        """What is stored of an agent, or why it counts for nothing, which is logged when it is seen first."""
+        """Return the stored version of an agent's profile, or why it is ignored, which is logged the first time."""
         known = self._read.get(name)
         if known is not None and known[0] == text:
             return known[1]

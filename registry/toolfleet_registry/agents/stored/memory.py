@@ -15,22 +15,22 @@ class InMemoryProfileStore:
         self._revision = NOTHING_KEPT
 
     def read(self, known: str = "") -> ProfileTexts | None:
-        """As `ProfileStore.read`."""
+        """Implements `ProfileStore.read`."""
         with self._lock:
             return None if known == self._revision else ProfileTexts(self._revision, dict(self._entries))
 
     def histories(self) -> dict[str, str]:
-        """As `ProfileStore.histories`."""
+        """Implements `ProfileStore.histories`."""
         with self._lock:
             return dict(self._histories)
 
     def history(self, name: str) -> str:
-        """As `ProfileStore.history`."""
+        """Implements `ProfileStore.history`."""
         with self._lock:
             return self._histories.get(name, "")
 
     def replace(self, name: str, *, expected: str, history: str, entry: str) -> Replaced:
-        """As `ProfileStore.replace`."""
+        """Implements `ProfileStore.replace`."""
         with self._lock:
             if self._histories.get(name, "") != expected:
                 return Replaced.CHANGED
@@ -44,4 +44,4 @@ class InMemoryProfileStore:
             return Replaced.DONE
 
     def close(self) -> None:
-        """Nothing: what is in memory needs no connection."""
+        """Do nothing: memory needs no connection."""

@@ -15,7 +15,7 @@ NOTHING_KEPT: Final = "none"
 
 
 class Replaced(StrEnum):
-    """What has become of a change."""
+    """The outcome of a change."""
 
     DONE = "done"
     CHANGED = "changed"
@@ -26,7 +26,7 @@ class Replaced(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProfileTexts:
-    """All profiles in force at one moment: by their names the texts of what is stored. `revision`: another one after every change."""
+    """All profiles in force at one moment: entries by name. `revision` changes with every change."""
 
     revision: str
     entries: Mapping[str, str]
@@ -48,7 +48,7 @@ class ProfileStore(Protocol):
         ...
 
     def history(self, name: str) -> str:
-        """That of one name, "" for nothing."""
+        """Return the history of one name, "" if there is none."""
         ...
 
     def replace(self, name: str, *, expected: str, history: str, entry: str) -> Replaced:

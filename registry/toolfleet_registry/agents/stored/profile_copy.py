@@ -22,18 +22,24 @@ _COPY = script("agents/copy")
 
 
 class ProfileCopy:
-    """Of one process. Raises `FleetUnavailable` when Redis or the registry does not answer; the next one to renew makes it good."""
+    """The copy of the registry's profiles in Redis, of one process.
+
+    Raises `FleetUnavailable` when Redis or the registry does not answer; the next renewal repairs it.
+    """
 
     def __init__(self, redis: Redis, settings: Settings) -> None:
         self._redis, self._settings, self._keys = redis, settings, settings.keys
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is anything to do now and then: to copy, or to sign anew."""
+        """Whether there is periodic work: copying, or signing again with the new key."""
         return is_elsewhere(self._settings) or bool(self._settings.signing_keys_old)
 
     async def renew(self) -> None:
-        """Have the copy say what the registry does, also where Redis has lost it. A registry that nobody has changed says nothing."""
+        """Bring the copy up to date with the registry, also after Redis lost it.
+
+        A registry that never had a change is skipped.
+        """
         for _ in range(_TRIES if is_elsewhere(self._settings) else 0):
             (
                 revision,
@@ -72,7 +78,7 @@ class ProfileCopy:
             return bool(await cast("Awaitable[int]", self._redis.execute_command(*command)))
 
     async def _asked(self, question: Callable[[StoredProfiles], T]) -> T:
-        """In a thread: the store is synchronous, and bounds each answer itself."""
+        """Ask the store in a thread: it is synchronous, and limits the time of each answer itself."""
 
         def ask() -> T:
             with contextlib.closing(StoredProfiles.of(self._settings)) as profiles:

@@ -1,4 +1,4 @@
-"""Stores, lists, rolls back and removes agents' profiles, in whichever store they are kept."""
+"""Stores, lists, rolls back and removes agents' profiles, in any of the profile stores."""
 
 import contextlib
 from collections.abc import Callable
@@ -32,9 +32,10 @@ _TRIES = 5  # at a name that others are changing at the same moment
 
 
 class StoredProfiles:
-    """Synchronous, as the store is. Raises `FleetUnavailable` when that does not answer. `seal`: as `agent_seal` makes it.
+    """The stored profiles, synchronous as the store is. Raises `FleetUnavailable` when the store does not answer.
 
-    `expected` is the number of the version that somebody has seen, 0 for none; another one there is `ProfileChanged`.
+    `seal` is made by `agent_seal`. `expected` is the version number that the caller has seen, 0 for none; if the
+    current one is another, `ProfileChanged` is raised.
     """
 
     def __init__(self, store: ProfileStore, seal: TextSeal) -> None:
@@ -42,7 +43,10 @@ class StoredProfiles:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Those of the fleet with these settings; whoever opens them closes them. Raises `SettingsError`; connects to nothing yet."""
+        """Return the stored profiles of the fleet with these settings; the caller closes them.
+
+        Raises `SettingsError`; does not connect yet.
+        """
         return cls(open_profile_store(settings), agent_seal(settings))
 
     def put(self, name: str, profile: AgentProfile, *, by: str, expected: int | None = None) -> ProfileVersion:
@@ -90,7 +94,7 @@ class StoredProfiles:
         return {name: read_profile(name, text, self._seal) for name, text in sorted(entries.items())}
 
     def versions(self, name: str) -> list[ProfileVersion]:
-        """Those that are kept, the latest last. Raises `NoSuchProfile`."""
+        """Return the kept versions, the latest last. Raises `NoSuchProfile`."""
         text = self._store.history(name)
         history = read_history(name, text, self._seal) if text else None
         if history is None:

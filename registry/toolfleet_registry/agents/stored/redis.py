@@ -16,9 +16,10 @@ _REPLACE = script("agents/replace")
 
 
 class RedisProfileStore:
-    """In the Redis of that URL. `master` names what the sentinels of a `sentinel://` URL watch. Raises `SettingsError`; connects to nothing yet.
+    """A profile store in the Redis at that URL. Raises `SettingsError`; does not connect yet.
 
-    Where that is the fleet's own, a change is announced with it.
+    `master` is the name that the sentinels of a `sentinel://` URL watch. In the fleet's own Redis, a change is
+    announced with the write.
     """
 
     def __init__(self, url: str, keys: Keys = Keys(), *, master: str | None = None) -> None:  # noqa: B008 - it is frozen
@@ -27,22 +28,22 @@ class RedisProfileStore:
         self._keys = keys
 
     def read(self, known: str = "") -> ProfileTexts | None:
-        """As `ProfileStore.read`."""
+        """Implements `ProfileStore.read`."""
         names = {"entries": self._keys.registry.agents, "revision": self._keys.registry.agents_revision}
         return texts_of(self._commands.ask_script(_READ, **names, known=known))
 
     def histories(self) -> dict[str, str]:
-        """As `ProfileStore.histories`."""
+        """Implements `ProfileStore.histories`."""
         found: Mapping[bytes, bytes] = self._commands.ask("HGETALL", self._keys.registry.agent_histories)
         return {name.decode("utf-8", "replace"): text.decode("utf-8", "replace") for name, text in found.items()}
 
     def history(self, name: str) -> str:
-        """As `ProfileStore.history`."""
+        """Implements `ProfileStore.history`."""
         found: bytes | None = self._commands.ask("HGET", self._keys.registry.agent_histories, name)
         return "" if found is None else found.decode("utf-8", "replace")
 
     def replace(self, name: str, *, expected: str, history: str, entry: str) -> Replaced:
-        """As `ProfileStore.replace`."""
+        """Implements `ProfileStore.replace`."""
         keys = self._keys.registry
         done: bytes = self._commands.ask_script(
             _REPLACE,
@@ -61,12 +62,12 @@ class RedisProfileStore:
         return Replaced(done.decode())
 
     def close(self) -> None:
-        """As `ProfileStore.close`."""
+        """Implements `ProfileStore.close`."""
         self._redis.close()
 
 
 def texts_of(found: list[bytes | list[bytes]] | None) -> ProfileTexts | None:
-    """What the script has answered that reads them."""
+    """Parse the answer of the script that reads the profiles."""
     if found is None:
         return None
     revision, flat = found

@@ -1,4 +1,4 @@
-"""Keeps agents' profiles in SQLite or PostgreSQL, beside the registry's other tables."""
+"""Keeps agents' profiles in SQLite or PostgreSQL, in the registry's database."""
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
@@ -9,13 +9,13 @@ from toolfleet_registry.system import randomness
 
 
 class SQLProfileStore:
-    """In the database of a SQLAlchemy URL. Raises `SettingsError`; connects to nothing yet."""
+    """A profile store in the database of a SQLAlchemy URL. Raises `SettingsError`; does not connect yet."""
 
     def __init__(self, url: str) -> None:
         self._database = Database(url)
 
     def read(self, known: str = "") -> ProfileTexts | None:
-        """As `ProfileStore.read`."""
+        """Implements `ProfileStore.read`."""
         with self._database.reading() as connection:
             revision: str = connection.execute(select(AGENTS_STATE.c.revision)).scalar_one() or NOTHING_KEPT
             if revision == known:
@@ -24,18 +24,18 @@ class SQLProfileStore:
             return ProfileTexts(revision, {row.name: row.entry for row in rows})
 
     def histories(self) -> dict[str, str]:
-        """As `ProfileStore.histories`."""
+        """Implements `ProfileStore.histories`."""
         with self._database.reading() as connection:
             rows = connection.execute(select(AGENTS.c.name, AGENTS.c.history)).all()
             return {row.name: row.history for row in rows}
 
     def history(self, name: str) -> str:
-        """As `ProfileStore.history`."""
+        """Implements `ProfileStore.history`."""
         with self._database.reading() as connection:
             return _history(connection, name)
 
     def replace(self, name: str, *, expected: str, history: str, entry: str) -> Replaced:
-        """As `ProfileStore.replace`."""
+        """Implements `ProfileStore.replace`."""
         with self._database.writing() as connection:
             connection.execute(select(AGENTS_STATE).with_for_update()).one()  # locks out every other change
             present = _history(connection, name)
@@ -52,7 +52,7 @@ class SQLProfileStore:
             return Replaced.DONE
 
     def close(self) -> None:
-        """As `ProfileStore.close`."""
+        """Implements `ProfileStore.close`."""
         self._database.close()
 
 

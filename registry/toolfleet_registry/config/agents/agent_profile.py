@@ -75,5 +75,5 @@ class AgentProfile(BaseModel):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def takes(self, tool: ToolDefinition) -> bool:
-        """Whether it may use the tool, as far as its `tools` say."""
+        """Return whether the profile's `tools` allow the tool."""
         return self.tools is None or selects(self.tools, tool.names, tool.tags)

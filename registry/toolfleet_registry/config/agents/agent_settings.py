@@ -11,7 +11,7 @@ from toolfleet_registry.config.setting_values import read_json
 
 
 class AgentSettings(BaseSettings, defer_build=True):
-    """What this process's settings say of agents; the registry may say more, and then both hold."""
+    """Settings of agents' profiles in this process; profiles in the registry apply as well."""
 
     agents: Annotated[dict[str, AgentProfile], NoDecode] = {}
     """Agent's name -> its profile: `[agents.production]` with `tools`, `allowed_modules`, `permission_at_most` and `middleware`. Agents and workers have to know it: by the same file, or by `toolfleet agents put`."""

@@ -29,7 +29,7 @@ Place = Literal["arguments", "result", "progress", "error"]
 
 
 class MiddlewareBase(BaseModel):
-    """What every entry may say."""
+    """The fields that every entry may have."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
@@ -152,7 +152,7 @@ class OwnMiddlewareSpec(MiddlewareBase):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What the class is made with, by keyword."""
+        """The keyword arguments that the class is made with."""
         return dict(self.__pydantic_extra__ or {})
 
 

@@ -37,7 +37,7 @@ Selectors = Annotated[tuple[Selector, ...], Field(max_length=MOST_SELECTORS)]
 
 
 def never_selects(selector: str) -> str | None:
-    """Return why a selector can select no tool, whichever there are; `None`: it can."""
+    """Return why a selector can never select a tool, or `None` if it can."""
     name = selector.removeprefix(_NOT)
     if name.startswith(_TAG) or not {"*", "?"}.isdisjoint(name):
         return None

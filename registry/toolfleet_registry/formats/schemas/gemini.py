@@ -50,7 +50,7 @@ _INT64 = 2**63
 
 
 def gemini_schema(schema: JsonObject, notes: Notes) -> JsonObject | None:
-    """What goes into a declaration's `parameters`; `None` for a tool that takes none.
+    """Return a declaration's `parameters`; `None` for a tool without any.
 
     `schema` is rooted and relaxed. Gemini has no `$ref` in all of its versions, so definitions are written out.
     """
@@ -65,7 +65,7 @@ class _Gemini:
         self._nodes = 0
 
     def schema(self, value: Any, path: str, refs: tuple[str, ...]) -> JsonObject:
-        """What one schema becomes; nothing at all where anything is allowed."""
+        """Convert one schema; an empty object if anything is allowed."""
         self._nodes += 1
         if self._nodes > _NODES or len(refs) > _DEPTH:
             self._notes.add(path, "relaxed", "it is too large to be written out")
@@ -80,7 +80,7 @@ class _Gemini:
         return self._plain(whole, path, refs)
 
     def _merged(self, value: JsonObject, refs: tuple[str, ...]) -> tuple[JsonObject, tuple[str, ...]]:
-        """With what it refers to and what `allOf` adds in one object: each keyword still has to hold."""
+        """Merge references and `allOf` into one object: each keyword still has to hold."""
         self._nodes += 1
         whole = {keyword: inner for keyword, inner in value.items() if keyword not in {"$ref", "allOf"}}
         ref = value.get("$ref")
@@ -95,7 +95,7 @@ class _Gemini:
         return whole, refs
 
     def _any_of(self, whole: JsonObject, branches: list[Any], path: str, refs: tuple[str, ...]) -> JsonObject:
-        """Alternatives: Gemini wants nothing beside them, and null as a mark on the others."""
+        """Convert alternatives: Gemini allows nothing next to them, and marks null on the other alternatives."""
         shown: list[JsonObject] = []
         nullable = False
         for index, branch in enumerate(branches):

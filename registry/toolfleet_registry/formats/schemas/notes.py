@@ -28,10 +28,10 @@ class Note:
 
 
 class Converted(list[Any]):
-    """A provider's list of tools, ready to be sent, with what is different in it from the tools' own definitions.
+    """A provider's list of tools, ready to be sent, with notes on what differs from the tools' own definitions.
 
-    Each element is a plain dictionary. To type checkers it is `Any`, since each provider's package asks for its own types,
-    none of which is known here: the list can be passed, or assigned, where they are wanted.
+    Each element is a plain dictionary. To type checkers it is `Any`, since each provider's package asks for its own
+    types, none of which is known here: the list can be passed, or assigned, where they are wanted.
     """
 
     notes: tuple[Note, ...]
@@ -54,11 +54,11 @@ class Notes:
         self.taken.append(Note(self.tool, path, kind, why))
 
     def mark(self) -> int:
-        """Where we are now, for the two below."""
+        """Return the present position, for `lost_since` and `undo`."""
         return len(self.taken)
 
     def lost_since(self, mark: int) -> bool:
-        """Whether something was noted since that changes what the schema allows."""
+        """Return whether a note since `mark` changes what the schema allows."""
         return any(note.kind != "dropped" for note in self.taken[mark:])
 
     def undo(self, mark: int) -> None:

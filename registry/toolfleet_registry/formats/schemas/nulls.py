@@ -10,9 +10,9 @@ from toolfleet_registry.system.http_bodies import MAX_DEPTH
 
 
 def takes_null(schema: JsonObject, definitions: JsonObject) -> bool:
-    """Whether null is itself a value that the schema allows, as far as it can be told without a validator.
+    """Return whether the schema allows null, as far as can be told without a validator.
 
-    A schema that names no type, no values and no alternatives takes everything; so does one too tangled to follow.
+    A schema that names no type, no values and no alternatives allows everything; so does one too tangled to follow.
     """
     return _Nulls(definitions).takes(schema)
 
@@ -87,7 +87,7 @@ class _Nulls:
         return value
 
     def _is_likely(self, value: Any, branch: JsonObject) -> bool:
-        """Whether type, names and listed values fit: cheap, and mostly enough to find the one alternative that does."""
+        """Return whether type, names and listed values fit: cheap, and mostly enough to find the one alternative that fits."""
         target = self._followed(branch)
         if "anyOf" in target or "oneOf" in target:
             return True

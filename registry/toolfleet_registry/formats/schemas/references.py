@@ -42,12 +42,12 @@ _BOOLEAN_LIMITS = 4
 
 
 def localized(schema: JsonObject) -> JsonObject:
-    """The same schema in the present draft, with what is referred to under `$defs`, and there only what is in use."""
+    """Return the same schema in the present draft, with references under `$defs`, and there only the used ones."""
     return _Localizing(schema).schema()
 
 
 def definition(ref: Any, definitions: JsonObject) -> Any:
-    """What a reference of a localized schema means; `None` if it means nothing."""
+    """Return the target of a localized schema's reference; `None` if there is none."""
     return definitions.get(ref[len(_HERE) :]) if isinstance(ref, str) and ref.startswith(_HERE) else None
 
 
@@ -101,7 +101,10 @@ class _Localizing:
 
     @cached_property
     def _sizes(self) -> dict[int, int]:
-        """Of each object in the document. What is in a definition may be referred to as well, and is copied twice then."""
+        """The sizes of all objects in the document.
+
+        A part of a definition may be referred to as well, and is copied twice then.
+        """
         sizes: dict[int, int] = {}
         _measure(self._root, sizes)
         return sizes
@@ -136,7 +139,7 @@ def _found(root: Any, ref: str) -> Any:
 
 
 def _measure(value: Any, sizes: dict[int, int]) -> int:
-    """How many values it holds, itself among them; a long text counts as several."""
+    """Return the number of values it holds, itself included; a long text counts as several."""
     if isinstance(value, str):
         return 1 + len(value) // _SHOWN_REFERENCE
     if not isinstance(value, dict | list):

@@ -110,7 +110,7 @@ class _Relaxing:
         return result
 
     def _unevaluated(self, sane: JsonObject, result: JsonObject, path: str, *, is_exact: bool) -> None:
-        """What is left over depends on everything else in the schema."""
+        """Relax the `unevaluated` keywords: their meaning depends on everything else in the schema."""
         for keyword in ("unevaluatedProperties", "unevaluatedItems"):
             if keyword not in sane:
                 continue
@@ -120,7 +120,7 @@ class _Relaxing:
                 self._notes.add(f"{path}/{keyword}", "relaxed", "is not shown, as the rest is not shown exactly")
 
     def _sane(self, value: JsonObject, path: str) -> JsonObject:
-        """Only keywords that have a meaning, with values that have one, and that still hold."""
+        """Return the keywords that have a meaning, with valid values, and that still hold."""
         sane = dict(value)
         for keyword, inner in value.items():
             if fault := self._fault(keyword, inner):

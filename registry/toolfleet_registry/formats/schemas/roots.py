@@ -14,9 +14,10 @@ _MOST = 200  # of them all
 
 
 def rooted(schema: JsonObject, notes: Notes) -> JsonObject:
-    """A localized schema without `$ref`, `allOf`, `anyOf`, `oneOf`, `not`, `enum`, `const` at its top.
+    """Return a localized schema without `$ref`, `allOf`, `anyOf`, `oneOf`, `not`, `enum`, `const` at its top.
 
-    The properties of all branches become one object's. What only one of several branches requires, nobody is told.
+    The properties of all branches are merged into one object. A property that only some branches require becomes
+    optional.
     """
     for keyword in (*_COMBINING, *_EXCLUDED):
         if keyword in schema:
@@ -27,7 +28,7 @@ def rooted(schema: JsonObject, notes: Notes) -> JsonObject:
 
 
 class _Flattening:
-    """Bounded: a few definitions that refer to each other often stand for more branches than anybody can look at."""
+    """Flattens alternatives, within bounds: a few definitions that refer to each other often can stand for a huge number of branches."""
 
     def __init__(self, definitions: JsonObject) -> None:
         self._definitions = definitions
@@ -92,7 +93,7 @@ def _any_of(branches: Sequence[JsonObject | None]) -> JsonObject:
 
 
 def _variants(name: str, branches: Sequence[JsonObject]) -> Any:
-    """What a property may be in any of the branches; anything, in one that does not speak of it."""
+    """Return the schema of a property in any of the branches; anything, if an open branch does not define it."""
     variants: list[Any] = []
     for branch in branches:
         if name not in _properties(branch) and _is_closed(branch):

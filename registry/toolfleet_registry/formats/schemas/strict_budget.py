@@ -17,7 +17,7 @@ class StrictBudget:
         self._unions = 0
 
     def takes(self, schema: JsonObject, notes: Notes) -> bool:
-        """Whether there is room for one more, and then it is taken; else a note says for what there is none."""
+        """Return whether there is room for one more schema, and count it; otherwise note which limit was reached."""
         rules = self._rules
         if rules is None:
             return False

@@ -192,7 +192,7 @@ class _Strict:
         return _or_null(shown)
 
     def _limit(self, value: JsonObject, result: JsonObject, path: str) -> None:
-        """What limits a plain value: kept where it is taken, else described."""
+        """Keep the limits of a plain value that the provider takes, and describe the others."""
         lost: JsonObject = {}
         for keyword in sorted(value.keys() & (_DROPPED | {"title"})):
             inner = value[keyword]
@@ -236,7 +236,7 @@ def _or_null(shown: JsonObject) -> JsonObject:
 
 
 def _is_recursive(definitions: JsonObject) -> bool:
-    """Whether what is left is a circle, after taking away again and again what refers to nothing that is left."""
+    """Return whether the definitions have a cycle: something is left after repeatedly removing those that refer to no remaining one."""
     waiting = {name: set(_referred(inner)) & definitions.keys() for name, inner in definitions.items()}
     while True:
         ends = {name for name, names in waiting.items() if not names}

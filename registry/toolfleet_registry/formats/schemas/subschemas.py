@@ -42,7 +42,7 @@ ANNOTATIONS = frozenset(
 
 
 def children(schema: JsonObject) -> Iterator[tuple[str, Any]]:
-    """Each schema directly inside, with the pointer to it."""
+    """Yield each direct subschema, with the pointer to it."""
     for keyword, value in schema.items():
         if keyword in ONE and isinstance(value, dict | bool):
             yield f"/{keyword}", value
@@ -79,12 +79,12 @@ def types_of(schema: JsonObject) -> list[str]:
 
 
 def is_keyword(keyword: str) -> bool:
-    """Whether the standard has it, as far as it says something about a value or describes it."""
+    """Return whether the standard has this keyword, as one that constrains or describes a value."""
     return keyword in _SHAPES
 
 
 def is_well_formed(keyword: str, value: Any) -> bool:
-    """Whether a keyword's value is one that the standard gives it; `False` for a keyword it does not have."""
+    """Return whether a keyword's value is valid by the standard; `False` for an unknown keyword."""
     check = _SHAPES.get(keyword)
     return check is not None and check(value)
 
@@ -98,7 +98,7 @@ def add_to_description(schema: JsonObject, limits: Mapping[str, Any]) -> None:
 
 
 def compiles(pattern: str) -> bool:
-    """Whether an ordinary validator can read this regular expression."""
+    """Return whether an ordinary validator can read this regular expression."""
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError):

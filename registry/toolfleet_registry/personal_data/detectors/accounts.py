@@ -9,13 +9,13 @@ from toolfleet_registry.personal_data.searched_texts import SearchedTexts
 
 
 class IbanDetector:
-    """In capitals or small letters, without blanks or with one between any two characters, or dashes."""
+    """Finds IBANs in upper or lower case, without blanks, with single blanks between any characters, or with dashes."""
 
     def __init__(self) -> None:
         self._scanner = scanner(r"\b[A-Za-z]{2}[0-9]{2}")
 
     def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
-        """Each account."""
+        """Yield each account."""
         if texts.digits < _CHECK_DIGITS:
             return
         for match in self._scanner.finditer(texts.data):
@@ -26,7 +26,7 @@ class IbanDetector:
 
 
 def _end(plain: str, start: int, length: int) -> int | None:
-    """Where as many letters and digits end as the country has, if their sum is right."""
+    """Return the end of as many letters and digits as the country's numbers have, if the checksum is right."""
     written = _WRITTEN.match(plain, start, start + 2 * length)
     if written is None:
         return None

@@ -6,18 +6,18 @@ from toolfleet_registry.personal_data.searched_texts import SearchedTexts
 
 
 class CallWords:
-    """Whether digits alone may be a phone's number, because of what stands before them."""
+    """Words in front of digits that make them a phone number."""
 
     def __init__(self) -> None:
         self._anywhere = compiled(_WORDS.encode(), extra=EXTRA)
         self._before = compiled(f"{_WORDS}[^0-9!?\u3002\uff01\uff1f]{{0,20}}$".encode(), extra=EXTRA)
 
     def are_in(self, texts: SearchedTexts) -> bool:
-        """Whether there is one anywhere: in most texts there is none, and digits need no second look."""
+        """Return whether there is such a word anywhere: in most texts there is none, and digits need no second check."""
         return texts.once("call_words", lambda texts: self._anywhere.search(_bytes(texts.plain)) is not None)
 
     def stand_before(self, texts: SearchedTexts, start: int) -> bool:
-        """Whether there is one before this place, in the same sentence, at most 20 characters away; or in its member's name."""
+        """Return whether there is such a word before this place, in the same sentence and at most 20 characters away; or in the member's name."""
         return self.are_in(texts) and self._before.search(_bytes(texts.before(start))) is not None
 
 

@@ -18,7 +18,7 @@ class CardDetector:
         self._scanner = DigitRunScanner()
 
     def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
-        """Each card."""
+        """Yield each card."""
         for run in self._scanner.runs(texts):
             yield from _cards(texts.plain, run)
 

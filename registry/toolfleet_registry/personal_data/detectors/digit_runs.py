@@ -17,9 +17,9 @@ MOST_PARTS = 7  # that one number is written in
 
 @dataclass(frozen=True, slots=True)
 class DigitRun:
-    """Where the parts of a run begin and end. `None` stands for a date or several blanks: no number goes over it.
+    """The start and end of the parts of a run. `None` is a date or several blanks: no number extends over it.
 
-    Of one that belongs to something else, such as what goes on in letters, only its edge is there: no number begins or ends in it.
+    Of a part that belongs to something else, such as a word, only its edge is there: no number starts or ends in it.
     """
 
     start: int
@@ -29,7 +29,7 @@ class DigitRun:
     """Digits, and nothing else."""
 
     def windows(self, first: int) -> Iterator[tuple[int, int, int]]:
-        """From the part `first`: start and end of one part to seven, and the number of the part after it; the longest first."""
+        """Yield windows of one part to seven, from the part `first`: start, end, and the number of the next part; the longest first."""
         ends = list[tuple[int, int]]()
         for number in range(first, min(first + MOST_PARTS, len(self.parts))):
             part = self.parts[number]
@@ -42,19 +42,20 @@ class DigitRun:
                 yield begin[0], end, following
 
     def begins_at(self, first: int) -> bool:
-        """Whether no other part stands before this one."""
+        """Return whether no other part is directly before this one."""
         return first == 0 or self.parts[first - 1] is None
 
     def is_apart(self, first: int, following: int) -> bool:
-        """Whether no other part stands beside these."""
+        """Return whether no other part is directly next to these."""
         return self.begins_at(first) and (following == len(self.parts) or self.parts[following] is None)
 
 
 class DigitRunScanner:
     """Finds the runs of some texts.
 
-    Digits alone without a 0 before them may be the number of anything. Where no word announces a phone's they are left out
-    at once, but for those with as many digits as a card or a Chinese mobile has: in ordinary data that is nearly all.
+    Digits alone without a leading 0 may be the number of anything. Without a word that announces a phone number they
+    are skipped at once, except for those with as many digits as a card or a Chinese mobile has: in ordinary data that
+    is nearly all.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ class DigitRunScanner:
         self._call_words = CallWords()
 
     def runs(self, texts: SearchedTexts) -> list[DigitRun]:
-        """Each run that may have a number in it."""
+        """Return each run that may contain a number."""
         return texts.once("digit runs", lambda texts: list(self._runs(texts)))
 
     def _runs(self, texts: SearchedTexts) -> Iterator[DigitRun]:
@@ -89,7 +90,7 @@ class DigitRunScanner:
 
 
 def _is_number(plain: str, start: int, end: int) -> bool:
-    """Whether digits alone may be one: they are neither too many, nor a day, nor part of something else."""
+    """Return whether digits alone may be a number: they are not too many, not a date, and not part of something else."""
     if end - start > _MOST_DIGITS or (end - start == 8 and _NO_PART.fullmatch(plain, start, end)):  # noqa: PLR2004 - yyyymmdd
         return False
     if plain[start - 1 : start] in _PLAIN_EDGES and plain[end : end + 1] in _PLAIN_EDGES:
@@ -98,7 +99,7 @@ def _is_number(plain: str, start: int, end: int) -> bool:
 
 
 def _trimmed(plain: str, parts: tuple[tuple[int, int] | None, ...]) -> tuple[tuple[int, int] | None, ...]:
-    """With nothing in the place of the first part if what stands before it says that it is no number; so with the last."""
+    """Empty the first part if the text before it says that it is no number, and the last part by the text after it."""
     first, last = parts[0], parts[-1]
     if first is not None and _NO_NUMBER_AFTER.search(plain[max(first[0] - 6, 0) : first[0]]):
         parts = ((first[1], first[1]), *parts[1:])

@@ -9,17 +9,17 @@ from toolfleet_registry.personal_data.searched_texts import SearchedTexts
 
 
 class EmailDetector:
-    """What has a local part of at most 64 characters, and a domain whose last label is no number.
+    """Finds email addresses with a local part of at most 64 characters, and a domain whose last label is no number.
 
-    Not an address: what stands between `://` and `@` in a URL, `git@host:path` of a clone, `name@1.2.3` of a package, and
-    `logo@2x.png`. Quoted local parts and domains in brackets are not looked for.
+    Not an address: what is between `://` and `@` in a URL, `git@host:path` of a clone, `name@1.2.3` of a package, and
+    `logo@2x.png`. Quoted local parts and domains in brackets are not searched for.
     """
 
     def __init__(self) -> None:
         self._scanner = scanner(r"[0-9A-Za-z._%+'?\x80-\xff-]@[0-9A-Za-z?\x80-\xff][0-9A-Za-z.?\x80-\xff-]*")
 
     def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
-        """Each address, from its first character to its last."""
+        """Yield each address, from its first character to its last."""
         if b"@" not in texts.data:
             return
         plain = texts.plain
@@ -35,7 +35,7 @@ class EmailDetector:
 
 
 def _without_words(local: str) -> str:
-    """In languages without blanks the words before an address are none of it."""
+    """Remove words before an address, in languages without blanks."""
     if local.isascii():
         return local
     dense = [match.end() for match in _DENSE.finditer(local)]

@@ -12,12 +12,12 @@ from toolfleet_registry.personal_data.searched_texts import SearchedTexts
 
 
 class IpDetector:
-    """Every legal address but `::`, without its port, its brackets and the length of its network; with its zone.
+    """Finds every legal IP address but `::`, without its port, its brackets and the length of its network; with its zone.
 
-    Four numbers may be a version as well. They are an address, unless something says that they are none: a `v`, a word such
-    as "version" or "section" in one of nine languages, or the name of the member; `==`, `@` or the like before them; a name
-    and a dash (`driver-1.2.3.4`), or a slash and `.0.0.0` at their end, as browsers have it. An address of IPv6 has a digit,
-    and more than `1::2`, which is a slice; times and dates are none, for they have too few parts.
+    Four numbers may be a version as well. They are an address, unless something says otherwise: a `v`, a word such as
+    "version" or "section" in one of nine languages, or the name of the member; `==`, `@` or the like before them; a
+    name and a dash (`driver-1.2.3.4`), or a slash and `.0.0.0` at their end, as in browsers' names. An address of IPv6
+    has a digit, and more than `1::2`, which is a slice; times and dates are none, for they have too few parts.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class IpDetector:
         self._colons = _ColonScanner()
 
     def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
-        """Each address."""
+        """Yield each address."""
         if texts.data.count(b".") >= _POINTS:
             for match in self._dotted.finditer(texts.data):
                 if _is_ipv4(texts, match.start(), match.end(), self._no_address_after):
@@ -48,7 +48,7 @@ class MacAddressDetector:
         )
 
     def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
-        """Each address."""
+        """Yield each address."""
         plain = texts.plain
         for match in self._others.finditer(texts.data) if _may_have_bytes(texts.data) else ():
             start, end = match.start(), match.end()
@@ -61,7 +61,7 @@ class MacAddressDetector:
 
 
 class _ColonScanner:
-    """Finds runs of hexadecimal digits with at least two colons, which are no times of day."""
+    """Finds runs of hexadecimal digits with at least two colons, except times of day."""
 
     def __init__(self) -> None:
         self._scanner = scanner(r"[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*")
@@ -118,7 +118,7 @@ def _ipv6(plain: str, start: int, end: int) -> Iterator[FoundData]:
 
 
 def _edges(plain: str, start: int, end: int) -> tuple[int, int]:
-    """Where a run of digits, colons and points begins and ends, without a word or a mark that touches it."""
+    """Return the start and end of a run of digits, colons and points, without adjacent words or punctuation."""
     if start and plain[start - 1].isalnum() and plain[start - 1].isascii():
         start = plain.index(":", start, end) + 1 if plain[start] != ":" else start
     if plain.startswith(":", start) and not plain.startswith("::", start):

@@ -10,9 +10,9 @@ from toolfleet_registry.personal_data.detectors.scan import EXTRA
 
 
 class NumberPlans:
-    """Those of all countries for `+`, and those of `regions` as one writes at home.
+    """The phone number plans of all countries for `+`, and of `regions` for numbers as dialled there.
 
-    Raises `ValueError` for a region that is none, and where the library is not installed.
+    Raises `ValueError` for an unknown region, and if the library is not installed.
     """
 
     def __init__(self, regions: Sequence[str]) -> None:
@@ -20,11 +20,11 @@ class NumberPlans:
         self.national = tuple(_plan(self._library, region) for region in regions)
 
     def of(self, digits: str) -> list["NumberPlan"]:
-        """Those in which these digits may be a number, with or without the prefix."""
+        """Return the plans in which these digits may be a number, with or without the prefix."""
         return [plan for plan in self.national if plan.prefixed(digits) or plan.has(digits)]
 
     def is_international(self, text: str) -> bool:
-        """Whether a text that begins with `+` is a number that exists."""
+        """Return whether a text that begins with `+` is an existing number."""
         return self.international(text) is not None
 
     def international(self, text: str) -> str | None:
@@ -38,7 +38,7 @@ class NumberPlans:
         return str(self._library.format_number(number, self._library.PhoneNumberFormat.E164))
 
     def e164(self, text: str) -> str | None:
-        """The same, or of the first region whose number the text is."""
+        """Return the E.164 form of an international number, or of the first region whose number the text is."""
         if text.startswith(("+", "00")):
             return self.international(text if text[0] == "+" else f"+{text[2:]}")
         return next((found for plan in self.national if (found := plan.e164(text)) is not None), None)
@@ -46,7 +46,7 @@ class NumberPlans:
 
 @dataclass(frozen=True, slots=True)
 class NumberPlan:
-    """What one region dials: `prefix` before an area's code, as the 0 in Germany; empty if nothing."""
+    """The number plan of one region: `prefix` before an area's code, as the 0 in Germany; empty if there is none."""
 
     region: str
     prefix: str
@@ -55,7 +55,7 @@ class NumberPlan:
     _library: Any
 
     def prefixed(self, digits: str) -> bool:
-        """Whether these begin with the prefix, and go on as a number of this region may."""
+        """Return whether the digits begin with the prefix, and continue as a number of this region may."""
         return (
             bool(self.prefix)
             and digits.startswith(self.prefix)
@@ -63,21 +63,21 @@ class NumberPlan:
         )
 
     def begins(self, text: str) -> bool:
-        """Whether a text as it is written begins with the prefix."""
+        """Return whether a text, as written, begins with the prefix."""
         return bool(self.prefix) and text.lstrip("(").startswith(self.prefix)
 
     def has(self, digits: str) -> bool:
-        """Whether these may be a number of this region without the prefix."""
+        """Return whether the digits may be a number of this region without the prefix."""
         return bool(self._known.fullmatch(digits))
 
     def is_long_mobile(self, digits: str) -> bool:
-        """Whether these are a mobile's number of at least ten digits, with or without the prefix."""
+        """Return whether the digits are a mobile number of at least ten digits, with or without the prefix."""
         return len(digits) >= _LONG and bool(
             self._mobile.fullmatch(digits.removeprefix(self.prefix)) or self._mobile.fullmatch(digits)
         )
 
     def is_valid(self, digits: str) -> bool:
-        """Whether the number exists."""
+        """Return whether the number exists."""
         return self.e164(digits) is not None
 
     def e164(self, text: str) -> str | None:

@@ -24,7 +24,7 @@ class PhoneDetector:
         self._called = CallWords()
 
     def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
-        """Each number, with its brackets and its `+`, without an extension."""
+        """Yield each number, with its brackets and its `+`, without an extension."""
         for run in self._scanner.runs(texts):
             yield from self._phones(texts, run)
 
@@ -43,7 +43,10 @@ class PhoneDetector:
                     break
 
     def _begin(self, texts: SearchedTexts, start: int, end: int, *, is_all: bool) -> int:
-        """Where a number begins that ends there; -1: it is none. One of the region has no other digits beside it: `is_all`."""
+        """Return where a number starts that ends there; -1 if it is none.
+
+        A regional number must be all digits of its run: `is_all`.
+        """
         text = texts.plain[start:end]
         if text.startswith("(") and text.count("(") > text.count(")"):
             text, start = text[1:], start + 1
@@ -80,7 +83,7 @@ class PhoneDetector:
 
 
 def _is_written(plan: NumberPlan, text: str) -> bool:
-    """Whether one writes a number in groups so, and not an amount or the number of an order."""
+    """Return whether the grouping is that of a phone number, not of an amount or an order number."""
     if plan.prefix == "1":
         return bool(_AMERICAN.fullmatch(text))
     if "." in text:

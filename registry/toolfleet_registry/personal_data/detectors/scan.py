@@ -9,5 +9,5 @@ EXTRA = "pii"
 
 
 def scanner(pattern: str) -> Any:
-    r"""An RE2 whose `\b` knows ASCII words. Raises `ValueError` where RE2 is not installed."""
+    r"""Compile an RE2 in which `\b` knows ASCII words. Raises `ValueError` if RE2 is not installed."""
     return compiled(pattern.encode("latin-1"), extra=EXTRA, is_latin=True)

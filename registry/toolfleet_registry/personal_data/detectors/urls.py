@@ -9,17 +9,17 @@ from toolfleet_registry.personal_data.searched_texts import SearchedTexts
 
 
 class UrlDetector:
-    """From the scheme to the end of path, query and fragment, with user, password, port and a host in brackets.
+    """Finds URLs, from the scheme to the end of path, query and fragment, with user, password, port and a host in brackets.
 
-    Not part of it: punctuation at its end, a bracket or quote that was opened before it, and words after it in languages
-    without blanks. A host alone (`example.com`) is none: it may be a file or a method.
+    Not part of it: punctuation at its end, a bracket or quote that was opened before it, and words after it in
+    languages without blanks. A host alone (`example.com`) is none: it may be a file or a method.
     """
 
     def __init__(self) -> None:
         self._scanner = scanner(r"(?i)(?:[a-z][a-z0-9+.-]*://|\bwww\.)[^\x00-\x20\"<>`{}|^\\\x7f]+")
 
     def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
-        """Each URL, without what follows it in its sentence."""
+        """Yield each URL, without the rest of its sentence."""
         if b"://" not in texts.data and b"www." not in texts.data.lower():
             return
         plain = texts.plain
@@ -48,7 +48,7 @@ def _end(plain: str, written: re.Match[str]) -> int:
 
 
 def _is_closing(plain: str, start: int, end: int) -> bool:
-    """Whether the last character closes a bracket that was opened before the URL."""
+    """Return whether the last character closes a bracket that was opened before the URL."""
     opening = _OPENING.get(plain[end - 1])
     if opening is None or end - start > _LONGEST_COUNTED:
         return opening is not None and end - start > _LONGEST_COUNTED

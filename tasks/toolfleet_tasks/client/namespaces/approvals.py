@@ -29,7 +29,7 @@ class FleetApprovals:
         self._sessions = sessions
 
     async def keep_asked(self, user_id: str | None, idempotency_key: str, found: StoredApproval) -> None:
-        """Keep which call a user's key has stood for: whoever repeats a step after that has ended finds its end, and asks nobody anew."""
+        """Store the call of a user's key: a step repeated after that call has ended finds its end, and asks no approver again."""
         session = await self._sessions.opened()
         async with _answering():
             await session.approvals.records.keep_asked(user_id, idempotency_key, found.request)
@@ -105,9 +105,9 @@ class FleetApprovals:
             return await changes.reject(approval_id, reason=reason, seen=seen)
 
     async def events(self, after: str | None = None) -> AsyncGenerator[ApprovalEvent]:
-        """Follow what happens to approvals, all of them, from now on or since the event of the id `after`.
+        """Yield the events of all approvals, from now on or since the event of the id `after`.
 
-        The first one is `following`, or `events_lost` where events are gone that nobody has read. While Redis is away it waits.
+        The first one is `following`, or `events_lost` if unread events are gone. While Redis is away it waits.
         """
         session = await self._sessions.opened()
         async with aclosing(session.approval_feed.follow(after)) as events:
@@ -122,7 +122,10 @@ class FleetApprovals:
                 yield step
 
     async def rules(self, tool_name: str, caller: Caller) -> tuple[ApprovalRule, ...]:
-        """The rules by which people have to approve such a call of the caller's, as they are now; none: it needs nobody. From memory."""
+        """Return the rules by which such a call of the caller needs an approval now; empty if it needs none.
+
+        From memory.
+        """
         return (await self._sessions.opened()).preparation.approval_rules(tool_name, caller)
 
     @asynccontextmanager
@@ -145,11 +148,11 @@ class SyncFleetApprovals(SyncFace[FleetApprovals]):
     keep_asked = blocking(FleetApprovals.keep_asked)
 
     def events(self, after: str | None = None) -> Generator[ApprovalEvent]:
-        """As `FleetApprovals.events`."""
+        """Implements `FleetApprovals.events`."""
         return self._each(self._face.events(after))
 
     def steps(self, approval_id: str, is_over: Callable[[], bool]) -> Generator[ListedApproval]:
-        """As `FleetApprovals.steps`."""
+        """Implements `FleetApprovals.steps`."""
         return self._each(self._face.steps(approval_id, is_over))
 
 

@@ -12,7 +12,7 @@ from toolfleet_tasks.client.sessions import Sessions
 
 
 class FleetBegunCalls:
-    """The calls that a process without a memory, such as a gateway, has begun for others. `owner`: whose they are."""
+    """Calls that a stateless process, such as a gateway, starts for its clients. `owner`: the client's user."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -27,9 +27,10 @@ class FleetBegunCalls:
         timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline: travels to the worker and the module
         waits_for_turn: bool = False,
     ) -> BegunHandle:
-        """As `ToolFleet.submit`, for an `owner`: from when this returns, any process can `attach` the call.
+        """Start a call as `ToolFleet.submit` does, for an `owner`: once this returns, any process can `attach` the call.
 
-        Raises `FleetUnavailable`, at once if Redis is known to be away, and `ValueError` for a `timeout` that is no number.
+        Raises `FleetUnavailable`, at once if Redis is known to be away, and `ValueError` for a `timeout` that is no
+        number.
         """
         check_timeout(timeout)
         session = self._sessions.here() or await self._sessions.opened()
@@ -42,7 +43,7 @@ class FleetBegunCalls:
         return session.tool(name, caller)
 
     async def reaches(self, name: str, caller: Caller) -> bool:
-        """Whether the caller may know that there is this tool, also one that is closed to all. From memory."""
+        """Return whether the caller may know that the tool exists, also one that is closed to all. From memory."""
         return (self._sessions.here() or await self._sessions.opened()).reaches(name, caller)
 
     async def absence(self, name: str, caller: Caller) -> ToolResult:
@@ -50,9 +51,9 @@ class FleetBegunCalls:
         return (self._sessions.here() or await self._sessions.opened()).absence(name, caller)
 
     async def attach(self, call_id: str, owner: Owner) -> BegunHandle | None:
-        """Follow a call that some process has begun for the owner; `None` for one that is unknown, or another's.
+        """Follow a call that some process has started for the owner; `None` for one that is unknown, or another's.
 
-        `leave` it: the call goes on. Raises `FleetUnavailable`.
+        `leave` it: the call continues. Raises `FleetUnavailable`.
         """
         begun = (await self._sessions.opened()).begun
         record = await begun.find(call_id, owner)
@@ -72,10 +73,10 @@ class FleetBegunCalls:
         number: int | None,
         responses: Mapping[str, Any],
     ) -> bool:
-        """Answer question `number` of a call of the owner's, or whichever it asks now, by one object for each key of its requests.
+        """Answer question `number` of a call of the owner's, or its present one, by one object for each key of its requests.
 
-        False if somebody has answered the same before. Raises `InputNotTaken`, `ValueError` for what is no answer to what is asked,
-        and `FleetUnavailable`: then it may have been taken, and the same answer may be given again.
+        False if it has the same answer already. Raises `InputNotTaken`, `ValueError` for an invalid answer, and
+        `FleetUnavailable`: then it may have been taken, and the same answer may be given again.
         """
         session = await self._sessions.opened()
         if await session.begun.find(call_id, owner) is None:
@@ -95,7 +96,7 @@ class FleetBegunCalls:
         return {} if session is None else session.preparation.facts_of(caller, caller.user_id, None)
 
     async def ping(self) -> bool:
-        """Whether Redis answers now."""
+        """Return whether Redis answers now."""
         try:
             return await (await self._sessions.opened()).begun.ping()
         except FleetUnavailable:

@@ -74,18 +74,18 @@ class FleetCanvas:
         timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline, which travels with it
         conversation: Conversation | None = None,
     ) -> "Signature":
-        """Make a call a link of Celery's canvas: judged now, sealed, and with id, queue, limits and deadline fixed.
+        """Make a call a signature of Celery's canvas: judged now, sealed, and with id, queue, limits and deadline fixed.
 
         It is immutable: no other link's result becomes an argument. It is one call, and published twice it is run once;
-        what `call` guarantees holds for each link, whatever stops meanwhile: ledger, permission, limits (taken when it
-        begins), retry. It must end within `timeout` seconds from now, an hour if left out, wherever it stands. How many
-        are under way is not bounded: a group of thousands is thousands of messages.
+        the guarantees of `call` hold for each link, whatever stops meanwhile: ledger, permission, limits (taken when it
+        starts), retry. It must end within `timeout` seconds from now, an hour if left out, at any place in a chain. The
+        number of calls under way is not bounded: a group of thousands is thousands of messages.
 
-        A chain goes on, and a chord's body is called, once what is before them has succeeded. If it fails they are not
-        called: their results are Celery's `FAILURE`, and `result_of` says so. Whoever is delivered a link's message sees
-        to what follows, perhaps twice; each link runs once all the same. A chord counts each part of its header once as
-        long as Redis keeps the count (`result_ttl_seconds`; five minutes after the body was called). With the stock
-        transport a Redis that goes away just then may end a chord, or a chain, with `FAILURE`.
+        A chain continues, and a chord's body is called, once the calls before have succeeded. If they fail the next
+        ones are not called: their results are Celery's `FAILURE`, and `result_of` says so. The worker that gets a
+        link's message publishes the next ones, perhaps twice; each link runs once all the same. A chord counts each
+        part of its header once as long as Redis keeps the count (`result_ttl_seconds`; five minutes after the body was
+        called). With the stock transport a Redis that goes away just then may end a chord, or a chain, with `FAILURE`.
 
         Raises `RunRefused` for a call that may not be made, and `FleetUnavailable` on a loop's first use.
         """

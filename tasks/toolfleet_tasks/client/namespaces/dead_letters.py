@@ -41,11 +41,11 @@ class FleetDeadLetters:
         arguments: Mapping[str, Any] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - as in `ToolFleet.call`
     ) -> ToolResult:
-        """Run a dead letter's call once more, as a new call that names it, judged anew; by default for its old caller.
+        """Run a dead letter's call once more, as a new call that names it, judged again; by default for its old caller.
 
-        `arguments` replace the letter's, each as a whole; those that it does not have any more must be among them. The
-        letter is dropped when the replay succeeds, or is a dead letter itself; only one replay of it runs at a time.
-        Raises `NoSuchDeadLetter`.
+        `arguments` replace the letter's, each as a whole; those that it no longer has must be among them. The letter is
+        dropped when the replay succeeds, or is a dead letter itself; only one replay of it runs at a time. Raises
+        `NoSuchDeadLetter`.
         """
         check_timeout(timeout)
         session = await self._sessions.opened()

@@ -12,7 +12,7 @@ _FAILED: ErrorCode = "module_error"  # as when a poll's result says that the wor
 
 
 class FleetHooks:
-    """For gateways, which verify who sends it. Raises `FleetUnavailable`."""
+    """The hooks of jobs, for gateways, which verify the sender. Raises `FleetUnavailable`."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
@@ -26,7 +26,7 @@ class FleetHooks:
         return await self._end(job_id, delivery, EndedRound("completed", result))
 
     async def fail(self, job_id: str, delivery: str, error: str) -> HookEnd | None:
-        """As `complete`, as failed: `error` is what the outside system says."""
+        """End the job as `complete` does, as failed: `error` is the outside system's message."""
         text = f"The job has failed: its hook says: {error}"
         return await self._end(job_id, delivery, EndedRound("failed", error=text, error_code=_FAILED))
 

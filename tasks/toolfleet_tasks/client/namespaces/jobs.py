@@ -43,14 +43,15 @@ class FleetJobs:
         workflow_id: str | None = None,
         hook: HookSpec | None = None,
     ) -> Job:
-        """Have long work done and polled, and `on_complete` happen once at its end, whatever stops meanwhile.
+        """Start long work, poll it, and do `on_complete` once at its end, whatever stops meanwhile.
 
-        `start` is its first call, made at once (or at `schedule.at`) by a worker; then `poll` until it says that the work
-        is over, or until `hook`'s signed request reaches a gateway; without these it is a reminder. All ends in `deadline` seconds, and each call is made as `caller` is now.
-        If it fails, the other jobs of its user's `workflow_id` are cancelled. `idempotency_key`, or that of `start`, names
-        the job: for its user it is the same then, and another one a `conflict`.
+        `start` is its first call, made at once (or at `schedule.at`) by a worker; then `poll` until it says that the
+        work is over, or until `hook`'s signed request reaches a gateway; without these it is a reminder. All ends in
+        `deadline` seconds, and each call is made with the caller's present rights. If it fails, the other jobs of its
+        user's `workflow_id` are cancelled. `idempotency_key`, or that of `start`, names the job: for its user it is the
+        same then, and another one a `conflict`.
 
-        Raises `JobRefused` if it could not run or nobody would hear of its end; `FleetUnavailable` when Redis does not
+        Raises `JobRefused` if it could not run or its end would reach no one; `FleetUnavailable` when Redis does not
         answer: it may exist then, and asked for again under its key it is one.
         """
         session, key = await self._sessions.opened(), idempotency_key or (start.idempotency_key if start else None)
@@ -105,7 +106,7 @@ def _spec(
     plan: tuple[ToolCall | None, Poll | None, Schedule | None],
     **fields: Any,
 ) -> JobSpec:
-    """Raises `JobRefused` for what is of a wrong type: the first fault, and where."""
+    """Build the specification. Raises `JobRefused` for a value of a wrong type: the first fault, and where."""
     (start, poll, schedule), now = plan, fleet_clock.now()
     schedule = None if schedule is None else schedule.counted_from(now)
     seconds = _default_seconds(poll, schedule, settings.max_job_seconds) if deadline is None else deadline

@@ -19,7 +19,7 @@ class FleetModules:
         self._sessions = sessions
 
     async def statuses(self) -> dict[str, ModuleStatus]:
-        """Return what is known of every module, by its name, without asking any."""
+        """Return the known status of every module, by its name, without asking any."""
         return await (await self._sessions.opened()).statuses()
 
     async def refresh(self) -> dict[str, ModuleStatus]:
@@ -61,5 +61,8 @@ class SyncFleetModules(SyncFace[FleetModules]):
     explain = blocking(FleetModules.explain)
 
     def events(self, after: str | None = None) -> Generator[RegistryEvent]:
-        """As `FleetModules.events`: `for event in fleet.modules.events()`. After an error it has ended: follow on by `after`."""
+        """Yield events as `FleetModules.events` does: `for event in fleet.modules.events()`.
+
+        After an error it has ended: continue by `after`.
+        """
         return self._each(self._face.events(after))

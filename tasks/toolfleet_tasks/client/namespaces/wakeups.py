@@ -1,4 +1,4 @@
-"""Reads the wake-ups of jobs that have ended, and manages those that nobody has accepted: `fleet.wakeups`."""
+"""Reads the wake-ups of jobs that have ended, and manages those that were never accepted: `fleet.wakeups`."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -30,14 +30,15 @@ class FleetWakeups:
     async def completions(
         self, conversation_id: str, *, consumer: str | None = None, on_lost: Callable[[int], object] | None = None
     ) -> AsyncGenerator[WakeUp]:
-        """Yield the wake-ups of a conversation, where no `core_url` is set: `async for wake in fleet.wakeups.completions(id)`.
+        """Yield the wake-ups of a conversation, if no `core_url` is set: `async for wake in fleet.wakeups.completions(id)`.
 
-        Waits for more, for ever, and ends when the fleet is left. Several readers share them. Each comes at least once, with
-        the same `wake_id` when it comes again: it is done with when the next one is asked for. What a loop was left at, or
-        died at, is given to another reader, after 35 s at the latest in which nothing is heard of the first. `consumer` names a
-        reader that, started anew under its name, gets that at once; no two may have one name at the same time. Of each user about
-        the last 1,000 are kept: `on_lost` is told how many others there were that nobody has read, as is the log (`completions_lost`).
-        Raises `SettingsError` where a `core_url` is set here; where one is set in workers, the log has `completions_go_to_core`.
+        Waits for more, for ever, and ends when the fleet is left. Several readers share them. Each comes at least once,
+        with the same `wake_id` when it comes again: it is confirmed when the next one is asked for. A wake-up during
+        which a loop was left, or died, is given to another reader, after at most 35 s without a sign of the first.
+        `consumer` names a reader that, restarted under its name, gets that at once; no two may have one name at the
+        same time. Of each user about the last 1,000 are kept: `on_lost` is told how many unread others there were, as
+        is the log (`completions_lost`). Raises `SettingsError` if a `core_url` is set here; if one is set in workers,
+        the log has `completions_go_to_core`.
         """
         reader = (await self._reading()).wakes.reader(conversation_id, consumer, on_lost)
         async with aclosing(reader.read()) as wakes:
@@ -45,7 +46,7 @@ class FleetWakeups:
                 yield wake
 
     async def inbox(self, conversation_id: str, caller: Caller) -> CompletionInbox:
-        """The wake-ups of the conversation that are of jobs of the caller's user: they are read, and stay until each is confirmed.
+        """Return the wake-ups of the conversation that are of jobs of the caller's user: they are read, and stay until each is confirmed.
 
         For programs whose own readers come and go, as over HTTP. Raises as `completions`.
         """
@@ -68,7 +69,7 @@ class FleetWakeups:
         return await (await self._sessions.opened()).dead.events.of_conversation(conversation_id, most)
 
     async def dead(self, limit: int = 50, offset: int = 0) -> list[KeptWake]:
-        """List at most `limit` (up to 1,000) of those that nobody has accepted, the latest first."""
+        """List at most `limit` (up to 1,000) wake-ups that were never accepted, the latest first."""
         return await (await self._sessions.opened()).dead.events.dead(limit, offset)
 
     async def show(self, wake_id: str) -> KeptWake | None:
@@ -76,17 +77,17 @@ class FleetWakeups:
         return await (await self._sessions.opened()).dead.events.show(wake_id)
 
     async def replay(self, wake_id: str) -> bool:
-        """Have a dead wake-up tried anew, under the same id, or a waiting one now. Returns whether it was there.
+        """Try a dead wake-up again, under the same id, or a waiting one now. Returns whether it was there.
 
         Raises `NotReplayable` for a dead one that cannot be read, and for a call whose arguments were not kept.
         """
         return await (await self._sessions.opened()).dead.events.replay(wake_id)
 
     async def drop(self, *wake_ids: str, by: str | None = None) -> tuple[str, ...]:
-        """Forget these wake-ups, whether they wait or are dead. Returns the ids of those that were there.
+        """Forget these waiting or dead wake-ups. Returns the ids of those that were there.
 
-        One that waits is tried no more, but for a try that is under way just now, and may still be accepted. Its job keeps that it
-        was dropped, and the audit by whom (`by`; `None`: this machine's user).
+        A waiting one is tried no more, but for an attempt that is under way just now, and may still be accepted. Its
+        job records that it was dropped, and the audit by whom (`by`; `None`: this machine's user).
         """
         events = (await self._sessions.opened()).dead.events
         dropped = set(await events.drop(wake_ids))
@@ -133,7 +134,7 @@ class FleetWakeups:
 
 
 async def _through(step: Callable[[str | None], Awaitable[HandledWakes]]) -> int:
-    """How many all steps have handled, one after the other."""
+    """Run all steps, one after the other, and return how many they have handled."""
     handled = await step(None)
     count = handled.done
     while handled.next is not None:
@@ -148,7 +149,7 @@ class SyncFleetWakeups(SyncFace[FleetWakeups]):
     def completions(
         self, conversation_id: str, *, consumer: str | None = None, on_lost: Callable[[int], object] | None = None
     ) -> Generator[WakeUp]:
-        """As `FleetWakeups.completions`: `for wake in fleet.wakeups.completions(id)`."""
+        """Yield wake-ups as `FleetWakeups.completions` does: `for wake in fleet.wakeups.completions(id)`."""
         return self._each(self._face.completions(conversation_id, consumer=consumer, on_lost=on_lost))
 
     waiting = blocking(FleetWakeups.waiting)

@@ -36,7 +36,10 @@ class CallCharts:
 
 
 def charts_of(segments: Sequence[CallSegment], wanted: CallFilter, *, since: int, until: int, steps: int) -> CallCharts:
-    """Of the calls that are wanted, those that ended at `since` or later and before `until`. Raises `ValueError` for no time."""
+    """Return the charts of matching calls that ended at `since` or later and before `until`.
+
+    Raises `ValueError` for an empty period.
+    """
     if until <= since or steps < 1:
         raise ValueError("`until` is after `since`, and there is at least one step")
     starts = [since + (until - since) * step // steps for step in range(steps)]
@@ -61,7 +64,10 @@ def _by_step(segment: CallSegment, rows: Sequence[int], starts: Sequence[int]) -
 
 
 def percentiles_of(times: Sequence[float]) -> TimePercentiles:
-    """By the nearest rank: the smallest time that is at least as long as that part of all. NaN is no time."""
+    """Return percentiles by the nearest rank: the smallest time that is at least as long as that part of all.
+
+    NaN is left out.
+    """
     known = sorted(time for time in times if not isnan(time))
     if not known:
         return TimePercentiles()

@@ -1,4 +1,4 @@
-"""Says which calls somebody wants to see."""
+"""Defines a filter of calls."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +9,7 @@ CallField = Literal["module", "tool", "user", "outcome", "error"]
 
 @dataclass(frozen=True, slots=True)
 class CallFilter:
-    """Which calls: of a module, of a tool by its full name, of a user, in a conversation, with an outcome, with an error code. `None`: all.
+    """A filter of calls: of a module, of a tool by its full name, of a user, in a conversation, with an outcome, with an error code. `None`: all.
 
     They ended at `since` or later, and before `until`: milliseconds since the epoch, by Redis' clock. `hidden_user` and
     `hidden_conversation` are the names of the same ones where a profile hides personal data.
@@ -27,15 +27,15 @@ class CallFilter:
     hidden_conversation: str | None = None
 
     def fits_tool(self, name: str) -> bool:
-        """Whether calls of this tool are among them."""
+        """Return whether calls of this tool match."""
         return (self.tool is None or name == self.tool) and (self.module is None or module_of(name) == self.module)
 
     @property
     def chooses_tools(self) -> bool:
-        """Whether it matters which tool was called."""
+        """Whether the filter depends on the tool."""
         return self.tool is not None or self.module is not None
 
 
 def module_of(tool_name: str) -> str:
-    """What stands before a tool's own name."""
+    """Return the module's part of a tool's name."""
     return tool_name.partition(".")[0]

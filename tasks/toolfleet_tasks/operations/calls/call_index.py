@@ -1,6 +1,7 @@
-"""Keeps the calls of the audit searchable in memory: reads what is new at each question, and what is old once, the latest first.
+"""Keeps the audit's calls searchable in memory: reads new lines at each query, and old ones once, the latest first.
 
-A process that shows calls has one. It costs a call nothing: nobody writes an index, and nobody reads one who is not asked.
+A process that shows calls has one. It costs a call nothing: there is no stored index, and processes without queries
+read nothing.
 """
 
 import asyncio
@@ -102,7 +103,7 @@ class CallIndex:
             await asyncio.wait([self._older])
 
     async def find(self, wanted: CallFilter, *, before: str | None = None, count: int = 50) -> FoundCalls:
-        """At most `count` of the calls that are wanted, of those whose entry stands before `before`.
+        """Return at most `count` matching calls, of those whose entry is before `before`.
 
         Raises `ValueError` if `before` is no entry.
         """
@@ -152,7 +153,7 @@ class CallIndex:
         return count
 
     async def values(self, field: CallField, prefix: str = "", *, count: int = 20) -> list[tuple[str, int]]:
-        """The values of a field that begin so, whatever their case, with their numbers of calls; the most frequent first."""
+        """Return the values of a field with this prefix, ignoring case, with their numbers of calls; the most frequent first."""
         await self._refresh()
         counted = Counter[str]()
         for segment in self._segments:
@@ -162,7 +163,7 @@ class CallIndex:
         return sorted(fitting, key=lambda one: (-one[1], one[0]))[:count]
 
     async def charts(self, wanted: CallFilter, *, since: int, until: int, steps: int) -> CallCharts:
-        """How calls went between two moments (ms since the epoch), in so many steps of the same length."""
+        """Return charts of the calls between two moments (ms since the epoch), in so many steps of the same length."""
         await self._refresh()
         chosen = self._kept(wanted)
         work = partial(charts_of, list(self._segments), chosen, since=since, until=until, steps=steps)
@@ -174,7 +175,7 @@ class CallIndex:
         return replace(wanted, since=since, hidden_user=user, hidden_conversation=conversation)
 
     async def _refresh(self) -> None:
-        """Read what is new; at the first time the latest calls, and then the older ones beside whatever is asked."""
+        """Read new lines; at the first time the latest calls, and then the older ones in the background."""
         async with self._reading:
             now = asyncio.get_running_loop().time()
             if now < self._fresh_until:
@@ -198,7 +199,7 @@ class CallIndex:
             self._older = asyncio.get_running_loop().create_task(self._read_older(), name="toolfleet-older-calls")
 
     async def _read_older(self) -> None:
-        """Until the audit's first line. Redis away ends it: the next question begins anew."""
+        """Read back to the audit's first line. An outage of Redis ends it: the next query starts it again."""
         try:
             while self._oldest is not None and sum(map(len, self._segments)) < _MOST_INDEXED:
                 end_before = f"({text_of(self._oldest)}"
@@ -238,7 +239,7 @@ class CallIndex:
             del self._segments[0]
 
     async def _has_begun_anew(self) -> bool:
-        """Whether Redis has come back without the last lines that were read, or the stream was removed."""
+        """Return whether Redis has come back without the last lines that were read, or the stream was removed."""
         latest = await self._ask("XREVRANGE", self._key, "+", "-", "COUNT", 1)
         return (_id_of(latest[0]) if latest else (0, 0)) < (self._newest or (0, 0))
 
@@ -247,7 +248,7 @@ class CallIndex:
         self._segments, self._newest, self._oldest, self._is_whole = [], None, None, False
 
     async def _lines(self, entries: list[EntryId]) -> list[ListedCall]:
-        """What stands in these entries; one that the audit has dropped meanwhile is left out."""
+        """Return the lines of these entries; one that the audit has dropped meanwhile is left out."""
         if not entries:
             return []
         async with answering(self._redis, seconds=_SECONDS), self._redis.pipeline(transaction=False) as pipe:
@@ -285,7 +286,7 @@ def _segment(entries: list[_Entry]) -> CallSegment:
 
 
 def _lines_of(entries: list[_Entry]) -> list[tuple[EntryId, AuditLine]]:
-    """What entries hold, without those that are no lines: another version's, or somebody else's."""
+    """Parse entries, without those that are no lines: another version's, or foreign."""
     lines = list[tuple[EntryId, AuditLine]]()
     for entry in entries:
         try:

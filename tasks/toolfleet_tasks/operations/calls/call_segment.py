@@ -24,7 +24,7 @@ _NO_CONVERSATION, _CONVERSATION_BYTES = 0, 8
 
 
 class _NameColumn:
-    """Names, each of which is kept once."""
+    """A column of names, each of which is stored once."""
 
     def __init__(self) -> None:
         self.codes = array("H")
@@ -46,12 +46,12 @@ class _NameColumn:
         return self._code_of.get(name)
 
     def counts(self) -> Iterator[tuple[str, int]]:
-        """Each name that is one, and how many calls have it."""
+        """Yield each non-empty name, and the number of its calls."""
         return ((name, calls) for name, calls in zip(self._code_of, self._calls, strict=True) if name)
 
 
 class CallSegment:
-    """At most `MOST_CALLS` calls, oldest first. Lines of operators' changes are passed over."""
+    """At most `MOST_CALLS` calls, oldest first. Lines of operators' changes are skipped."""
 
     def __init__(self, entries: Iterable[tuple[EntryId, AuditLine]] = ()) -> None:
         self._ended, self._numbers = array("Q"), array("Q")
@@ -68,7 +68,7 @@ class CallSegment:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next call goes into another one."""
+        """Whether the next call goes into another segment."""
         return len(self) >= MOST_CALLS
 
     def add(self, entry_id: EntryId, line: AuditLine) -> None:
@@ -87,15 +87,15 @@ class CallSegment:
         self._conversations.append(_conversation_of(line))
 
     def starts_before(self, entry_id: EntryId) -> bool:
-        """Whether its first call's line stands before an entry, or is that."""
+        """Return whether its first call's line is at or before an entry."""
         return len(self) > 0 and self.entry(0) <= entry_id
 
     def entry(self, row: int) -> EntryId:
-        """Where the line of a call stands."""
+        """Return the entry id of a call's line."""
         return self._ended[row], self._numbers[row]
 
     def rows(self, wanted: CallFilter, *, before: EntryId | None = None) -> list[int]:
-        """Those calls, the newest first; `before`: of those whose lines stand before it."""
+        """Return the matching calls, the newest first; `before`: of those whose lines are before it."""
         first = 0 if wanted.since is None else self.first_at(wanted.since)
         last = len(self) if wanted.until is None else self.first_at(wanted.until)
         if before is not None:
@@ -117,12 +117,12 @@ class CallSegment:
         return found
 
     def outcomes(self, rows: Sequence[int]) -> Counter[str]:
-        """How many of some calls ended in which way."""
+        """Return how many of some calls had each outcome."""
         names, codes = self._outcomes.names(), self._outcomes.codes
         return Counter({names[code]: count for code, count in Counter([codes[row] for row in rows]).items()})
 
     def times(self, rows: Sequence[int]) -> tuple[list[float], list[float]]:
-        """How many ms some calls waited, and how many they ran; NaN: not known."""
+        """Return how many ms each call waited, and how many it ran; NaN: unknown."""
         return [self._queued[row] for row in rows], [self._ran[row] for row in rows]
 
     def first_at(self, moment: int) -> int:
@@ -130,7 +130,7 @@ class CallSegment:
         return bisect_left(self._ended, moment)
 
     def counts(self, field: CallField) -> Counter[str]:
-        """How many calls each value of a field has."""
+        """Return how many calls each value of a field has."""
         if field == "module":
             modules = Counter[str]()
             for name, count in self._tools.counts():
@@ -140,7 +140,7 @@ class CallSegment:
         return Counter(dict(columns[field].counts()))
 
     def _row_of(self, entry_id: EntryId) -> int:
-        """Of the first call whose line does not stand before it."""
+        """Return the row of the first call whose line is not before the entry."""
         row = bisect_left(self._ended, entry_id[0])
         while row < len(self) and self.entry(row) < entry_id:
             row += 1
@@ -165,7 +165,7 @@ class CallSegment:
 
 
 def _conversation_of(line: AuditLine) -> int:
-    """Of a line, also of a worker of an earlier version, which has it where it travels."""
+    """Return a line's conversation; a worker of an earlier version has it in another field."""
     name = line.get(CONVERSATION)
     if name is None and isinstance(decisions := line.get("decisions"), dict):
         name = decisions.get(CONVERSATION)

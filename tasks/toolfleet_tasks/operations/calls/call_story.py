@@ -50,7 +50,10 @@ class StorySpan:
 
 @dataclass(frozen=True, slots=True)
 class LineTimes:
-    """What an audit line and the record say of a call's last attempt: ms, and ms since the epoch. `None`: it does not say."""
+    """The times of a call's last attempt, from its audit line and its record: ms, and ms since the epoch.
+
+    `None`: unknown.
+    """
 
     ended: float | None = None
     queued: float | None = None
@@ -131,7 +134,7 @@ class _Timeline:
         self._next_wait = waits[part.kind]
 
     def go_on(self, waits_for: str) -> None:
-        """It waits now."""
+        """Start a span of waiting."""
         if self._at is not None:
             self.spans.append(StorySpan(_phase(waits_for), self._at))
 
@@ -162,7 +165,7 @@ class _Timeline:
             self.spans.append(StorySpan("stored", at, max(stored, at), worker=times.worker))
 
     def _module(self, begun: float, ended: float, times: LineTimes) -> None:
-        """Of the last attempt, the part that its module had: all of it but what the worker has noted as its own."""
+        """Add the module's part of the last attempt: all of it but the time that the worker has noted as its own."""
         if not self.spans or self.spans[-1].phase != "attempt":
             return
         before, after = times.own or (0.0, 0.0)
@@ -232,7 +235,7 @@ class CallStory:
 def story_of(
     call_id: str, lines: list[AuditLine], values: Sequence[bytes | str | None], *, stored_at: float | None = None
 ) -> CallStory | None:
-    """What is known of a call by its lines and the values of `RECORD_FIELDS`; `None`: nothing.
+    """Return the story of a call by its lines and the values of `RECORD_FIELDS`; `None` if nothing is known.
 
     `stored_at`: when (ms) the last line, and the result with it, was written.
     """
@@ -266,7 +269,7 @@ def story_of(
 
 
 def _waits_for(record: Mapping[str, str | None]) -> str | None:
-    """What it waits for that has not ended."""
+    """Return what an open call waits for."""
     if record["state"]:
         return None
     return {"asked": "input", "approval": "approval", "parked": "accepted"}.get(record["token"] or "")
@@ -279,7 +282,7 @@ def _is_running(record: Mapping[str, str | None], worker: str | None) -> int | N
 
 
 def _state(record: Mapping[str, str | None]) -> str | None:
-    """As `ledger/read` has it, but that an unknown record says nothing."""
+    """Return the state as `ledger/read` does, but `None` for an unknown record."""
     if record["state"]:
         return record["state"]
     waiting = {"asked": "input_required", "approval": "waiting_approval"}.get(record["token"] or "")
@@ -287,7 +290,7 @@ def _state(record: Mapping[str, str | None]) -> str | None:
 
 
 def _attempts(log: str) -> list[StoryAttempt]:
-    """Of the ledger's log: `<number> <outcome> <ms>;` for each."""
+    """Parse the attempts of the ledger's log: `<number> <outcome> <ms>;` for each."""
     attempts = list[StoryAttempt]()
     for entry in log.split(";")[:_MOST_ATTEMPTS]:
         number, _, rest = entry.partition(" ")

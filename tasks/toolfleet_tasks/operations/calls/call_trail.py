@@ -39,20 +39,20 @@ class TrailPart:
 
     @property
     def begun(self) -> int:
-        """When its attempt began, as far as that is known."""
+        """The start of its attempt, as far as that is known."""
         if self.ms is not None:
             return self.at - self.ms
         return self.claimed or self.seen or self.at
 
 
 def parts_of(trail: str | None) -> Sequence[TrailPart]:
-    """Its parts, in their order. What cannot be read is left out: another version's, or somebody else's."""
+    """Parse its parts, in their order. Unreadable ones are left out: another version's, or foreign."""
     found = (_part(entry.split(" ")) for entry in (trail or "").split(";")[:_MOST])
     return [part for part in found if part is not None]
 
 
 def holder_of(token: str | None) -> tuple[float | None, str | None]:
-    """When (ms) a worker asked for the call that it has by this token, and which: as far as the token says it."""
+    """Return when (ms) a worker asked for the call that it holds by this token, and which worker: as far as the token says it."""
     _, _, rest = (token or "").partition("~")
     micros, _, worker = rest.partition("~")
     is_known = bool(worker) and re.fullmatch("[0-9a-f]{1,15}", micros) is not None

@@ -35,18 +35,18 @@ class AcceptedReply(ModuleMessage):
 
 
 def is_acceptance(document: object) -> bool:
-    """Whether a reply's JSON says that the call goes on, however badly."""
+    """Return whether a reply's JSON says that the call continues, however malformed."""
     return isinstance(document, dict) and document.get("accepted") is True and "success" not in document
 
 
 def judge_acceptance(call: PublishedCall, document: object) -> Attempt:
-    """What such a reply means for the call. Raises `ValidationError` if it is none."""
+    """Return the attempt for such a reply. Raises `ValidationError` if it is invalid."""
     reply = AcceptedReply.model_validate(document, context=call.tool_name)
     return accepted(call, Acceptance(reply.handle, reply.poll_after_seconds))
 
 
 def accepted(call: PublishedCall, acceptance: Acceptance) -> Attempt:
-    """An attempt whose module goes on by itself."""
+    """Return an attempt whose module continues the call by itself."""
     text = "Tool execution error: the module goes on with the call, and nobody knows how it ends"
     attempt = unsuccessful(call, Outcome.UNKNOWN, "outcome_unknown", text)
     return Attempt(attempt.outcome, attempt.result, acceptance=acceptance)

@@ -24,7 +24,7 @@ Process = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The targets of one URL. `replica`: the id of the process that is meant, "" for whoever is there."""
+    """The targets of one URL. `replica`: the id of the intended process, "" for any."""
 
     url: str
     call: Target
@@ -52,12 +52,12 @@ class Address:
         )
 
     def is_left_by(self, response: ModuleResponse) -> bool:
-        """Whether it is another process that has answered, and has done nothing but say so."""
+        """Return whether another process has answered, and has done nothing but say so."""
         return is_left_by(response, self.replica)
 
 
 class AddressBook:
-    """The addresses that there are now. `serve` replaces them; whoever goes on with one that was replaced may.
+    """The present addresses. `serve` replaces them; a request under way may keep using a replaced one.
 
     `replicas` has the processes of each module that several may serve, by its name.
     """
@@ -94,7 +94,7 @@ class AddressBook:
         return True
 
     def headers_of(self, module: str) -> ModuleHeaders:
-        """What goes with each request to the module."""
+        """Return the header fields of each request to the module."""
         return self._headers.get(module, NO_HEADERS)
 
     def of(self, module: str) -> Iterable[Address]:
@@ -116,15 +116,15 @@ class AddressBook:
         return [address for name in {*self._single, *self._of_replicas} for address in self.of(name)]
 
     def why_unknown(self, module: str) -> str:
-        """What to tell a call of a module that has no address."""
+        """Return the message for a call of a module that has no address."""
         if module in self._ended:
             return f"Module {module!r} was removed before this call began."
         return f"Unknown module: {module}"
 
     def who_knows(self, module: str, note: str) -> list[Address]:
-        """Who can say what became of a call that the ledger's `note` is about, in the order in which to ask.
+        """Return the processes that can tell the outcome of a call that the ledger's `note` is about, in the order in which to ask.
 
-        A process that does not remember a call has no word on it but where it is this one that the call went to.
+        A process that does not remember a call can say so with certainty only if the call went to it.
         """
         replicas = self.replicas.get(module)
         if replicas is None:  # whoever is at its one address now is nobody of those that were known by an id
@@ -136,7 +136,7 @@ class AddressBook:
         return [*mine, *(addresses[state.replica.id] for state in replicas.in_order() if state is not noted)]
 
     def status_of(self, call: PublishedCall, note: str) -> StatusTarget | StatusMissing:
-        """Where to ask how far a call is that was accepted where the ledger's `note` says, or why nobody can be asked."""
+        """Return where to ask about a call that was accepted where the ledger's `note` says, or why no process can be asked."""
         module = call.tool_name.partition(".")[0]
         first, is_alone = next(iter(self.who_knows(module, note)), None), not is_shared(note)
         if first is not None:
@@ -174,7 +174,7 @@ class Departures:
                 self._note(process)
 
     def is_gone(self, module: str, replica_id: str) -> bool:
-        """Whether a process that is not there has left for good. One of which nobody has heard has left just now."""
+        """Return whether an absent process has left for good. One without a note counts as just departed."""
         return machine_clock.monotonic() - self._note((module, replica_id)) >= ABSENT_SECONDS
 
     def _note(self, process: Process) -> float:

@@ -101,7 +101,7 @@ async def _sent(state: ReplicaState, send: SendTo, others: int) -> Attempt:
 
 
 async def _judge_error(call: PublishedCall, response: ModuleResponse, own: ModuleHeaders) -> Attempt:
-    """The attempt's end, by an error whose body is still to be read; `own` was sent with the request, and is not shown."""
+    """Return the attempt of an error whose body is still to be read; `own` headers were sent with the request, and are hidden."""
     body = await start_of_error(response)
     if response.status == HTTPStatus.ACCEPTED and (attempt := judge_reply(call, body)).goes_on:
         return attempt
@@ -184,13 +184,13 @@ class HttpExecutor:
         self._client.guard(found)
 
     def replica_for(self, call: PublishedCall) -> str:
-        """Which of its module's processes a call would go to, as its lease is to note it; "" for a module with one address."""
+        """Return which of its module's processes a call would go to, as its lease is to note it; "" for a module with one address."""
         replicas = self._replicas_of(call)
         chosen = None if replicas is None else replicas.choose()
         return "" if chosen is None else chosen.note
 
     def counts(self) -> dict[str, dict[str, tuple[int, int, float]]]:
-        """What is known of the processes of each module that has several, as `Replicas.counts`."""
+        """Return the known facts about the processes of each module that has several, as `Replicas.counts`."""
         return {module: each.counts() for module, each in self._book.replicas.items() if len(each.states) > 1}
 
     async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
@@ -242,7 +242,7 @@ class HttpExecutor:
     async def _ask_first(
         self, call: PublishedCall, known: list[Address], seconds: float, lease: Lease
     ) -> Attempt | None:
-        """What the first of them says that can be reached."""
+        """Return the answer of the first of them that can be reached."""
         for place, address in enumerate(known):
             try:
                 attempt = await self._ask(call, address, seconds, lease, others=len(known) - place - 1)
@@ -376,10 +376,10 @@ def _module_of(call: PublishedCall) -> str:
 
 
 def _connect_seconds(left: float, others: int) -> float:
-    """How long a process may take to be connected to, so that there is time for others."""
+    """Return how long connecting to a process may take, so that there is time for others."""
     return min(_NEXT_SECONDS, left / 2) if others else math.inf
 
 
 def _cause(exc: TimeoutError | NoReply | LeaseOver) -> str:
-    """For the log: what the operating system said, where it was asked."""
+    """Return the cause for the log: the operating system's error, if there is one."""
     return error_text(exc.__cause__ if isinstance(exc.__cause__, OSError) else exc)

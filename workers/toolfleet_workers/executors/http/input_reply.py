@@ -33,23 +33,26 @@ class InputReply(ModuleMessage):
 
 
 def is_question(document: object) -> bool:
-    """Whether a reply's JSON says that something is asked, however badly."""
+    """Return whether a reply's JSON asks something, however malformed."""
     return isinstance(document, dict) and "input_required" in document and "success" not in document
 
 
 def judge_question(call: PublishedCall, document: object) -> Attempt:
-    """What such a reply means for the call. Raises `ValidationError` if it is none."""
+    """Return the attempt for such a reply. Raises `ValidationError` if it is invalid."""
     reply = InputReply.model_validate(document, context=call.tool_name)
     return asked(call, reply.input_required, reply.effect_state)
 
 
 def may_ask(call: PublishedCall) -> bool:
-    """Whether whoever called answers one more question."""
+    """Return whether the caller answers one more question."""
     return call.takes_input and (call.inputs is None or call.inputs.round < MOST_ROUNDS)
 
 
 def asked(call: PublishedCall, question: dict[str, Any], state: EffectState) -> Attempt:
-    """An attempt whose module asks this, which is checked. Where nobody can answer, or it has asked too often, the call has failed."""
+    """Return an attempt whose module asks this, which is checked.
+
+    If the caller cannot answer, or it has asked too often, the call has failed.
+    """
     rounds = 0 if call.inputs is None else call.inputs.round
     if not call.takes_input:
         text = "Tool execution error: the tool asks for more input, and whoever called it cannot be asked"

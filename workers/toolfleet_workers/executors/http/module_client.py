@@ -17,13 +17,13 @@ REPLICA_HEADER = "Toolfleet-Replica"
 
 @dataclass(slots=True)
 class SendProgress:
-    """How far one request got. While `sent` is false, the module cannot have seen any of it."""
+    """The progress of sending one request. While `sent` is false, the module cannot have seen any of it."""
 
     sent: bool = False
 
 
 class ModuleResponse(Protocol):
-    """A response whose header is there. Whoever has it releases it."""
+    """A response whose header is there. Its user releases it."""
 
     status: int
 
@@ -32,18 +32,18 @@ class ModuleResponse(Protocol):
         ...
 
     async def read_chunk(self) -> bytes:
-        """What has come of the body since the last time; empty at its end. Raises `NoReply`."""
+        """Return the body's new bytes; empty at its end. Raises `NoReply`."""
         ...
 
     def release(self) -> None:
-        """Nobody reads on: gives the connection back if the response is whole, and closes it if not."""
+        """Release the response: gives the connection back if it is whole, and closes it if not."""
         ...
 
 
 def is_left_by(response: ModuleResponse, replica: str) -> bool:
-    """Whether not this process of the module has answered, but another one at its address, which has done nothing else.
+    """Return whether another process of the module at the same address has answered, and has done nothing else.
 
-    False where none is meant in particular.
+    False if no particular one was intended.
     """
     if response.status != HTTPStatus.CONFLICT or not replica:
         return False
@@ -68,11 +68,11 @@ class HttpClientPort(Protocol):
         ...
 
     def trust(self) -> None:
-        """Be able to reach modules by https, from now on."""
+        """Enable https for modules, from now on."""
         ...
 
     def guard(self, guards: Mapping[Origin, Callable[[str], bool]]) -> None:
-        """Connect to these only at IP addresses that are allowed, whatever the name service says by then."""
+        """Restrict these origins to allowed IP addresses, checked when connecting."""
         ...
 
     async def aclose(self) -> None:

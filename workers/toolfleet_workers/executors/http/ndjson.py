@@ -1,7 +1,8 @@
-"""Reads a module's reply in lines: how far it is, and what it logs, again and again, and then the reply itself.
+"""Reads a module's reply in lines: reports of progress and log messages, and then the reply itself.
 
-`{"progress": 0.4, "message": "…"}` a line, each at most 4 kB; `progress` may be null. `{"log": {"level": "info", "data": …}}` for
-calls whose caller wants that, and ignored for others. The last line is what would else have been the whole body. Fields that we do not know are ignored; so is a share that is no number, and what is no text.
+`{"progress": 0.4, "message": "…"}` a line, each at most 4 kB; `progress` may be null. `{"log": {"level": "info",
+"data": …}}` for calls whose caller wants that, and ignored for others. The last line is what would otherwise be the
+whole body. Unknown fields are ignored; so are a fraction that is no number, and a message that is no text.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ _BYTES_A_SECOND = 2**20
 
 
 def is_stream(response: ModuleResponse) -> bool:
-    """Whether the module answers in lines."""
+    """Return whether the module answers in lines."""
     content_type = response.field("content-type") or ""
     if content_type == _PLAIN_JSON:  # nearly always
         return False
@@ -51,7 +52,7 @@ async def read_last_line(response: ModuleResponse, limit: int) -> bytes:
 
 
 class _Pace:
-    """When the next piece may be read."""
+    """The pace of reading pieces."""
 
     def __init__(self) -> None:
         self._begun = machine_clock.monotonic()
@@ -131,9 +132,10 @@ class _Lines:
 
 
 def _report_in(line: bytes) -> dict[str, Any] | None:
-    """The line's fields, if it is one of progress or a log message; anything else can only be the reply, which is judged as such.
+    """Return the line's fields, if it is progress or a log message; anything else can only be the reply, which is judged as such.
 
-    More is taken for progress than the form allows: a slip in what is only shown must not cost what was done.
+    More is accepted as progress than the form allows: a mistake in displayed information must not cost the call's
+    result.
     """
     try:
         fields = json.loads(line.decode("utf-8-sig", "replace"))

@@ -20,7 +20,10 @@ class NoReply(Exception):
 
 
 class NotConnected(NoReply):
-    """There is no connection; the message says why and names no address: a model reads it. `why`: which kind of reason that is."""
+    """There is no connection; the message says why and names no address: a model reads it.
+
+    `why`: the kind of reason.
+    """
 
     def __init__(self, reason: str, why: Why = "away") -> None:
         super().__init__(reason)
@@ -40,19 +43,19 @@ class ReplyBroken(NoReply):
 
 
 def not_sent(call: PublishedCall, reason: str, unreached: Health, why: Why = "away") -> Attempt:
-    """An attempt of which nothing was sent, or nothing to whom it was meant for."""
+    """Return an attempt of which nothing was sent, or nothing to its intended process."""
     text = f"Tool execution error: {'' if reason == WORDS['refused'] else 'the module cannot be reached: '}{reason}"
     attempt = unsuccessful(call, Outcome.NOT_SENT, "module_unreachable", text)
     return Attempt(attempt.outcome, attempt.result, unreached=unreached, why=why)
 
 
 def silent(seconds: float) -> NotConnected:
-    """Nothing has accepted a connection within so many seconds."""
+    """Return the error of a connection that nothing has accepted within `seconds`."""
     return NotConnected(f"{WORDS['silent']} (no connection within {max(seconds, 0):.3g}s)", "silent")
 
 
 def lost(call: PublishedCall, exc: NoReply) -> Attempt:
-    """An attempt that was sent, and whose end was not heard."""
+    """Return an attempt that was sent, and whose reply was lost."""
     if isinstance(exc, ReplyBroken):
         text = "Tool execution error: the module's reply is invalid: not HTTP, or cut short"
         return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)

@@ -1,8 +1,9 @@
-"""Asks a module what became of a call that was lost, and judges its answer.
+"""Asks a module for the outcome of a lost call, and judges its answer.
 
-`POST {url}/reconcile` with `{"call_id"}`. The answer is `{"call_id", "state"}` and for a call that is `done` what
-`/execute` would have answered: `success`, `result`, `error`, `effect_state`, `retryable`; for one that is `running` and was accepted, its
-`handle`; for one that is `input_required`, what it asks. Of a call that was answered `round` says which attempt is meant. The endpoint is optional; whatever is not such an answer is none.
+`POST {url}/reconcile` with `{"call_id"}`. The answer is `{"call_id", "state"}` and for a call that is `done` the fields
+that `/execute` would have answered: `success`, `result`, `error`, `effect_state`, `retryable`; for one that is
+`running` and was accepted, its `handle`; for one that is `input_required`, its question. Of a call that was answered
+`round` says which attempt is meant. The endpoint is optional; any other answer is ignored.
 """
 
 import json
@@ -42,7 +43,7 @@ def build_question(
 
 
 def judge_answer(call: PublishedCall, body: bytes) -> Attempt | None:
-    """What the module says of the call: done, surely not begun, or nothing that helps (`None`).
+    """Return the module's answer about the call: done, surely not started, or nothing that helps (`None`).
 
     Raises `ValueError`, with a reason that can be shown, if `body` is no answer to this question.
     """
@@ -87,13 +88,13 @@ class ReconcileAnswer(ModuleMessage):
 
 
 def asked_in(call: PublishedCall, answer: ReconcileAnswer) -> Attempt:
-    """What a call asks whose module says so in an answer about it. Raises `ValidationError`."""
+    """Return the attempt of a call whose module asks something in an answer about it. Raises `ValidationError`."""
     fields = {"tool_name": call.tool_name, **answer.model_dump(include={"input_required", "effect_state"})}
     return judge_question(call, fields)
 
 
 def attempt_done(call: PublishedCall, answer: ReconcileAnswer) -> Attempt:
-    """How a call ended that its module has done. Raises `ValidationError`."""
+    """Return the attempt of a call that its module has done. Raises `ValidationError`."""
     if answer.success is None:
         text = "Tool execution error: the module has executed the call, and its reply is lost"
         return Attempt(Outcome.FAILED, ToolResult.failed(call.tool_name, "module_error", text, effect_state="done"))

@@ -29,9 +29,9 @@ _SHOWN_NAME = 100  # bytes of a foreign name in a reason
 
 
 def _files_of(call: PublishedCall, sent: object) -> tuple[ResultFile, ...]:
-    """What a reply has as `files`. Other modules may mean something else by that: what cannot be ours is none.
+    """Parse a reply's `files`. Other modules may use the field otherwise: invalid ones are ignored.
 
-    The call has succeeded all the same, and its result says in words which files there were.
+    The call has succeeded all the same, and its result names the files in its text.
     """
     try:
         files = _FILES.validate_python(sent)
@@ -100,7 +100,7 @@ class ModuleReply(ModuleMessage):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the tool was stopped, as the request's time was over or its module ends, or was lost: nobody knows how far it came."""
+        """Whether the tool was stopped, as the request's time was over or its module ends, or was lost: its effect is unknown."""
         return not self.success and self.error_code is not None and (self.effect_state or "unknown") == "unknown"
 
     @model_validator(mode="after")
@@ -113,7 +113,7 @@ class ModuleReply(ModuleMessage):
 
 
 def judge_reply(call: PublishedCall, body: bytes) -> Attempt:
-    """What the body of a reply with status 200 means for the call."""
+    """Return the attempt for the body of a reply with status 200."""
     try:
         document = loads_strict(body)
         if _is_plain_success(document, call.tool_name):  # nearly every reply, which needs no model
@@ -131,7 +131,7 @@ def judge_reply(call: PublishedCall, body: bytes) -> Attempt:
 
 
 def attempt_of(call: PublishedCall, reply: ModuleReply) -> Attempt:
-    """How the call ended of which its module says this."""
+    """Return the attempt for a module's parsed reply."""
     if reply.success:
         files = _files_of(call, reply.files) if reply.files else ()
         result = ToolResult.ok(call.tool_name, reply.result, files=files)
@@ -176,7 +176,7 @@ def with_reply(attempt: Attempt, call: PublishedCall, body: bytes) -> Attempt:
 
 
 def too_large(call: PublishedCall, exc: BodyTooLarge) -> Attempt:
-    """The end of a call whose reply is not read."""
+    """Return the attempt of a call whose reply is too large to be read."""
     text = f"Tool execution error: the module's reply is larger than {exc.limit} bytes"
     return unsuccessful(call, Outcome.UNKNOWN, "result_too_large", text)
 
@@ -191,7 +191,7 @@ def why_invalid(exc: ValidationError) -> str:
 
 
 def _why_stopped(call: PublishedCall, reply: ModuleReply) -> str:
-    """What is said of a tool that was stopped, or lost: in our words where a module's are not shown, for a code of ours is."""
+    """Return the message of a tool that was stopped, or lost: ours if a module's messages are hidden, because the code is ours."""
     if reply.error_code == "timed_out":
         return "Tool execution timed out: the module has stopped the tool."
     if call.hides_results or not reply.error:
@@ -200,7 +200,7 @@ def _why_stopped(call: PublishedCall, reply: ModuleReply) -> str:
 
 
 def _is_plain_success(document: Any, tool_name: str) -> bool:
-    """Whether a reply says that its call has succeeded, and with what, and nothing else."""
+    """Return whether a reply contains a success and its result, and nothing else."""
     return (
         type(document) is dict
         and document.get("success") is True

@@ -25,7 +25,7 @@ async def read_reply(response: ModuleResponse, limit: int) -> bytes:
 
 
 async def start_of_error(response: ModuleResponse) -> bytes:
-    """What came of an error's body in time and before the connection was lost."""
+    """Return the part of an error's body that came in time and before the connection was lost."""
     encoding = (response.field("content-encoding") or "identity").strip().lower()
     if encoding != "identity":  # we asked for none; not worth a decompression bomb
         return f"[{encoding} data]".encode()

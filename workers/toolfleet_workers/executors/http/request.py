@@ -43,7 +43,7 @@ class Sender:
         self._offset = math.inf
 
     def fields(self, lease: Lease) -> bytes:
-        """The fields of a request that is about to be sent; only the first for a call that nobody else can have."""
+        """Return the fields of a request that is about to be sent; only the first for a call that no other worker can have."""
         left, now = lease.seconds_left(), fleet_clock.now()
         if left == math.inf:
             return b"Toolfleet-Attempt: %d\r\n" % lease.attempt
@@ -83,15 +83,15 @@ def build_request(
     lease: Lease = UNBOUNDED,
     caller_token: CallerToken | None = None,
 ) -> ModuleRequest:
-    """`{tool_name, arguments, user_id, context}` as JSON; without `user_id` and `context` for a call that has none.
+    """Build the request: `{tool_name, arguments, user_id, context}` as JSON; without `user_id` and `context` for a call that has none.
 
-    `takes_input: true` tells the module that it may ask; `inputs: {round, responses, state}` is what it was answered last.
+    `takes_input: true` tells the module that it may ask; `inputs: {round, responses, state}` are its last answers.
     `log_level` is of a call whose caller wants log messages.
 
-    The same call id goes with every attempt, so that a module can tell a repeat; the time left lets it give up
-    when we do; a caller's token lets it trust the user id; what is written as it is sent lets it refuse one that comes too
-    late. Raises `ValueError`, with a reason that can be shown, if the arguments are not JSON or the call's id would end its
-    header.
+    The same call id goes with every attempt, so that a module can detect a repeat; the time left lets it give up when
+    we do; a caller's token lets it trust the user id; the fields written at sending let it refuse a request that comes
+    too late. Raises `ValueError`, with a reason that can be shown, if the arguments are not JSON or the call's id would
+    end its header.
     """
     request = request_about(call, target, _dump(call), seconds=seconds, lease=lease, caller_token=caller_token)
     request.runs = True
@@ -113,7 +113,7 @@ def request_about(
 
 
 def inputs_said(call: PublishedCall) -> dict[str, Any] | None:
-    """What a module is told of the answers to what it has asked last; `None` before any."""
+    """Return the answers to the module's last question; `None` before any."""
     inputs = call.inputs
     return None if inputs is None else {"round": inputs.round, "responses": inputs.responses, "state": inputs.state}
 

@@ -1,9 +1,9 @@
-"""Asks a module where a call is that it has accepted, and judges its answer.
+"""Asks a module for the state of a call that it has accepted, and judges its answer.
 
-`POST {url}/status` with `{"call_id", "handle"}`, and `"cancel": true` where nobody wants the call any more. The answer is that of
-`/reconcile`, with `poll_after_seconds`, `progress` and `message` while the call is `running`. Whoever accepts calls has the endpoint.
-`"takes_input": true` says that the module may ask, by `input_required`. Once that is answered each question has the `inputs` that
-`/execute` would have, until the module asks something else.
+`POST {url}/status` with `{"call_id", "handle"}`, and `"cancel": true` for a call that is cancelled. The answer is that
+of `/reconcile`, with `poll_after_seconds`, `progress` and `message` while the call is `running`. Every module that
+accepts calls has the endpoint. `"takes_input": true` says that the module may ask, by `input_required`. Once that is
+answered each request has the `inputs` that `/execute` would have, until the module asks something else.
 """
 
 import asyncio
@@ -67,9 +67,9 @@ class HttpStatuses:
     async def status(
         self, call: PublishedCall, handle: str, *, seconds: float, lease: Lease = UNBOUNDED, cancel: bool = False
     ) -> Standing:
-        """Ask the call's module where the call is that it has accepted under `handle`, within `seconds`.
+        """Ask the call's module for the state of the call that it has accepted under `handle`, within `seconds`.
 
-        `cancel`: and say that nobody wants it any more.
+        `cancel`: also tell it that the call is cancelled.
         """
         found, progress, token = self._find(call, lease.replica), SendProgress(), self._caller_token
         if isinstance(found, StatusMissing):
@@ -137,11 +137,13 @@ def build_status_question(  # noqa: PLR0913 - what the question consists of
 
 
 def judge_status_answer(call: PublishedCall, body: bytes) -> Attempt | StillAtWork:
-    """What the module says of the call; progress is reported. One that it does not know has ended as unknown.
+    """Return the module's answer about the call; progress is reported.
 
-    A module that says `none` of what it has accepted contradicts itself: it is believed no more than one that knows nothing.
-    What it asks is a question.
-    Raises `ValueError`, with a reason that can be shown, if `body` is no answer to this question.
+    A call that it does not know has ended as unknown.
+
+    A module that says `none` about a call that it has accepted contradicts itself: this counts as not knowing the call.
+    A question of the module is an attempt with a question. Raises `ValueError`, with a reason that can be shown, if
+    `body` is no answer to this question.
     """
     try:
         answer = ModuleStatusAnswer.model_validate(loads_strict(body), context=call.call_id)
@@ -165,7 +167,7 @@ def _not_known(call: PublishedCall) -> Attempt:
 
 
 def _missing(exc: Exception, *, is_sent: bool) -> StatusMissing:
-    """What it means that a question was not answered, for this reason; `is_sent`: it may have been read."""
+    """Return the meaning of an unanswered question, for this reason; `is_sent`: it may have been read."""
     if isinstance(exc, TimeoutError):
         return StatusMissing(is_silent=is_sent, is_unreached=not is_sent)
     return StatusMissing(is_unreached=isinstance(exc, NotConnected) and not isinstance(exc, Blocked))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Origin(NamedTuple):
-    """A server: whoever posts to the same one can share its connections."""
+    """A server: requests to the same one can share its connections."""
 
     host: str
     port: int
@@ -30,7 +30,7 @@ class Target:
 
     @classmethod
     def _of_plain(cls, url: re.Match[str], headers: Mapping[str, str], method: str) -> "Target":
-        """As `_of_any`, of which nearly all URLs need nothing: httpx takes a tenth of a worker's start to load."""
+        """Make the target as `_of_any` does, without httpx, which nearly all URLs do not need: it takes a tenth of a worker's start to load."""
         scheme, host, number, path = url["scheme"], url["host"], url["port"], url["path"]
         port = int(number) if number else _PORTS[scheme]
         netloc = host if port == _PORTS[scheme] else f"{host}:{port}"

@@ -66,7 +66,7 @@ class Pool:
         return None
 
     def idle(self) -> list[Connection]:
-        """Those that are open and wait for another request."""
+        """Return the open connections that wait for another request."""
         return [connection for idle in self._idle.values() for connection in idle if connection.is_open]
 
     async def aclose(self) -> None:
@@ -110,13 +110,16 @@ class Pool:
 
 
 class Addresses:
-    """What the name service has said to the running loop, by host and port."""
+    """The name service's answers for the running loop, by host and port."""
 
     def __init__(self) -> None:
         self._asked: dict[tuple[str, int], tuple[float, asyncio.Task[Sequence[AddrInfoType]]]] = {}
 
     async def of(self, host: str, port: int) -> Sequence[AddrInfoType]:
-        """Raises `OSError`, or `UnicodeError` for what cannot be a host's name. Such an answer is not kept."""
+        """Return the addresses.
+
+        Raises `OSError`, or `UnicodeError` for an invalid host name. Such an answer is not cached.
+        """
         loop = asyncio.get_running_loop()
         since, answer = self._asked.get((host, port), (0.0, None))
         if answer is None or (answer.done() and (_has_failed(answer) or loop.time() > since + _ADDRESS_SECONDS)):
@@ -138,7 +141,7 @@ async def _ask(host: str, port: int) -> Sequence[AddrInfoType]:
 
 
 class HttpClient:
-    """As `module_client.ModuleClient`: a pool for the running loop, made at the first request; a new one when the loop has changed."""
+    """Implements `module_client.ModuleClient`: a pool for the running loop, made at the first request; a new one when the loop has changed."""
 
     def __init__(self) -> None:
         self._ssl: ssl.SSLContext | None = None
@@ -146,16 +149,16 @@ class HttpClient:
         self._guards: Mapping[Origin, Callable[[str], bool]] = {}
 
     def guard(self, guards: Mapping[Origin, Callable[[str], bool]]) -> None:
-        """As `HttpClientPort`."""
+        """Implements `HttpClientPort.guard`."""
         self._guards = guards
 
     def trust(self) -> None:
-        """As `HttpClientPort`."""
+        """Implements `HttpClientPort.trust`."""
         if self._ssl is None:
             self._ssl = _trusting_context()
 
     async def post(self, request: ModuleRequest, progress: SendProgress) -> Response:
-        """As `HttpClientPort`."""
+        """Implements `HttpClientPort.post`."""
         pool = self._pool_here()
         connection = pool.take(request.origin) or await self._connect(pool, request)
         progress.sent = True
@@ -166,14 +169,14 @@ class HttpClient:
             raise
 
     async def probe(self, request: ModuleRequest) -> int:
-        """As `HttpClientPort`."""
+        """Implements `HttpClientPort.probe`."""
         pool = self._pool_here()
         response = await _answer(await self._connect(pool, request), request)
         response.release()
         return response.status
 
     async def aclose(self) -> None:
-        """As `HttpClientPort`."""
+        """Implements `HttpClientPort.aclose`."""
         pool, self._pool = self._pool, None
         if pool is not None and pool.loop is asyncio.get_running_loop():
             await pool.aclose()
@@ -235,7 +238,7 @@ def _trusting_context() -> ssl.SSLContext:
 
 
 def _is_own(exc: OSError | UnicodeError) -> bool:
-    """Whether the reason lies in this worker, whatever the module is like."""
+    """Return whether the reason is in this worker, independent of the module."""
     return isinstance(exc, gaierror | UnicodeError) or exc.errno in _OWN_TROUBLE
 
 

@@ -22,15 +22,15 @@ class PoolPort(Protocol):
     buffer: memoryview
 
     def add(self, connection: "Connection") -> None:
-        """It has been opened."""
+        """Add an opened connection."""
         ...
 
     def keep(self, connection: "Connection") -> None:
-        """It is free for another request."""
+        """Keep a connection that is free for another request."""
         ...
 
     def forget(self, connection: "Connection") -> None:
-        """It has been closed."""
+        """Forget a closed connection."""
         ...
 
 
@@ -73,7 +73,7 @@ class Connection(asyncio.BufferedProtocol):
         self._arrivals = select.poll()
 
     def is_quiet(self) -> bool:
-        """Whether nothing has come since it is idle: the loop looks only once a turn, and this looks now."""
+        """Return whether nothing has arrived since it is idle: the loop checks only once a turn, and this checks now."""
         if self._transport.is_closing():  # which it tells us in the next turn
             return False
         return not self._arrivals.poll(0)
@@ -120,14 +120,14 @@ class Connection(asyncio.BufferedProtocol):
             response.end()
 
     def abort(self) -> None:
-        """Close now, whatever is still to be read or written."""
+        """Close now, dropping anything still to be read or written."""
         self._fail(ConnectionLost)
         self._transport.abort()
 
     # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is open, after the TLS handshake if there is one."""
+        """Note that it is open, after the TLS handshake if there is one."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=1, low=0)
         self._arrivals.register(transport.get_extra_info("socket"), select.POLLIN)
@@ -135,12 +135,12 @@ class Connection(asyncio.BufferedProtocol):
         self._pool.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to put what comes."""
+        """Return the buffer for received bytes."""
         del sizehint
         return self._pool.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Some of the response, or what nobody asked for: the next call would take that for its reply."""
+        """Process part of the response, or abort on unrequested bytes: the next call would take them for its reply."""
         response = self._response
         if response is None and self._is_asked:
             self._response = response = Response(self)
@@ -163,7 +163,7 @@ class Connection(asyncio.BufferedProtocol):
         self._ended(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is closed, by whomever."""
+        """Note that it is closed, by either side."""
         self._ended(exc)
         self._pool.forget(self)
 
@@ -172,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_full = True
 
     def resume_writing(self) -> None:
-        """It has read."""
+        """Continue writing: the server has read."""
         self._is_full = False
         self._write_on()
 
@@ -201,7 +201,7 @@ class Connection(asyncio.BufferedProtocol):
         self._fail(ConnectionLost if response is None or not response.has_head else ReplyBroken)
 
     def _fail(self, failure: type[NoReply]) -> None:
-        """Nothing more comes: of the reasons for that, the first counts."""
+        """Fail: nothing more comes. The first reason counts."""
         self.is_open = False
         self._rest = None
         self._failure = self._failure or failure

@@ -16,7 +16,7 @@ class ByteSource(Protocol):
     """The connection that a response comes from."""
 
     def more(self) -> Awaitable[None]:
-        """Returns when there may be more of the response. Raises `NoReply` if no more will come."""
+        """Return when there may be more of the response. Raises `NoReply` if no more will come."""
         ...
 
     def release(self) -> None:
@@ -65,12 +65,12 @@ class Response:
         )
 
     def field(self, name: str) -> str | None:
-        """As `module_client.ModuleResponse`."""
+        """Implements `ModuleResponse.field`."""
         value = self._fields.get(name.encode())
         return None if value is None else value.decode(errors="replace")
 
     async def read_chunk(self) -> bytes:
-        """As `module_client.ModuleResponse`."""
+        """Implements `ModuleResponse.read_chunk`."""
         while not self._body and not self.is_whole:
             await self._source.more()
         chunk = b"".join(self._body)
@@ -79,7 +79,7 @@ class Response:
         return chunk
 
     def release(self) -> None:
-        """As `module_client.ModuleResponse`."""
+        """Implements `ModuleResponse.release`."""
         self._source.release()
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -97,14 +97,14 @@ class Response:
             self._parser = _SPENT
 
     def end(self) -> None:
-        """No more comes: a body without a length is whole with that."""
+        """End the response: a body without a length is whole then."""
         self._parser = _SPENT
         self.is_whole = self.is_whole or self._ends_with_connection
 
     # What the parser calls. An error that is raised here stops it.
 
     def on_message_begin(self) -> None:
-        """A response begins, or one that nobody asked for after it."""
+        """Start a response; raises for an unrequested one after it."""
         if self.is_whole:
             raise ReplyBroken
 

@@ -14,13 +14,13 @@ _FAILED = 400
 
 
 class TracedClient:
-    """As `HttpClientPort`, around `client`."""
+    """Implements `HttpClientPort` around `client`."""
 
     def __init__(self, client: HttpClientPort, tracing: Tracing) -> None:
         self._client, self._tracing = client, tracing
 
     def post(self, request: ModuleRequest, progress: SendProgress) -> Coroutine[Any, Any, ModuleResponse]:
-        """As `HttpClientPort`. The span goes on until the response is released."""
+        """Implements `HttpClientPort.post`. The span lasts until the response is released."""
         parent = carried()
         if parent is None:
             return self._client.post(request, progress)
@@ -30,19 +30,19 @@ class TracedClient:
         return self._traced(request, progress, parent)
 
     async def probe(self, request: ModuleRequest) -> int:
-        """As `HttpClientPort`: it is of no call."""
+        """Implements `HttpClientPort.probe`: it belongs to no call."""
         return await self._client.probe(request)
 
     def trust(self) -> None:
-        """As `HttpClientPort`."""
+        """Implements `HttpClientPort.trust`."""
         self._client.trust()
 
     def guard(self, guards: Mapping[Origin, Callable[[str], bool]]) -> None:
-        """As `HttpClientPort`."""
+        """Implements `HttpClientPort.guard`."""
         self._client.guard(guards)
 
     async def aclose(self) -> None:
-        """As `HttpClientPort`."""
+        """Implements `HttpClientPort.aclose`."""
         await self._client.aclose()
 
     async def _traced(self, request: ModuleRequest, progress: SendProgress, parent: TraceContext) -> ModuleResponse:
@@ -77,7 +77,7 @@ class TracedClient:
 
 
 class _TracedResponse:
-    """As `ModuleResponse`."""
+    """Implements `ModuleResponse`."""
 
     def __init__(self, response: ModuleResponse, span: OpenSpan) -> None:
         self._response, self._span = response, span

@@ -1,4 +1,4 @@
-"""Holds calls whose servers ask in the middle of them: a server waits in its session until whoever called has answered."""
+"""Holds calls whose servers ask in the middle of them: a server waits in its session until the caller has answered."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ OnProgress = Callable[[float, float | None, str | None], None]
 
 @dataclass(slots=True)
 class Ears:
-    """Hears of a call for whoever waits for it, who is another one after each answer. `log`: what takes what its server logs."""
+    """The listener of a call, which changes after each answer. `log`: the sink of its server's log messages."""
 
     on_progress: OnProgress
     log: LogSink | None
@@ -37,7 +37,7 @@ class Ears:
 
     @property
     def sink(self) -> LogSink | None:
-        """What takes the server's log messages as long as the call lasts."""
+        """The sink of the server's log messages as long as the call lasts."""
         return None if self.log is None else LogSink(self.log.least, self._take)
 
     def _take(self, message: LogMessage) -> None:
@@ -51,7 +51,7 @@ Run = Callable[[Ask, Ears], Awaitable[dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class ServerQuestion:
-    """What a server asks in the middle of a call, which goes on when it is answered by `state`."""
+    """A server's question in the middle of a call, which continues when it is answered by `state`."""
 
     method: str
     params: Mapping[str, Any]
@@ -64,7 +64,7 @@ class ServerQuestion:
 
 
 class HeldCall:
-    """The call `call_id`, which goes on while nobody waits for it, for `seconds` at most."""
+    """The call `call_id`, which continues without a waiting client, for `seconds` at most."""
 
     def __init__(self, key: str, call_id: str | None, seconds: float, ears: Ears) -> None:
         self.key, self.call_id, self.ears = key, call_id, ears
@@ -94,14 +94,14 @@ class HeldCall:
         return self._task.result() if self._task.done() else self._asked.result()
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask whoever called, and wait for the answer; one question after the other."""
+        """Ask the caller, and wait for the answer; one question after the other."""
         async with self._asking:
             self._answered = asyncio.get_running_loop().create_future()
             self._asked.set_result(ServerQuestion(method, params, self._state))
             return await self._answered
 
     def answer(self, responses: Mapping[str, Any]) -> None:
-        """Give the server its answer. What is none any more, as after the call's end, is ignored."""
+        """Give the server its answer. A late one, as after the call's end, is ignored."""
         if self._answered is not None and not self._answered.done():
             self._asked = asyncio.get_running_loop().create_future()
             self._answered.set_result(dict(responses.get(_QUESTION) or {}))
@@ -118,7 +118,7 @@ class HeldCall:
 
 
 class HeldCalls:
-    """Those of one host. `aclose` them."""
+    """The held calls of one host. `aclose` them."""
 
     def __init__(self) -> None:
         self._held: dict[str, HeldCall] = {}
@@ -135,7 +135,7 @@ class HeldCalls:
         return held
 
     def answered(self, call_id: str | None, inputs: CallInputs, ears: Ears) -> HeldCall | None:
-        """The call whose question is answered now, and of which `ears` hear what follows; `None` if it is not held here."""
+        """Answer a held call's question and return the call, whose further reports go to `ears`; `None` if it is not held here."""
         held = self._held.get(_key_in(inputs.state) or "")
         if held is None or held.call_id != call_id:
             return None
@@ -144,7 +144,10 @@ class HeldCalls:
         return held
 
     async def next_stop(self, held: HeldCall) -> dict[str, Any] | ServerQuestion:
-        """What a call's server answers or asks next. Raises what the call raises. Cancelled, the call is, too."""
+        """Return the server's answer to a call, or its next question.
+
+        Raises the call's errors. If cancelled, the call is cancelled, too.
+        """
         is_over = True
         try:
             stop = await held.next_stop()
@@ -161,7 +164,7 @@ class HeldCalls:
 
 
 def is_held(state: str) -> bool:
-    """Whether a state names a call that was held."""
+    """Return whether a state names a call that was held."""
     return _key_in(state) is not None
 
 

@@ -19,14 +19,17 @@ _STATE = "requestState"
 
 
 def question_of(answer: Mapping[str, Any], *, effect_state: EffectState) -> InputRequired:
-    """What a server asks by such an answer. Raises `ValueError` for what nobody can be asked."""
+    """Return the question in a server's answer. Raises `ValueError` for one that cannot be asked."""
     state = answer.get(_STATE)
     kept = json.dumps({} if state is None else {_STATE: state})
     return InputRequired(answer.get("inputRequests") or {}, kept, effect_state=effect_state)
 
 
 def answers_of(inputs: CallInputs | None) -> dict[str, Any]:
-    """What is sent beside a call's name and arguments, once it is answered. Raises `ValueError` for a state that is not ours."""
+    """Return the parameters sent with a call's name and arguments, once it is answered.
+
+    Raises `ValueError` for a foreign state.
+    """
     if inputs is None:
         return {}
     state = json.loads(inputs.state)

@@ -14,9 +14,10 @@ _DIGITS = 16  # of a question's digest
 
 @dataclass(frozen=True, slots=True)
 class TaskInputs:
-    """What a task has asked: `asked` has the digest of each question by its key. `responses`: the answers that came last.
+    """The questions of a task: `asked` has the digest of each question by its key. `responses`: the latest answers.
 
-    A task's keys are for one question each. A server that breaks that is asked all the same: another question has another digest.
+    A task's keys are for one question each. A server that breaks that is asked all the same: another question has
+    another digest.
     """
 
     asked: Mapping[str, str] = field(default_factory=dict)
@@ -24,14 +25,14 @@ class TaskInputs:
 
     @classmethod
     def of(cls, inputs: CallInputs | None, handle: str) -> Self:
-        """What came with these answers; nothing, if they are none of the task `handle`."""
+        """Parse the task's part of these answers; empty if they are not of the task `handle`."""
         if inputs is None or handle_in(inputs.state) != handle:
             return cls()
         asked = json.loads(inputs.state).get(_ASKED)
         return cls(asked if isinstance(asked, dict) else {}, inputs.responses)
 
     def new(self, requests: Mapping[str, Any]) -> dict[str, Any]:
-        """Those that nobody was asked yet."""
+        """Return the requests that were not asked yet."""
         return {key: request for key, request in requests.items() if self.asked.get(key) != _digest(request)}
 
     def due(self, requests: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,7 +51,7 @@ class TaskInputs:
 
 
 def handle_in(state: str) -> str | None:
-    """The handle of the task whose question gave away this state; `None` for what is none of a task's."""
+    """Return the handle of the task whose question has this state; `None` for a state of no task."""
     try:
         found = json.loads(state)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Gives the calls of a session their turn, one at a time, so that it is known whose question a server asks."""
+"""Gives the calls of a session their turn, one at a time, so that it is known which call a server's question belongs to."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -18,7 +18,7 @@ Ask = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 
 async def _declared(*_: Any) -> types.ErrorData:
-    """Never called: the dispatcher answers before."""
+    """Return an error; never called: the dispatcher answers before."""
     return types.ErrorData(code=types.INVALID_REQUEST, message="Nobody can be asked now.")
 
 
@@ -31,7 +31,7 @@ ASKED: Final[Mapping[str, Any]] = {
 
 
 class Turns:
-    """The turns of one session, whose server may ask: older versions of the protocol do not say on whose behalf."""
+    """The turns of one session, whose server may ask: older versions of the protocol do not say for which call."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
@@ -53,7 +53,7 @@ class Turns:
             self._turn.release()
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer what the server asks. Raises `MCPError` where nobody can be asked."""
+        """Answer a server's question. Raises `MCPError` if there is no caller to ask."""
         if self._ask is None:
             raise MCPError(types.INVALID_REQUEST, "Nobody can be asked now.")
         return await self._ask(method, {name: value for name, value in params.items() if name != "_meta"})

@@ -15,7 +15,7 @@ _TOO_MANY = 429
 
 
 class AuthorizationClient:
-    """What is sent for the server at `server`, and leaves nothing open. `name` is what messages call who answers."""
+    """A client of the authorization server of `server`, closed after use. `name` is the server's name in messages."""
 
     def __init__(self, server: str, *, name: str = "its authorization server") -> None:
         self._server, self._name = server, name

@@ -1,4 +1,4 @@
-"""Describes what is kept of a client and its tokens, so that another process, or the next one, goes on with it."""
+"""Describes the stored state of a client and its tokens, so that another process, or the next one, can continue with it."""
 
 from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToken, ProtectedResourceMetadata
 from pydantic import BaseModel, ConfigDict, Field
@@ -7,9 +7,12 @@ from toolfleet_registry.time import machine_clock
 
 
 class AuthorizationRecord(BaseModel):
-    """`identity` says whose it is. `lasts_until`: seconds since the epoch, when the token is to be renewed.
+    """The stored state of a client.
 
-    `asked_scope` is what was asked for with it, `wanted_scope` what the server demanded since, for which a person must log in.
+    `identity` says whose it is. `lasts_until`: seconds since the epoch, when the token must be renewed.
+
+    `asked_scope` is the scope that was requested with it, `wanted_scope` the one that the server demanded since, for
+    which a person must log in.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -26,12 +29,12 @@ class AuthorizationRecord(BaseModel):
 
     @property
     def token(self) -> str | None:
-        """What is sent with requests."""
+        """The token that is sent with requests."""
         return None if self.tokens is None else self.tokens.access_token
 
     @property
     def is_over(self) -> bool:
-        """Whether the token is to be renewed."""
+        """Whether the token must be renewed."""
         return self.lasts_until is not None and machine_clock.wall() >= self.lasts_until
 
     @property
@@ -40,6 +43,6 @@ class AuthorizationRecord(BaseModel):
         return self.server is not None and self.tokens is not None and self.tokens.refresh_token is not None
 
     def has_asked_for(self, scope: str | None) -> bool:
-        """Whether all of these scopes were asked for, or given, already."""
+        """Return whether all of these scopes were requested, or given, already."""
         given = self.tokens.scope if self.tokens is not None else None
         return {*(scope or "").split()} <= {*(self.asked_scope or "").split(), *(given or "").split()}

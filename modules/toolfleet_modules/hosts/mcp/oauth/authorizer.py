@@ -22,8 +22,8 @@ _MOST_GRANTS, _GRANT_SECONDS = 2, 10.0  # so many tokens within so long are in v
 class Authorizer:
     """The tokens for one server, which processes may share by their file.
 
-    They are hidden by `secrets`. Without `person` nobody is asked to log in: what needs it is refused with `LoginNeeded`. `is_fresh`: what is
-    kept does not count.
+    They are hidden by `secrets`. Without `person` no login is possible: a request that needs one is refused with
+    `LoginNeeded`. `is_fresh`: the stored state is ignored.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Authorizer:
         return record.token
 
     async def renewed(self, token: str | None, challenge: Challenge, *, may_refresh: bool = True) -> str:
-        """Another token than the one that a server has answered with this, or that is over.
+        """Return another token than the one that a server has answered with this, or that has expired.
 
         `may_refresh`: a refresh token is used, if there is one. Raises `AuthorizationRefused` and `AuthorizationAway`.
         """
@@ -84,7 +84,7 @@ class Authorizer:
             raise AuthorizationAway(f"its tokens were not renewed within {_SECONDS:g} s") from None
 
     async def _next(self, token: str | None, challenge: Challenge, *, may_refresh: bool) -> str:
-        """Another token, of this process or of another one that was faster."""
+        """Return another token, of this process or of another one that was faster."""
         record = await self._kept()
         if record.token is not None and record.token != token and not record.is_over:
             return self._known(record).token or ""
@@ -115,7 +115,7 @@ class Authorizer:
         return changed
 
     async def _check(self, record: AuthorizationRecord, challenge: Challenge) -> None:
-        """Raise `AuthorizationRefused` where asking leads nowhere, and `LoginNeeded` where nobody can be asked."""
+        """Raise `AuthorizationRefused` if asking is useless, and `LoginNeeded` if there is no person to ask."""
         if challenge.is_step_up and record.has_asked_for(challenge.scope):
             wanted = f" ({challenge.scope})" if challenge.scope else ""
             raise AuthorizationRefused(f"its server wants more rights{wanted} than its authorization server gives")

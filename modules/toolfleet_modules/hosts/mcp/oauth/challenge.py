@@ -12,7 +12,7 @@ _LONGEST = 2000  # characters of a field
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What a server wants. `is_step_up`: it has taken the token, and wants one for more."""
+    """A server's demand for authorization. `is_step_up`: it has accepted the token, and wants one with more scope."""
 
     is_step_up: bool = False
     scope: str | None = None
@@ -20,7 +20,7 @@ class Challenge:
 
     @classmethod
     def of(cls, response: httpx2.Response) -> "Challenge | None":
-        """What this answer says; `None` if it asks for no other token."""
+        """Parse an answer's challenge; `None` if it asks for no other token."""
         is_step_up = response.status_code == _FORBIDDEN and _field(response, "error") == "insufficient_scope"
         if not is_step_up and response.status_code != _UNAUTHORIZED:
             return None

@@ -108,7 +108,7 @@ class Flow:
         await self._person.show(url)
 
     def _check_server(self) -> None:
-        """Raise `AuthorizationRefused` if the authorization server is not the one that it must be, or nobody knows which it is."""
+        """Raise `AuthorizationRefused` if the authorization server is not the required one, or is unknown."""
         context, issuer = self._provider.context, self._options.issuer
         metadata = context.oauth_metadata
         if metadata is None and context.auth_server_url is not None:

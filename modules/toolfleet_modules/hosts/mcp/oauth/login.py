@@ -1,4 +1,4 @@
-"""Asks a person to log in at a server, whatever is kept of tokens, and keeps those that come of it."""
+"""Asks a person to log in at a server, regardless of stored tokens, and stores the new ones."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ _QUESTION = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
 async def log_in(options: OAuthOptions, headers: Mapping[str, str], person: PersonPort) -> None:
     """Have this person log in. `headers` go with each request to the server.
 
-    Raises `AuthorizationRefused`, also where nobody comes back, and `AuthorizationAway`.
+    Raises `AuthorizationRefused`, also if the person does not come back, and `AuthorizationAway`.
     """
     challenge = await _challenge(options.url, headers)
     authorizer = Authorizer(options, person=person, is_fresh=True)
@@ -28,7 +28,10 @@ async def log_in(options: OAuthOptions, headers: Mapping[str, str], person: Pers
 
 
 async def _challenge(url: str, headers: Mapping[str, str]) -> Challenge:
-    """What the server wants of who has no token. One that wants nothing may do so later, and publishes what."""
+    """Return the server's challenge to a client without a token.
+
+    A server without one may demand a token later, and publishes the details.
+    """
     accepted = {"Accept": "application/json, text/event-stream", **headers}
     async with AuthorizationClient(url, name="it") as client:
         answer = await client.send(httpx2.Request("POST", url, json=_QUESTION, headers=accepted))

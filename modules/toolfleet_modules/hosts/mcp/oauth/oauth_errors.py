@@ -2,12 +2,18 @@
 
 
 class AuthorizationRefused(Exception):
-    """There is no token for it, and there will be none until somebody does something. The message says why, and shows no credential."""
+    """There is no token for it, and there will be none until a person acts.
+
+    The message says why, and shows no credential.
+    """
 
 
 class LoginNeeded(AuthorizationRefused):
-    """A person has to log in, at first or anew. The message says how."""
+    """A person has to log in, at first or again. The message says how."""
 
 
 class AuthorizationAway(Exception):
-    """There is no token for it now: the authorization server does not answer, or another process is at it. The message says which."""
+    """There is no token for it now: the authorization server does not answer, or another process is renewing it.
+
+    The message says which.
+    """

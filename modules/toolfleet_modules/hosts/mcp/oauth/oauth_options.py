@@ -9,10 +9,10 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class OAuthOptions:
-    """How a host is a client of the server at `url`. Tokens are kept in `file`, which processes may share.
+    """The options of a host as a client of the server at `url`. Tokens are kept in `file`, which processes may share.
 
-    `login` is the command by which a person logs in, for messages. `client_secret` and `private_key`, a PEM, are sent, or used, for
-    `issuer` only, and need one. `scopes` are asked for in the place of all that the server lists.
+    `login` is the command by which a person logs in, for messages. `client_secret` and `private_key`, a PEM, are sent,
+    or used, for `issuer` only, and need one. `scopes` are requested instead of all that the server lists.
     """
 
     url: str
@@ -38,6 +38,6 @@ class OAuthOptions:
 
     @property
     def identity(self) -> str:
-        """A digest of whose tokens these are: what was kept for another server or client is not sent to this one."""
+        """A digest of the tokens' owner: tokens for another server or client are not sent to this one."""
         whose = [self.url, self.grant, self.issuer, self.client_id, self.client_metadata_url]
         return hashlib.sha256(json.dumps(whose).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Declares how a person is asked to log in: who runs a host is asked by a command, and nobody by a host."""
+"""Declares how a person is asked to log in: a command can ask its user, a host cannot."""
 
 from typing import Protocol
 
@@ -10,7 +10,7 @@ class PersonPort(Protocol):
 
     @property
     def redirect_uri(self) -> str:
-        """Where the person comes back."""
+        """The URL to which the person returns."""
         ...
 
     async def show(self, url: str) -> None:
@@ -18,5 +18,5 @@ class PersonPort(Protocol):
         ...
 
     async def answer(self) -> AuthorizationCodeResult:
-        """What the person came back with. Raises `AuthorizationRefused`."""
+        """Return the result of the person's login. Raises `AuthorizationRefused`."""
         ...

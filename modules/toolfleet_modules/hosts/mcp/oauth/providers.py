@@ -1,4 +1,4 @@
-"""Makes the SDK's providers: one for each run of a flow, with what is known so far."""
+"""Makes the SDK's providers: one for each run of a flow, with the known state."""
 
 import logging
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Keeps a record in a file that nobody else can read, and that processes change one after another."""
+"""Keeps a record in a file that only its user can read, and that processes change one after another."""
 
 import asyncio
 import contextlib
@@ -22,14 +22,14 @@ _CHECK_SECONDS = 0.05
 
 
 class RecordFile:
-    """The record at `path` of whoever has this `identity`. What another left there is none."""
+    """The record at `path` with this `identity`. One of another identity is ignored."""
 
     def __init__(self, path: Path, identity: str) -> None:
         self.path = path
         self._identity = identity
 
     async def read(self) -> AuthorizationRecord:
-        """What is there; an empty one if nothing is, or nothing of ours."""
+        """Return the record; an empty one if there is none, or none of ours."""
         return await asyncio.to_thread(self._read)
 
     async def write(self, record: AuthorizationRecord) -> None:

@@ -11,7 +11,7 @@ class RecordStorage:
         self.is_changed = False
 
     async def get_tokens(self) -> OAuthToken | None:
-        """Those that there are, if any."""
+        """Return the present tokens, if any."""
         return self.tokens
 
     async def set_tokens(self, tokens: OAuthToken) -> None:

@@ -24,12 +24,12 @@ def check_address(url: str | httpx2.URL, server: str | httpx2.URL) -> None:
 
 
 def is_same_origin(one: httpx2.URL, other: httpx2.URL) -> bool:
-    """Whether what is for one may be sent to the other."""
+    """Return whether data for one URL may be sent to the other."""
     return (one.scheme, one.host, one.port) == (other.scheme, other.host, other.port)
 
 
 def is_here(url: httpx2.URL) -> bool:
-    """Whether it says that it is on this machine."""
+    """Return whether the URL is on this machine."""
     if url.host == "localhost" or url.host.endswith(".localhost"):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Sends calls to a server's program past the SDK, whose models and streams would cost more than all else of a call."""
+"""Sends calls to a server's program past the SDK, whose models and streams would cost more than the rest of a call."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ OnProgress = Callable[[float, float | None, str | None], None]
 
 @dataclass(frozen=True, slots=True)
 class CallListener:
-    """Who hears of a call before its answer: `log` takes what the server logs of it; `owner` is in whose name it is."""
+    """The listener of a call before its answer: `log` takes the server's log messages; `owner` is the user in whose name it is."""
 
     on_progress: OnProgress
     log: LogSink | None = None
@@ -61,7 +61,7 @@ class CallLane:
 
     @property
     def waiting(self) -> int:
-        """How many calls have no answer."""
+        """The number of calls without an answer."""
         return len(self._pending)
 
     async def call(
@@ -73,9 +73,9 @@ class CallLane:
         more: Mapping[str, Any] = _NOTHING,
         meta: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """The server's answer as it is; `more` parameters go beside the arguments, and another `meta` than usual.
+        """Call a tool and return the server's answer unchanged; `more` parameters go with the arguments, and another `meta` than usual.
 
-        Cancelled, the server is told. Raises `MCPError` for the server's errors, `Malformed` and `Lost`.
+        If cancelled, the server is told. Raises `MCPError` for the server's errors, `Malformed` and `Lost`.
         """
         if self._is_ended:
             raise _lost()
@@ -105,9 +105,11 @@ class CallLane:
                 self._write(to_json({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": over}))
 
     def take(self, message: Mapping[str, Any]) -> bool:
-        """Whether a message is a call's: its answer, its progress, or what it logs. One of a call that is over is taken, and ignored.
+        """Return whether a message belongs to a call: its answer, its progress, or its log.
 
-        An answer ends its call whatever form it has: the call's id says whose it is.
+        One of an ended call is taken, and ignored.
+
+        An answer ends its call in any form: the call's id says which.
         """
         if not is_answer(message):
             if message["method"] == "notifications/message":

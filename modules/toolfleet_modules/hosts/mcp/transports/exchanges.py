@@ -1,7 +1,7 @@
-"""Reads what a server answers to requests, and names what becomes of a request that it does not answer.
+"""Reads a server's answers to requests, and names the fate of a request that it does not answer.
 
-Nothing that a server writes into an answer decides what the host may do next: an error of the server's is a plain `MCPError`,
-whatever its code and its words are. Only the host makes an `Unanswered`, from what the transport has seen.
+Nothing in a server's answer decides the host's next action: an error of the server's is a plain `MCPError`, with any
+code and text. Only the host makes an `Unanswered`, from what the transport has seen.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Unanswered(MCPError):
 
 
 class NotTaken(Unanswered):
-    """The server has surely not begun, as it could not be reached, or has turned the request away for now (`is_there`)."""
+    """The server has surely not started, as it could not be reached, or has refused the request for now (`is_there`)."""
 
     def __init__(self, message: str, retry_after_seconds: float | None = None, *, is_there: bool = False) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class NotTaken(Unanswered):
 
 
 class Refused(Unanswered):
-    """The server has surely not begun, and will not before its credentials are others."""
+    """The server has surely not started, and will not before its credentials change."""
 
 
 class Lost(Unanswered):
@@ -50,7 +50,7 @@ class Lost(Unanswered):
 
 
 class Malformed(Unanswered):
-    """The server has answered with what is none of the protocol: it may have done anything."""
+    """The server has answered outside of the protocol: it may have done anything."""
 
     def __init__(self, words: str) -> None:
         super().__init__(f"its server's answer is none of the protocol: {words}")
@@ -126,9 +126,9 @@ def unread_answer(line: bytes, is_open: Callable[[int], bool], why: str = "") ->
 
 
 def read_json(data: bytes) -> tuple[Any, bool]:
-    """Return what is written, and whether it is plain JSON. Raises `ValueError`.
+    """Return the parsed JSON, and whether it is plain JSON. Raises `ValueError`.
 
-    What many servers write in its place is read as well: half surrogate pairs and bytes that are no UTF-8 become U+FFFD.
+    Common deviations are accepted as well: lone surrogates and bytes that are no UTF-8 become U+FFFD.
     """
     try:
         return from_json(data), True

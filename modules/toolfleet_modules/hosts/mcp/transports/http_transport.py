@@ -73,9 +73,9 @@ async def http_transport(server: HttpServer) -> AsyncGenerator[MessageStreams]:
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """Gives the SDK one answer of the protocol for each request: the server's, or an error in the place of what is none.
+    """A transport that gives the SDK one answer of the protocol for each request: the server's, or an error instead of an invalid one.
 
-    What has become of a request is noted in `requests`, so that it does not have to be read out of that error.
+    The fate of a request is noted in `requests`, so that it does not have to be read out of that error.
     """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, requests: SentRequests) -> None:
@@ -141,7 +141,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     def _screened(self, identifier: types.RequestId | None, data: bytes) -> bytes | None:
         """Return a message as the SDK may read it, and None for the answer to another request.
 
-        What is no message ends the request: nothing else can come in its place. `identifier` is None on streams of no request.
+        An invalid message ends the request: no other answer can follow. `identifier` is None on streams of no request.
         """
         try:
             found, is_plain = read_json(data)
@@ -229,7 +229,7 @@ def _shown(url: httpx2.URL) -> str:
 
 
 def _unanswered(error: Exception) -> Unanswered:
-    """Why no answer came to a request."""
+    """Return why a request has no answer."""
     match error:
         case httpx2.ConnectError() | httpx2.ConnectTimeout() | httpx2.PoolTimeout() | httpx2.UnsupportedProtocol():
             return NotTaken("it cannot be reached")

@@ -29,7 +29,7 @@ class Allowance:
         self._at = asyncio.get_running_loop().time()
 
     def take(self, amount: float) -> bool:
-        """Whether there was that much."""
+        """Take an amount; returns whether there was that much."""
         self._renew()
         if self._left < amount:
             return False
@@ -72,7 +72,7 @@ class ServerLog:
         _log.info("%s: %s", self._name, "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in shown))
 
     def say_message(self, message: LogMessage) -> None:
-        """Write what a server logs and nobody is to have: nobody knows whose call it is of."""
+        """Write a server's log message without a known call."""
         words = message.data if isinstance(message.data, str) else json.dumps(message.data, ensure_ascii=False)
         self.say(f"{message.level}: {words}")
 

@@ -1,4 +1,4 @@
-"""Carries messages between a session and the program of an MCP server: bounded, whatever the program writes."""
+"""Carries messages between a session and the program of an MCP server: bounded, for any output of the program."""
 
 import asyncio
 import contextlib
@@ -61,7 +61,7 @@ FromSession = MemoryObjectReceiveStream[SessionMessage]
 
 
 class ServerProcess:
-    """A server's process, with the one that watches over it between. Whoever has it calls `end`."""
+    """A server's process, with a supervising process in between. Its owner calls `end`."""
 
     def __init__(self, process: asyncio.subprocess.Process, folder: OwnFolder) -> None:
         self._process = process
@@ -124,12 +124,12 @@ class ServerProcess:
                 pipe.resume_reading()
 
     async def ended(self) -> None:
-        """Return when it has ended, whoever still has its pipes."""
+        """Return when it has ended, even if another process still has its pipes."""
         while self._process.returncode is None:  # noqa: ASYNC110 - `Process.wait` waits for the pipes as well
             await asyncio.sleep(_ENDED_SECONDS)
 
     async def end(self) -> None:
-        """Let it end by itself for a moment, then end it and whatever it has started."""
+        """Let it end by itself for a moment, then end it and all processes that it has started."""
         ending = asyncio.ensure_future(self._end())
         try:
             await asyncio.shield(ending)
@@ -153,7 +153,7 @@ class ServerProcess:
         await asyncio.to_thread(self._folder.remove)
 
     async def _is_gone(self, seconds: float) -> bool:
-        """Not by `Process.wait`, which waits for the pipes' end as well."""
+        """Return whether it has ended. `Process.wait` would wait for the pipes' end as well."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + seconds
         while self._process.returncode is None:
@@ -188,14 +188,14 @@ def _has(process: Path, sought: bytes) -> bool:
 
 
 class ProgramInput:
-    """What a program reads, one message a line. `lost` is called when it reads no more."""
+    """The input of a program, one message a line. `lost` is called when it reads no more."""
 
     def __init__(self, stream: asyncio.StreamWriter, lost: Callable[[], None]) -> None:
         self._stream, self._lost = stream, lost
         self._held: list[bytes] = []
 
     def write(self, message: bytes) -> None:
-        """Have a message written soon. What a program does not read is held: whoever sends much waits with `drain`."""
+        """Write a message soon. Unread messages are held: a sender of many waits with `drain`."""
         if not self._held:
             asyncio.get_running_loop().call_soon(self._flush)
         self._held.append(message)
@@ -316,7 +316,7 @@ class MessageSplitter:
 async def _read(
     process: ServerProcess, to_session: ToSession, lane: CallLane, requests: SentRequests, log: ServerLog
 ) -> None:
-    """Give the session what the program writes, and the lane what is a call's, until it writes no more."""
+    """Give the session the program's output, and the lane the calls' messages, until the output ends."""
     splitter = MessageSplitter(log, lambda number: number >= FIRST_ID or number in requests)
     unasked, refused, pace = Allowance(*_UNASKED), Allowance(*_REFUSED_BYTES), Allowance(*_READ_BYTES)
     with to_session, contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):

@@ -40,7 +40,7 @@ _MOST_PENDING = 2 * MOST_WATCHED  # what is watched may be others meanwhile, whi
 
 
 class OlderSubscription:
-    """Of one session, whose notifications come by themselves."""
+    """The subscriptions of one session, whose notifications come by themselves."""
 
     def __init__(self, connection: McpSession) -> None:
         self._connection = connection
@@ -48,7 +48,7 @@ class OlderSubscription:
         self._refused = dict[str, tuple[MCPError, float]]()
 
     async def become(self, uris: frozenset[str], again: frozenset[str]) -> Refusals:
-        """As `ServerSubscription` says."""
+        """Implements `ServerSubscription.become`."""
         now = machine_clock.monotonic()
         self._refused = {
             uri: (error, until)
@@ -68,10 +68,10 @@ class OlderSubscription:
         return {uri: error for uri, (error, _) in self._refused.items()}
 
     async def end(self) -> None:
-        """It ends with its session."""
+        """Do nothing: it ends with its session."""
 
     async def _asked(self, request: Any) -> None:
-        """Raises `MCPError` and `ServerAway`."""
+        """Send a request. Raises `MCPError` and `ServerAway`."""
         try:
             async with asyncio.timeout(_UNSUBSCRIBE_SECONDS):
                 await self._connection.request(request)
@@ -84,13 +84,16 @@ class OlderSubscription:
 
 
 def can_watch(connection: McpSession) -> bool:
-    """Whether a server says that its resources can be watched."""
+    """Return whether a server says that its resources can be watched."""
     resources = connection.capabilities.resources
     return resources is not None and bool(resources.subscribe)
 
 
 class ServerWatch:
-    """What is watched of one server, as long as its host runs. A change is told once, and never of what nobody watches."""
+    """The watched resources of one server, as long as its host runs.
+
+    A change is reported once, and only if it is watched.
+    """
 
     def __init__(self, name: str, port: WatchPort, secrets: Secrets) -> None:
         self._name, self._port, self._secrets = name, port, secrets
@@ -170,7 +173,7 @@ class ServerWatch:
             self._put(ServerChange("resource", uri))
 
     async def _wanted(self, asked: Iterable[str]) -> frozenset[str]:
-        """What is watched, or was a moment ago: a Redis that has lost it is told again by those who watch."""
+        """Return the watched resources, including those of a moment ago: a Redis that has lost them is told again by the watchers."""
         try:
             found = await self._port.watched()
         except FleetUnavailable:
@@ -202,7 +205,7 @@ class ServerWatch:
                     answer.set_exception(error)
 
     def _put(self, change: ServerChange) -> None:
-        """Have a change told by the addresses that are watched: what lies below one of them may be nobody else's business."""
+        """Report a change by the watched addresses: an address below one of them may be private."""
         if change.kind != "resource":
             self._pending.put(change)
             return
@@ -228,7 +231,10 @@ class ServerWatch:
 
 
 class NewerSubscription:
-    """Of one session. `on_change` is told of all that may have changed where a stream has ended."""
+    """The stream of one session.
+
+    `on_change` is called with everything that may have changed when a stream has ended.
+    """
 
     def __init__(self, connection: McpSession, on_change: OnChange) -> None:
         self._connection = connection
@@ -239,7 +245,10 @@ class NewerSubscription:
         self._not_before = 0.0
 
     async def become(self, uris: frozenset[str], again: frozenset[str]) -> Refusals:
-        """As `ServerSubscription` says. The new stream begins before the old one ends: nothing is missed between."""
+        """Implements `ServerSubscription.become`.
+
+        The new stream begins before the old one ends: nothing is missed between.
+        """
         is_gone = self._stream is None or self._stream.done()
         if self._uris == uris and not again & self._refused.keys() and not is_gone:
             return self._refused
@@ -316,7 +325,7 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 
 class PendingChanges:
-    """At most twice as many as can be watched: of more the first are forgotten."""
+    """The pending changes, at most twice as many as can be watched: beyond that the first are forgotten."""
 
     def __init__(self) -> None:
         self._waiting = dict[ServerChange, None]()

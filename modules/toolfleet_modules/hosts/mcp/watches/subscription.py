@@ -1,4 +1,4 @@
-"""Defines how a session has its server tell of changes, whichever version of the protocol it speaks."""
+"""Defines how a session has its server report changes, for all versions of the protocol."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -13,7 +13,7 @@ OnChange = Callable[[ServerChange], None]
 
 
 class ServerSubscription(Protocol):
-    """What a server tells one session of."""
+    """The subscription of one session to a server's changes."""
 
     async def become(self, uris: frozenset[str], again: frozenset[str]) -> Refusals:
         """Have these resources watched, and no others; those in `again` also where the server has refused it before.

@@ -7,14 +7,14 @@ from toolfleet_registry.functions.server_change import ServerChange
 
 
 class WatchPort(Protocol):
-    """Of one module. Raises `FleetUnavailable` where nobody answers."""
+    """The watches of one module. Raises `FleetUnavailable` without an answer."""
 
     async def watched(self) -> frozenset[str]:
         """The addresses of resources that clients watch now, at most 1,000."""
         ...
 
     async def tell(self, changes: Sequence[ServerChange]) -> None:
-        """Tell whoever listens."""
+        """Report changes to the listeners."""
         ...
 
     async def aclose(self) -> None:

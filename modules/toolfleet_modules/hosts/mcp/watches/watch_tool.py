@@ -1,4 +1,4 @@
-"""Takes the wish to watch a resource as a call: `resources/subscribe` of the protocol, as a tool that nobody is shown."""
+"""Takes the request to watch a resource as a call: `resources/subscribe` of the protocol, as a hidden tool."""
 
 import asyncio
 from collections.abc import Mapping

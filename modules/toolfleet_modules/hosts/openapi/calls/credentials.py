@@ -13,7 +13,7 @@ from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What is sent for one scheme: a header, a part of the query, or a cookie."""
+    """The credential for one scheme: a header, a part of the query, or a cookie."""
 
     place: Literal["header", "query", "cookie"]
     name: str
@@ -24,10 +24,10 @@ class Credential:
 
 
 class Credentials:
-    """What there is for the schemes of one document. `auth`: scheme -> text with `${NAME}` for secrets.
+    """The credentials for the schemes of one document. `auth`: scheme -> text with `${NAME}` for secrets.
 
-    `hidden` has the secrets, and what is made of them. `faults`: scheme -> why it cannot be used. `places`: where keys of
-    the document are sent, also those that it has no secret for: a service may take any of them.
+    `hidden` has the secrets, and the values made of them. `faults`: scheme -> why it cannot be used. `places`: where
+    keys of the document are sent, also those that it has no secret for: a service may accept any of them.
     """
 
     def __init__(
@@ -52,7 +52,10 @@ class Credentials:
         self.places = frozenset(place_of(*each) for each in (*keys, *sent_in))
 
     def of(self, security: Sequence[Mapping[str, Any]]) -> Sequence[Credential]:
-        """Return what is sent: for the first alternative that can be met, and the fixed headers. Raises `OperationUnusable`."""
+        """Return the credentials to send: for the first alternative that can be met, and the fixed headers.
+
+        Raises `OperationUnusable`.
+        """
         found = self._of_first(security)
         own = {place_of(each.place, each.name) for each in found}
         return [*found, *(each for each in self._fixed if place_of(each.place, each.name) not in own)]
@@ -70,7 +73,7 @@ class Credentials:
 
 
 def _credential(document: OpenApiDocument, scheme: str, value: str) -> Credential:
-    """Raises `OperationUnusable` for a scheme that is not there, or of no kind that a secret is enough for."""
+    """Make a credential. Raises `OperationUnusable` for a missing scheme, or one for which a secret is not enough."""
     node = document.security_schemes.get(scheme)
     if node is None:
         known = ", ".join(document.security_schemes) or "none"

@@ -25,11 +25,11 @@ _FOLLOWING = frozenset({"GET", "HEAD"})
 
 
 class NothingSent(Exception):
-    """No connection came about, so that nothing has happened. The message, a clause, says why."""
+    """No connection was made, so that nothing has happened. The message, a clause, says why."""
 
 
 class AnswerMissing(Exception):
-    """The request was sent, and no usable answer came: nobody knows what has happened. The message, a clause, says why."""
+    """The request was sent, and no usable answer came: its effect is unknown. The message, a clause, says why."""
 
 
 class AnswerUnreadable(Exception):
@@ -42,7 +42,7 @@ class AnswerUnreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServiceAnswer:
-    """What a service says. `headers` have names in lower case."""
+    """A service's answer. `headers` have names in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -50,7 +50,7 @@ class ServiceAnswer:
 
     @property
     def is_redirect(self) -> bool:
-        """Whether it sends whoever asked elsewhere."""
+        """Whether it redirects to another URL."""
         return self.status in _REDIRECTS and "location" in self.headers
 
 

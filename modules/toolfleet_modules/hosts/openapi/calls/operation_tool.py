@@ -67,7 +67,7 @@ class OperationTool:
         return frozenset(each.argument for each in self.form.plan.fields)
 
     def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "OperationRun | Reply":
-        """A run with these arguments, or what to tell whoever sent them."""
+        """Return a run with these arguments, or the reply to invalid ones."""
         name = context.tool_name
         held = checked(self.definition, dict(arguments))
         if held.arguments is None:
@@ -133,7 +133,7 @@ def reply_of(  # noqa: PLR0913 - what an answer is judged by
     most_bytes: int,
     secrets: Secrets,
 ) -> Reply:
-    """Return the reply. Raises `ModuleBusy` for an answer that says that nothing has begun, and to come back."""
+    """Return the reply. Raises `ModuleBusy` for an answer that says that nothing has started, and to come back."""
     status = answer.status
     said = described.get(str(status)) or described.get(f"{status // 100}XX")
     words = " ".join(secrets.hide(_text(answer)).split())[:_MOST_SHOWN]  # hidden before it is cut

@@ -98,7 +98,7 @@ def with_whole_numbers(value: Any) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """One value as a text: JSON's own words, and JSON of what is nested."""
+    """Return one value as a text: JSON's own words, and JSON of nested values."""
     return value if isinstance(value, str) else json_text(value)
 
 

@@ -76,7 +76,7 @@ def body_plan(body: Mapping[str, Any], translator: SchemaTranslator, references:
 
 
 def is_json(media_type: str) -> bool:
-    """Whether a media type's bodies are JSON."""
+    """Return whether a media type's bodies are JSON."""
     name = media_type.partition(";")[0].strip().lower()
     return name in {"application/json", "text/json", "text/x-json", "application/x-json"} or name.endswith("+json")
 
@@ -133,7 +133,7 @@ def _property_schema(
 ) -> tuple[Any, bool]:
     """Return the argument's schema, `None` for one that is no argument, and whether it is a file.
 
-    `encoding` is that of a part of several. Raises `OperationUnusable`, also for what is not written as it says.
+    `encoding` is that of a part of several. Raises `OperationUnusable`, also for an encoding that is not supported.
     """
     if translator.is_hidden(schema):
         return None, False

@@ -55,13 +55,16 @@ class OpenApiDocument:
 
     @property
     def security_schemes(self) -> Mapping[str, Any]:
-        """By name, as they stand there."""
+        """The security schemes by name, unchanged."""
         components = self.root.get("components")
         schemes = components.get("securitySchemes") if isinstance(components, dict) else None
         return schemes if isinstance(schemes, dict) else {}
 
     def at(self, reference: str) -> Any:
-        """What a reference means. Raises `OperationUnusable` for one that leads out of the document, or nowhere."""
+        """Return a reference's target.
+
+        Raises `OperationUnusable` for one that leads out of the document, or nowhere.
+        """
         if not reference.startswith("#"):
             raise OperationUnusable(
                 "ExternalReference", f"It refers to {reference[:_SHOWN]!r}: only what is in the document is read."

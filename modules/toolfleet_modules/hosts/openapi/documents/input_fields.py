@@ -141,7 +141,7 @@ def _parameter_field(parameter: Mapping[str, Any], translator: SchemaTranslator,
 
 
 def _described(schema: Any, parameter: Mapping[str, Any]) -> Any:
-    """With what a parameter says of itself, for a model to read."""
+    """Return the schema with the parameter's own description, for a model to read."""
     said: dict[str, Any] = {} if schema is True else {"not": {}}
     if isinstance(schema, dict):
         said = dict(schema)
@@ -157,7 +157,7 @@ def _described(schema: Any, parameter: Mapping[str, Any]) -> Any:
 
 
 def _check_path(operation: Operation, fields: Sequence[InputField]) -> None:
-    """Each place of the path has its parameter."""
+    """Check that each placeholder of the path has its parameter."""
     given = {each.name for each in fields if each.place == "path"}
     wanted = {part.partition("}")[0] for part in operation.path.split("{")[1:]}
     if given != wanted:
@@ -175,7 +175,7 @@ def _body_fields(body: BodyPlan) -> list[InputField]:
 
 
 def _named(fields: Sequence[InputField]) -> list[InputField]:
-    """Each under the name of its own; two with one name say where they stand, such as `id_in_path`."""
+    """Return each under its own name; two with one name add their place, such as `id_in_path`."""
     counted = Counter(argument_name(each.name) for each in fields)
     plain = {name for name, count in counted.items() if count == 1}
     named, known = list[InputField](), set[str]()
@@ -217,7 +217,7 @@ def _schema_of(fields: Sequence[InputField], translator: SchemaTranslator, refer
 
 
 def _is_key(name: str) -> bool:
-    """Whether a header is there so that a repeat does nothing more."""
+    """Return whether a header is an idempotency key."""
     return name.lower().replace("_", "-").removeprefix("x-") in _KEYS
 
 

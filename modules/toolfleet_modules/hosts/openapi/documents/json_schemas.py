@@ -48,7 +48,7 @@ class SchemaTranslator:
         return self._nullable(schema, self._plain(schema, references, hidden))
 
     def definitions(self, references: Iterable[str]) -> dict[str, Any]:
-        """What is to stand in `$defs` for these, and for what they refer to in turn. Raises `OperationUnusable`."""
+        """Return the `$defs` for these references, and for theirs in turn. Raises `OperationUnusable`."""
         found, waiting = dict[str, Any](), list(references)
         while waiting:
             reference = waiting.pop()
@@ -100,7 +100,7 @@ class SchemaTranslator:
         return list(found.values())
 
     def is_hidden(self, schema: Any) -> bool:
-        """Whether a property is for the other direction only."""
+        """Return whether a property is for the other direction only."""
         if not isinstance(schema, dict) or schema.get(self._hidden) is True:
             return isinstance(schema, dict)
         said = self._document.resolved(schema)
@@ -137,7 +137,7 @@ class SchemaTranslator:
         return {**self._plain(beside, references, hidden), **said}
 
     def _plain(self, schema: Mapping[str, Any], references: set[str], hidden: frozenset[str]) -> dict[str, Any]:
-        """Without what OpenAPI has beyond JSON Schema, and with what it writes otherwise."""
+        """Return the schema without OpenAPI's additions to JSON Schema, and with its deviations translated."""
         said, words = dict[str, Any](), [_kinds_in(schema)]
         hidden |= {name for name, each in self.members(schema) if self.is_hidden(each)}
         for keyword, value in schema.items():
@@ -208,7 +208,7 @@ class SchemaTranslator:
 
 
 def definition_name(reference: str) -> str:
-    """What a place of the document is called in `$defs`: as in its components, if that is plain and says enough."""
+    """Return the name of a place of the document in `$defs`: as in its components, if that is plain and unique."""
     name = reference.rpartition("/")[2]
     if re.fullmatch(r"#/components/schemas/[A-Za-z0-9_.-]+", reference):
         return name
@@ -216,7 +216,7 @@ def definition_name(reference: str) -> str:
 
 
 def _set_bounds(schema: Mapping[str, Any], said: dict[str, Any]) -> None:
-    """In 3.0 `exclusiveMinimum` is a flag at `minimum`, as in JSON Schema's draft 4."""
+    """Translate bounds: in 3.0 `exclusiveMinimum` is a flag at `minimum`, as in JSON Schema's draft 4."""
     for bound in ("Minimum", "Maximum"):
         flag, plain = f"exclusive{bound}", bound.lower()
         if isinstance(schema.get(flag), bool):

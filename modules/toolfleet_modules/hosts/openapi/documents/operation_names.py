@@ -29,11 +29,11 @@ class MethodNames(NamedTuple):
 
 
 def method_names(document: OpenApiDocument) -> dict[str, MethodNames]:
-    """Return the names of all operations by `get/owls`, whichever of them are served.
+    """Return the names of all operations by `get/owls`, served or not.
 
     An `operationId` that is a name is the name. Any other one, or method and path where none can be read, become what a
-    model can say: `find pet by id` is `find_pet_by_id`, and `GET /owls/{id}` is `get_owls_id`. Where that is the name of two
-    operations, each has `-x` and a digest at its end.
+    model can say: `find pet by id` is `find_pet_by_id`, and `GET /owls/{id}` is `get_owls_id`. Where that is the name
+    of two operations, each has `-x` and a digest at its end.
     """
     said = dict(_operations(document))
     own = {each for each in said.values() if _is_plain(each)}

@@ -35,13 +35,13 @@ class Operation:
 
     @property
     def label(self) -> str:
-        """What people call it: `GET /owls`."""
+        """The operation's label: `GET /owls`."""
         return label_of(self.method, self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class OperationFault:
-    """Why an operation is no tool."""
+    """The reason why an operation is no tool."""
 
     label: str
     kind: str
@@ -51,7 +51,7 @@ class OperationFault:
 def operations_of(
     document: OpenApiDocument, *, tags: Sequence[str] = (), paths: Sequence[str] = ()
 ) -> Iterator[Operation | OperationFault]:
-    """Each operation that has one of the tags and a path like one of the patterns, where any are given."""
+    """Yield each operation that has one of the tags and a path that matches one of the patterns, if any are given."""
     for path, found in document.root.get("paths", {}).items():
         if not path.startswith(("/", "x-")):
             yield OperationFault(path, "InvalidOperation", "Its path does not begin with '/'.")
@@ -72,7 +72,7 @@ def operations_of(
 
 
 def label_of(method: str, path: str) -> str:
-    """What people call an operation: `GET /owls`."""
+    """Return an operation's label: `GET /owls`."""
     return f"{method.upper()} {path}"
 
 
@@ -102,7 +102,7 @@ def _operation(document: OpenApiDocument, method: str, path: str, item: Mapping[
 
 
 def _parameters(document: OpenApiDocument, found: Sequence[Any]) -> list[Mapping[str, Any]]:
-    """Of those with one name in one place, the last one counts: an operation's own."""
+    """Return the parameters. Of several with one name in one place, the last one counts: an operation's own."""
     known = dict[tuple[str, str], Mapping[str, Any]]()
     for each in found:
         parameter = document.resolved(each)

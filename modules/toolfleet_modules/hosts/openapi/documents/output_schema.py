@@ -22,7 +22,7 @@ class DescribedAnswer:
 
 
 def described_answers(operation: Operation, document: OpenApiDocument) -> dict[str, DescribedAnswer]:
-    """Return what is said of each status, such as `200`, `2XX` or `DEFAULT`; those that cannot be read are left out."""
+    """Return the description of each status, such as `200`, `2XX` or `DEFAULT`; unreadable ones are left out."""
     found = dict[str, DescribedAnswer]()
     for status, node in operation.responses.items():
         with contextlib.suppress(OperationUnusable):

@@ -1,7 +1,7 @@
 """Translates YAML from the standard input to JSON: in a process of its own, whose time and memory are bounded.
 
-Runs as a program. The schema is YAML 1.2's for JSON, which OpenAPI names: `yes` and dates are texts. Merge keys (`<<`) are
-merged. What anchors and aliases unfold to counts as if it were written out.
+Runs as a program. The schema is YAML 1.2's for JSON, which OpenAPI names: `yes` and dates are texts. Merge keys (`<<`)
+are merged. Anchors and aliases count as if they were written out.
 """
 
 import json
@@ -66,7 +66,10 @@ def main() -> int:
 
 
 def _check(value: Any) -> None:
-    """Raises `ValueError` for what is too large when it is written out, and for keys that are no texts."""
+    """Check a value.
+
+    Raises `ValueError` for one that is too large when it is written out, and for keys that are no texts.
+    """
     level, count = [value], 0
     for _ in range(_MOST_DEPTH):
         count += len(level)
