@@ -87,7 +87,7 @@ class HttpSender:
         Raises `NothingSent`, `AnswerMissing`, `AnswerUnreadable` and `NotBegun`.
         """
         sending = asyncio.ensure_future(self._followed(request, seconds, may_begin))
-        sending.add_done_callback(_look_at)
+        sending.add_done_callback(_retrieve_error)
         try:
             done, _ = await asyncio.wait([sending], timeout=seconds)
             if not done:
@@ -157,7 +157,7 @@ class HttpSender:
         return ServiceAnswer(response.status_code, headers, body)
 
 
-def _look_at(sending: "asyncio.Future[ServiceAnswer]") -> None:
+def _retrieve_error(sending: "asyncio.Future[ServiceAnswer]") -> None:
     """Take note of its error, which nobody asks for once the call is over."""
     if not sending.cancelled():
         sending.exception()
