@@ -11,6 +11,12 @@ from support.hosts.bird_service import document
 from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationUnusable
 from toolfleet_modules.hosts.openapi.documents.json_schemas import Direction, SchemaTranslator
 
+
+def of(name: str) -> dict[str, str]:
+    """A reference to a schema of the document."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
 SCHEMAS: dict[str, Any] = {
     "Owl": {
         "type": "object",
@@ -19,7 +25,7 @@ SCHEMAS: dict[str, Any] = {
             "id": {"type": "integer", "readOnly": True},
             "name": {"type": "string"},
             "pass": {"type": "string", "writeOnly": True},
-            "mate": {"$ref": "#/components/schemas/Owl"},
+            "mate": of("Owl"),
         },
     }
 }
@@ -80,7 +86,7 @@ def test_a_schema_of_3_1_is_one_already(schema: Any, expected: Any) -> None:
 )
 def test_each_direction_has_its_own_properties(direction: Direction, names: set[str]) -> None:
     """What is only read is no input, what is only written no output; a circle refers to itself."""
-    schema = translated({"$ref": "#/components/schemas/Owl"}, direction=direction)
+    schema = translated(of("Owl"), direction=direction)
 
     assert set(schema["$defs"]["Owl"]["properties"]) == names
     assert set(schema["$defs"]["Owl"]["required"]) == names - {"mate"}
@@ -90,7 +96,7 @@ def test_each_direction_has_its_own_properties(direction: Direction, names: set[
 
 def test_references_have_neighbours_in_3_1_only() -> None:
     """In 3.0 they mean nothing, but for a description."""
-    schema = {"$ref": "#/components/schemas/Owl", "description": "An owl.", "maxProperties": 3}
+    schema = {**of("Owl"), "description": "An owl.", "maxProperties": 3}
 
     assert "maxProperties" not in translated(schema)
     assert translated(schema, version="3.1.0")["maxProperties"] == 3
@@ -112,7 +118,7 @@ def test_names_that_look_the_same_stay_apart() -> None:
     [
         ({"$ref": "owls.json"}, "ExternalReference"),
         ({"$ref": "http://owls.test/x"}, "ExternalReference"),
-        ({"$ref": "#/components/schemas/None"}, "ReferenceUnknown"),
+        (of("None"), "ReferenceUnknown"),
         ({"$ref": "#Owl"}, "ReferenceUnknown"),
         ({"$ref": "#/openapi"}, "InvalidSchema"),
         ({"properties": {"a": 3}}, "InvalidSchema"),
@@ -129,23 +135,20 @@ def test_what_is_not_in_the_document_is_refused(schema: Any, kind: str) -> None:
 ID: dict[str, Any] = {"type": "object", "properties": {"id": {"type": "integer", "readOnly": True}, "name": {}}}
 NEEDS: dict[str, Any] = {"required": ["id", "name"]}
 REQUIRED: dict[str, tuple[Any, dict[str, Any]]] = {
-    "in another branch": ({"allOf": [{"$ref": "#/components/schemas/Id"}, NEEDS]}, {}),
-    "in a branch before": ({"allOf": [NEEDS, {"$ref": "#/components/schemas/Id"}]}, {}),
-    "next to it": ({"allOf": [{"$ref": "#/components/schemas/Id"}], **NEEDS}, {}),
-    "in a reference": ({"allOf": [{"$ref": "#/components/schemas/Id"}, {"$ref": "#/components/schemas/Needs"}]}, {}),
+    "in another branch": ({"allOf": [of("Id"), NEEDS]}, {}),
+    "in a branch before": ({"allOf": [NEEDS, of("Id")]}, {}),
+    "next to it": ({"allOf": [of("Id")], **NEEDS}, {}),
+    "in a reference": ({"allOf": [of("Id"), of("Needs")]}, {}),
     "in a reference to a reference": (
-        {"allOf": [ID, {"$ref": "#/components/schemas/More"}]},
-        {"More": {"allOf": [{"$ref": "#/components/schemas/Needs"}, {"properties": {"size": {}}}]}},
+        {"allOf": [ID, of("More")]},
+        {"More": {"allOf": [of("Needs"), {"properties": {"size": {}}}]}},
     ),
-    "in a schema that declares it, too": (
-        {"allOf": [ID, {"properties": {"id": {"type": "integer"}}, **NEEDS}]},
-        {},
-    ),
+    "in a schema that declares it, too": ({"allOf": [ID, {"properties": {"id": {"type": "integer"}}, **NEEDS}]}, {}),
     "deeper": ({"allOf": [{"allOf": [{"allOf": [ID]}]}, {"allOf": [NEEDS]}]}, {}),
     "in one of several": ({"allOf": [ID], "anyOf": [NEEDS, {"required": ["name"]}]}, {}),
     "under a condition": ({"allOf": [ID], "if": {"required": ["name"]}, "then": NEEDS}, {}),
     "a property by reference": (
-        {"properties": {"id": {"$ref": "#/components/schemas/Number"}, "name": {}}, **NEEDS},
+        {"properties": {"id": of("Number"), "name": {}}, **NEEDS},
         {"Number": {"type": "integer", "readOnly": True}},
     ),
     "a property of all of several": (
@@ -153,13 +156,10 @@ REQUIRED: dict[str, tuple[Any, dict[str, Any]]] = {
         {},
     ),
     "a property with a word next to its reference": (
-        {"properties": {"id": {"$ref": "#/components/schemas/Plain", "readOnly": True}, "name": {}}, **NEEDS},
+        {"properties": {"id": {**of("Plain"), "readOnly": True}, "name": {}}, **NEEDS},
         {"Plain": {"type": "integer"}},
     ),
-    "in a circle": (
-        {"$ref": "#/components/schemas/Tree"},
-        {"Tree": {"allOf": [ID, NEEDS, {"properties": {"child": {"$ref": "#/components/schemas/Tree"}}}]}},
-    ),
+    "in a circle": (of("Tree"), {"Tree": {"allOf": [ID, NEEDS, {"properties": {"child": of("Tree")}}]}}),
 }
 
 
@@ -180,12 +180,7 @@ def test_what_is_only_read_is_required_nowhere(schema: Any, more: dict[str, Any]
 
 def test_a_definition_that_others_use_as_it_is_stays() -> None:
     """What one schema hides is not hidden of its parts elsewhere."""
-    both = {
-        "properties": {
-            "a": {"allOf": [ID, {"$ref": "#/components/schemas/Needs"}]},
-            "b": {"$ref": "#/components/schemas/Needs"},
-        }
-    }
+    both = {"properties": {"a": {"allOf": [ID, of("Needs")]}, "b": of("Needs")}}
     schema = Draft202012Validator(translated(both, schemas={"Needs": NEEDS}))
 
     assert schema.is_valid({"a": {"name": "n"}})
@@ -201,8 +196,8 @@ RECURSIVE: dict[str, Any] = {
 
 def test_a_recursive_reference_is_its_own_component() -> None:
     """At any depth of it; of a schema that is no component anything is taken there."""
-    schemas = {"Filter": RECURSIVE, "All": {"properties": {"all": {"$ref": "#/components/schemas/Filter"}}}}
-    found = translated({"$ref": "#/components/schemas/All"}, version="3.1.0", schemas=schemas)
+    schemas = {"Filter": RECURSIVE, "All": {"properties": {"all": of("Filter")}}}
+    found = translated(of("All"), version="3.1.0", schemas=schemas)
     schema = Draft202012Validator(found)
 
     assert schema.is_valid({"all": {"filters": [{"filters": [{"key": "a"}]}]}})
