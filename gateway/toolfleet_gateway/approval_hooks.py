@@ -95,7 +95,7 @@ class _ApprovalHooks:
         known = self._approvers[secret]
         approver = Approver(known.by, known.user_id, known.permission, delivery=f"{known.by} {delivery}")
         said = read_json_body(request.raw.scope, data, _BODY)
-        if said.approval_id != approval_id:  # else whoever sees one request could send it to another call's path
+        if said.approval_id != approval_id:  # otherwise one intercepted request could be sent to another call's path
             raise invalid_request("The body's approval_id is not that of the path.")
         found = await self._seen(approval_id, approver)
         if (answer := _taken_of(found, approver)) is None:

@@ -34,7 +34,7 @@ class LostCompletions(BaseModel):
 
 
 class CompletionQuery(BaseModel):
-    """Whose completions are meant."""
+    """A query for a user's completions."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -238,9 +238,9 @@ class EventFeed:
         clock = machine_clock.monotonic
         if not await self._is_known(event.tool_name) and clock() >= self._is_patient_at:
             give_up_at = clock() + _KNOWN_SECONDS
-            while clock() < give_up_at and not await self._is_known(event.tool_name):  # noqa: ASYNC110 - nobody announces it
+            while clock() < give_up_at and not await self._is_known(event.tool_name):  # noqa: ASYNC110 - it is not announced
                 await asyncio.sleep(_EVERY_SECONDS / 10)
-            if event.tool_name not in self._needs:  # others that nobody lists must not wait for as long again
+            if event.tool_name not in self._needs:  # other unlisted ones must not wait for as long again
                 self._is_patient_at = clock() + 2 * _KNOWN_SECONDS
         return self._needs.get(event.tool_name)
 

@@ -42,7 +42,7 @@ from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.operations.calls.call_index import CallIndex
 from toolfleet_tasks.operations.queue_lengths import BrokerProbe
 
-_REDIS_SECONDS = 2.0  # for an answer about somebody's limits
+_REDIS_SECONDS = 2.0  # for an answer about a caller's limits
 
 
 def run_gateway(
@@ -56,7 +56,7 @@ def run_gateway(
 
     Raises as `ToolFleet` does when it is entered.
     """
-    # A line for each request that is no HTTP would let anybody fill a disk.
+    # A line for each request that is no HTTP would let any client fill a disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve_gateway(settings, listener, generated=generated, ready=ready))

@@ -110,7 +110,7 @@ class CancelledJobs(BaseModel):
 
 
 class OfUserQuery(BaseModel):
-    """Whose jobs are meant."""
+    """A query with the user whose jobs are meant."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -118,7 +118,7 @@ class OfUserQuery(BaseModel):
 
 
 class JobQuery(OfUserQuery):
-    """Which jobs are listed."""
+    """A query for jobs."""
 
     ended: bool = Field(True, description="Whether those that are over are listed, too.")
     workflow_id: str | None = Field(None, max_length=200, description="Only those of this workflow.")

@@ -122,7 +122,7 @@ def metrics_routes(metrics: GatewayMetrics, settings: Settings) -> list[AnyRoute
         if lane is None:
             raise Problem(404, "unknown_lane", "There are the lanes fast and slow.")
         facts = await metrics.fleet.facts()
-        if facts is None:  # no number: whoever scales by it must keep what there is
+        if facts is None:  # no number: an autoscaler must keep the present number
             raise unavailable("Nobody knows what the lane needs: Redis does not answer.")
         load = lane_load(facts, lane, usual_slots=settings.worker_concurrency)
         if load is None:

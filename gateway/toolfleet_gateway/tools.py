@@ -255,7 +255,7 @@ class _AboutTools:
 
 
 class ToolQuery(BaseModel):
-    """Which tools are listed."""
+    """A query for tools."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -344,7 +344,7 @@ def _has(values: Sequence[str], tag: str) -> bool:
 
 
 class WhyQuery(BaseModel):
-    """About whom: without anything about the caller itself."""
+    """A query for an explanation: by default for the caller itself."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 _MOST_WORDS = 32  # of a question; a model can write a book
 _LONGEST = 1000  # characters of a question, and of one argument's description
-_LONGEST_TEXT = 20_000  # characters of a description: more would be indexed for nobody
+_LONGEST_TEXT = 20_000  # characters of a description: more would not be searched for
 
 _SCHEMA = "CREATE VIRTUAL TABLE tools USING fts5(name, tags, description, arguments, tokenize='porter unicode61')"
 _FILL = "INSERT INTO tools(rowid, name, tags, description, arguments) VALUES(?,?,?,?,?)"
@@ -58,7 +58,7 @@ class TextIndex(Generic[T]):
         self._things = sorted(things, key=lambda each: each[0].name)
         self._lock = threading.Lock()
         self._index = sqlite3.connect(":memory:", check_same_thread=False)
-        # An index lives as long as a catalog's state does, which nobody closes; Python 3.13 warns of an open database.
+        # An index lives as long as a catalog's state does, which is never closed; Python 3.13 warns of an open database.
         weakref.finalize(self, self._index.close).atexit = False
         self._index.execute(_SCHEMA)
         rows = ((number, *document.texts()) for number, (document, _) in enumerate(self._things))
@@ -92,7 +92,7 @@ class TextIndex(Generic[T]):
                 yield from self._things
             return
         question = " OR ".join(f'"{word}"*' for word in words)
-        with self._lock:  # one connection, and nobody else's rows among ours
+        with self._lock:  # one connection, and no rows of others among ours
             rows = self._index.execute(_ASK, (question,)).fetchall()
         for (number,) in rows:
             yield self._things[number]

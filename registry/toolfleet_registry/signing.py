@@ -11,7 +11,7 @@ from typing import Self
 
 from toolfleet_registry.errors import MessageRefused, SettingsError
 
-# Ours have 101 characters. PyJWT looks at each one by itself, so nobody's garbage of a megabyte comes that far.
+# Ours have 101 characters. PyJWT looks at each one by itself, so garbage of a megabyte must not come that far.
 _LONGEST_SIGNATURE = 256
 _ALGORITHM = "HS256"
 _KEY_BYTES = 32  # what HS256 asks for

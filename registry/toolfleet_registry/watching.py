@@ -18,7 +18,7 @@ _WAIT_MS = 1_000  # less than what an answer of Redis may take
 _PATIENCE_SECONDS = 5
 _KINDS = frozenset(get_args(ChangedKind))
 _BEGIN = "0-0"
-_AS_BYTES = {NEVER_DECODE: True}  # what somebody else has written there and is no text would else stop the reading
+_AS_BYTES = {NEVER_DECODE: True}  # a foreign entry that is no text would otherwise stop the reading
 
 Fields = Mapping[bytes | str, bytes | str]
 

@@ -33,7 +33,7 @@ from toolfleet_tasks.redis.refusals import unavailable
 from toolfleet_tasks.redis.script_runner import is_unknown_script
 
 _BOUND_SECONDS = 5.0  # a lane's slots are looked up so often: workers note them no more often
-_SERVED_SECONDS = 1.0  # a queue that somebody consumes is looked at so often
+_SERVED_SECONDS = 1.0  # a consumed queue is checked so often
 _KEEP_SECONDS = 300.0  # far less than the key of a caller's limit lives
 _MOST_CALLER_KEYS = 10_000  # of which it is remembered when they were kept
 _MARGIN_SECONDS = 30  # a key outlives its call's deadline: clocks differ. The call's record must outlive its key

@@ -88,10 +88,10 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
         else None,
         # Celery's own dispatcher takes a third of a worker's time, and its heartbeats wait on the loop for a broker that is away.
         events=f"toolfleet_tasks.transport.events:{'Fleet' if settings.is_fast else 'Stock'}Events",
-        # Celery's own has workers obey whoever reaches the broker: an order ends them, or takes their queues away.
+        # Celery's own has workers obey everybody who reaches the broker: an order ends them, or takes their queues away.
         control="toolfleet_tasks.control.remote_control:FleetControl",
     )
-    if not stores_results:  # a client: whoever waits for it wants to know soon that the broker is away
+    if not stores_results:  # a client: its caller wants to know soon that the broker is away
         app.conf.broker_connection_timeout = 1
     app.settings = settings
     app.lane = lane
@@ -119,7 +119,7 @@ def __getattr__(name: str) -> FleetApp:
         if name == "flower" and settings.hide_process:
             hide_process()
         app = make_app(settings, stores_results=False)
-        app.conf.broker_connection_timeout = _CONNECT_SECONDS  # nobody waits for these
+        app.conf.broker_connection_timeout = _CONNECT_SECONDS  # these are not waited for
         return app
     raise AttributeError(name)
 
@@ -129,7 +129,7 @@ def _backend_url(settings: Settings) -> str | None:
     if url is None or not (settings.fast_transport or settings.signing_key):
         return url
     # Celery's own backend waits for Redis three times with every result, sleeps on the loop while it is away, and drops
-    # the result when it is full. And it signs nothing. Whatever the broker is: results go to Redis.
+    # the result when it is full. And it signs nothing. With any broker, results go to Redis.
     kind = "Fleet" if settings.fast_transport else "Signing"
     where = "Sentinel" if url.startswith("sentinel") else ""
     return f"toolfleet_tasks.transport.result_backend:{kind}{where}Backend+{url.removeprefix('redis+')}"
@@ -176,7 +176,7 @@ def _delivery() -> dict[str, Any]:
         "task_send_sent_event": False,
         # The ledger knows what has begun, and what has ended: a mark of Celery's would be one more write a call.
         "task_track_started": False,
-        # A misspelt queue must be an error, not a list that nobody reads.
+        # A misspelt queue must be an error, not an unread list.
         "task_create_missing_queues": False,
         "task_default_queue": CONTROL,
         # Our messages are one JSON string; anything else that lies in a queue is refused, pickle above all.
@@ -198,7 +198,7 @@ def _broker(settings: Settings) -> dict[str, Any]:
         conf["broker_heartbeat"] = BROKER_HEARTBEAT_SECONDS
         # Without them a loop waits for ever for what a half-open connection was asked, and calls stand still.
         conf["broker_transport_options"] = {"read_timeout": 2, "write_timeout": 2}
-        # A worker that connects anew before RabbitMQ knows that its old connection is dead ends at its own, locked queue.
+        # A worker that reconnects before RabbitMQ knows that its old connection is dead ends at its own, locked queue.
         conf["control_queue_exclusive"] = False
         conf["control_queue_durable"] = (
             True  # RabbitMQ 4.3 refuses queues that are neither; this one expires after 10 s
@@ -207,7 +207,7 @@ def _broker(settings: Settings) -> dict[str, Any]:
         conf["broker_use_ssl"] = tls_options(settings.broker) or False
         conf["broker_transport_options"] = {
             **_shared(settings.broker, settings),
-            # Judged by whichever worker sweeps, so one value everywhere. Fast workers renew; for stock ones it is longer
+            # Judged by the worker that sweeps, so one value everywhere. Fast workers renew; for stock ones it is longer
             # than the longest call.
             "visibility_timeout": settings.lease_seconds,
             # The stock transport looks for lost messages about every 100 s by default.
@@ -231,7 +231,7 @@ def _results(settings: Settings) -> dict[str, Any]:
         # Without it a Redis restart loses results.
         "result_backend_always_retry": True,
         "result_expires": math.ceil(settings.result_ttl_seconds),
-        # Arguments would be kept beside every result.
+        # Arguments would be stored with every result.
         "result_extended": False,
         # The defaults (120 s and none) hang on a frozen Redis.
         "redis_socket_timeout": 5,

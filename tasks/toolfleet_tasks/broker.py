@@ -37,7 +37,7 @@ class KombuConnections:
         try:
             try:
                 self._make_ready(connection, queue)
-            except Exception as exc:  # whatever kombu and its transports raise
+            except Exception as exc:  # kombu and its transports raise anything
                 raise BrokerUnavailable(reason_of(exc, "no answer"), passes=True) from exc
             yield connection
         except BaseException:

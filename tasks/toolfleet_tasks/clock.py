@@ -35,7 +35,7 @@ _AGAIN_SECONDS = 0.05
 _MOST_DOUBT_SECONDS = STEP_SECONDS / 2
 _FRESH_SECONDS = 60.0  # the process follows a Redis that has told the time within them, and no other one
 
-_SILENCES: WeakKeyDictionary[SlewedClock, dict[str, float]] = WeakKeyDictionary()  # whoever looks at the clock
+_SILENCES: WeakKeyDictionary[SlewedClock, dict[str, float]] = WeakKeyDictionary()  # the processes that read the clock
 
 _STEP_SECONDS = 1.0  # within which others may take a step of Redis's clock for the time
 
@@ -52,8 +52,8 @@ class Timekeeper:
         self._source = str(settings.redis_url)
         self._worker = worker
         self._next_read_at = 0.0
-        self._contradicted_by = 0.0  # how many seconds workers' clocks are ahead of a time that nobody confirms
-        # Who holds messages listens at the broker; others tell nobody that they live.
+        self._contradicted_by = 0.0  # how many seconds workers' clocks are ahead of a time that is not confirmed
+        # Who holds messages listens at the broker; others do not announce that they live.
         self._holders = settings.keys.holder("*") if settings.is_fast and settings.broker == settings.redis_url else ""
         self.others = list[float]()
         """How many seconds the machines of other workers are ahead of the fleet's time, as they said last."""

@@ -132,7 +132,7 @@ class OwnProcess:
         if rest is not None and rest <= 0:
             return fleet_results.expired(call.tool_name)
         limits = self._limits_for(local, user_id, around)
-        if (answer := self._limits.judge(limits, _now_ms())) is not None:  # somebody was faster
+        if (answer := self._limits.judge(limits, _now_ms())) is not None:  # another call was faster
             return refused_by(call.tool_name, limits, answer)
         self._limits.take(limits, _now_ms())
         context = Context(local.definition.name, None, user_id, caller.permission)

@@ -219,7 +219,7 @@ def _over_total(tool_name: str, total: CallTotal) -> ToolResult:
     calls = "1 call" if total.most == 1 else f"{total.most} calls"
     text = f"Tool call refused: its agent may make {calls} of this kind in a {where}, and has made them."
     result = ToolResult.refused(tool_name, "rate_limited", text, hint=AT_LIMIT[total.exit_behavior])
-    # Whoever names a run, without which nothing is counted, can read the field.
+    # A sender that names a run, without which nothing is counted, can read the field.
     return result.model_copy(update={"ends_run": True}) if total.exit_behavior == "error" else result
 
 

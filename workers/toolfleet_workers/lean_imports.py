@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 _UNUSED: Mapping[str, str] = {
     "structlog": "rich",  # for tracebacks that no worker prints: 40 ms
-    "redis": "opentelemetry",  # for metrics of its own, which nobody asks it for: 45 ms. Our traces are not its
+    "redis": "opentelemetry",  # for metrics of its own, which are not used: 45 ms. Our traces are not its
     "kombu.serialization": "yaml",  # we send JSON: 9 ms
     "celery.bin.base": "pygments",  # for colours of `celery inspect`: 30 ms
     "celery.utils.debug": "psutil",  # for `celery inspect memsample`: 7 ms

@@ -245,7 +245,7 @@ class CallRunner:
             return found if found is None or self._screened is None else await self._screened(call, found)
         except asyncio.CancelledError:  # first: the pool's soft limit is both this and an Exception
             raise
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the call's end is as unknown as before
+        except Exception as exc:  # noqa: BLE001 - with any error, the call's end is as unknown as before
             log.warning("reconcile_failed", call_id=call.call_id, tool=call.tool_name, error=error_text(exc))
             return None
 
@@ -276,7 +276,7 @@ class CallRunner:
         """
         try:
             return await self._executor.probe(module, seconds=seconds)
-        except Exception as exc:  # noqa: BLE001 - nobody who calls the module must suffer from it
+        except Exception as exc:  # noqa: BLE001 - no caller of the module must suffer from it
             log.warning("probe_failed", module=module, error=error_text(exc))
             return Health.WELL
 

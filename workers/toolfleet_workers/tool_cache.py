@@ -27,10 +27,10 @@ log = get_logger(__name__)
 _CHECK_SECONDS = (
     2.0  # after so long a question asks Redis aside whether anything has changed, which is one small number
 )
-_OLD_SECONDS = 60.0  # after so long everything is read again, and whoever asks should wait for it
+_OLD_SECONDS = 60.0  # after so long everything is read again, and callers should wait for it
 _PAUSE_SECONDS = 1.0  # between two looks at everything, however many calls are denied
 _CHECK_PAUSE_SECONDS = 0.1  # between two looks at that number, however many calls ask for something that is not there
-_AWAY_SECONDS = 0.5  # after Redis did not answer: whoever would be refused meanwhile waits for the next look
+_AWAY_SECONDS = 0.5  # after Redis did not answer: a call that would be refused meanwhile waits for the next reading
 _TRIES = 2  # looks of which the first may be in vain: what a server that has restarted was connected to is gone
 _EARLY_SECONDS = 0.002  # by which uvloop's timers may be early
 _LONG_PAUSE_SECONDS = 10.0  # until everything is read again, when the registry did not answer

@@ -170,7 +170,7 @@ def _print(line: dict[str, Any], *, as_json: bool) -> None:
         typer.echo(json.dumps(line))
     else:
         typer.echo(plain("  ".join(filter(None, _parts(line)))))
-    sys.stdout.flush()  # into a pipe, too: somebody follows
+    sys.stdout.flush()  # into a pipe, too: a user follows
 
 
 def _parts(line: dict[str, Any]) -> list[str]:

@@ -147,7 +147,7 @@ async def result_of(
     try:
         async with progress_bar(handle) if shows else progress(f"{asked.tool_name} is running"):
             return await handle.result()
-    except asyncio.CancelledError:  # Ctrl-C; once more, and nobody waits for this
+    except asyncio.CancelledError:  # Ctrl-C; a second one does not wait for this
         note(await _taken_back(handle))
         raise
 

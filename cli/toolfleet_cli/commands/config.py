@@ -72,7 +72,7 @@ async def _newly_reached(settings: Settings) -> tuple[list[str] | None, str]:
 
 def _text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
-        return str(int(value))  # as somebody has written it
+        return str(int(value))  # as it was written
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -60,6 +60,6 @@ def gateway(*, host: HostOption = "127.0.0.1", port: PortOption = None, root_pat
     with listening_socket("127.0.0.1" if host == "localhost" else host, port) as listener:
         address = f"[{host}]" if ":" in host else host
         url = f"http://{address}:{listener.getsockname()[1]}"
-        if generated is not None and settings.gateway_key is None:  # whoever has set it has it
+        if generated is not None and settings.gateway_key is None:  # the user who has set it has it
             say(f"key: {generated.text}")
         run_gateway(settings, listener, generated=generated, ready=lambda: say(f"{READY} url={url}"))

@@ -140,7 +140,7 @@ def revoke(
     """Let keys count for nothing, within two seconds everywhere. Exit code 1 if one is not there; the others are revoked all the same."""
     from toolfleet_registry.access.key_text import read_key_text  # noqa: PLC0415 - only this command needs it
 
-    # A whole key is taken for its id: whoever has found one somewhere has nothing else.
+    # A whole key is taken for its id: a user who has found one has nothing else.
     wanted = list(dict.fromkeys(read.id if (read := read_key_text(text)) else text for text in key_ids))
     revoked = _keys(gateway, by).revoked(wanted)
     if revoked:

@@ -102,7 +102,7 @@ def while_read() -> Generator[None]:
         yield
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
-    except BrokenPipeError:  # whoever read has seen enough
+    except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
         raise SystemExit(0) from None
 

@@ -10,7 +10,7 @@ from toolfleet import CallHandle
 from toolfleet_cli.console.output import err, plain
 
 _PATIENCE_SECONDS = 1.0  # what is faster needs no sign of life
-_LONGEST = 60  # characters of a message beside the bar
+_LONGEST = 60  # characters of a message next to the bar
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.time import machine_clock
 
 _REDIS_SECONDS = 5.0
-_LEAVE_SECONDS = 2.0  # a Redis that is away has nobody wait: the host is forgotten within the TTL
+_LEAVE_SECONDS = 2.0  # a Redis that is away must not delay the end: the host is forgotten within the TTL
 _OFF_SECONDS = 0.5  # by which a heartbeat's time may be wrong before it is written again
 _EVERYWHERE = {"0.0.0.0", "::", ""}  # noqa: S104 - nothing listens by it
 

@@ -33,7 +33,7 @@ _log = logging.getLogger("toolfleet.host")
 
 _REDIS_SECONDS = 5.0
 _LISTEN_SECONDS = 0.5  # between two questions
-# Until Redis is asked again that did not answer: whoever wants a reload waits three seconds for hosts to begin.
+# Until Redis is asked again that did not answer: a requester of a reload waits three seconds for hosts to start.
 _AWAY_SECONDS = 1.0
 _INSTALL_SECONDS = 40.0  # for packages that are being installed, before the answer says that they are not there
 
@@ -167,7 +167,7 @@ class ReloadListener:
                         await asyncio.sleep(_LISTEN_SECONDS)
             except (FleetUnavailable, OSError) as exc:
                 _log.debug("Nobody can ask for a reload: %s", exc)
-            except Exception as exc:  # noqa: BLE001 - whatever it is: the next request is listened to all the same
+            except Exception as exc:  # noqa: BLE001 - after any error, the next request is still served
                 _log.error("A request to reload %s was not answered", self._host.name, exc_info=exc)
             await asyncio.sleep(_AWAY_SECONDS)
 
@@ -180,7 +180,7 @@ class ReloadListener:
                 async with asyncio.timeout(_INSTALL_SECONDS):
                     while self._is_installing():  # noqa: ASYNC110 - a process of its own does it
                         await asyncio.sleep(_LISTEN_SECONDS)
-        except Exception as exc:  # noqa: BLE001 - whatever it is: whoever has asked gets what there is
+        except Exception as exc:  # noqa: BLE001 - with any error, the requester gets the present state
             _log.error("%s was not reloaded", host.name, exc_info=exc)
         manifest = host.manifest
         done = ReloadAnswer(

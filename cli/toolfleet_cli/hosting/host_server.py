@@ -31,7 +31,7 @@ from toolfleet_registry.system.private_process import hide_process
 _log = logging.getLogger("toolfleet.host")
 
 _TIMED = "/execute"
-_CUT_OFF = "0"  # in the place of a status: nobody was answered
+_CUT_OFF = "0"  # instead of a status: there was no answer
 
 _REDIS_SECONDS = 5.0
 _PROBE_SECONDS = 10.0

@@ -14,7 +14,7 @@ from toolfleet_registry.errors import SettingsError
 
 _MOST_BYTES = 4 * 2**20
 _DIGEST = 8  # hex digits
-_OLD = {"sse"}  # transports that nobody speaks any more
+_OLD = {"sse"}  # transports that are no longer used
 
 
 def servers_in(file: Path, *, may_be_none: bool = False) -> dict[str, McpSpec]:

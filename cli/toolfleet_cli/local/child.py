@@ -53,7 +53,7 @@ class Child:
         self.restart_at: float | None = None
         self.is_ready = False
         self.is_dead = False
-        self._kill_at: float | None = None  # set while it ends because it is to be started anew
+        self._kill_at: float | None = None  # set while it ends because it is to be restarted
         self._is_buried = False
         self._deaths: deque[float] = deque(maxlen=DEATHS)
         self._log_start = 0

@@ -64,7 +64,7 @@ def signal_group(pid: int, signum: signal.Signals) -> bool:
 def _end_with_parent(parent: int) -> Callable[[], None]:
     def run_in_child() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it ended before the line above: nobody will send the signal any more
+        if os.getppid() != parent:  # it ended before the line above: the signal will not be sent any more
             os._exit(1)
 
     return run_in_child

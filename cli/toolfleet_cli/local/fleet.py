@@ -262,7 +262,7 @@ class _Start:
     def redis(self, settings: Settings, announce: Callable[[str], None], *, lock: int) -> Settings:
         note = self._folder / "redis-port"
         kept = named_port(note)
-        # Whoever has set what the last fleet here said to set means ours, which only now comes back.
+        # A user with the last fleet's variables means ours, which only now comes back.
         if settings.redis_url is not None and (kept is None or settings.redis_url != redis_url(kept)):
             _check_redis(settings.redis_url, settings.sentinel_master)
             _check_program(settings, announce)
@@ -274,9 +274,7 @@ class _Start:
         self._run([redis_program(self._folder / "redis", port, lock=lock)], seconds=START_SECONDS)
         url = redis_url(port)
         keys = settings.keys
-        with sync_client(
-            url
-        ) as redis:  # whoever was in the directory of modules has ended with the fleet that was here
+        with sync_client(url) as redis:  # the hosts in the directory of modules have ended with the fleet that was here
             redis.delete(keys.module_feeds, keys.hosts.announced, keys.hosts.heartbeats)
         return settings.model_copy(update={"redis_url": url})
 

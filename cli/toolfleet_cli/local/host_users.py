@@ -16,7 +16,7 @@ from toolfleet_registry.config.host_specs import FencedSpec, FolderSpec, Places
 from toolfleet_registry.config.setting_sources import find_toml, private_places
 from toolfleet_registry.settings import Settings
 
-_USERS = range(61_184, 65_520)  # those that systemd gives to services as they start: nobody has one for good
+_USERS = range(61_184, 65_520)  # those that systemd gives to services as they start: no service has one for good
 _TRY_SECONDS = 20
 _TRY = 'for path; do [ ! -e "$path" ] || [ -r "$path" ] || { echo "it cannot read $path"; exit 1; }; done'
 _CHECK_SECONDS = 0.5

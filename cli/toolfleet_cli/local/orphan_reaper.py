@@ -58,7 +58,7 @@ class OrphanReaper:
 def main() -> None:
     """Watch the groups named on standard input until it ends, then end those that are left."""
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, signal.SIG_IGN)  # whoever ends the whole fleet by signal needs the warden last
+        signal.signal(signum, signal.SIG_IGN)  # a signal to the whole fleet must end the warden last
     groups: set[int] = set()
     for line in sys.stdin:
         if line.startswith("+"):

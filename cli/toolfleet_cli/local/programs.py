@@ -28,7 +28,7 @@ _NO_HEADERS = {f"{PREFIX}MODULE_HEADERS": "{}"}
 _NO_GATEWAY_KEY = {f"{PREFIX}GATEWAY_KEY": NULL}
 _DATA_ONLY = "on nopass ~* &* +@all -config +config|get +config|resetstat -acl -module -debug -replicaof -slaveof"
 _GATEWAY_GRACE_SECONDS = 5  # for closing what it has open, once its requests have ended
-_MODULE_GRACE_SECONDS = 5  # the workers have ended by then, so nobody waits for what a module still does
+_MODULE_GRACE_SECONDS = 5  # the workers have ended by then, so a module's remaining work is not waited for
 
 _ANSWER_SECONDS = 2.0  # we ask again
 

@@ -9,9 +9,9 @@ from toolfleet_cli.local.child import DEATHS, DEATHS_WINDOW_SECONDS, Child, Prog
 from toolfleet_cli.local.orphan_reaper import PATIENCE_SECONDS, OrphanReaper
 from toolfleet_registry.system.loggers import get_logger
 
-_HURRY_SECONDS = 3.0  # for a child to end on its own, once somebody has lost patience
+_HURRY_SECONDS = 3.0  # for a child to end on its own, once the user has lost patience
 _POLL_SECONDS = 0.05
-_SILENCE_SECONDS = 10.0  # then somebody who waits wants to know for what
+_SILENCE_SECONDS = 10.0  # then a waiting user wants to know the reason
 
 log = get_logger(__name__)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from toolfleet_registry.settings import Settings
 
-_SECONDS = 1.5  # somebody waits at a prompt; half of it Python takes to load what it needs
+_SECONDS = 1.5  # a user waits at a prompt; Python takes half of it to load its modules
 _COMMAND_SECONDS = 0.5
 _MOST_IDS, _MOST_MODULES, _MOST_WORDS = 100, 20, 200
 _MOST_BYTES = 4 * 2**20  # of the manifests that are read for one completion

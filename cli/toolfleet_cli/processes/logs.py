@@ -94,4 +94,4 @@ def _print(path: Path, lines: int, *, follow: bool) -> None:
 def _echo(lines: Iterable[str]) -> None:
     for line in lines:
         typer.echo(plain(line))
-    sys.stdout.flush()  # into a pipe, too: somebody follows
+    sys.stdout.flush()  # into a pipe, too: a user follows

@@ -23,7 +23,7 @@ from toolfleet_registry.settings import load_settings
 
 _POLL_SECONDS = 0.1
 _PATIENCE_SECONDS = 15.0  # for a host to end its server
-_BACK_OFF_SECONDS = (0.5, 30.0)  # before a host is started anew: at first, and at most
+_BACK_OFF_SECONDS = (0.5, 30.0)  # before a host is restarted: at first, and at most
 _LASTING_SECONDS = 60.0  # after which its end is the first one again
 
 

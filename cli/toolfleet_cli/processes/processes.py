@@ -94,7 +94,7 @@ def flower(
     from toolfleet_gateway.auth.kept_key import new_login  # noqa: PLC0415 - as above
 
     settings, env = _settings(), dict[str, str]()
-    if os.environ.get(FLOWER_LOGIN, "-").strip() == "":  # Flower would take it for none, and show every call to anybody
+    if os.environ.get(FLOWER_LOGIN, "-").strip() == "":  # Flower would take it for none, and show every call to all
         env[FLOWER_LOGIN] = new_login()
         note(f"{FLOWER_LOGIN} is empty: for this run the name and password of Flower are {env[FLOWER_LOGIN]}")
     _become(flower_command(address, port), {**flower_environment(settings), **env})

@@ -25,7 +25,7 @@ from toolfleet_tasks.operations.change_trail import Actor
 from toolfleet_tasks.operations.module_changes import ModuleChanges
 
 _CHECK_SECONDS = 0.5
-_ANSWER_SECONDS = 0.5  # processes are looked after by whoever asks
+_ANSWER_SECONDS = 0.5  # the caller tends the processes
 _OF_MODULES = ("module_services", "slow_modules", "module_timeouts", "module_headers")
 _APPLIED = ("hosts", *_OF_MODULES)
 _MODULES = {"scheduler": SCHEDULER, "local_tools": LOCAL}  # that there are by another setting
@@ -61,7 +61,7 @@ class SettingsLines:
         if self._wanted is not self._in_effect:
             return self._finish()
         before, self._last = self._last, self._stamp()
-        if self._last != self._known and self._last == before:  # whoever writes it has finished
+        if self._last != self._known and self._last == before:  # its writer has finished
             self._known = self._last
             self._apply()
         if self._removed:

@@ -24,7 +24,7 @@ from toolfleet_registry.errors import FleetError, SettingsError
 from toolfleet_registry.settings import Settings
 
 _RELOAD_CHECK_SECONDS = 0.5
-_REFRESH_SECONDS = 5.0  # for a module that has come back to say what it offers; nobody looks after the fleet meanwhile
+_REFRESH_SECONDS = 5.0  # for a module that has come back to say what it offers; the fleet is not tended meanwhile
 
 _CHECK_SECONDS = 0.5
 

@@ -20,7 +20,7 @@ class RestartRequests:
     def take(self) -> list[str]:
         """The names that were asked for since the last time; each is asked for no more."""
         taken: list[str] = []
-        with contextlib.suppress(OSError):  # nobody has asked yet; or what lies there is no request
+        with contextlib.suppress(OSError):  # there is no request yet, or an invalid one
             for path in sorted(self._folder.iterdir()):
                 path.unlink()
                 taken.append(path.name)

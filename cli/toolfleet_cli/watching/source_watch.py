@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 _MOST_FILES = 5_000
-_NOT_SOURCE = {"__pycache__", "node_modules", "venv"}  # beside folders that begin with a dot
+_NOT_SOURCE = {"__pycache__", "node_modules", "venv"}  # in addition to folders that begin with a dot
 
 _Scan: TypeAlias = dict[Path, tuple[int, int]]
 

@@ -10,7 +10,7 @@ _LONGEST_REASON = 2_000
 
 
 class ApprovalQuery(BaseModel):
-    """Which approvals."""
+    """A query for approvals."""
 
     model_config = ConfigDict(extra="forbid")
 

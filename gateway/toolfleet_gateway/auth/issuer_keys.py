@@ -44,8 +44,8 @@ REFRESH_SECONDS = 600.0
 PAUSE_SECONDS = 10.0
 """Between two questions because of an unknown key: whoever invents key ids must not have the issuer asked for each."""
 
-_AWAY_SECONDS = 1.0  # after a question in vain: whoever has a key that nobody knows waits for the next one
-_PATIENCE_SECONDS = 6.0  # of a request whose key nobody knows: more than one document may take
+_AWAY_SECONDS = 1.0  # after a failed refresh: a request with an unknown key waits for the next one
+_PATIENCE_SECONDS = 6.0  # of a request with an unknown key: more than one document may take
 
 
 class NoDocument(Exception):
@@ -130,7 +130,7 @@ def _public_key(fields: Mapping[str, Any], key_id: str | None, algorithms: froze
     public: JWKDict = {"kty": kind, **{name: fields.get(name) for name in _PUBLIC[kind]}}
     try:
         key = jwt.PyJWK(public, min(algorithms)).key
-    except (jwt.PyJWTError, TypeError, ValueError, AttributeError):  # whatever is wrong in it
+    except (jwt.PyJWTError, TypeError, ValueError, AttributeError):  # with any fault in it
         return None
     if kind == "RSA" and key.key_size < _RSA_BITS:
         return None
@@ -159,7 +159,7 @@ def _metadata_urls(issuer: str) -> tuple[str, str]:
 
 
 def _jwks_url_of(issuer: str, document: dict[str, Any], url: str) -> str:
-    if document.get("issuer") != issuer:  # else whoever serves the one could speak for the other
+    if document.get("issuer") != issuer:  # otherwise the server of one could speak for the other
         raise NoDocument(f"{url} is of another issuer")
     found = document.get("jwks_uri")
     if not isinstance(found, str) or not is_private_url(found):

@@ -19,7 +19,7 @@ from toolfleet_tasks.calls.begun_handle import BegunHandle
 from toolfleet_tasks.client.fleet import ToolFleet
 
 CALLS = "/calls"
-_CONFIRMATION_SECONDS = 5.0  # beyond what the client waits: a Redis that starts anew is back by then
+_CONFIRMATION_SECONDS = 5.0  # beyond what the client waits: a restarted Redis is back by then
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Calling:
         """
         waits = (
             preference.applied is not None or not handle.waits_for_approval
-        )  # people take longer than anybody waits unasked
+        )  # people take longer than a client waits by default
         result = await handle.end_within(preference.seconds if waits else 0, self.closing)
         if result is None and not await handle.is_kept_within(_CONFIRMATION_SECONDS):
             raise _unconfirmed()

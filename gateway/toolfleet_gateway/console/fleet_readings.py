@@ -24,7 +24,7 @@ _BUCKET_SECONDS = 5
 _RATE_SECONDS = 60
 
 _KEPT_SECONDS = 1.5  # a reading is good for so long
-_FORGET_SECONDS = 60.0  # after so long without a reading the calls are read anew
+_FORGET_SECONDS = 60.0  # after so long without a reading the calls are read again
 _FIRST_LINES, _MORE_LINES, _MOST_READS = 5_000, 1_000, 10
 
 

@@ -35,7 +35,7 @@ class ProblemAnswers:
 
         try:
             await self._app(scope, receive, sending)
-        except Exception as exc:  # the edge: whatever it is, the client gets one clear answer
+        except Exception as exc:  # the edge: for any error, the client gets one clear answer
             problem = problem_of(exc)
             if has_begun:  # a stream that breaks: the client comes again
                 log.warning("answer_cut", path=scope["path"], error=type(exc).__name__)

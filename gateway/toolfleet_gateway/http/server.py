@@ -16,7 +16,7 @@ from toolfleet_registry.config.gateway_settings import GatewaySettings
 _KEEP_ALIVE_SECONDS = (
     75  # longer than load balancers keep theirs: none sends a request into a connection that is just closed
 )
-_STEP_SECONDS = 0.05  # between two looks at whether somebody is impatient
+_STEP_SECONDS = 0.05  # between two checks for a second signal
 
 
 class GatewayServer(uvicorn.Server):

@@ -11,7 +11,7 @@ from toolfleet_tasks.approvals.shown import ShownApproval
 APPROVAL: Final = "approval"
 """The key under which a client is asked for its decision."""
 
-_LONGEST_SHOWN = 8_000  # characters of arguments: nobody approves what they have not seen
+_LONGEST_SHOWN = 8_000  # characters of arguments: people must see what they approve
 _LONGEST_REASON = 2_000
 _SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",

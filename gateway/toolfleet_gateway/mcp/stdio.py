@@ -16,7 +16,7 @@ from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.client.fleet import ToolFleet
 
 _REDIS_SECONDS = 2.0
-_LAST_SECONDS = 2.0  # for calls to be taken back that nobody wants any more
+_LAST_SECONDS = 2.0  # for the cancellation of unwanted calls
 
 
 async def serve_stdio(settings: Settings, view: McpView) -> None:

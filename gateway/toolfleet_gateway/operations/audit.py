@@ -16,7 +16,7 @@ _CURSOR = "^[0-9]{1,19}-[0-9]{1,19}$"
 
 
 class AuditQuery(BaseModel):
-    """Which lines."""
+    """A query for audit lines."""
 
     model_config = ConfigDict(extra="forbid")
 

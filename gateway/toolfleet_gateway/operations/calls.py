@@ -25,7 +25,7 @@ _LIST = "/operations/calls"
 
 
 class ChosenCalls(BaseModel):
-    """Which calls."""
+    """A filter of calls."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -47,14 +47,14 @@ class ChosenCalls(BaseModel):
 
 
 class CallQuery(ChosenCalls):
-    """Which page of which calls."""
+    """A query for a page of filtered calls."""
 
     limit: int = Field(50, ge=1, le=500, description="How many a page has.")
     cursor: str | None = Field(None, max_length=64, description="The `next` of the page before.")
 
 
 class CallValueQuery(BaseModel):
-    """What is completed."""
+    """A query for completions of a value."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -64,7 +64,7 @@ class CallValueQuery(BaseModel):
 
 
 class CallChartQuery(ChosenCalls):
-    """Which calls are counted: without `since` those of the last hour."""
+    """A query for counts of filtered calls: without `since` those of the last hour."""
 
     steps: int = Field(60, ge=1, le=1_000, description="How many steps of the same length there are.")
 

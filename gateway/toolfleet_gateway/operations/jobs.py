@@ -19,7 +19,7 @@ _LIST, _ONE = "/operations/jobs", "/operations/jobs/{job_id}"
 
 
 class OperatedJobQuery(BaseModel):
-    """Which jobs of all."""
+    """A query for jobs of all users."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -31,7 +31,7 @@ class OperatedJobQuery(BaseModel):
 
 
 class CancelQuery(BaseModel):
-    """Whose jobs are ended: of a user, of a workflow, or of both together."""
+    """A query with the jobs to end: of a user, of a workflow, or of both together."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -75,7 +75,7 @@ class PlacedModuleList(BaseModel):
 
 
 class DrainQuery(BaseModel):
-    """How a module is removed."""
+    """A query with the time for draining a removed module."""
 
     model_config = ConfigDict(extra="forbid")
 

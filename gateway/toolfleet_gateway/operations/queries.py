@@ -13,7 +13,7 @@ from toolfleet_tasks.dead_letters.waiting_search import WantedWakes
 
 
 class PageQuery(BaseModel):
-    """Which part of a list."""
+    """A query for a part of a list."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -22,7 +22,7 @@ class PageQuery(BaseModel):
 
 
 class KindQuery(BaseModel):
-    """Which dead letters, of all or of those that have one id."""
+    """A query for dead letters of a kind, of all or of those that have one id."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -35,7 +35,7 @@ class KindQuery(BaseModel):
 
 
 class EventKindQuery(BaseModel):
-    """Which news are meant together: calls are replayed one by one."""
+    """A query for a kind of events, which are handled together: calls are replayed one by one."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -43,7 +43,7 @@ class EventKindQuery(BaseModel):
 
 
 class SearchQuery(BaseModel):
-    """Which of those that wait, or are dead: with which words, and of what age; and which part of them."""
+    """A query for waiting or dead entries with certain words, and of a certain age; and for a part of them."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -66,7 +66,7 @@ class SearchQuery(BaseModel):
 
 
 class ChosenWakeups(SearchQuery):
-    """Which wake-ups of those that wait."""
+    """A filter of waiting wake-ups."""
 
     kind: WaitingKind | None = Field(None, description="Only those of this kind.")
 
@@ -77,13 +77,13 @@ class ChosenWakeups(SearchQuery):
 
 
 class WakeupStepQuery(ChosenWakeups):
-    """Which wake-ups are handled, and how many at once: whoever wants all goes on with the `next` of each answer."""
+    """A query for a step over wake-ups, and how many it handles: the `next` of each answer continues with the rest."""
 
     limit: int = Field(1_000, ge=1, le=1_000, description="How many one step handles at most.")
 
 
 class WakeupQuery(PageQuery, ChosenWakeups):
-    """Which wake-ups are listed. Neither a cursor, words nor an age go with `offset` or `conversation_id`."""
+    """A query for wake-ups. Neither a cursor, words nor an age go with `offset` or `conversation_id`."""
 
     conversation_id: str | None = Field(
         None,
@@ -98,7 +98,7 @@ class WakeupQuery(PageQuery, ChosenWakeups):
 
 
 class DeadQuery(KindQuery, PageQuery, SearchQuery):
-    """Which dead letters. Neither a cursor, words nor an age go with `offset`."""
+    """A query for dead letters. Neither a cursor, words nor an age go with `offset`."""
 
     @property
     def wanted(self) -> WantedLetters:

@@ -214,7 +214,7 @@ class PinnedModule(BaseModel):
 
 
 class ToolStateQuery(BaseModel):
-    """Of which tools."""
+    """A query for the state of tools."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -222,7 +222,7 @@ class ToolStateQuery(BaseModel):
 
 
 class ToolEventQuery(BaseModel):
-    """Which changes."""
+    """A query for changes of tools."""
 
     model_config = ConfigDict(extra="forbid")
 

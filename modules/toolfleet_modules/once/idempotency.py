@@ -216,7 +216,7 @@ class IdempotentRuns:
             record = await self._store.get(call_id)
             is_begun = record is not None and record.state != "open"
             if not is_begun and await self._store.complete_since() <= machine_clock.wall() - young_seconds:
-                # Whoever comes with this call from now on is refused: also a request that waits in a socket.
+                # Any request with this call is refused from now on: also one that waits in a socket.
                 refused = Record("refused", call_id)
                 is_refused = await self._store.swap(call_id, record.token if record else None, refused)
                 record = refused if is_refused else await self._store.get(call_id)

@@ -200,7 +200,7 @@ def _written(content: dict[str, Any]) -> str:
 
 
 _LATE = {"error_code": "timed_out"}  # the fleet's own word for it, whose clock may be a moment behind
-_LOST = {"error_code": "outcome_unknown"}  # as above, where nobody has seen the end
+_LOST = {"error_code": "outcome_unknown"}  # as above, if the end was not seen
 _LONGEST_ERROR = 4_000  # characters; the fleet shows a model 2 kB
 _MOST_BYTES = 4  # of a character in UTF-8
 _JSON = json.JSONEncoder(

@@ -40,13 +40,13 @@ from toolfleet_registry.functions.threads import Threads
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.shared_timers import shared_timers
 
-_CLIENT_CLOSED_REQUEST = 499  # nobody reads it; it is what the access log shows
+_CLIENT_CLOSED_REQUEST = 499  # it is not read by a client; the access log shows it
 _FULL_SECONDS = 1
 _GRACE_SECONDS = 1.0  # for a tool whose time is over to end by itself
 
 _SEND_SECONDS = 30.0  # for a client to take a line
 
-# Until somebody watches whether the client is there: most calls have ended by then, and need no task for it.
+# Until the client is watched: most calls have ended by then, and need no task for it.
 _WATCH_SECONDS = 0.2
 _SWEEP_SECONDS = 0.05  # between two looks for waits that are that old
 
@@ -107,7 +107,7 @@ class Execute:
         came_at = fleet_clock.suspend_aware()
         request, name = Request(scope, receive), ""
         try:
-            caller = self._callers.verify(request.headers)  # first: nobody else has us read what they send
+            caller = self._callers.verify(request.headers)  # first: input of other senders is not read
             call = await Call.of(request, most_bytes=self._limits.request_bytes)
             name = call.tool_name
             note_call(scope, name, call.call_id, call.attempt)
@@ -207,7 +207,7 @@ class Execute:
         self.counts.running -= 1
         if work.task.cancelled():
             self.counts.cancelled += 1
-        elif work.task.exception() is None:  # also tells asyncio that somebody has seen it
+        elif work.task.exception() is None:  # also tells asyncio that it was retrieved
             self._counted(work.task.result())
 
     async def _attend(self, work: Work, call: Call, request: Request, send: Send) -> Response | None:

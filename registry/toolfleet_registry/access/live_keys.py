@@ -32,14 +32,14 @@ CONFIRMED_SECONDS = 1.0
 GOOD_SECONDS = 2.0
 """And for so long if the store does not answer."""
 
-# Whoever has just made a key uses it at once, and waits for the next question about all keys; of those, whoever tries keys that there
+# A user who has just made a key uses it at once, and waits for the next question about all keys; so does one who tries keys that there
 # are not gets no more asked than ten a second.
 _UNKNOWN_SECONDS = 0.1
 _EARLY_SECONDS = (
     0.002  # by which uvloop's timers may be early: what is known would still be fresh enough, and from before the key
 )
 _PATIENCE_SECONDS = 1.0  # for an answer without which nothing can be said
-_SHORT_PATIENCE_SECONDS = 0.3  # for one without which a key is still good: nobody waits for long for a slow store
+_SHORT_PATIENCE_SECONDS = 0.3  # for one without which a key is still good: no request waits long for a slow store
 _PAUSE_SECONDS = 0.2  # after a store has not answered, before it is asked again
 
 _log = get_logger(__name__)
@@ -54,7 +54,7 @@ class LiveKeys:
 
     def __init__(self, store: KeyStore, seal: TextSeal, *, signs_again: bool = False) -> None:
         self._store, self._seal, self._signs_again = store, seal, signs_again
-        # Threads of its own: whatever else a gateway does in threads must not hold up this question.
+        # Threads of its own: other work of a gateway in threads must not delay this question.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="toolfleet-keys")
         self._known = StoredKeys("", {})
         self._entries = dict[str, KeyEntry | None]()  # those that were asked for
@@ -135,7 +135,7 @@ class LiveKeys:
             was_in_vain = self._failed_asked_at >= began
             if left <= 0 or (pause > 0 and (is_known or was_in_vain)):
                 break
-            if pause > 0:  # the store may be back: nobody is refused for what was asked before they came
+            if pause > 0:  # the store may be back: no request is refused by an answer from before it came
                 await asyncio.sleep(min(pause, left) + _EARLY_SECONDS)
             else:
                 await self._ask(left)

@@ -72,7 +72,7 @@ class OwnClasses:
         find_own_programs()
         try:
             found = getattr(importlib.import_module(path), name)
-        except (Exception, SystemExit) as exc:  # whatever a program does when it is imported
+        except (Exception, SystemExit) as exc:  # an imported program may raise anything
             raise ValueError(f"{spec.name!r} cannot be imported: {_reason(exc)}") from exc
         if not isinstance(found, type):
             raise ValueError(f"{spec.name!r} is no class")  # noqa: TRY004 - as all that is wrong with an entry

@@ -36,7 +36,7 @@ TURN_SECONDS = (0.5, 4.5)
 _SECONDS_IN_ALL = 12  # less than a refresh has, so that what did not get its turn is still told
 _AT_ONCE = 6  # batches: most of each is waiting for Redis or the registry, in a thread
 
-# A batch ends with whichever comes first.
+# A batch ends with the one that comes first.
 _BATCH = 32  # modules: ten times as many would save no time
 _BATCH_TOOLS = 200  # of large modules: a batch is written in one go
 _BATCH_SECONDS = 0.5  # of judging
@@ -94,7 +94,7 @@ class BatchRegistration:
             except FleetUnavailable:
                 self._left.clear()
                 raise
-            except Exception as exc:  # noqa: BLE001 - whatever it is
+            except Exception as exc:  # noqa: BLE001 - of any kind
                 await self._take_one_by_one(moment, batch, exc)
 
     def _next(self, seconds: float, until: float) -> list[ModuleRegistration]:
@@ -173,7 +173,7 @@ class BatchRegistration:
                 kinds += _count_changes(turn)
         if kinds:
             await self._cache.count(kinds)
-        # Last: what is stored is stored, and a process that ends before this has told nobody of what `differences` shows.
+        # Last: what is stored is stored, and a process that ends before this has not reported what `differences` shows.
         if findings := [found for turn, _ in judged if turn not in overtaken for found in _findings(turn)]:
             await asked(lambda: self._registry.note(findings))
         return overtaken

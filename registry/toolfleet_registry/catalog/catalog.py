@@ -399,7 +399,7 @@ class Catalog:
             return _refused(call, "permission_denied", str(exc))
         tool = self.find(call.tool_name)
         if tool is None:
-            # What a module offers is nobody's business who may not use it.
+            # A module's offers are private to those who may use it.
             if not reaches(name.module, reach.modules):
                 return _refused(call, "permission_denied", module_denial(name.module))
             is_known = name.module in self._state.manifests

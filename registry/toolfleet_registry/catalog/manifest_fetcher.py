@@ -68,7 +68,7 @@ class ManifestFetcher:
         self._next_at = dict[str, float]()
         self._fetched = dict[str, ModuleManifest]()
         self._fetched_at = dict[str, float]()
-        self._held_until = dict[str, float]()  # what was begun here; Redis may be away when it has ended
+        self._held_until = dict[str, float]()  # the fetches started here; Redis may be away when it has ended
         self._taking_in = asyncio.Lock()
 
     def begin(self, module: str, *, anew: bool = False) -> None:
@@ -183,7 +183,7 @@ class ManifestFetcher:
     async def _take_in(self, manifests: dict[str, ModuleManifest]) -> None:
         try:
             taken = await self._registrar.take_in(manifests)
-        except (FleetUnavailable, SettingsError) as exc:  # without the registry nobody knows what is disabled
+        except (FleetUnavailable, SettingsError) as exc:  # without the registry it is unknown what is disabled
             log.warning("manifest_not_taken_in", modules=sorted(manifests), error=str(exc))
             return
         for module, cached in taken.saved.items():

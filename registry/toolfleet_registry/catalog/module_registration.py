@@ -28,7 +28,7 @@ PinsByModule: TypeAlias = Mapping[str, Mapping[str, str]]
 Answers: TypeAlias = Sequence[ToolRegistration | ValueError]
 
 _MOST_TRIES = 5  # to register until nothing is left to be
-_PATIENCE_SECONDS = 60  # where nobody else waits
+_PATIENCE_SECONDS = 60  # if no other module waits
 
 
 class ModuleTooCostly(Exception):
@@ -176,7 +176,7 @@ class ModuleRegistration:
                 else:  # also of what cannot be listed: whether it is enabled is known by now
                     known[spec.tool_name] = answer
             for name in plan.forget:
-                registry.remove(name, unless_disabled=True)  # which somebody may have done just now
+                registry.remove(name, unless_disabled=True)  # which another operator may have done just now
                 known.pop(name, None)
             plan = self._judge(moment, known)
         return _closed(plan, known, refused)

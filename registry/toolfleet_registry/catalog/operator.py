@@ -318,7 +318,7 @@ def _definition(registration: ToolRegistration | None) -> ToolDefinition | None:
         return None
     try:
         return definition_of(registration.spec)
-    except ValueError:  # somebody else's specification under this name
+    except ValueError:  # a foreign specification under this name
         return None
 
 

@@ -52,7 +52,7 @@ class Registrar:
         taken = TakenIn()
         if not manifests:
             return taken
-        await self._cache.renew_all(manifests)  # first: whatever becomes of this look
+        await self._cache.renew_all(manifests)  # first: with any result of this probe
         turns = [ModuleRegistration(module, manifest) for module, manifest in manifests.items()]
         async with self.registry() as registry:
             loaded = await self._cache.load(manifests)
@@ -90,7 +90,7 @@ class Registrar:
         """
         for _ in range(MOST_TRIES):
             cached = (await self._cache.load([module])).get(module)
-            if cached is None:  # whoever goes by what the registry keeps hears of it
+            if cached is None:  # readers of the registry's manifests are told
                 await self._cache.announce(module)
                 return None
             turn = ModuleRegistration(module, cached.manifest, cached, like)

@@ -87,7 +87,7 @@ def take_in(offers: list[Offer], known: Known, fault_of: FaultOf) -> Registratio
     for offer in offers:
         name, present = offer.spec.tool_name, known.registrations.get(offer.spec.tool_name)
         if broken := broken_because(offer.definition.required_permission):
-            # Nothing to register or compare: what was registered before is what it is compared with when it is mended.
+            # Nothing to register or compare: what was registered before is what it is compared with when it is fixed.
             verdicts[name] = ToolOverride(is_disabled=_is_disabled(offer, known), fault=broken)
             continue
         registered = None if present is None else digest_of(present.spec)
@@ -126,7 +126,7 @@ def _verdict(
         return ToolOverride(is_disabled=is_disabled, fault=fault_of(offer.definition))
     try:
         kept = definition_of(present.spec)
-    except ValueError:  # somebody else's specification under this name
+    except ValueError:  # a foreign specification under this name
         return ToolOverride(
             is_disabled=is_disabled, fault="what is registered is no tool of a module", digest=offer.digest
         )

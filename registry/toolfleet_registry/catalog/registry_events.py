@@ -18,7 +18,7 @@ from toolfleet_registry.time import machine_clock
 OpenRegistry: TypeAlias = Callable[[], AbstractAsyncContextManager[ToolRegistry]]
 
 _EVERY_SECONDS = 1.0
-_AWAY_SECONDS = 60.0  # for a server to be restarted; later, whoever follows had better know
+_AWAY_SECONDS = 60.0  # for a server to be restarted; after that a follower should know
 _AT_ONCE = 1000
 
 _log = get_logger(__name__)

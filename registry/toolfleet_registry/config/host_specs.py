@@ -244,7 +244,7 @@ class McpSpec(FencedSpec):
                 continue
             is_own = folder == path or not beside.is_relative_to(
                 folder
-            )  # else it is the fleet's, if nobody says otherwise
+            )  # else it is the fleet's, unless something says otherwise
             if is_own and folder not in _wide() and folder.parts[1] not in _SYSTEM:
                 found.append(folder)
             elif os.path.isfile(path):  # noqa: PTH113 - as above

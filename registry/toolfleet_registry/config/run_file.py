@@ -115,6 +115,6 @@ def _lives(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's, so it lives
+    except PermissionError:  # another user's, so it lives
         return True
     return True

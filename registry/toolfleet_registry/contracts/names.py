@@ -76,5 +76,5 @@ _SAFE = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
 _METHOD = re.compile(r"\S{1,192}")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
-# Two underscores in the name itself, one beside a dot, or our own suffix: each could spell another tool's plain form.
+# Two underscores in the name itself, one next to a dot, or our own suffix: each could spell another tool's plain form.
 _AMBIGUOUS = re.compile(r"__|_\.|\._|-x[0-9a-f]{10}$")

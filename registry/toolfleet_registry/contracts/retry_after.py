@@ -6,7 +6,7 @@ from email.utils import parsedate_to_datetime
 
 from toolfleet_registry.time import fleet_clock
 
-# A day: whoever asks for more does not expect this call again, and no number of theirs may overflow ours.
+# A day: a module that asks for more does not expect this call again, and no number of theirs may overflow ours.
 LONGEST_SECONDS = 86_400.0
 
 

@@ -31,7 +31,7 @@ FEED_SECONDS = 10.0
 
 _COUNTS_SECONDS = 25  # two feedings may be missed, and then its process has died
 _PATIENCE_SECONDS = 5
-_ANYBODY = "*"  # is fed by whoever feeds
+_ANYBODY = "*"  # is fed by any feeding process
 _AT_ONCE = 500  # modules of one script: Redis is at them for about a millisecond
 
 # However the client was built: one value that is no text would else fail the reading of all.
@@ -163,7 +163,7 @@ class ModuleDirectory:
     async def feed(self, entries: Sequence[ModuleEntry]) -> dict[str, ModuleEntry]:
         """Put in what a process's settings name. Returns the entries of others that say something else, and stay."""
         stay = dict[str, ModuleEntry]()
-        for start in range(0, max(len(entries), 1), _AT_ONCE):  # also with none: somebody is there who follows
+        for start in range(0, max(len(entries), 1), _AT_ONCE):  # also with none: a follower is there
             part = entries[start : start + _AT_ONCE]
             for entry, there in zip(part, await self._feed(part), strict=True):
                 if there and (other := await self._judge_other(entry, there)) is not None:

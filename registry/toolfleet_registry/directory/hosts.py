@@ -32,7 +32,7 @@ _AS_BYTES = {NEVER_DECODE: True}
 _TTL_MS = int(TTL_SECONDS * 1000)
 _MOST_SEALS = 10_000
 _MS_DIGITS = 15
-_MOST_REFUSED = 100  # that are listed: a flood of them must not fill anybody's memory
+_MOST_REFUSED = 100  # that are listed: a flood of them must not fill a process's memory
 
 _log = get_logger(__name__)
 

@@ -12,7 +12,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.redis_errors import answering
 
 _PATIENCE_SECONDS = 5
-_KEPT_SECONDS = 600  # answers, for whoever has asked
+_KEPT_SECONDS = 600  # answers, for the requester
 _MOST_TOGETHER = 100  # requests that one reload is the answer to
 _MOST_ERRORS = 100  # of one host
 

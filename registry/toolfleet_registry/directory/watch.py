@@ -25,8 +25,8 @@ T = TypeVar("T")
 _STORE_SECONDS = 10.0  # a store answers within 5 s, or not at all
 
 _POLL_SECONDS = 0.5  # one small question: a module that was added is served within two seconds
-_HOSTS_SECONDS = 1.0  # hosts are judged so often: one that has died is no change in Redis until somebody asks
-_READ_SECONDS = 60.0  # after so long all of it is read, whatever the revision says
+_HOSTS_SECONDS = 1.0  # hosts are judged so often: one that has died is no change in Redis until it is asked
+_READ_SECONDS = 60.0  # after so long all of it is read, with any revision
 _PATIENCE_SECONDS = 5.0  # for the first look, at a worker's start
 _REMOVED_KEPT_SECONDS = (
     86_400  # a removed module's queue is ended for so long: who has not heard of it may still publish

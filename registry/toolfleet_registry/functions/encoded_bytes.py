@@ -17,7 +17,7 @@ from toolfleet_registry.functions.media_types import fits, is_known_by_bytes, pl
 
 _DATA_URL = re.compile(r"data:([^,;]{0,130})((?:;[^,;]{0,100}){0,5}),", re.ASCII)
 _SPACE = str.maketrans("", "", " \t\r\n")
-_SHOWN = 80  # characters of a media type that somebody sends
+_SHOWN = 80  # characters of a media type in an input
 _HOLDERS: frozenset[Any] = frozenset({list, dict, tuple, set, frozenset})
 
 

@@ -13,7 +13,7 @@ from toolfleet_registry.functions.failures import ModuleBusy
 
 _log = logging.getLogger("toolfleet.sdk")
 
-_HANGING_SECONDS = 1.0  # for functions whose calls have ended to see that; then nobody waits for their threads
+_HANGING_SECONDS = 1.0  # for functions whose calls have ended to see that; then their threads are not waited for
 _MOST_NAMED = 5
 
 
@@ -70,7 +70,7 @@ class Threads:
 
         try:
             threading.Thread(target=work, name=f"tool {name}", daemon=True).start()
-        except Exception as exc:  # RuntimeError, MemoryError: whatever it is, nothing has happened
+        except Exception as exc:  # RuntimeError, MemoryError: in any case, nothing has happened
             self._slots.release()
             _log.warning("No thread for a tool: %s", exc)
             raise ModuleBusy from exc

@@ -119,7 +119,7 @@ class FunctionRuns:
         returned = await self._threads.run(_keeping(local.function), given, may_begin)
         if not inspect.isawaitable(returned):
             return returned
-        if context.cancelled:  # a thread's end is waited for though the call has ended; what was to follow is not begun
+        if context.cancelled:  # a thread's end is waited for though the call has ended; the next step is not started
             if isinstance(returned, Coroutine):
                 returned.close()
             return None

@@ -162,7 +162,7 @@ def _attempt(path: str) -> _Attempt:
     if known is not None and not known.is_in_vain:
         return known
     attempt = _attempts[key] = _Attempt(LocalTools((), [_NOT_YET]) if known is None else known.tools)
-    attempt.done.set_running_or_notify_cancel()  # so that nobody who stops waiting can cancel it for the others
+    attempt.done.set_running_or_notify_cancel()  # so that a waiter that leaves does not cancel it for the others
     try:  # no thread of an executor's, which Python would wait for at its end
         threading.Thread(target=_try, args=(path, attempt), name="local-tools", daemon=True).start()
     except RuntimeError:
@@ -175,7 +175,7 @@ def _try(path: str, attempt: _Attempt) -> None:
         tools = _load(path)
     except ProgramFault as exc:
         tools = LocalTools((), [str(exc)])
-    except BaseException as exc:  # noqa: BLE001 - what a strange object raises, or a defect of ours: whoever waits is told
+    except BaseException as exc:  # noqa: BLE001 - what a strange object raises, or a defect of ours: the waiters are told
         tools = LocalTools((), [f"{path!r} cannot be read: {type(exc).__name__}."])
     attempt.end(tools)
 

@@ -107,7 +107,7 @@ class _Scout:
             return ManifestFailure(f"no complete manifest within {self.timeout_seconds:g} s")
         except (NoAnswer, httpx.InvalidURL) as exc:
             return ManifestFailure(own.hide_text(str(exc))[:_MOST_SHOWN] or type(exc).__name__)
-        except Exception as exc:  # noqa: BLE001 - what nobody thought of must not stop the looks at other modules
+        except Exception as exc:  # noqa: BLE001 - an unexpected error must not stop the probes of other modules
             _log.exception("module_look_failed", module=module)
             return ManifestFailure(own.hide_text(f"{type(exc).__name__}: {exc}")[:_MOST_SHOWN])
 

@@ -32,5 +32,5 @@ def _is_doubtful(tool: ToolDefinition, hints: ToolAnnotations) -> bool:
     if tool.idempotent is False:
         return True
     # The protocol gives the other two hints no meaning where this one is true. That search results change from day to
-    # day makes many a reader "not idempotent"; but nobody calls a reader destructive who has thought about it.
+    # day makes many a reader "not idempotent"; but a reader is never called destructive on purpose.
     return bool(hints.destructiveHint) if hints.readOnlyHint else hints.idempotentHint is False

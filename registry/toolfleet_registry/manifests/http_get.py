@@ -27,7 +27,7 @@ else:
 
 _HEAD_BYTES = 100 * 1024  # of a status line and its headers
 _READ_BYTES = 64 * 1024
-_DELAY_SECONDS = 0.25  # before the next address of a host is tried beside the one that has not answered yet
+_DELAY_SECONDS = 0.25  # before the next address of a host is tried in addition to the one that has not answered yet
 
 
 class NoAnswer(Exception):

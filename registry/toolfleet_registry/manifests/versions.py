@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from semver import Version
 
-_LONGEST_SEMVER = 128  # characters: nobody means a longer one, and its numbers would take long to read
+_LONGEST_SEMVER = 128  # characters: a longer one is a mistake, and its numbers would take long to read
 
 
 def version_key(version: str | None) -> tuple[Any, ...]:

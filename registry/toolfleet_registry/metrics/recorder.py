@@ -16,7 +16,7 @@ Labels: TypeAlias = tuple[str, ...]
 OTHER: Final = "other"
 """In the place of names beyond the bound, and of those that nobody has offered."""
 
-_MOST_SERIES = 10_000  # of one family: whatever a label is made of, memory stays bounded
+_MOST_SERIES = 10_000  # of one family: with any labels, memory stays bounded
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class RedisReplies(RedisStore):
         known = [_text(each) for each in await self.ask(*_SINCE.command(**names))]
         kept = dict(zip(known[::2], map(float, known[1::2]), strict=True))
         since = kept.pop("since")
-        # What was written when the seconds were fewer is forgotten after those, whatever they are now.
+        # Records written with a shorter time expire after that, even if it is longer now.
         seconds = {float(name.removeprefix(_KEPT_FOR)): until for name, until in kept.items()}
         shorter = [min(until, now - each) for each, until in seconds.items() if each < self._seconds]
         return max(since, now - self._seconds, *shorter)

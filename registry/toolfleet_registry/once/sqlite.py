@@ -110,7 +110,7 @@ def _opened(path: Path) -> sqlite3.Connection:
     rows = sqlite3.connect(path, timeout=_PATIENCE_SECONDS, check_same_thread=False, isolation_level=None)
     try:
         _write_ahead(rows)
-        rows.execute("PRAGMA synchronous = FULL")  # a call that was begun must be known after a power cut
+        rows.execute("PRAGMA synchronous = FULL")  # a call that was started must be known after a power cut
         for statement in _TABLES:
             rows.execute(statement)
         rows.execute("INSERT OR IGNORE INTO complete VALUES (1, ?)", (machine_clock.wall(),))

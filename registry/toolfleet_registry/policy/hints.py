@@ -163,7 +163,7 @@ _HINTS: Final[Mapping[tuple[ErrorCode | None, str], str]] = {
         "Nothing was executed, as its time was over: call it again with more time, if it is still wanted."
     ),
     ("cancelled", "none"): _TAKEN_BACK,
-    ("cancelled", "none again"): _TAKEN_BACK,  # what was taken back before it began is no longer wanted
+    ("cancelled", "none again"): _TAKEN_BACK,  # a call cancelled before it started is no longer wanted
     ("conflict", "none"): (
         "Nothing was executed: other arguments need another idempotency key, and this key needs its first arguments."
     ),

@@ -20,7 +20,7 @@ DEEPEST = 32
 _MOST_SECRETS = 1_000  # values that are looked for in a text: a microsecond or two each
 _MOST_DIFFERING = 5 * _MOST_SECRETS  # values that may be such
 _MOST_WALKED = 5_000  # values of one call that are looked into, one by one: some 5 ms
-_ARRAYS = (list, tuple)  # a union would be made anew for each value
+_ARRAYS = (list, tuple)  # a union would be made again for each value
 _SHORTEST_SECRET = 4  # characters; to look for less in a text would hide half of it
 
 

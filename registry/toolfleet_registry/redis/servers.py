@@ -178,7 +178,7 @@ class _Bounded(AbstractConnection):
         except TimeoutError as exc:
             await self.disconnect(nowait=True)
             raise RedisTimeoutError(f"{self._host_error()} was not ready in {self.socket_connect_timeout} s") from exc
-        except BaseException:  # whoever gives up has no connection that he could close
+        except BaseException:  # a caller that gives up has no connection to close
             await self.disconnect(nowait=True)
             raise
 
@@ -192,7 +192,7 @@ class _Bounded(AbstractConnection):
         asked = task.cancelling() if task else 0
         await super().send_packed_command(command, check_health)
         if task and task.cancelling() > asked:
-            await self.disconnect(nowait=True)  # nobody will read the reply
+            await self.disconnect(nowait=True)  # the reply will not be read
             raise asyncio.CancelledError
 
 

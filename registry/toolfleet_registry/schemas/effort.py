@@ -223,7 +223,7 @@ class _Survey:
             reached = self._reached(below, [number for near, number in below[0] if near == step])
             name = step if isinstance(step, str) else "*"
             found[name] = found.get(name, NO_PATTERNS) + self._matched(reached)
-        # Names of members are matched as well, by what stands beside them.
+        # Names of members are matched as well, by the keywords next to them.
         own = self._matched(self._here([0]))
         found["*"] = found.get("*", NO_PATTERNS) + own
         return {name: patterns for name, patterns in found.items() if patterns != NO_PATTERNS}

@@ -23,7 +23,7 @@ _MOST_READ = 50  # faults; of more it is said that there are more
 _SHOWN = 60  # characters of a name, a pattern, an allowed value
 _MOST_COMPARED = 100  # names; comparing two takes some 20 µs, and the event loop waits
 _SAYABLE = re.compile(r"[A-Za-z0-9_$@.-]{1,60}", re.ASCII)
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}", re.ASCII)  # what somebody has surely meant as an argument's
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}", re.ASCII)  # names surely meant as an argument's
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from toolfleet_registry.schemas.patterns import NO_PATTERNS, Patterns
 from toolfleet_registry.schemas.prices import weight_of
 from toolfleet_registry.schemas.small_values import PLAIN_FLOATS, PLAIN_INTEGER
 
-_OF_A_VALUE = 120  # characters that a value takes as long to copy as, beside its texts
+_OF_A_VALUE = 120  # characters that a value takes as long to copy as, in addition to its texts
 _SHIFT = 7  # of a text, 2**7 characters weigh as much as a value; of a name, 2**5
 _NAME_SHIFT = 5
 _SMALLEST, _LARGEST = PLAIN_FLOATS

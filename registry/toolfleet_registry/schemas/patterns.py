@@ -116,7 +116,7 @@ def _size(pattern: str, size_of: Callable[[str], int]) -> int:
         elif piece[0] == "(":
             cases = _IN_BOTH_CASES if _CASELESS.match(piece) else cases
             if piece.endswith(")"):  # flags, for what follows
-                here += ENDLESS if "x" in piece else 1  # blanks without a meaning: nobody writes them in JSON
+                here += ENDLESS if "x" in piece else 1  # blanks without a meaning: they are not written in JSON
                 continue
             open_groups.append(here)
             here, atom = 2, 0

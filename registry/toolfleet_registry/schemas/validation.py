@@ -36,7 +36,7 @@ _Compiled: TypeAlias = Checker | str
 _TOO_MUCH = "Arguments are too large, or nested too deep, to be checked against the tool's schema."
 
 _MOST_VALUES = 10_000  # which takes some 15 ms
-_LONGEST_NUMBER = 40  # characters: more is no number that somebody means
+_LONGEST_NUMBER = 40  # characters: a longer one is not meant as a number
 
 _NUMBERS = frozenset({"integer", "number"})
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")

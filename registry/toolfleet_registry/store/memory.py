@@ -40,7 +40,7 @@ class InMemoryToolRegistry(ToolRegistry):
         self._clock = clock or machine_clock.utc_now
         self._identity = randomness.uuid4().hex
         self._lock = RLock()
-        # As text: a frozen model's dicts are not frozen, and whoever changes them must change nothing here.
+        # As text: a frozen model's dicts are not frozen, and a change to them must change nothing here.
         self._texts = dict[str, str]()
         self._standings = dict[str, RegistrationState]()
         self._earlier = dict[str, Earlier]()

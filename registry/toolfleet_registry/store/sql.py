@@ -386,7 +386,7 @@ class SQLToolRegistry(ToolRegistry):
 
     def keep_manifests(self, manifests: Mapping[str, str]) -> None:
         digests = {module: rules.digest_of_manifest(text) for module, text in manifests.items()}
-        with self._database.reading() as connection:  # most are kept as they are: nobody is locked out for those
+        with self._database.reading() as connection:  # most are kept as they are, without locking out other changes
             kept = _rows_of(
                 connection, MANIFESTS, MANIFESTS.c.module, [*manifests], MANIFESTS.c.module, MANIFESTS.c.digest
             )

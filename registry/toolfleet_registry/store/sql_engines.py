@@ -17,7 +17,7 @@ from toolfleet_registry.system import randomness
 _PATIENCE_SECONDS = 5
 # PostgreSQL gives up before we do, and says why; a client that stands still in a transaction lets go of its locks.
 _SERVER_LIMITS = {"lock_timeout": 4000, "statement_timeout": 4500, "idle_in_transaction_session_timeout": 10_000}  # ms
-_TABLES_LOCK = 7_017_104_338  # one number of all that advisory locks may have, for whoever makes the tables
+_TABLES_LOCK = 7_017_104_338  # one number of all that advisory locks may have, for the process that makes the tables
 
 _LIBPQ = {"connect_timeout": _PATIENCE_SECONDS, "tcp_user_timeout": _PATIENCE_SECONDS * 1000}
 _DRIVERS: dict[str, dict[str, dict[str, Any]]] = {

@@ -10,7 +10,7 @@ import random as _random
 import uuid as _uuid
 from collections.abc import Callable
 
-# The functions themselves, as in `machine_clock`; of the generator that is seeded anew after a fork.
+# The functions themselves, as in `machine_clock`; of the generator that is seeded again after a fork.
 random: Callable[[], float] = _random.random
 """Return a number from 0 to 1."""
 

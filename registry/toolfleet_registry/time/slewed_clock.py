@@ -18,7 +18,7 @@ LONGEST_BRIDGE_SECONDS = 3600.0
 """A step by more is followed, though calls end by it: a server whose date was wrong would keep the fleet off for weeks."""
 RETURN_RATE = 0.01
 """How fast the fleet's time comes back to the server's: slowly, as clocks have to follow that are looked after once in a minute."""
-_WORST_DRIFT = 5e-4  # of two machines' clocks against each other, while nobody looks
+_WORST_DRIFT = 5e-4  # of two machines' clocks against each other, while they are not compared
 _KEPT = 8  # readings, of which the one with the shortest way is the most exact
 KEPT_SECONDS = 30.0
 """How much older than the latest the reading may be that a clock goes by. While the fleet's time comes back to the server's, such a
@@ -142,7 +142,7 @@ class SlewedClock:
         is_returning = not has_jumped and abs(ahead) <= tolerance + RETURN_RATE * idle
         if is_returning and ahead < 0:
             return self._follow(reading)
-        # Where nobody has shown such a time the server was set twice since it was asked, and the fleet's time still makes good
+        # If no other clock has shown such a time the server was set twice since it was asked, and the fleet's time still makes good
         # for the first.
         if ahead > 0 and (is_returning or reached >= shown + ahead / 2):
             return self._set_to(reading, "paused")

@@ -62,14 +62,14 @@ def _root_draw(provider: TracerProvider) -> Callable[[], Drawn] | None:
     if type(root) is not TraceIdRatioBased:
         return None
     limit, bound = root.TRACE_ID_LIMIT, root.bound
-    new_trace = RandomIdGenerator().generate_trace_id  # nobody wants a number here, for which `_AttemptIds` would look
+    new_trace = RandomIdGenerator().generate_trace_id  # no given number here, for which `_AttemptIds` would look
     new = tuple.__new__
 
     def draw() -> Drawn:
         number = new_trace()
         if number & limit < bound:
             return number
-        text = f"{number:032x}"  # half of it will do for a span that nobody records
+        text = f"{number:032x}"  # half of it is enough for an unrecorded span
         return new(Unrecorded, (f"00-{text}-{text[:16]}-{_RANDOM_NOT_SAMPLED}", ""))
 
     return draw

@@ -33,8 +33,8 @@ _NOT_BEGUN: frozenset[ErrorCode | None] = frozenset(
 )
 
 _PAUSE_SECONDS = 0.5  # before Redis is asked once more
-_CONFIRMATION_SECONDS = 5.0  # beyond the patience with a call: a Redis that starts anew is back by then
-_take_backs = set[asyncio.Task[None]]()  # nobody else holds these
+_CONFIRMATION_SECONDS = 5.0  # beyond the patience with a call: a restarted Redis is back by then
+_take_backs = set[asyncio.Task[None]]()  # there are no other references to these
 
 _LONGEST_SECONDS = 86_400.0
 _ANOTHER = "the call that its run has kept was made with other arguments."
@@ -239,7 +239,7 @@ class AdapterCalls:
             await self.decide(asked, None, None)
         except WaitsForApproval:
             return True
-        except FleetUnavailable:  # whoever makes it is told so
+        except FleetUnavailable:  # its caller is told so
             return False
         return False
 

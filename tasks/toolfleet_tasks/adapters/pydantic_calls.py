@@ -25,7 +25,7 @@ from toolfleet_tasks.adapters.decisions import Decision
 from toolfleet_tasks.adapters.deferrals import APPROVAL, CALL
 from toolfleet_tasks.adapters.result_text import shown_parts
 
-_WAITS = "toolfleet_waits"  # nobody has decided, or it goes on: the run that goes on only asks again
+_WAITS = "toolfleet_waits"  # it is undecided, or still runs: the resumed run only asks again
 
 
 @dataclass(kw_only=True)

@@ -144,10 +144,10 @@ class Bridge(Generic[T]):
             except GeneratorExit:  # the loop is closed, or the task dropped
                 self._destroy(job)
                 raise
-            except BaseException as exc:  # noqa: BLE001 - whatever the future raises is the coroutine's
+            except BaseException as exc:  # noqa: BLE001 - any exception of the future is the coroutine's
                 waited_for = job.throw(self._take_interrupt() or exc)
             else:
-                # Somebody below may have swallowed the cancellation that was to carry the interrupt.
+                # Code below may have swallowed the cancellation that was to carry the interrupt.
                 interrupt = self._take_interrupt()
                 waited_for = job.switch() if interrupt is None else job.throw(interrupt)
         result: B = waited_for

@@ -51,7 +51,7 @@ class _Server(socketserver.ThreadingMixIn):
     def __init__(self, address: Any, answer: AnswerPath) -> None:
         self.answer = answer
         self._slots = threading.BoundedSemaphore(_MOST_AT_ONCE)
-        super().__init__(address, _Asked)  # type: ignore[call-arg] # that of the server beside it
+        super().__init__(address, _Asked)  # type: ignore[call-arg] # that of its server
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._slots.acquire(blocking=False):

@@ -43,7 +43,7 @@ _MOST_WAITING = 1_000_000  # calls in a module's queue: people have waited for t
 
 _PASSING = frozenset({"busy", "fleet_unavailable", "internal"})
 
-_TRIES = 20  # decisions that come at one moment: each reads anew what the one before has written
+_TRIES = 20  # decisions that come at one moment: each reads again what the one before has written
 _DECISION_SECONDS = 10.0  # for Redis to take one
 _LONGEST_NAMES = 500  # characters, of the arguments that an edit has replaced
 _LONGEST_SHOWN = 2_000  # characters of arguments in a refusal: the approval itself has all
@@ -66,7 +66,7 @@ class ApprovedCalls:
         """
         try:
             answer = await self._dispatcher.detach(call, most_waiting=_MOST_WAITING, again=True, origin=origin)
-        except PublishUnconfirmed as exc:  # it was begun, too
+        except PublishUnconfirmed as exc:  # it was started, too
             log.debug("approved_call_not_confirmed", call_id=call.call_id, error=str(exc))
             return
         if isinstance(answer, Refusal) or answer is None:
@@ -105,7 +105,7 @@ class ApprovalService:
     ) -> "Asked":
         """Have a call wait for people. Returns what they are asked, or the refusal of a call that does not wait."""
         now = fleet_clock.now()
-        assert call.approval is not None  # noqa: S101 - whoever has prepared it has made it
+        assert call.approval is not None  # noqa: S101 - its preparation has made it
         request = AskedApproval(
             approval_id=call.call_id,
             tool_name=call.tool_name,

@@ -17,7 +17,7 @@ from toolfleet_tasks.redis.connection import RedisConnectionLost
 
 _BATCH = 100
 _AT_ONCE = 8  # each is read as a whole, and may have megabytes
-_AGAIN_SECONDS = 15.0  # until a call that was published, and is not begun, is published again
+_AGAIN_SECONDS = 15.0  # until a call that was published, and is not started, is published again
 _MARGIN_SECONDS = 5.0  # after a deadline, for those who wait for the call to end it with what they know
 
 log = get_logger(__name__)
@@ -52,7 +52,7 @@ async def _settle(service: ApprovalService, approval_id: str) -> None:
     if found.state == "waiting":
         if await service.expire(found):
             found = await service.show(approval_id)
-        else:  # by another clock it is not late, or somebody has decided just now
+        else:  # by another clock it is not late, or it was decided just now
             await service.records.put_off(approval_id, max(found.request.expires_at, fleet_clock.now() + 1))
             return
     if found.state != "approved":

@@ -46,7 +46,7 @@ _PART = 0.75  # of its time, for what a tick waits for
 _CALL_SECONDS = 1.0  # between two calls for help
 _CROWDED_SECONDS = 0.25  # for modules to work off what waits for them, before jobs add to it
 _BROKER_SECONDS = 30.0  # for a call in another Redis than the ledger's to begin, before it is published again
-_LAST_EVENTS_SECONDS = 10.0  # for tries under way, where nobody stays to end them
+_LAST_EVENTS_SECONDS = 10.0  # for tries under way, if nothing stays to end them
 
 _TRACE_SECONDS = 1.0  # to find out where a job was made in a trace: its wake-up does not depend on it
 
@@ -248,7 +248,7 @@ class _Bench:
         except (
             MessageRefused,
             json_text.NewerMessage,
-        ) as exc:  # for good only if nobody else of the fleet can read it, either
+        ) as exc:  # for good only if no other process of the fleet can read it, either
             raise NotYet(str(exc)) from exc
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             return f"The call cannot be read: {str(exc).partition(chr(10))[0]}"

@@ -170,7 +170,7 @@ class BegunCalls:
             return None
         try:
             record = json_text.load(BegunCall, text.decode())
-        except ValueError:  # of another version, or nobody's
+        except ValueError:  # of another version, or foreign
             log.warning("begun_call_not_read", call_id=call_id)
             return None
         return record if record.owner == owner.user_id and record.call_id == call_id else None

@@ -91,7 +91,7 @@ async def _asked(own: OwnClasses, spec: OwnMiddlewareSpec, call: ToolCall, calle
             answer: object = await own.made(spec)(call, caller)
     except TimeoutError:
         return _failed(spec, call, "it did not answer in time")
-    except (Exception, SystemExit) as exc:  # noqa: BLE001 - whatever operators' own code raises
+    except (Exception, SystemExit) as exc:  # noqa: BLE001 - operators' own code raises anything
         return _failed(spec, call, f"it raised {type(exc).__name__}")
     if isinstance(answer, ToolResult) and not answer.success:
         return answer

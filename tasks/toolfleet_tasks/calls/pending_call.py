@@ -33,7 +33,7 @@ from toolfleet_tasks.results.stored import ending_of, read_stored, result_of
 S = TypeVar("S")
 
 _PLACES = {place: place for place in get_args(Place)}
-_TAKE_BACK_SECONDS = 10.0  # for the ledger to hear that a call is taken back
+_TAKE_BACK_SECONDS = 10.0  # for the ledger to learn that a call is cancelled
 
 
 class PendingCall:
@@ -230,7 +230,7 @@ class PendingCall:
     def _end(self, result: ToolResult) -> None:
         self._over()
         if not self.ending.done():
-            if result.tool_name != self.tool_name:  # of a refused message, whose header anybody may have written
+            if result.tool_name != self.tool_name:  # of a refused message, whose header may be forged
                 result = result.model_copy(update={"tool_name": self.tool_name})
             self.ending.set_result(audited(self.call_id, result))
 
@@ -239,7 +239,7 @@ class PendingCall:
             self.refuse(fleet_results.unanswered(self._call))
         else:
             self._spawn(self._end_as(fleet_results.at_deadline(self._call)))
-            self._spawn(self._revoke(self.call_id))  # nobody waits for it any more
+            self._spawn(self._revoke(self.call_id))  # it has no waiters any more
 
     def _take_back(self) -> asyncio.Task[None]:
         """The flag in the ledger holds for workers that are not up yet; the order to those that are makes it faster."""

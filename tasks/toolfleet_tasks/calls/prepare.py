@@ -174,7 +174,7 @@ class CallPreparation:
     async def hidden(self, call: ToolCall, caller: Caller) -> ToolCall | ToolResult:
         """The call with what its tool may be told of personal data, not judged else; or the refusal where its profile blocks that."""
         reached = self._catalog.reached(call.tool_name, caller)
-        if reached is None or not isinstance(call.arguments, dict):  # whoever judges it refuses it
+        if reached is None or not isinstance(call.arguments, dict):  # its judgement refuses it
             return call
         found = await hidden_arguments(*reached, call.arguments, self._catalog)
         return found if isinstance(found, ToolResult) else call.model_copy(update={"arguments": found})
@@ -281,7 +281,7 @@ class CallPreparation:
         around: Circumstances,
         *,
         asked: ToolCall,
-        is_step: bool,  # which has nobody who answers or listens
+        is_step: bool,  # which has no client that answers or listens
     ) -> dict[str, Any]:
         """Return the message's facts about the tool, and the time.
 

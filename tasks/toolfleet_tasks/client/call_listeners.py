@@ -58,7 +58,7 @@ async def _given(handle: CallHandle, asked: PendingInput, responses: Mapping[str
     while True:
         try:
             await handle.answer(responses, number=asked.round)
-        except InputNotTaken:  # somebody else has answered, or it has ended
+        except InputNotTaken:  # another client has answered, or it has ended
             return
         except FleetUnavailable:
             await asyncio.sleep(_AGAIN_SECONDS)

@@ -11,7 +11,7 @@ from toolfleet_tasks.aio import fork_safety
 T = TypeVar("T")
 
 _NOT_OPEN = "This fleet is not open: use it inside `with`, as in `with ToolFleet.sync() as fleet:`, or between `open()` and `close()`."
-_STOP_SECONDS = 5  # for what was begun while the fleet was left
+_STOP_SECONDS = 5  # for work started while the fleet was left
 
 
 class LoopRunner:
@@ -56,7 +56,7 @@ class LoopRunner:
             if self.is_started:
                 raise
             raise RuntimeError(_NOT_OPEN) from exc
-        except BaseException:  # Ctrl-C too: the call is taken back
+        except BaseException:  # Ctrl-C too: the call is cancelled
             future.cancel()
             raise
 
@@ -92,11 +92,11 @@ class _LoopThread(threading.Thread):
 
     def run(self) -> None:
         self.loop.run_forever()
-        if left := asyncio.all_tasks(self.loop):  # begun at the last moment
+        if left := asyncio.all_tasks(self.loop):  # started at the last moment
             for task in left:
                 task.cancel()
             self.loop.run_until_complete(asyncio.wait(left, timeout=_STOP_SECONDS))
-        # Of a task that ended in the loop's very last turn, nobody was told; others do not let themselves be cancelled.
+        # Of a task that ended in the loop's very last turn, its waiter was not told; others do not let themselves be cancelled.
         self.loop.run_until_complete(asyncio.sleep(0))
         for future in list(self._begun):
             future.cancel()

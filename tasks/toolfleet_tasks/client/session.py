@@ -163,7 +163,7 @@ class Session:
         Whatever is unfinished is left behind, for good.
         """
         had_sockets = self._sockets.cut()
-        # After `asyncio.run` nothing is left of it: whoever makes a loop for each call must not collect sessions.
+        # After `asyncio.run` nothing is left of it: a program that makes a loop for each call must not collect sessions.
         if had_sockets or asyncio.all_tasks(self.loop):
             leave_behind(self)
         else:
@@ -200,7 +200,7 @@ class Session:
         known = self._catalog.statuses()
         if not any(status.is_stale for status in known.values()):
             return known
-        # Nobody announces a look that found nothing new: ages are those of what we read last.
+        # A probe without news is not announced: ages are those of what we read last.
         try:
             await self._catalog.load()
         except FleetUnavailable as exc:

@@ -115,7 +115,7 @@ def _call_of(tag: Tag, context: ToolContext) -> ToolCall:
     if tag.handler.tool is not None:
         arguments: dict[str, Any] = {name: text for name, text in context.groups.items() if text}
         return ToolCall(tool_name=tag.handler.tool, arguments=arguments)
-    # All else travels beside the arguments, which a model can write as well.
+    # All else travels separately from the arguments, which a model can write as well.
     return ToolCall(tool_name=f"{LOCAL}.{tag.tool.name}", arguments=dict(context.groups))
 
 

@@ -123,7 +123,7 @@ class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
         try:
             return super().apply_async(entry, producer=producer, advance=advance, **options)
         except SchedulingError as exc:
-            if self.connection.transport.driver_type != "amqp":  # other transports connect anew when they send
+            if self.connection.transport.driver_type != "amqp":  # other transports reconnect when they send
                 raise
             log.warning("beat_connects_anew", error=str(exc))
             self._disconnect()
@@ -133,7 +133,7 @@ class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
         """As Celery's, without a line in the log for what it has sent: one task comes every second."""
         try:
             self.apply_async(entry, producer=producer, advance=False)
-        except Exception as exc:  # noqa: BLE001 - whatever kombu and its transports raise; the next tick will do
+        except Exception as exc:  # noqa: BLE001 - kombu and its transports raise anything; the next tick will do
             log.error("tick_not_sent", task=entry.name, error=str(exc))  # noqa: TRY400 - it says all
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ _NOT_NOTED = (
 _NAMES_ONLY = ("=…)", "()")  # how `envelope.args_shown` ends
 _DONE, _FAILED = "done", "failed"
 _QUEUES = queue_of("")  # what their names begin with
-_NUMBERS = (int, float)  # `int | float` would be made anew with each event
+_NUMBERS = (int, float)  # `int | float` would be made again with each event
 _CODES = frozenset(get_args(ErrorCode))
 _WORDS = _CODES | {_DONE, _FAILED}
 _TIME_LIMITS = frozenset({"TimeLimitExceeded", "SoftTimeLimitExceeded"})
@@ -124,7 +124,7 @@ class FleetRequest(Request):  # type: ignore[misc] # Celery ships no types
         """Return why its agent has ended it: at its deadline or by cancellation."""
         try:
             call = opened(self.args[0], self.app, task_id=self.id)
-        except (FleetError, ValueError, LookupError, TypeError):  # nobody's call, or a newer one
+        except (FleetError, ValueError, LookupError, TypeError):  # no call, or a newer one
             return "cancelled"
         if fleet_clock.now() < call.deadline_at - _ON_ITS_WAY_SECONDS:
             return "cancelled"

@@ -17,7 +17,7 @@ from toolfleet_tasks.queues import CONTROL
 
 _SECONDS = 20.0  # of one task's work; what is left is the next one's
 _MARGIN_SECONDS = 10
-# The control queue may be so far behind, beside what clocks may be off: a tick that is dropped is one that all workers may
+# The control queue may be so far behind, in addition to clocks' differences: a tick that is dropped is one that all workers may
 # drop, for ever. Those that pile up meanwhile cost next to nothing: of several in one worker one works.
 _SHORTEST_EXPIRY_SECONDS, _TICKS = 30.0, 10
 

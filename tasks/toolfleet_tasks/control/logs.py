@@ -12,7 +12,7 @@ _QUIET = (
     "kombu",
     "amqp",
     "celery.pool",  # a line a call, with the whole message
-    "celery.worker.strategy",  # a line a call, beside our own
+    "celery.worker.strategy",  # a line a call, in addition to our own
     "celery.app.trace",  # the same, and with the whole result: people's data
 )
 
@@ -34,7 +34,7 @@ def configure_logs(settings: Settings) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         # Drops a line below the level before anything is done for it: a worker has three a call.
         wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
-        cache_logger_on_first_use=False,  # a test or an agent may configure structlog anew
+        cache_logger_on_first_use=False,  # a test or an agent may configure structlog again
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

@@ -23,7 +23,7 @@ _PRIVATE = 0o700
 _LONGEST_PLACE = (
     60  # bytes of a folder: with what we put below it, a socket's path has less than the 104 that all systems take
 )
-_DEAD_SECONDS = 0.5  # for a socket to say that nobody listens there, which it does at once
+_DEAD_SECONDS = 0.5  # for a socket to say that no process listens there, which it does at once
 
 
 def new_socket_path(role: str, settings: Settings) -> Path:

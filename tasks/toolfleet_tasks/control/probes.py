@@ -30,7 +30,7 @@ Fault: TypeAlias = Callable[[], str | None]
 STILL_SECONDS = 30.0
 """A loop that has stood still for so long is stuck: what waits on it for a silent Redis gives up sooner."""
 
-_REACH_SECONDS = 2.0  # for Redis, and for the broker beside it: whoever checks has 5 s for all
+_REACH_SECONDS = 2.0  # for Redis, and for the broker: a probe has 5 s for all
 _FRESH_SECONDS = 1.0  # many who ask at once cost Redis one question
 
 log = get_logger(__name__)
@@ -59,7 +59,7 @@ class Probes:
             make_private(folder())
             self._servers.append(serve_unix(str(path), self._reply))
             self._path = path
-        except OSError as exc:  # no place to write to, or somebody else's
+        except OSError as exc:  # no place to write to, or another user's
             log.warning("probes_not_answered", place=str(path), reason=str(exc))
         if self._settings.probe_port is not None:
             there = (self._settings.probe_address, self._settings.probe_port)

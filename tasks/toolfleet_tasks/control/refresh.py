@@ -122,7 +122,7 @@ def _refresh_at_start(sender: Any, **_: object) -> None:
     expires = _expiry(sender.app.settings)
     try:
         sender.app.send_task(TASK, queue=CONTROL, expires=expires, ignore_result=True)
-    except Exception as exc:  # noqa: BLE001 - whatever kombu and its transports raise; the first tick will do
+    except Exception as exc:  # noqa: BLE001 - kombu and its transports raise anything; the first tick will do
         log.warning("first_refresh_not_published", error=str(exc))
     run_here(say_faults(sender.app.settings))
 

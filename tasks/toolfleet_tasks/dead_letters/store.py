@@ -135,7 +135,7 @@ class DeadStore:
         self, place: Place, kinds: Collection[DeadKind], most: int, behind: LetterMark = (math.inf, "")
     ) -> Sequence[Letter]:
         found, size = list[Letter](), max(min(most, _CHUNK), 1)
-        highest = "+inf" if math.isinf(behind[0]) else behind[0] * 1000 + 1  # whatever a division has rounded away
+        highest = "+inf" if math.isinf(behind[0]) else behind[0] * 1000 + 1  # in spite of rounding in a division
         command = ("ZREVRANGEBYSCORE", place.order, highest, "-inf", "WITHSCORES", "LIMIT")
         for first in itertools.count(0, size):
             page = await self.ask(*command, first, size, withscores=True)

@@ -18,7 +18,7 @@ from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.refusals import unavailable
 
-_RETRACT_SECONDS = 2.0  # that its caller waits for a call to be taken back; that goes on
+_RETRACT_SECONDS = 2.0  # that its caller waits for a call's retraction; that goes on
 
 
 def agent_publisher(

@@ -26,7 +26,7 @@ class FairSlots:
         self._deferred = set[str]()  # tags
         self._is_wanted = False  # a deferred message was refused since `on_capacity` was called last
         self.on_capacity: Callable[[], None] = _ignore
-        self._is_contended = False  # somebody had to go beyond the slots, and who holds half of them must shrink
+        self._is_contended = False  # a queue had to go beyond the slots, and who holds half of them must shrink
         self.resize(slots)
 
     def resize(self, slots: int) -> None:

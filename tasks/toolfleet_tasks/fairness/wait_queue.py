@@ -15,7 +15,7 @@ from toolfleet_registry.system import randomness
 _SHORTEST_ASK, _LONGEST_ASK = (
     0.25,
     1.0,
-)  # seconds between two questions of whoever is first; agents must not ask in step
+)  # seconds between two questions of the first waiter; agents must not ask in step
 
 CallerLane = tuple[str, str | None]
 """Lane and user id."""

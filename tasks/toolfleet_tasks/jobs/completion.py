@@ -83,7 +83,7 @@ def end_events_of(
                 events[call_id] = JobEvent("call", call_id, call)
             continue
         wake_id = root if request == "resume_conversation" else f"{root}.notify"
-        if wake_id in events:  # wished for twice, and told once: a result of megabytes is not written anew for it
+        if wake_id in events:  # requested twice, and sent once: a result of megabytes is not written again for it
             continue
         kind: WakeKind = "continue" if request == "resume_conversation" else "notify"
         wake_up = bounded_wake(

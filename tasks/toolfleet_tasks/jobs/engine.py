@@ -29,7 +29,7 @@ log = get_logger(__name__)
 _EARLY_SECONDS = 0.005  # that a job may be claimed before it is due: its score has whole milliseconds
 _REST_SECONDS = 1.0  # before a call that could not be published again is tried once more
 _POLL_SECONDS = 30.0  # between two looks at a call that is under way: the word that it has ended may get lost
-_JOINED_POLL_SECONDS = 2.0  # the same for a call of somebody else's, of whose end nobody brings word
+_JOINED_POLL_SECONDS = 2.0  # the same for another client's call, whose end is not reported
 _AGAIN_SECONDS = 60.0  # a call without a record is not published again sooner: it waits in its queue, or was lost there
 _RECORD_SECONDS = 60.0  # beyond its deadline, at least, for which a call's record is kept
 
@@ -68,7 +68,7 @@ class JobEngine:
         Raises the errors of Redis and the steps: it is due again after its lease.
         """
         place, spec = job.place, job.spec
-        if place.state in ENDED:  # nobody of us leaves an ended job among those that are due
+        if place.state in ENDED:  # our own code leaves no ended job among the due ones
             log.error("ended_job_was_due", job_id=spec.job_id)
         elif job.stopped_by is not None:
             await self._apply(job, state_machine.stopped(place, job.stopped_by))
@@ -102,7 +102,7 @@ class JobEngine:
             return
         before = job.place
         place = state_machine.begun(spec, before, now=job.now, call_until=until_of(prepared))
-        # First noted, then published: a call that nobody knows of would be made again under another id.
+        # First noted, then published: a call without a note would be made again under another id.
         moved = await self._records.move(job, JobChange(place, due_at=job.now + self._lease_seconds))
         if moved is not None:
             await self._publish(steps, moved, prepared, before)

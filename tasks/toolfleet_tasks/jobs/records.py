@@ -287,7 +287,7 @@ class JobRecords:
             return None
         state: CallState = "done" if call_state == b"done" else "begun" if call_state == b"begun" else ""
         age = server_now - int(sent) / 1000 if sent.isdigit() else -1.0
-        sent_at = now - age if age >= 0 else None  # below 0 Redis's clock was set back: nobody knows
+        sent_at = now - age if age >= 0 else None  # below 0 Redis's clock was set back: unknown
         stopped_by = stopped.decode(errors="replace") or None
         return replace(found, call_state=state, sent_at=sent_at, stopped_by=stopped_by)
 

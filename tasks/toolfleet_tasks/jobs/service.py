@@ -206,7 +206,7 @@ class JobService:
         judged = self._preparation.judge(call, spec.caller, spec.conversation)
         if isinstance(judged, ToolResult):
             if judged.error_code == "invalid_arguments" and may_be_filled(call):
-                return None  # nobody knows them yet
+                return None  # they are unknown yet
             raise JobRefused(judged)
         if not is_required:
             return None

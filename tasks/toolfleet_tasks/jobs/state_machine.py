@@ -17,8 +17,8 @@ _JITTER = 0.1
 _LONGEST_ID = 200  # characters, of a job's
 _MOST_FAULTS = 5  # polls in a row that fail for no reason that passes by itself
 _SHORTEST_REST = 1.0  # seconds, before something is tried again that was refused for now
-_LONGEST_REST = 3600.0  # of what somebody says that it takes
-_UNKNOWN_REST = 15.0  # seconds, before a tool is looked for again that nobody knows just now: it may be starting
+_LONGEST_REST = 3600.0  # of a tool's own estimate
+_UNKNOWN_REST = 15.0  # seconds, before an unknown tool is looked for again: it may be starting
 _MOST_UNKNOWN = 40  # such tries of a job's first call: ten minutes
 
 # A poll that is refused so is refused for good.
@@ -29,7 +29,7 @@ _FOR_GOOD = frozenset(
 _PASSING = frozenset({"busy", "rate_limited", "expired", "module_unreachable", "fleet_unavailable"})
 # What a module that is being replaced, or that is not up yet, may look like.
 _UNKNOWN = frozenset({"unknown_tool", "unknown_module"})
-# As `_PASSING`, where the fleet says that the call may be made again: nobody could publish or begin it.
+# As `_PASSING`, where the fleet says that the call may be made again: it could not be published or started.
 _PASSING_IF_RETRYABLE = frozenset({"timed_out", "internal"})
 
 Step = Literal["start", "poll", "hook", "nothing"]
@@ -139,7 +139,7 @@ def failed(spec: JobSpec, place: JobPosition, reason: str, code: ErrorCode = "in
 def after_poll(spec: JobSpec, place: JobPosition, result: ToolResult, *, now: float, jitter: float) -> Transition:
     """Return the transition at the end of a poll."""
     poll = spec.poll
-    if poll is None:  # a record of nobody's making
+    if poll is None:  # a record that is not the fleet's
         return failed(spec, place, "it has nothing to poll.", "internal")
     if result.success:
         return _after_answer(spec, poll, place, result.result, now=now, jitter=jitter)

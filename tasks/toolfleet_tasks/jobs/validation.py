@@ -64,7 +64,7 @@ def _check(spec: JobSpec, settings: Settings) -> None:
 def _check_calls(spec: JobSpec) -> None:
     if spec.user_id is None and any(call.user_id is not None for call in steps_of(spec)):
         raise ValueError("A call of it has a `user_id` and its caller has none: nobody could look at it, or cancel it.")
-    for call in steps_of(spec):  # also of one whose arguments nobody knows yet, which is judged when it is made
+    for call in steps_of(spec):  # also of one whose arguments are unknown yet, which is judged when it is made
         if fault := fault_in_version(call.tool_version):
             raise ValueError(fault)
     ends = [request for request in spec.on_complete if isinstance(request, ToolCall)]

@@ -25,7 +25,7 @@ def is_away(attempt: Attempt, call: PublishedCall, *, seconds: float) -> bool | 
     if attempt.result.error_code not in _MET:
         return None
     if attempt.result.error_code == "timed_out" and seconds < _WHOLE * call.limit_seconds:
-        return None  # its caller's deadline was shorter: nobody's hurry closes a module for others
+        return None  # its caller's deadline was shorter: one caller's hurry must not close a module for others
     if attempt.outcome is Outcome.UNKNOWN:
         return attempt.result.error_code in {"timed_out", "module_error"}
     return attempt.outcome is Outcome.NOT_SENT

@@ -174,7 +174,7 @@ class Auditor:
         """
         try:
             write(event, **fields)
-        except Exception:  # noqa: BLE001 - whatever the program has put there; and nobody can be told
+        except Exception:  # noqa: BLE001 - the program's logging raises anything; and it cannot be logged
             self.untold += 1
 
     def _about(self, call: PublishedCall, decisions: Mapping[str, str]) -> AuditLine:
@@ -272,7 +272,7 @@ def tail_of(result: ToolResult, more: AuditLine | None = None) -> str:
 def _stored_end(value: bytes) -> AuditLine:
     try:
         return _end(json_text.load(ToolResult, json.loads(value)["result"]))
-    except (ValueError, LookupError, TypeError):  # somebody has written something else there: nobody's end fails for it
+    except (ValueError, LookupError, TypeError):  # a foreign value is there: no call's end fails for it
         return {}
 
 

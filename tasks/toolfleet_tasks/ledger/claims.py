@@ -36,7 +36,7 @@ Refusal = Literal["done", "early", "busy", "full", "paused", "away", "queued", "
 """Why there is no claim: the call has ended, its module goes on with it and is asked later, another worker is at it, or its queue is paused, or its module runs as many calls as it may, is away and will
 be looked for soon, or is back and lets calls in one after the other; its record is for workers of a newer version; or its message brings no answer to what it has asked."""
 
-_RENEWALS = 4  # a lease is begun anew so often within its time: some may fail
+_RENEWALS = 4  # a lease is renewed so often within its time: some may fail
 _SCATTERED = 2  # what `MOVE` says if an earlier attempt may have gone to another process
 _CHUNK = 200  # records a script, so that none holds Redis up
 

@@ -118,7 +118,7 @@ class Ledger:
                 return NotClaimed("done", result=await self.verifier.believed(call.call_id, answer[1]))
             if kind in {"early", "busy", "full", "paused", "away", "queued", "newer", "stale"}:
                 return NotClaimed(cast("Refusal", kind), rest_seconds=answer[1] / 1000 if answer[1:] else 0)
-            if answer[3]:  # else nobody has tried it before
+            if answer[3]:  # otherwise it was not tried before
                 claim.last = await self._earlier.last(call.call_id, answer[3])
             if answer[6]:
                 claim.accepted = await self._earlier.accepted(call.call_id, answer[6])
@@ -139,7 +139,7 @@ class Ledger:
         """
         call = claim.call
         limits = limits_of_call(call, terms, self._settings)
-        if not limits and call.terms is None:  # else its agent counts it, until somebody has begun it
+        if not limits and call.terms is None:  # otherwise its agent counts it, until a worker has started it
             return None
         held, held_ms = self._keys.held(call.call_id), self._seconds_of(call).record * 1000
         parameters = build.of_take(claim, held, limits, held_ms=held_ms)

@@ -18,7 +18,7 @@ from toolfleet_tasks.aio.cancellation import is_wanted
 
 log = get_logger(__name__)
 
-_AGAIN_SECONDS = 1.0  # until what could not be loaded is loaded: nobody announces it twice
+_AGAIN_SECONDS = 1.0  # until a failed load is repeated: a change is announced only once
 
 
 def agents_catalog(redis: Redis, cache: ManifestCache, known: KnownModules, settings: Settings) -> Catalog:

@@ -108,7 +108,7 @@ def message(
     )
 
 
-@functools.lru_cache(maxsize=512)  # messages of one tool differ in little: to write the rest anew takes 2 us
+@functools.lru_cache(maxsize=512)  # messages of one tool differ in little: writing the rest again takes 2 us
 def _frame(
     shadow: str, args_shown: str, queue: str, limits: tuple[float | None, float | None], origin: str, reply_to: str
 ) -> tuple[str, str]:
@@ -215,7 +215,7 @@ def revocation_topic(database: int) -> str:
 
 # Straight into the queue. With a name, kombu would look for bindings when it puts a lost message back.
 _EXCHANGE = ""
-_NAMES_SHOWN, _SHOWN = 100, 2_000  # names, and characters of all of them: they travel with the message, beside it
+_NAMES_SHOWN, _SHOWN = 100, 2_000  # names, and characters of all of them: they travel with the message, in its headers
 _NO_CALL = ""  # the calls are in the text
 
 

@@ -11,7 +11,7 @@ from toolfleet_registry.policy.hints import DRAINING, KEYS_DIFFER, KILLS_WORKERS
 from toolfleet_registry.policy.module_troubles import words_for
 
 _AWAY_SECONDS = 5.0  # until a repeat makes sense: a server that is away, or full, is seldom well within a second
-_COARSE = 10  # seconds: from here on, nobody cares for a part of one
+_COARSE = 10  # seconds: from here on, a part of one does not matter
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ EVALUATE = "toolfleet.evaluate_job"
 """The task that looks at a job whose call has ended."""
 
 
-_DIGEST_LENGTH = 16  # characters: nobody gains by a wish that looks like another one of his own
+_DIGEST_LENGTH = 16  # characters: no user gains by a request that looks like another one of their own
 _WAKE_KEY = "wake:"
 _WAKE_KEY_MARGIN_SECONDS = 3600
 

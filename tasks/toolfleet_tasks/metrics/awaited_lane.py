@@ -10,7 +10,7 @@ from toolfleet_tasks.lua.consumers import NOTE
 from toolfleet_tasks.metrics.fleet_facts import FleetFacts, Lane
 from toolfleet_tasks.presence.consumers import digest_of
 
-_LEAST_SECONDS = 10.0  # whoever scales may be restarted as well, or Redis may
+_LEAST_SECONDS = 10.0  # the autoscaler may be restarted as well, or Redis may
 
 log = get_logger(__name__)
 

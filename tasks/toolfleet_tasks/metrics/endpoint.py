@@ -53,6 +53,6 @@ class MetricsEndpoint:
             return HttpReply(HTTPStatus.NOT_FOUND, b"There is /metrics.\n")
         try:
             return HttpReply(HTTPStatus.OK, self._text(), CONTENT_TYPE)
-        except Exception:  # a defect of ours: whoever scrapes shall hear of it, and the log why
+        except Exception:  # a defect of ours: the scraper shall learn of it, and the log why
             log.exception("metrics_not_written")
             return HttpReply(HTTPStatus.INTERNAL_SERVER_ERROR, b"The metrics could not be written.\n")

@@ -18,7 +18,7 @@ READ_SECONDS = 3.0
 """For one reading: Prometheus gives a scrape ten."""
 
 _FRESH_SECONDS = 1.0  # many who ask at once cost Redis one reading
-_PAUSE_SECONDS = 0.2  # after a reading in vain: whoever asks meanwhile waits for the next one, as Redis may be back
+_PAUSE_SECONDS = 0.2  # after a failed reading: requests meanwhile wait for the next one, as Redis may be back
 _STATE = {"open": 0.0, "draining": 1.0, "paused": 2.0}
 _BREAKER = {"closed": 0.0, "half": 1.0, "open": 2.0}
 

@@ -25,7 +25,7 @@ from toolfleet_tasks.queues import CONTROL, queue_of
 OverviewState: TypeAlias = Literal["open", "paused", "draining", "drained"]
 
 _SECONDS = 3.0  # for one reading
-_POLL_SECONDS = 0.3  # between two readings, while somebody waits
+_POLL_SECONDS = 0.3  # between two readings, while a caller waits
 _NOTED_SECONDS = 2.5  # by then each worker has noted what it runs: it does so once a second
 _SCANNED = 500  # held messages of one answer
 _AS_BYTES: Final[dict[str, Any]] = {NEVER_DECODE: True}

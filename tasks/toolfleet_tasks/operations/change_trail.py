@@ -66,7 +66,7 @@ ChangeKind: TypeAlias = Literal[
 BEGUN: Final = "is_begun"
 """Of a line: whether its outcome is not known yet, or never will be."""
 
-_PATIENCE_SECONDS = 2.0  # for each of the two lines: nobody waits long for them
+_PATIENCE_SECONDS = 2.0  # for each of the two lines: a change must not wait long for them
 _LONGEST = 256  # characters of a name, an id or a reason
 _REFUSALS = (ApprovalNotTaken, NoSuchDeadLetter, NotReplayable, OperationRefused, ValueError)
 

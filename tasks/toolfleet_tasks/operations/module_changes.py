@@ -86,7 +86,7 @@ class ModuleChanges:
         for _ in range(_MOST_TRIES):
             text, present = await self._directory.entry(module)
             if present is None and text:
-                await self._directory.replace(module, text, None)  # it counts for nobody
+                await self._directory.replace(module, text, None)  # it counts for no module
                 return ModuleEntry(module=module, removed_at=await self._now())
             if present is None or present.is_removed:
                 hosts = await self._check_unannounced(module, "it is there as long as they are: end them")

@@ -42,7 +42,7 @@ class QueueLengths:
         with self._connections.one() as connection:
             try:
                 return _lengths(connection, queues)
-            except Exception as exc:  # whatever kombu and its transports raise
+            except Exception as exc:  # kombu and its transports raise anything
                 raise BrokerUnavailable(str(exc) or repr(exc), passes=True) from exc
 
 

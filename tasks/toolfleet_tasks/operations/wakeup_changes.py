@@ -111,7 +111,7 @@ class WakeupChanges:
         wanted = replace(wanted, until=min(wanted.until, fleet_clock.now()))
         found = await search_waiting(self._kept, wanted, behind=behind, limit=limit)
         handled = HandledWakes(next=found.next)
-        if not found.wakes:  # nothing is changed, and nobody need know
+        if not found.wakes:  # nothing is changed, and no entry is needed
             return handled
         async with self._trail.change(kind, wanted.kind or "all", **wanted.words) as change:
             for wake in found.wakes:

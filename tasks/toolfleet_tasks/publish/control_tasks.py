@@ -16,7 +16,7 @@ async def control_soon(app: Any, task: str, *args: str) -> None:
     """Publish one of our own tasks from a worker of `app`. Raises nothing but cancellation."""
     try:
         await worker_publisher(app).control(task, *args)
-    except Exception as exc:  # noqa: BLE001 - whatever Redis, kombu and its transports raise
+    except Exception as exc:  # noqa: BLE001 - Redis, kombu and its transports raise anything
         log.warning("kick_not_published", task=task, args=args, error=str(exc) or repr(exc))
 
 

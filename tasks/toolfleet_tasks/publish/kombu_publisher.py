@@ -78,7 +78,7 @@ class KombuPublisher:
         here are added.
         """
         del needs_worker, again
-        turn = threading.Lock()  # whoever takes it first decides: a thread that sends, or we, who have waited enough
+        turn = threading.Lock()  # the first to take it decides: a thread that sends, or we, who have waited enough
         give_up_at = machine_clock.monotonic() + seconds
         try:
             sending = asyncio.get_running_loop().run_in_executor(
@@ -112,7 +112,7 @@ class KombuPublisher:
         """Implements `Publisher.revoke`."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._send_revoke, call_id)
-        except Exception as exc:  # noqa: BLE001 - whatever kombu and its transports raise
+        except Exception as exc:  # noqa: BLE001 - kombu and its transports raise anything
             log.warning("call_not_revoked", call_id=call_id, error=str(exc))
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class KombuPublisher:
             reply_to=delivered.reply_to,
             headers=_with_trace(delivered.headers, label.trace),
             retries=retries,
-            # No `countdown`: Celery makes of it a time by this machine's clock, and whoever gets the message takes that for the fleet's.
+            # No `countdown`: Celery makes of it a time by this machine's clock, and its receiver takes that for the fleet's.
             eta=time_after(delay) if delay else None,
             **({} if links is None else _place_of(links)),
         )
@@ -201,7 +201,7 @@ class KombuPublisher:
         with self._connections.one(queue) as connection:
             try:
                 self._app.send_task(task, queue=queue, connection=connection, **options)
-            except Exception as exc:  # whatever kombu and its transports raise
+            except Exception as exc:  # kombu and its transports raise anything
                 raise PublishUnconfirmed(str(exc)) from exc
 
     def _send_revoke(self, call_id: str) -> None:
@@ -302,6 +302,6 @@ def _asked(queue: str, connection: Connection) -> int:
             found = channel.queue_declare(queue=queue, passive=True)
     except connection.channel_errors:  # there is no such queue: with Redis that is an empty one
         return 0
-    except Exception as exc:  # whatever kombu and its transports raise
+    except Exception as exc:  # kombu and its transports raise anything
         raise BrokerUnavailable(reason_of(exc, "no answer"), passes=True) from exc
     return int(found.message_count)

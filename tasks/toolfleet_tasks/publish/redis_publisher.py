@@ -146,7 +146,7 @@ class RedisPublisher:
         """Implements `Publisher.revoke`."""
         self._revoked.append(call_id)
         await asyncio.sleep(0)
-        # Whoever comes first speaks for all of this tick, and for those who were cancelled meanwhile.
+        # The first call speaks for all of this tick, and for those that were cancelled meanwhile.
         call_ids, self._revoked = self._revoked, []
         if not call_ids:
             return

@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 _CONNECT_SECONDS = 5.0
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.05, 2.0  # seconds between attempts; calls wait for them
-_WANTED_BACKOFF = 0.25  # the longest, once somebody has come who wants the connection: requests have a second
+_WANTED_BACKOFF = 0.25  # the longest, once a caller wants the connection: requests have a second
 _PATIENCE_SECONDS = 0.5  # before a command is repeated that Redis cannot take just now
 _SILENCE_SECONDS = 10.0  # between two log lines about that: a thousand calls may wait for the same thing
 _PASSING = ("LOADING", "READONLY", "MASTERDOWN", "OOM", "MISCONF", "BUSY", "NOREPLICAS", "TRYAGAIN")
@@ -51,7 +51,7 @@ class PipelinedConnection:
         self._loop = loop or asyncio.get_running_loop()
         self._protocol: RespProtocol | None = None
         self._ready = asyncio.Event()  # also set when the connection is closed, for those who wait
-        self._wanted = asyncio.Event()  # somebody has come since the last attempt
+        self._wanted = asyncio.Event()  # a caller has come since the last attempt
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
         self._silent_until = 0.0

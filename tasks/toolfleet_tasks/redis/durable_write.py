@@ -15,7 +15,7 @@ log = get_logger(__name__)
 # made to refuse one of a mebibyte; a larger one that is lost so often with its connection is taken for the cause.
 _HEAVY, _LOSSES = 2**20, 3
 _FORBIDDEN = ("NOPERM", "can't run this command")
-_REPAIR_SECONDS = 5.0  # between attempts while the user of Redis lacks a right: somebody will notice and repair it
+_REPAIR_SECONDS = 5.0  # between attempts while the user of Redis lacks a right: an operator will notice and repair it
 
 
 async def write_durably(connection: PipelinedConnection, command: tuple[Part, ...], *, size: int) -> object:

@@ -187,7 +187,7 @@ class RespProtocol(asyncio.BufferedProtocol):
             return
         self.lost.set_exception(reason)
         self.lost.exception()  # seen: the watch may have ended before
-        self._on_end()  # before anybody hears of it and tries again
+        self._on_end()  # before a waiter learns of it and tries again
         for waiters, sent in ((self._pending, True), (self._unsent_pending, False)):
             for waiter in waiters:
                 if isinstance(waiter, asyncio.Future) and not waiter.done():

@@ -11,7 +11,7 @@ from toolfleet_registry.contracts.logs import LogLevel, LogMessage, is_heard, lo
 from toolfleet_tasks.messages.signatures import split_json
 from toolfleet_tasks.results.listener import ResultListener
 
-_MOST_MESSAGES = 1000  # of two attempts, and more than they may have: whoever can write to Redis can write anything
+_MOST_MESSAGES = 1000  # of two attempts, and more than they may have: a writer to Redis can write anything
 _MOST_BYTES = 64 * 2**10  # of one
 
 

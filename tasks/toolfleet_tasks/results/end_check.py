@@ -15,7 +15,7 @@ from toolfleet_tasks.results.verifier import Verdict, Verifier, signed_part, sto
 FORGED = "ForgedResult"
 """In the place of an exception's name: the call has ended, and what is stored of it is not what the fleet has signed."""
 
-_PAUSE_SECONDS = 0.5  # between two looks for one call, whatever is announced meanwhile
+_PAUSE_SECONDS = 0.5  # between two lookups for one call, with any announcements meanwhile
 
 log = get_logger(__name__)
 

@@ -127,7 +127,7 @@ class ResultListener:
         for first in expected.values():
             if first.listening is not None and not first.listening.done():
                 first.listening.set_exception(NotPublished("the fleet was left"))
-                first.listening.exception()  # seen: there may be nobody who waits
+                first.listening.exception()  # seen: there may be no waiter
             for one in first.everyone:
                 if one.waiter is not None:
                     one.waiter.left()
@@ -151,7 +151,7 @@ class ResultListener:
     async def listening(self, call_id: str) -> None:
         """Wait until the answer to any command sent from now on, over any connection, is heard. Has no deadline."""
         first = self._expected.get(self._channel(call_id))
-        if first is not None and not first.is_heard:  # a job's step has nobody who waits for it here
+        if first is not None and not first.is_heard:  # a job's step has no waiter here
             first.listening = first.listening or self._loop.create_future()
             await asyncio.shield(first.listening)  # others may wait for it, too
 

@@ -28,7 +28,7 @@ _CHECK_COUNTS_SECONDS = 5.0
 _OLDER_COUNT_SECONDS = 20.0  # what a worker stored before it ended is read a little later; as long as its note counts
 _CHECK_PATIENCE_SECONDS = 1.0
 _WARN_SECONDS = 60.0  # between two words about results that are not signed
-_REFUSED_SECONDS = 1.0  # between two words about forgeries: whoever sends thousands must not fill the log
+_REFUSED_SECONDS = 1.0  # between two log entries about forgeries: thousands must not fill the log
 
 log = get_logger(__name__)
 

@@ -39,7 +39,7 @@ async def of_job(tracing: Tracing | None, spec: JobSpec, work: Awaitable[T], *, 
     if spec.schedule is None or spec.schedule.cron is None:
         with tracing.within(origin):
             return await work
-    # Each step has such a span without a parent: whichever worker is lost, those of the others stand in one trace.
+    # Each step has such a span without a parent: if a worker is lost, those of the others are in one trace.
     trace_id = round_trace_id(spec.job_id, first_step) if first_step is not None and tracing.has_attempt_ids else 0
     said, links = {names.JOB_ID: spec.job_id}, [(origin, "job")]
     started = tracing.start("run_job", "internal", said, links=links, trace_id=trace_id)

@@ -270,7 +270,7 @@ class BurstFetcher:
             await keep_fetching(self._fetch, self._connection, self._blocking)
         finally:
             if self._notification is not None:
-                self._notification.cancel()  # nobody will ask what has become of it
+                self._notification.cancel()  # its result will not be read
 
     def begin(self) -> None:
         """The slots are full. Costs nothing if this is known already."""

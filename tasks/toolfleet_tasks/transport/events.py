@@ -34,7 +34,7 @@ log = get_logger(__name__)
 
 KEPT_AT_MOST = 10_000
 """Events that wait while Redis is away; the oldest are dropped then. Some megabytes, and the last minutes of a busy worker."""
-_PAUSE_SECONDS = 0.1  # nobody sees the delay, and a busy worker has hundreds of events for one message
+_PAUSE_SECONDS = 0.1  # the delay is not noticed, and a busy worker has hundreds of events for one message
 _MULTI = "task.multi"  # what listeners of tasks' events listen to
 _BATCH = 500  # events a message: building it takes a few milliseconds of the loop
 
@@ -77,7 +77,7 @@ class FleetDispatcher(EventDispatcher):  # type: ignore[misc] # as above
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         here = worker_runtime.current()
-        if here is not None and self.buffer_group:  # not one that somebody has made for a single event
+        if here is not None and self.buffer_group:  # not one made for a single event
             self._outbox = here.part(_make_outbox, self)
 
     def send(
@@ -141,7 +141,7 @@ class EventBuffer:
         self._serializer = serializer
         self._noted: deque[tuple[Event, Describe | None]] = deque()
         self._dropped = 0
-        self._is_heard = True  # whether somebody got the last of the tasks' events
+        self._is_heard = True  # whether the last of the tasks' events had a receiver
         self._has_changed = asyncio.Event()
         self._is_publishing = asyncio.Lock()
         self._task = here.loop.create_task(self._run(), name="toolfleet-events")

@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 Message = dict[str, Any]
 
-_NUMBERS = (int, float)  # `int | float` would be made anew with each message
+_NUMBERS = (int, float)  # `int | float` would be made again with each message
 
 BATCH = 32  # messages a turn: more would save no time, and keep them from other workers that are free
 _PAUSE_SECONDS = 1.0  # after Redis has refused
@@ -43,7 +43,7 @@ def read_message(item: bytes, queue: str, tag: str) -> Message:
     except ValueError as exc:
         raise ValueError(f"not JSON: {exc}") from exc
     if not isinstance(message, dict):
-        raise ValueError("not a message")  # noqa: TRY004 - one kind of error, whatever lies in a queue
+        raise ValueError("not a message")  # noqa: TRY004 - one kind of error, for any content of a queue
     message.pop(BEGIN, None)
     headers, properties = message.get("headers"), message.get("properties")
     if not (isinstance(headers, dict) and isinstance(properties, dict) and isinstance(message.get("body"), str)):
@@ -257,7 +257,7 @@ class Fetcher:
             left = deque(reserved)
             try:
                 await Bridge(self._deliver_all, left)
-            finally:  # cancelled: what nobody has been told of must not stay here
+            finally:  # cancelled: an undelivered message must not stay here
                 self._leases.requeue([tag for tag, _, _ in left], begun=False)
 
     def _deliver_all(self, left: deque[tuple[str, str, bytes]]) -> None:

@@ -145,7 +145,7 @@ class _Adapted:
             self.adapter.update()
 
     def _update_queue_cycle(self: Any) -> None:
-        # Kombu lists all queues anew for each that is consumed, for a BRPOP that a worker of ours does not send.
+        # Kombu lists all queues again for each that is consumed, for a BRPOP that a worker of ours does not send.
         if self.adapter is None:
             super()._update_queue_cycle()  # type: ignore[misc] # as above
 

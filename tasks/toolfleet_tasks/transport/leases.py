@@ -27,8 +27,8 @@ log = get_logger(__name__)
 _POLL_SECONDS = 0.01
 _PATIENCE_SECONDS = 1.0  # before acks are repeated that Redis cannot take just now
 _CHUNK = MOST_RESTORED = 500  # tags a command, so that no script holds Redis up
-_RENEWALS = 6  # a lease is begun anew so often within its time: some may fail
-_LEFT_SECONDS = 3600  # a note that a worker was told to end is there for whoever finds its messages late
+_RENEWALS = 6  # a lease is renewed so often within its time: some may fail
+_LEFT_SECONDS = 3600  # a note that a worker was told to end is there for a worker that finds its messages late
 _GRACE = 3  # after an outage, others have a third of a lease to renew theirs, before any is requeued
 
 
@@ -266,7 +266,7 @@ class Leases:
             self._well_since = machine_clock.monotonic()
         lost = {tag.decode() for tag in reply.result()} & self._held
         if lost:
-            # Their calls may run a second time elsewhere. They go on here: nobody else knows how far they are.
+            # Their calls may run a second time elsewhere. They go on here: no other process knows how far they are.
             log.error("leases_lost", messages=len(lost))
             self._held -= lost
 

@@ -14,8 +14,8 @@ from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.redis.connection import PipelinedConnection
 
 AT_ONCE = 64  # queues a turn asks for: more would cost Redis as much time as the calls' own commands
-_SLICE = 512  # queues a look asks for: some tenths of a millisecond, for which Redis serves nobody else
-_POLL_SECONDS = 1.0  # so long a message may stay in a queue whose notification nobody has taken
+_SLICE = 512  # queues of one request: some tenths of a millisecond, for which Redis serves no other client
+_POLL_SECONDS = 1.0  # so long a message may stay in a queue whose notification no worker has taken
 _BUSY_SECONDS = 0.0001  # the same for each queue of a worker that finds something: Redis looks at one in 0.2 us
 
 

@@ -95,7 +95,7 @@ class Reservations:
             reply = turn.reply.result()
         except ResponseError as exc:
             self._fail(turn, exc)
-            return None  # Redis does not know the script, say: whoever reserves now will see
+            return None  # Redis does not know the script, say: the next reservation will show
         except RedisConnectionLost as exc:
             self._fail(turn, exc)
             raise

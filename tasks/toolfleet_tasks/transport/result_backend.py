@@ -192,7 +192,7 @@ class _OverConnection(_Signing):
         value = _encoded(self._signed(short))
         try:
             _write_down(connection, self._command(short, value), size=len(value))
-        except (ResponseError, RedisConnectionLost) as exc:  # somebody's key of another type stands there, perhaps
+        except (ResponseError, RedisConnectionLost) as exc:  # a foreign key of another type is there, perhaps
             log.error("result_lost", call_id=meta["task_id"], error=str(exc))  # noqa: TRY400 - as above
 
     def _command(self: Any, meta: dict[str, Any], value: str) -> tuple[Part, ...]:
@@ -219,7 +219,7 @@ class SigningSentinelBackend(_Signing, SentinelBackend):  # type: ignore[misc] #
 
 
 def _announcement(meta: dict[str, Any], value: str) -> str:
-    if meta["status"] == states.STARTED:  # nobody waits for it: who wants to know reads it
+    if meta["status"] == states.STARTED:  # it is not waited for: a client that wants it reads it
         return ""
     return "=" if len(value) <= ANNOUNCED_AT_MOST else _encode({"status": STORED, "task_id": meta["task_id"]})
 
@@ -227,7 +227,7 @@ def _announcement(meta: dict[str, Any], value: str) -> str:
 def _encoded(meta: dict[str, Any]) -> str:
     try:
         return _encode(meta)
-    except Exception as exc:  # as in kombu: whatever a value's own way into JSON raises
+    except Exception as exc:  # as in kombu: a value's own conversion to JSON raises anything
         raise EncodeError(f"{exc}") from exc
 
 

@@ -95,9 +95,9 @@ def _message(spec: JobSpec, end: End, result: Any, error: str | None, *, is_last
     outcome = f"{what} {happened}{': ' + why if why and end != 'completed' else '.'}"
     own, _ = _filled(spec, end, result)
     parts = [own] if own else []
-    if end != "completed" or not parts:  # whoever wrote the message thought of success
+    if end != "completed" or not parts:  # the message was written for success
         parts.append(outcome)
-    if is_last_round:  # whoever has heard of a round expects the next one
+    if is_last_round:  # a user who was told of a round expects the next one
         parts.append("The job is over: no further round follows.")
     recurs = spec.schedule is not None and spec.schedule.cron is not None
     if spec.workflow_id is not None and end != "completed" and not recurs:  # a round that failed ends nothing else
@@ -132,5 +132,5 @@ def _within_bounds(result: Any) -> tuple[Any, str | None]:
 def _text(value: Any) -> str:
     try:
         return str(value)
-    except Exception:  # noqa: BLE001 - deeper than Python goes, or somebody's own object
+    except Exception:  # noqa: BLE001 - deeper than Python goes, or a user's own object
         return "[unreadable]"

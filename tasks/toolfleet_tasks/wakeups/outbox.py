@@ -199,7 +199,7 @@ class WakeupOutbox:
             return DeliveryAnswer(accepted=False, refused=True, reason="TOOLFLEET_CORE_URL is not set.")
         if wake.kind not in PATHS:
             return DeliveryAnswer(accepted=False, refused=True, reason="These are no news of a kind that is known.")
-        if wake.fault:  # for good only if nobody else of the fleet can verify it, either
+        if wake.fault:  # for good only if no other process of the fleet can verify it, either
             return DeliveryAnswer(accepted=False, refused=True, reason=wake.fault)
         path = PATHS[wake.kind]
         sending = self._sender.send(wake.wake_id, wake.body, path=path)
@@ -223,7 +223,7 @@ class WakeupOutbox:
                 reason = await publish(wake)
         except NotYet as exc:
             return DeliveryAnswer(accepted=False, reason=str(exc), retry_after_seconds=exc.seconds)
-        except Exception as exc:  # whatever judging and publishing raise: the next try may do
+        except Exception as exc:  # judging and publishing raise anything: the next attempt may succeed
             log.exception("wake_call_not_published", wake_id=wake.wake_id)
             return DeliveryAnswer(accepted=False, reason=f"{type(exc).__name__}: {exc}")
         return (

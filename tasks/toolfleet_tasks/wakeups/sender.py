@@ -42,7 +42,7 @@ WEBHOOK_SECONDS: Final = 15.0
 _WAITS = (1.0, 5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
 _JITTER = 0.2  # of a wait, either way: a core that comes back must not meet all of them at once
 _REFUSED_AFTER = 2  # a core that is just being deployed may say 404; but that it says the same a second later is likely
-_LONGEST_AWAY = 120.0  # a try that finds nobody costs a millisecond
+_LONGEST_AWAY = 120.0  # an attempt without a server costs a millisecond
 _LONGEST_RETRY_AFTER = 3600.0  # seconds: the longest Retry-After that is honoured
 _PASSING = frozenset({408, 409, 425, 429})  # answers of 4xx after which the same request may do
 
@@ -89,7 +89,7 @@ class WebhookSender:
 
     async def send(self, webhook_id: str, body: str, *, path: str = "") -> DeliveryAnswer:
         """Try once, at the URL with this path behind it. Raises nothing but a cancellation."""
-        heard = list[DeliveryAnswer]()  # once the status is there, it counts, whatever becomes of the rest
+        heard = list[DeliveryAnswer]()  # once the status is there, it counts, with any rest
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 await self._post(webhook_id, path, body, heard)

@@ -29,7 +29,7 @@ _GROUP = "readers"
 _NOTHING, _LOST = 0, 2  # of what `TAKE` returns
 _BLOCK_MS = 4_000  # less than the connection's patience with a silent server
 _KEEP_SECONDS = 10.0
-_DEAD_AFTER_MS = 35_000  # a reader from whom nothing was heard for three times as long
+_DEAD_AFTER_MS = 35_000  # a reader without a sign of life for three times as long
 _LEAVE_SECONDS = 2.0
 _PAUSE_SECONDS = 1.0  # after an error of Redis
 
@@ -106,7 +106,7 @@ class Reader:
                 return _Entry(stream, entry_id, self._read(body))
             except (
                 MessageRefused
-            ) as exc:  # somebody else's, or our key is not the fleet's: it stays in the stream, for a look
+            ) as exc:  # foreign, or our key is not the fleet's: it stays in the stream, for inspection
                 log.error("completion_refused", entry_id=entry_id.decode(), reason=str(exc))  # noqa: TRY400
                 await self._run(SKIP, stream=stream, entry_id=entry_id)
             except ValueError as exc:  # of another version: it will not get better

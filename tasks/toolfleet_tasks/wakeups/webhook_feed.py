@@ -118,5 +118,5 @@ class WebhookFeed:
 async def _read(registry: ToolRegistry, after: str) -> EventsAfter:
     try:
         return await asked(lambda: events_after(registry, after))
-    except ValueError:  # no position of ours, whoever wrote it
+    except ValueError:  # no position of ours, with any author
         return EventsAfter([], await asked(registry.last_event), are_lost=True)

@@ -11,9 +11,9 @@ from toolfleet_registry.time import machine_clock
 REMEMBERED_SECONDS = 30 * 86_400
 """Longer than any fleet tries a wake-up; and than it makes sense to replay a dead one."""
 
-_PATIENCE_SECONDS = 15.0  # for a store of somebody's own; ours give up sooner
+_PATIENCE_SECONDS = 15.0  # for a user's own store; ours give up sooner
 _MOST_TRIES = 10  # of a change while others change the same record
-_DONE = "#done"  # behind the token of whoever has acted: each writing but a renewal has its own
+_DONE = "#done"  # after the token of the delivery that has acted: each writing but a renewal has its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class RedisSeen(RedisStore):
 
     async def _mark(self, pipe: Pipeline, name: str, seen: str, record: Record) -> None:
         key = self._key(name)
-        await pipe.watch(key)  # whoever takes it from now on breaks the MULTI
+        await pipe.watch(key)  # a process that takes it from now on breaks the MULTI
         held = await pipe.immediate_execute_command("HGET", key, "token")
         if held not in {seen, seen.encode()}:
             raise WakeLost(name)

@@ -46,8 +46,8 @@ log = get_logger(__name__)
 
 _RETRIES = MOST_RETRIES + 1  # where a profile may have given a call more than one
 _STATUS_SECONDS = 5.0  # for a module to say where a call is
-_CANCEL_SECONDS = 3.0  # for a module to hear that nobody wants a call; nobody waits for it
-_RECALL_PAUSES = (0.0, 0.3, 1.0)  # whoever takes a call back tells the workers and the ledger at once, in any order
+_CANCEL_SECONDS = 3.0  # for a module to learn that a call is cancelled; it is not waited for
+_RECALL_PAUSES = (0.0, 0.3, 1.0)  # a cancelling client tells the workers and the ledger at once, in any order
 _EARLY = 0.9  # of its time, from which on a call that comes back is not too early: two clocks tell it
 
 
@@ -138,7 +138,7 @@ async def _ask(
         if not await ledger.asked.ask(claim, question, ended, text=text, accepted=accepted):
             return
     except CallEnded:
-        if accepted is not None:  # else nobody is at work on it
+        if accepted is not None:  # otherwise no worker is executing it
             await _aside(_recall(task.app, ledger, call))
         raise Ignore from None
     log.info("tool_call_asks", call_id=call.call_id, tool=call.tool_name)
@@ -223,7 +223,7 @@ def _on_dropped(request: Any) -> None:
     here, app = worker_runtime.current(), request.task.app
     if here is None or request.task.name != TASK or (request.request_dict.get("retries") or 0) < MAX_ATTEMPTS:
         return
-    with contextlib.suppress(FleetError, ValueError, LookupError, TypeError):  # nobody's call, or a newer one
+    with contextlib.suppress(FleetError, ValueError, LookupError, TypeError):  # no call, or a newer one
         call = opened(request.args[0], app, task_id=request.id)
         here.later(_recall(app, ledgers.ledger_of(here, app.settings), call))
 

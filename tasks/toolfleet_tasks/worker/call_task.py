@@ -8,7 +8,7 @@ from toolfleet_tasks.worker.accepted import follow_revocations
 from toolfleet_tasks.worker.canvas import CallTask
 from toolfleet_tasks.worker.execute import body
 
-# Celery's own shows arguments and results to whoever asks.
+# Celery's own shows arguments and results to everybody who asks.
 _REQUEST = "toolfleet_tasks.control.celery_request:FleetRequest"
 
 

@@ -187,7 +187,7 @@ async def _again(
     task: RunningTask, seconds: float, *, call_id: str, tool: str | None, reason: str, most: float = math.inf
 ) -> NoReturn:
     # Jittered, for all those that wait for the same thing; not longer than the broker holds a message.
-    # What waits briefly comes again and again, perhaps: nobody wants to read that.
+    # A call that waits briefly may come again and again: that would fill the log.
     tell = log.debug if reason in _BRIEF else log.info
     jitter = randomness.random() * min(seconds, _FULL_SECONDS)  # spreads load
     delay = min(seconds + jitter, most, task.app.settings.lease_seconds / 2)
@@ -385,7 +385,7 @@ class _Execution:
         lost = list[bool]()
         self._claim.on_lost = lambda: lost.append(True)  # before we wait for anything
         refusal = await refusal_of(self._ledger, self._claim, self._known, self._decisions, self._task.app.settings)
-        if lost:  # it was taken back, say, or Redis was away for longer than the lease
+        if lost:  # it was cancelled, say, or Redis was away for longer than the lease
             raise self._late()
         if refusal is not None:
             return await self._finish(self._settled(refusal))
@@ -453,14 +453,14 @@ class _Execution:
             return await self._retry(attempt, follows, follows.delay, seconds)
         happened = None
         if is_asked(attempt, follows.result):
-            # Until the module has said something, it is this that holds: for whoever cannot wait so long.
+            # Until the module has said something, this holds: for clients that cannot wait so long.
             self._ledger.note(self._claim, follows.result.model_copy(update={"audit": self._audit()}))
             happened = await self._reconciled(attempt)
         result = follows.result if happened is None else as_said(happened, self._call)
         return await self._finish(result, attempt=attempt, seconds=seconds)
 
     def _decide(self, attempt: Attempt) -> Next:
-        if attempt.outcome is Outcome.SUCCESS:  # nearly every call: nobody is asked
+        if attempt.outcome is Outcome.SUCCESS:  # nearly every call: no module is asked
             return Next(None, attempt.result)
         return decide(
             attempt,

@@ -52,7 +52,7 @@ from toolfleet_tasks.worker_runtime import WorkerRuntime
 log = get_logger(__name__)
 
 _PROBE_SECONDS = 2.0
-_LOCK_SECONDS = _PROBE_SECONDS + 1  # that nobody else looks: who has died meanwhile is replaced then
+_LOCK_SECONDS = _PROBE_SECONDS + 1  # that no other process probes: one that has died meanwhile is replaced then
 
 UNREADY_SECONDS = 30.0
 """A module that says for so long that it cannot serve now is tried nevertheless: its `/health` may mean something else."""
@@ -68,8 +68,8 @@ _QUEUE_LENGTH = 200  # calls of a module that wait for their turn here, of which
 # Between two questions of the call that is first, and until a call comes again that found no place.
 _ASK_SECONDS, _FULL_QUEUE_SECONDS = 0.03, 0.3
 _PASS_SECONDS = 0.1  # until a call comes back for another worker; jittered
-_STUCK_SECONDS = 5.0  # that nobody takes anything from a queue: until then the others may be busy
-_GO_ON_SECONDS = 30.0  # that a worker goes on that nobody stands in for
+_STUCK_SECONDS = 5.0  # that no worker takes messages from a queue: until then the others may be busy
+_GO_ON_SECONDS = 30.0  # that a worker without a substitute continues
 # From its publishing on, a call is put off for others no longer: perhaps no other worker gets it.
 _REST_SECONDS = 30.0
 
@@ -379,7 +379,7 @@ class HealthChecks:
                 return await self._prober.probe(watch.module, is_unreached=watch.is_unreached), is_stuck
         except RedisConnectionClosed:
             raise
-        except (TimeoutError, RedisConnectionLost, ResponseError) as exc:  # Redis is away; nobody gets calls meanwhile
+        except (TimeoutError, RedisConnectionLost, ResponseError) as exc:  # Redis is away; there are no calls meanwhile
             log.warning("module_not_looked_at", module=watch.module, error=str(exc))
             return ProbeResult(Finding.AWAY), False
 

@@ -30,7 +30,7 @@ _LINE_END = re.compile("\r\n?|[\u2028\u2029]")
 # ECMA-48, in this order: strings such as window titles and links, colours and cursor moves, and the short ones. Only
 # where they begin with ESC: as single characters they are far more often broken quotation marks.
 _ESCAPE = re.compile("\x1b[\\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\\\)|\x1b\\[[0-?]*[ -/]*[@-~]?|\x1b[ -/]*[0-~]?")
-# A JSON Web Token, or the start of one: a module that quotes its request shows its `Toolfleet-Caller`. Begun where a word
+# A JSON Web Token, or the start of one: a module that quotes its request shows its `Toolfleet-Caller`. Started where a word
 # begins and never given back, for a text of 8 kB may be one word.
 _TOKEN = re.compile(r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++\.eyJ[A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]*+)?")
 # Control characters, what turns the direction of text, zero-width spaces, half surrogates, and the tag characters

@@ -26,7 +26,7 @@ _LISTED = 20
 _DAY = 86_400.0  # seconds: what a job has that does not say
 _POLL = ("arguments", "interval_seconds", "backoff", "until", "failed_when", "max_seconds")
 _EXPECTED = {"expected_status": "status", "expected_field": "field", "expected_value": "value"}
-_WATCHES = {"interval_seconds", "backoff", "until", "failed_when"}  # whoever says one of these wants more than one call
+_WATCHES = {"interval_seconds", "backoff", "until", "failed_when"}  # one of these means more than one call
 
 
 class JobPort(Protocol):
@@ -83,7 +83,7 @@ class SchedulerExecutor:
         method = self._methods.get(call.tool_name.removeprefix(f"{SCHEDULER}."))
         if method is None:
             return unsuccessful(call, Outcome.PERMANENT, "unknown_tool", f"Unknown tool: {call.tool_name}")
-        if call.user_id is None:  # all who are nobody would share their jobs
+        if call.user_id is None:  # all callers without a user would share their jobs
             text = "Jobs belong to a user, and this call has none."
             return unsuccessful(call, Outcome.PERMANENT, "permission_denied", text)
         try:

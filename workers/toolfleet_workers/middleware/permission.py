@@ -15,7 +15,7 @@ from toolfleet_workers.runner import Proceed
 
 log = get_logger(__name__)
 
-_MOST_NAMED = 1000  # tools that nobody knows, each logged once; then their number must do
+_MOST_NAMED = 1000  # unknown tools, each logged once; then their number must do
 
 
 class ToolLookup(Protocol):
@@ -105,7 +105,7 @@ class PermissionCheck:
 
     async def _unknown(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         name = call.tool_name
-        if not self.tools.serves(name.partition(".")[0]):  # whatever would run it knows no way there, and says so
+        if not self.tools.serves(name.partition(".")[0]):  # its executor knows no address, and says so
             note("permission", "unknown_module")
             return await proceed(call)
         if self.tools.lacks(name):

@@ -77,7 +77,7 @@ class PersonalDataGuard:
             return ()
         try:
             profile = self.profiles.of(call.caller)
-        except UnknownAgent:  # whoever is asked before has refused it
+        except UnknownAgent:  # an earlier check has refused it
             return ()
         tool = self.tools.find(call.tool_name)
         return () if profile is None or tool is None else profile.rules(tool.definition).personal_data

@@ -88,7 +88,7 @@ class Consumption:
             return
         names, self._is_paused = self._names(consumer), is_paused
         for name in filter(is_paused, names):
-            # One that it does not consume now is not begun with the resuming: somebody else has ended that.
+            # One that it does not consume now is not started with the resuming: an operator has ended that.
             if name not in self._paused and (self._is_stopped or consumer.task_consumer.consuming_from(name)):
                 self._paused |= {name}
                 consumer.cancel_task_queue(name)

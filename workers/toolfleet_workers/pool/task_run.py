@@ -156,7 +156,7 @@ class TaskRun:
             outcome = assignment.target(*assignment.args, **assignment.kwargs)
         except (WorkerShutdown, WorkerTerminate):
             raise
-        except BaseException as exc:  # noqa: BLE001 - whatever escapes the tracer; Celery hears of it here or never
+        except BaseException as exc:  # noqa: BLE001 - anything may escape the tracer; Celery hears of it here or never
             if not self._bridge.killed:
                 self._tell(assignment.failed, _as_failure(exc))
         else:

@@ -36,7 +36,7 @@ class RabbitCheck:
         shown = shown_url(settings.broker)
         try:
             kinds = await in_abandoned_thread(lambda: _foreign_queues(settings), seconds=2 * _ASK_SECONDS)
-        except Exception as exc:  # noqa: BLE001 - whatever kombu and its transports raise
+        except Exception as exc:  # noqa: BLE001 - kombu and its transports raise anything
             text = f"The broker at {shown} does not answer: {exc or 'no answer in time'}."
             mend = "Start RabbitMQ, or correct TOOLFLEET_BROKER_URL."
             return CheckResult((error(text, "No call can be published or begun.", mend),))

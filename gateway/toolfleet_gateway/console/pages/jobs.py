@@ -4,7 +4,7 @@ from toolfleet_gateway.console.gateway_routes import RouteQuestion
 from toolfleet_gateway.console.page import ConsolePage, Done, Outcome, Shown, Visit
 
 _ONE = "/jobs/{job_id}"
-_MOST = 200  # those that are due next: whoever looks for others names their user or workflow
+_MOST = 200  # those that are due next: to find others, filter by user or workflow
 
 
 def job_pages() -> list[ConsolePage]:

@@ -27,7 +27,7 @@ from toolfleet_tasks.client.fleet import ToolFleet
 log = get_logger(__name__)
 
 _FOLLOWERS, _JOINS, _IS_ABANDONED = "followers", "joins", "abandoned"
-_MORE_SECONDS = 30.0  # that a note lasts beyond what anybody follows a call and waits for others
+_MORE_SECONDS = 30.0  # that a note lasts beyond the time that a client follows a call and waits for others
 _HARMLESS: frozenset[Effect | None] = frozenset({"read", "idempotent"})
 
 
@@ -118,7 +118,7 @@ class AbandonedCalls:
                     return True
             await self._redis.hset(self._keys.mcp_followers(handle.id), _IS_ABANDONED, "1")
         except (RedisError, OSError):
-            return True  # nobody can tell it to stop either
+            return True  # it cannot be told to stop either
         return False
 
     async def _count(self, call_id: str, more: int) -> tuple[int, int]:

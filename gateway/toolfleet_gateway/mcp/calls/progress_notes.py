@@ -8,7 +8,7 @@ from toolfleet_registry.contracts.progress import Progress
 PROGRESS: Final = "notifications/progress"
 
 _WHOLE = 100.0
-_STEP = 0.01  # of it, where nobody knows how far the call is
+_STEP = 0.01  # of it, if the call's progress is unknown
 
 
 @dataclass(slots=True)

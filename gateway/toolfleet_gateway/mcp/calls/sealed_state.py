@@ -13,7 +13,7 @@ from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.redis.gateway_keys import GatewayKeys
 from toolfleet_registry.time import fleet_clock
 
-_LASTS_SECONDS = 3600.0  # for whoever is asked
+_LASTS_SECONDS = 3600.0  # for the person who is asked
 _MOST_FACTS = 5  # a later gateway's state with more of them is answered by such a gateway
 
 

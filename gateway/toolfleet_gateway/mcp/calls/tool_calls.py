@@ -45,7 +45,7 @@ Ask = Callable[[PendingInput], Awaitable[dict[str, Any]]]
 Stop = ToolResult | PendingInput | CallApproval | None
 
 _CONFIRMATION_SECONDS = 5.0  # for Redis to say that it has a call that becomes a task
-_TIMES, _AGAIN_SECONDS = 10, 0.1  # that a call is begun anew which others have left again and again
+_TIMES, _AGAIN_SECONDS = 10, 0.1  # that a call is started again which others have left repeatedly
 _NO_SUCH_TOOL = frozenset({"unknown_tool", "unknown_module", "invalid_tool_name"})
 
 RUN_ID: Final = "io.toolfleet/run_id"
@@ -223,7 +223,7 @@ class ToolCalls:
         async with _telling(handle, asked, report):
             waits = await self._waits(view, handle, asked)
             if waits is not None and asked.takes_tasks:
-                return waits  # people take longer than anybody waits for a task
+                return waits  # people take longer than a client waits for a task
             if waits is not None and waits.question is not None and asked.takes_forms:
                 if asked.ask is None:
                     return waits

@@ -20,7 +20,7 @@ from toolfleet_registry.time import machine_clock
 
 _LONGEST_SECONDS = 600.0  # for a person to answer; the call's deadline may come before
 _WAIT_SECONDS = 1.0  # less than what an answer of Redis may take
-_KEPT_SECONDS = 60  # of an answer that nobody has fetched yet
+_KEPT_SECONDS = 60  # of an answer that was not fetched yet
 
 
 class ClientQuestions:

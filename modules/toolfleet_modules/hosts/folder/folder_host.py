@@ -292,7 +292,7 @@ class FolderHost(Host[HostedTool]):
     async def _reload_safely(self) -> None:
         try:
             await self.reload()
-        except Exception as exc:  # noqa: BLE001 - whatever it is: the next change is looked at all the same
+        except Exception as exc:  # noqa: BLE001 - after any error, the next change is still processed
             _log.error("%s was not reloaded", self._options.name, exc_info=exc)
 
     async def _watch(self) -> None:
@@ -375,14 +375,14 @@ class SpareProcess:
         self._fence = fence
         self._secrets = secrets
         self._next: asyncio.Task[ToolProcess] | None = None
-        self._left: list[asyncio.Task[ToolProcess]] = []  # whoever wanted them was cancelled meanwhile
+        self._left: list[asyncio.Task[ToolProcess]] = []  # the caller was cancelled meanwhile
         self._is_closed = False
 
     async def take(self) -> ToolProcess:
         """The one that waits, or a new one; another is started for next time. Raises `OSError` and `FenceMissing`."""
         waiting, self._next = self._next, None
         process = await self._started(waiting)
-        if process.is_lost:  # somebody ended it meanwhile
+        if process.is_lost:  # it was ended meanwhile
             await process.end()
             process = await self._started(None)
         if not self._is_closed:

@@ -25,7 +25,7 @@ from toolfleet_registry.contracts.tool_definition import ToolSource
 
 _log = logging.getLogger("toolfleet.host")
 
-_BACK_OFF_SECONDS = (0.05, 5.0)  # before a process is started anew: at first, and at most
+_BACK_OFF_SECONDS = (0.05, 5.0)  # before a process is restarted: at first, and at most
 _LASTING_SECONDS = 30.0  # after which its end is the first one again
 
 Make = Callable[[], Awaitable[ToolProcess]]

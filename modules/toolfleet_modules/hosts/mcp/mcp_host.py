@@ -182,7 +182,7 @@ class McpHost(Host[McpTool | PassedTool | WatchTool]):
                     await self._fail(f"it did not list its tools within {_LIST_SECONDS:g} s")
                 except ServerAway as exc:
                     await self._fail(f"it did not list its tools: {exc}")
-                except Exception as exc:  # noqa: BLE001 - whatever it is: the next list is served all the same
+                except Exception as exc:  # noqa: BLE001 - after any error, the next list is still served
                     _log.error("The tools of %s are not served", self.name, exc_info=exc)
                     await self._fail(f"its tools cannot be served ({type(exc).__name__})")
 

@@ -33,7 +33,7 @@ _LEVEL_SECONDS = 5.0  # for an older server to take a log level
 OnStray = Callable[[LogMessage], object]
 """Takes what a server logs of no call that anybody knows."""
 
-# What comes on the stream of a request is handled in the request's context, through all of the SDK; whatever else comes is not.
+# What comes on the stream of a request is handled in the request's context, through all of the SDK; other messages are not.
 _hears: ContextVar[LogSink | None] = ContextVar("toolfleet_mcp_log", default=None)
 
 _NOBODY = LogSink("emergency", lambda _: None)
@@ -245,7 +245,7 @@ class McpSession:
                 else:
                     await self.session.send_discover(self.version)
         except Malformed:
-            return self._lane is not None  # over HTTP it may be anybody's answer
+            return self._lane is not None  # over HTTP it may be the answer to any user
         except (Unanswered, TimeoutError) as exc:
             return isinstance(exc, NotTaken) and exc.is_there
         except MCPError as exc:

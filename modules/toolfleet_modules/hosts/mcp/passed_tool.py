@@ -115,7 +115,7 @@ async def answer_of(connection: McpSession, request: Any) -> dict[str, Any]:
         return {"result": await connection.request(request)}
     except Refused as exc:
         raise refused_call(exc.message) from None
-    except (Lost, NotTaken):  # whatever was begun only reads
+    except (Lost, NotTaken):  # a started request only reads
         raise ModuleBusy(RETURN_SECONDS) from None
     except MCPError as exc:
         return {"error": PassedError(exc.code, exc.message, exc.data).facts()}

@@ -16,7 +16,7 @@ from toolfleet_registry.contracts.content_results import content_blocks, foreign
 from toolfleet_registry.functions.files import Audio, File, Image
 
 _PLAIN = {"type", "text"}
-_MOST_OF_A_FAILURE = 2**14  # bytes of what is given beside its words
+_MOST_OF_A_FAILURE = 2**14  # bytes of the data next to its text
 _BLANKS = re.compile(r"\s+")
 _URL_SAFE = str.maketrans("-_", "+/")
 _MEDIA: Mapping[object, type[File]] = {"image": Image, "audio": Audio}

@@ -139,7 +139,7 @@ class TaskFollower:
         """Give the task the answers that it waits for, and say where it is, or what it asks beyond those."""
         state = await _asked(session, "tasks/get", task)
         due = known.due(_requests_in(state)) if _is_asking(state) else {}
-        if due and not await _is_delivered(session, task, due):  # it has them already, or asks about them anew
+        if due and not await _is_delivered(session, task, due):  # it has them already, or asks about them again
             state, known = await _asked(session, "tasks/get", task), known.without(due)
         if _is_asking(state):
             return await self._asking(state, tool, session, task, known)

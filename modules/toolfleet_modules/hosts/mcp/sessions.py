@@ -20,7 +20,7 @@ RETURN_SECONDS = 1.0
 
 _REOPEN_SECONDS = 10.0  # that a call waits for another session, where its server knows the old one no more
 
-_BACK_OFF_SECONDS = (0.1, 30.0)  # before a server is started anew: at first, and at most
+_BACK_OFF_SECONDS = (0.1, 30.0)  # before a server is restarted: at first, and at most
 _LASTING_SECONDS = 60.0  # after which its end is the first one again
 
 Connect = Callable[[], Awaitable[McpSession]]
@@ -187,7 +187,7 @@ class UserSessions:
         if len(self._sessions) >= self._most:
             self._make_place()
         starting = asyncio.ensure_future(self._connect())
-        starting.add_done_callback(lambda task: task.cancelled() or task.exception())  # whoever waits sees it
+        starting.add_done_callback(lambda task: task.cancelled() or task.exception())  # the waiters see it
         session = self._sessions[user_id] = _UserSession(starting)
         return session
 

@@ -95,7 +95,7 @@ class OpenApiHost(Host[OperationTool]):
         async for _ in self._source.changes():
             try:
                 await self.reload()
-            except Exception as exc:  # noqa: BLE001 - whatever it is: the next change is looked at all the same
+            except Exception as exc:  # noqa: BLE001 - after any error, the next change is still processed
                 _log.error("%s was not read again", self._options.document, exc_info=exc)
 
     @asynccontextmanager

@@ -123,7 +123,7 @@ class EnvironmentUse:
         except BlockingIOError:  # it is being removed
             os.close(descriptor)
             return False
-        except OSError as exc:  # a file system that knows no locks: nobody removes anything there
+        except OSError as exc:  # a file system that knows no locks: nothing is removed there
             _log.debug("Nothing can be locked in %s: %s", self._folder, exc)
         if not _is_at(descriptor, path):
             os.close(descriptor)
@@ -175,7 +175,7 @@ class EnvironmentUse:
             return
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not self._is_unused(path):  # somebody has used it meanwhile
+            if not self._is_unused(path):  # another host has used it meanwhile
                 return
             shutil.rmtree(doomed, ignore_errors=True)
             path.rename(doomed)

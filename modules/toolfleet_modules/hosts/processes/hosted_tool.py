@@ -19,7 +19,7 @@ from toolfleet_registry.functions.threads import NotBegun
 from toolfleet_registry.tracing.trace_context import carried
 
 _BUSY_SECONDS = 1.0
-_STUCK_SECONDS = 1.0  # after a call's end, until somebody looks whether its process still takes messages
+_STUCK_SECONDS = 1.0  # after a call's end, until a check whether its process still takes messages
 
 
 @dataclass(frozen=True, slots=True)

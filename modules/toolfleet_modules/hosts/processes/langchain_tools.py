@@ -123,7 +123,7 @@ def _needed(tool: Any) -> set[str]:
     if not hasattr(tool, "func"):
         del parameters[:1]  # self
     elif tool.args_schema is None:
-        return set()  # one text, under whatever name
+        return set()  # one text, under any name
     return {
         each.name
         for each in parameters

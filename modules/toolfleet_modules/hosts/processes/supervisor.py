@@ -34,7 +34,7 @@ def supervise(host: int, limits: dict[str, int | None], paths: list[str], comman
     if not program:
         _become(own, limits, paths, command)
     nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1):  # so that whoever reads them sees the program's end
+    for stream in (0, 1):  # so that their reader sees the program's end
         os.dup2(nothing, stream)
     code = _exit_code_of(program)
     _end_all()

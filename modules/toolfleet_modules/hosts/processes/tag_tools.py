@@ -49,7 +49,7 @@ def tag_function(tool: Any) -> tuple[Callable[..., Any], Facts]:
     facts: Facts = {
         "name": tool.name,
         "description": tool.description,
-        "permission": "guest",  # whoever can write to an agent can call its tags
+        "permission": "guest",  # everybody who can write to an agent can call its tags
         "cost": tool.cost,
         "requires_gate": tool.requires_gate,
         "cooldown_seconds": tool.cooldown_seconds or None,

@@ -119,7 +119,7 @@ class ToolChild:
             handler(head, body)
 
     def _on_lost(self) -> None:
-        os.killpg(0, signal.SIGKILL)  # the host is gone: so is whatever a tool has started here
+        os.killpg(0, signal.SIGKILL)  # the host is gone: and so are the processes that a tool has started here
 
     def _load(self, head: Head, body: bytes) -> None:
         """Import the files, one after the other, in the main thread: with each, the host is told before and after."""

@@ -262,7 +262,7 @@ class ToolProcess:
         for call in calls.values():
             if not call.answer.done():
                 call.answer.set_exception(ProcessLost("its process ended"))
-                call.answer.exception()  # whoever waits for it sees it: asyncio need not tell
+                call.answer.exception()  # the waiter sees it: asyncio need not tell
         self.kill()  # what it has started
         for hook in self._on_ended:
             hook()

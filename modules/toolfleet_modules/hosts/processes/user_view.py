@@ -22,7 +22,7 @@ _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # the same numbers on e
 _CLONE_CLOSED, _EMPTY_PATH, _IDMAP, _FROM_EMPTY_PATH, _HERE = 0x80001, 0x1000, 0x100000, 4, -100
 _USERS = 2**32 - 1
 _MODE = 0o755
-_USERS_SECONDS = 10  # for the process that holds a namespace, should nobody end it
+_USERS_SECONDS = 10  # for the process that holds a namespace, if nothing ends it
 
 OWN, WORK, READ, HIDE = "o", "w", "r", "-"
 """A user's access to a path: as its new owner, as the owner is (idmapped), read only, or none."""

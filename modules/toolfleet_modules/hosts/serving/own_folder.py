@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Self
 
-# Folders of this name have a lock, which their owner has as long as it lives: nobody else may take it for dead.
+# Folders of this name have a lock, which their owner has as long as it lives: no other process may take it for dead.
 _PREFIX = "toolfleet-own-"
 
 
@@ -28,7 +28,7 @@ class OwnFolder:
             try:
                 lock = _locked(path)
             except OSError:
-                if path.is_dir():  # there are no locks here, so that nobody else gets one either
+                if path.is_dir():  # there are no locks here, so that no other process gets one either
                     return cls(path, None)
                 continue
             if lock is not None and path.is_dir():

@@ -106,7 +106,7 @@ class Secrets:
             return data
         try:
             return json.dumps(self._hidden(json.loads(data)), ensure_ascii=False, separators=(",", ":")).encode()
-        except (ValueError, RecursionError):  # no JSON: whoever reads it says so
+        except (ValueError, RecursionError):  # no JSON: its reader will say so
             return hidden
 
     def hide_bytes(self, data: bytes) -> bytes:

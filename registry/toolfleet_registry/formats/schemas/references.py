@@ -37,7 +37,7 @@ _SINCE: Mapping[str, int] = {
     "prefixItems": _PRESENT,
 }
 
-_REF_ALONE = 7  # up to this draft nothing beside a reference counts
+_REF_ALONE = 7  # up to this draft everything next to a reference is ignored
 _BOOLEAN_LIMITS = 4
 
 

@@ -24,7 +24,7 @@ ONE = frozenset(
 LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 MAPS = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
 TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
-# They decide nothing about a value. Their own keywords, not those that somebody has added.
+# They decide nothing about a value. Their own keywords, not added ones.
 ANNOTATIONS = frozenset(
     [
         "title",

@@ -58,7 +58,7 @@ def _is_closing(plain: str, start: int, end: int) -> bool:
 _AROUND = {"'", ",", ";"}  # a quote, or what parts the columns of a table
 _LONGEST_SCHEME = 16
 _OPENING = {")": "(", "]": "["}
-_LONGEST_COUNTED = 4_000  # characters: brackets are counted anew for each that stands at the end
+_LONGEST_COUNTED = 4_000  # characters: brackets are counted again for each that stands at the end
 _DENSE = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _NO_PART = (
     r"\s\"<>`{}|^\\\u3000-\u3003\u3008-\u3020\uff01-\uff0c\uff0e\uff1a-\uff1f\uff3b-\uff3d\uff5b-\uff65\u2018-\u201f«»"

@@ -34,7 +34,7 @@ class FleetBegunCalls:
         """
         check_timeout(timeout)
         session = self._sessions.here() or await self._sessions.opened()
-        await session.begun.check_reachable()  # whoever asks over HTTP comes again: an agent waits
+        await session.begun.check_reachable()  # a client over HTTP comes again: an agent waits
         return BegunHandle(await session.begin(call, caller, conversation, timeout, waits=waits_for_turn, owner=owner))
 
     async def tool(self, name: str, caller: Caller) -> ToolDefinition | None:

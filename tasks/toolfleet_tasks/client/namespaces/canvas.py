@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from toolfleet_tasks.app import FleetApp
 
-_NO_DEADLINE_SECONDS = 3600.0  # of a link that nobody gave one: others are before it
+_NO_DEADLINE_SECONDS = 3600.0  # of a link without a given one: others are before it
 
 
 class CallRefused(FleetError):

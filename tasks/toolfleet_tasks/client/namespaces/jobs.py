@@ -16,7 +16,7 @@ from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 from toolfleet_tasks.messages.ids import job_id_for
 
-_NO_DEADLINE_SECONDS = 7 * 86_400  # of a job that nobody gave one: longer than anything that is still waited for
+_NO_DEADLINE_SECONDS = 7 * 86_400  # of a job without a given one: longer than anything that is still waited for
 _LONGEST_NAME = 200
 
 

@@ -35,7 +35,7 @@ from toolfleet_tasks.operations.change_trail import Actor, ChangeTrail
 
 _SECONDS = 5.0  # for one answer of Redis
 _FRESH_SECONDS = 0.5  # questions that come together read once
-_FIRST_CALLS = 1_000  # whoever comes first waits for these only
+_FIRST_CALLS = 1_000  # the first query waits for these only
 _MOST_INDEXED = 1_000_000  # calls: 56 MB
 _AS_BYTES = {NEVER_DECODE: True}
 

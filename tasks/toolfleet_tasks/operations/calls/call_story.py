@@ -25,7 +25,7 @@ _PHASES: dict[str, CallPhase] = {
     "approval": "approval",
 }
 
-_MOST_ATTEMPTS = 100  # of a log that anybody may have written
+_MOST_ATTEMPTS = 100  # of a log that may be forged
 
 RECORD_FIELDS = ("state", "token", "begun", "log", "by", "trail", "polls", "replica")
 """Of the ledger's record: what a story is made of."""

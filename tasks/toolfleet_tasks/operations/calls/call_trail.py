@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeAlias
 TrailKind: TypeAlias = Literal["attempt", "accepted", "asked", "answered", "approved", "lost", "cut"]
 """An attempt has ended; its module goes on with it, or asks something, and was answered; people have approved the call; an attempt's worker was lost, or the call was ended meanwhile."""
 
-_MOST = 100  # parts, of a trail that anybody may have written
+_MOST = 100  # parts, of a trail that may be forged
 _NONE = "-"
 _MOMENT = re.compile(r"\d{1,16}", re.ASCII)
 _FIELDS: Final[dict[str, tuple[str, ...]]] = {

@@ -16,7 +16,7 @@ from toolfleet_workers.executors.http.target import Target
 from toolfleet_workers.executors.replicas import Replicas, id_in, is_shared
 
 ABSENT_SECONDS = 5.0
-_MOST_DEPARTURES = 10_000  # that are remembered: of those before, somebody asks again
+_MOST_DEPARTURES = 10_000  # that are remembered: earlier ones are asked about again
 
 Process = tuple[str, str]
 """A module's name, and the id of one of its processes."""
@@ -127,7 +127,7 @@ class AddressBook:
         A process that does not remember a call can say so with certainty only if the call went to it.
         """
         replicas = self.replicas.get(module)
-        if replicas is None:  # whoever is at its one address now is nobody of those that were known by an id
+        if replicas is None:  # the process at its one address now is none of those that were known by an id
             return [] if note else [*self.of(module)]
         addresses, noted = self._of_replicas[module], replicas.noted(note)
         mine = [] if noted is None else [addresses[noted.replica.id]]

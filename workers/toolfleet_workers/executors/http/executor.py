@@ -45,7 +45,7 @@ _Meaning = tuple[Outcome, ErrorCode]
 _BROKEN: _Meaning = (Outcome.SERVER_ERROR, "module_error")
 _BUSY: _Meaning = (Outcome.TURNED_AWAY, "busy")
 _NOT_NOW: _Meaning = (Outcome.TURNED_AWAY, "module_error")
-# The same request is wanted elsewhere, so it was not executed here; nobody else gets it: redirects are not followed.
+# The same request is wanted elsewhere, so it was not executed here; no other server gets it: redirects are not followed.
 _MOVED: _Meaning = (Outcome.PERMANENT, "invalid_response")
 # A gateway's words: it may have passed the request on.
 _IN_BETWEEN: _Meaning = (Outcome.UNKNOWN, "module_error")

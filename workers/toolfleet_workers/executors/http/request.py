@@ -15,7 +15,7 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.lease import UNBOUNDED, Lease
 from toolfleet_workers.executors.http.target import Origin, Target
 
-_STEADY_SECONDS = 0.25  # a clock that differs by more from one that nobody sets was set
+_STEADY_SECONDS = 0.25  # a clock that differs by more from the monotonic one was set
 
 # What is the same for every call.
 COMMON_HEADERS = {

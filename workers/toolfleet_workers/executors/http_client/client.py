@@ -124,7 +124,7 @@ class Addresses:
         since, answer = self._asked.get((host, port), (0.0, None))
         if answer is None or (answer.done() and (_has_failed(answer) or loop.time() > since + _ADDRESS_SECONDS)):
             answer = loop.create_task(_ask(host, port))
-            answer.add_done_callback(_has_failed)  # or asyncio logs a failure for which nobody waits any more
+            answer.add_done_callback(_has_failed)  # or asyncio logs a failure that has no waiter any more
             self._asked[host, port] = loop.time(), answer
         return await asyncio.shield(answer)  # others may wait for it, too
 
@@ -224,7 +224,7 @@ async def _answer(connection: Connection, request: ModuleRequest) -> Response:
         connection.send(request.head(), request.body, request.lease)
         while (response := connection.response()) is None:
             await connection.more()
-    except BaseException:  # also when nobody waits any more
+    except BaseException:  # also without a waiter
         connection.release()
         raise
     return response

@@ -12,7 +12,7 @@ from toolfleet_workers.executors.http_client.response import Response
 # Of a request: what is larger is written in parts, each when the system has taken the one before, as it does with so much
 # at once. Other calls get their turn between two, and after a pause of this process what it still has of a request stays here.
 _PART_BYTES = 2**16
-# Of a body that nobody has read yet: the module has to wait with more.
+# Of an unread body: the module has to wait with more.
 _MAX_UNREAD_BYTES = 2**17
 
 
@@ -114,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         ):
             self.abort()
         else:
-            self._read_on()  # or nobody would notice that the module closes it
+            self._read_on()  # or a close by the module would not be noticed
             self._pool.keep(self)
         if response is not None:
             response.end()

@@ -135,7 +135,7 @@ class Response:
 
     def on_body(self, part: bytes) -> None:
         """Some of the body."""
-        if not self.has_head:  # an interim response has none; nobody would read it, and so nothing bound it
+        if not self.has_head:  # an interim response has none; it would not be read, and so nothing bound it
             raise ReplyBroken
         self._body.append(part)
         self.unread_bytes += len(part)

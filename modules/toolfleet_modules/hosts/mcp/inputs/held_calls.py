@@ -13,7 +13,7 @@ from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.system import randomness
 
 _LONGEST_SECONDS = 3600.0  # that a call without an end of its own is held
-_MORE_SECONDS = 1.0  # beyond its time, which whoever waits for it ends by a clock of their own
+_MORE_SECONDS = 1.0  # beyond its time, which its waiters end by their own clocks
 _MOST = 1000
 _HELD, _QUESTION = "held", "question"
 
@@ -80,11 +80,11 @@ class HeldCall:
         self._task = asyncio.ensure_future(self._bounded(run))
         self._task.add_done_callback(
             lambda task: task.cancelled() or task.exception()
-        )  # nobody may wait for it any more
+        )  # there may be no waiters any more
 
     async def next_stop(self) -> dict[str, Any] | ServerQuestion:
         """Wait for its end, or for what its server asks. Raises what the call raises. Cancelled, the call is, too."""
-        assert self._task is not None  # noqa: S101 - whoever has it has begun it
+        assert self._task is not None  # noqa: S101 - its owner has started it
         try:
             both: set[asyncio.Future[Any]] = {self._task, self._asked}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

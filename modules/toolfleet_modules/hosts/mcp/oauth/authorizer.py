@@ -58,11 +58,11 @@ class Authorizer:
 
         `may_refresh`: a refresh token is used, if there is one. Raises `AuthorizationRefused` and `AuthorizationAway`.
         """
-        # A renewal goes on if whoever waits for it leaves: a refresh token counts once, and what came for it must be kept.
+        # A renewal continues if its waiters leave: a refresh token counts once, and what came for it must be kept.
         task = asyncio.ensure_future(self._renew(token, challenge, may_refresh=may_refresh))
         self._renewing.add(task)
         task.add_done_callback(self._renewing.discard)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever waits sees it
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the waiters see it
         return await asyncio.shield(task)
 
     async def aclose(self) -> None:
@@ -93,7 +93,7 @@ class Authorizer:
             if changed is not None:
                 return await self._keep(changed)
             record = record.model_copy(update={"tokens": None, "lasts_until": None})
-            await self._keep_record(record)  # so that nobody tries a dead refresh token again
+            await self._keep_record(record)  # so that a dead refresh token is not tried again
         return await self._keep(await self._authorized(record, challenge))
 
     async def _authorized(self, record: AuthorizationRecord, challenge: Challenge) -> AuthorizationRecord:

@@ -20,10 +20,10 @@ from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
 from toolfleet_modules.hosts.mcp.oauth.person_port import PersonPort
 from toolfleet_modules.hosts.mcp.oauth.record_storage import RecordStorage
 
-# What a flow finds is worded by whoever runs it; the SDK's own words may show what a server has sent.
+# What a flow finds is worded by its caller; the SDK's own words may show what a server has sent.
 logging.getLogger("mcp.client.auth").setLevel(logging.CRITICAL)
 
-_NOWHERE = "http://127.0.0.1/callback"  # where nobody logs in
+_NOWHERE = "http://127.0.0.1/callback"  # if there is no login
 Show = Callable[[str], Awaitable[None]]
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 

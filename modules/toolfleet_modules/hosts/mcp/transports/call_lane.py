@@ -152,7 +152,7 @@ class CallLane:
         if call is None or others or self._requests or self._is_muted:
             self._stray(message)
         elif call.log is not None:
-            # Not from here: whatever it raises, other messages are read on.
+            # Not from here: after any exception, other messages are still read.
             asyncio.get_running_loop().call_soon(call.log.pass_on, message)
 
     def _answer(self, number: int, answer: dict[str, Any] | MCPError) -> None:
@@ -175,7 +175,7 @@ class CallLane:
         if pending is not None and progress is not None:
             words = params.get("message")
             report = progress, _float_of(params.get("total")), words if isinstance(words, str) else None
-            # Not from here: whatever it raises, other messages are read on.
+            # Not from here: after any exception, other messages are still read.
             asyncio.get_running_loop().call_soon(pending.listener.on_progress, *report)
         return True
 

@@ -48,12 +48,12 @@ _UNASKED = (1000, 500)  # messages that are no answers, at once and a second: wh
 _REFUSED_BYTES = (2**20, 2**20)
 # Bytes of all sorts, at once and a second: each passes through the host several times, at the cost of others on its machine.
 _READ_BYTES = (MOST_BYTES, 16 * 2**20)
-_EDGE_BYTES = 256  # of each end of a line that is too long: one of them has the id, whatever the order of its members
-_LINE_COST = 20  # bytes of them beside a line's own: each takes its time
+_EDGE_BYTES = 256  # of each end of a line that is too long: one of them has the id, in any order of its members
+_LINE_COST = 20  # bytes of them in addition to a line's own: each takes its time
 # With many calls waiting, answers are taken together: each look wakes the host beside a server that could have gone on, then
 # the worker, Redis and the agent for one call more. Seconds for each call that waits, seconds at most, and from how many calls on.
 _GATHER_SECONDS, _MOST_GATHER_SECONDS, _GATHERED_CALLS = 5e-5, 0.005, 16
-_SURELY_READ = 16 * 2**10  # bytes; whoever writes more at a time may wait for its output to be read
+_SURELY_READ = 16 * 2**10  # bytes; a writer of more at a time may wait for its output to be read
 _REST_SECONDS = 0.5  # for what a program has written before its end to be read
 
 ToSession = MemoryObjectSendStream[SessionMessage | Exception]
@@ -145,7 +145,7 @@ class ServerProcess:
             if not await self._is_gone(_END_SECONDS):
                 self._signal(signal.SIGKILL)  # the server is ended with it
                 await self._is_gone(_END_SECONDS)
-        if self._process.returncode != 0:  # whoever watched over it may have been killed, and could end nothing
+        if self._process.returncode != 0:  # its supervisor may have been killed, and could end nothing
             await asyncio.to_thread(_end_marked, self._folder.path.name)
         transport = getattr(self._process, "_transport", None)
         if transport is not None:  # a process that was left behind may hold the pipes

@@ -36,7 +36,7 @@ _PAUSE_SECONDS = 2.0  # until a stream that ended is asked for again
 
 Begun = asyncio.Future[types.SubscriptionFilter]
 
-_MOST_PENDING = 2 * MOST_WATCHED  # what is watched may be others meanwhile, while nobody can be told
+_MOST_PENDING = 2 * MOST_WATCHED  # what is watched may be others meanwhile, while no client can be told
 
 
 class OlderSubscription:

@@ -15,7 +15,7 @@ from toolfleet_registry.system.http_bodies import BodyReader
 from toolfleet_registry.tracing.trace_context import TRACEPARENT, carried
 
 _CONNECT_SECONDS = 10.0
-_CONNECT_PART = 0.9  # of a call's time: that nothing was sent is said while somebody still listens
+_CONNECT_PART = 0.9  # of a call's time: that nothing was sent is said while the client still listens
 _KEPT_SECONDS = 5.0  # that a connection without a request is kept: services close theirs a little later
 # What a pool does for a request takes time for each of its connections: several small ones are much faster than a large one.
 _POOLS, _CONNECTIONS, _KEPT = 16, 16, 4

@@ -34,7 +34,7 @@ from toolfleet_registry.system.http_bodies import loads_strict
 _LONGEST_SECONDS = 300.0  # for a call whose caller has set no end
 _SUCCEEDING, _REFUSING = range(200, 300), range(400, 500)
 
-_BUSY = frozenset({408, 425, 429})  # whoever says this has not begun
+_BUSY = frozenset({408, 425, 429})  # a service with this answer has not started
 _UNDONE = frozenset({301, 304, 307, 308})
 _BUSY_SECONDS = 1.0
 _MOST_SHOWN = 1500  # characters of an error's body
