@@ -32,6 +32,7 @@ class VirtualRedis:
     def __init__(self, folder: Path, *options: str, expires_actively: bool = True) -> None:
         self.folder, self._options, self._expires_actively = folder, options, expires_actively
         self.is_frozen = False
+        self._waiting_rounds = 0  # that what came while it was frozen takes
         self.port = free_port()
         self.start()
         settling.servers[self.port] = self.settle
@@ -88,6 +89,7 @@ class VirtualRedis:
     def settle(self, rounds: int = 2) -> None:
         """Return when it has answered so many questions, one after the other."""
         if self.is_frozen:
+            self._waiting_rounds += rounds
             return
         while not all(self._answers() for _ in range(rounds)):
             self._pings.close()  # a test has had it close all connections
@@ -120,7 +122,8 @@ class VirtualRedis:
         """Let it go on."""
         self._process.send_signal(signal.SIGCONT)
         self.is_frozen = False
-        self.settle(_ROUNDS)
+        self.settle(_ROUNDS + self._waiting_rounds)
+        self._waiting_rounds = 0
 
     def close(self) -> None:
         """End it."""
