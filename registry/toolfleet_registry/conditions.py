@@ -57,7 +57,7 @@ class TooMuch(Exception):
 
 
 _UNANSWERED = (JMESPathError, ValueError, TypeError, RecursionError, ArithmeticError, TooMuch)
-"""What asking something of a value may raise, when that is not as it is expected, or too large."""
+"""The errors of evaluating an expression over a value of an unexpected type, or one that is too large."""
 
 
 class Walk(TreeInterpreter):

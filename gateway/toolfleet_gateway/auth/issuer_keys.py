@@ -36,13 +36,13 @@ _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _PUBLIC = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 
 GetDocument: TypeAlias = Callable[[str], Awaitable[dict[str, Any]]]
-"""What gets a document of a URL, and raises `NoDocument`."""
+"""Fetches the document at a URL. Raises `NoDocument`."""
 
 REFRESH_SECONDS = 600.0
 """How old keys may be: one that its issuer has withdrawn counts for so long still."""
 
 PAUSE_SECONDS = 10.0
-"""Between two questions because of an unknown key: whoever invents key ids must not have the issuer asked for each."""
+"""Between two fetches because of an unknown key id: a client that invents ids must not cause one for each."""
 
 _AWAY_SECONDS = 1.0  # after a failed refresh: a request with an unknown key waits for the next one
 _PATIENCE_SECONDS = 6.0  # of a request with an unknown key: more than one document may take

@@ -25,5 +25,5 @@ async def attached(fleet: ToolFleet, who: Identity, call_id: str) -> BegunHandle
 
 
 def owner_of(who: Identity) -> Owner:
-    """Return the owner of calls: the key's own user, in whoever's name they are made."""
+    """Return the owner of calls: the key's own user, also if they are made in another user's name."""
     return Owner(who.caller.user_id)

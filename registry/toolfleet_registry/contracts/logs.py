@@ -1,4 +1,4 @@
-"""Defines what a running tool says to whoever called it, beside its result: log messages."""
+"""Defines the log messages that a running tool sends to its caller, in addition to its result."""
 
 from collections.abc import Callable
 from contextvars import ContextVar

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 _NAME_PATTERN = r"(\w+)(?:\(([\w, ]+)\))?(\.\.\.|\?)?(?:, *|$)"
 
 Parameters = tuple[Any, ...]
-"""What follows a script in `EVAL` and `EVALSHA`: the number of keys, keys, arguments."""
+"""The parameters after the script in `EVAL` and `EVALSHA`: the number of keys, keys, arguments."""
 
 # Not compiled here: a process that runs no script does without.
 _DIRECTIVE = r"-- (keys|args|include|lazily|constants): *(.*)"

@@ -1,4 +1,4 @@
-"""Stores approvals in Redis, sealed where the fleet signs. What nobody of the fleet has written counts for nothing.
+"""Stores approvals in Redis, sealed where the fleet signs. A record that the fleet has not written is ignored.
 
 An approval is a hash: `state`, `revision` (another one after each decision), `request` and `call` (sealed), `expires_ms`, `votes`,
 `journal`, and `trace` of a call that was made in one. Lists read `summary` (sealed, without large arguments, of the revision `summarised`)

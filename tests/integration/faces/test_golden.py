@@ -65,6 +65,7 @@ PAGES = """\
 
 _ID = r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|\b[0-9a-f]{32}\b"
 _OTHERS = (
+    (r'\n *("|&#34;)own_ms\1: \[[^\]]*\],', ""),  # some calls only have it
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00| UTC)?", "TIME"),
     (r"\b1[789]\d{8}(\.\d+)?\b", "SECONDS"),
     (r"\b1[789]\d{11}(\.\d+)?\b", "MILLISECONDS"),

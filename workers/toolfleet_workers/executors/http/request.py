@@ -26,7 +26,7 @@ COMMON_HEADERS = {
 }
 
 PROBE_HEADERS = {"Accept": "*/*", "User-Agent": "toolfleet"}
-"""Of a request that asks only whether the module is there."""
+"""The headers of a request that only checks that the module is reachable."""
 
 CallerToken = Callable[[PublishedCall], str]
 """Says who makes a call, in words that its module can verify."""

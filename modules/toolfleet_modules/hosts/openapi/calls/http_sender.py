@@ -158,7 +158,7 @@ class HttpSender:
 
 
 def _retrieve_error(sending: "asyncio.Future[ServiceAnswer]") -> None:
-    """Take note of its error, which nobody asks for once the call is over."""
+    """Retrieve its error, as asyncio logs one that is not retrieved. The call may be over by then."""
     if not sending.cancelled():
         sending.exception()
 
