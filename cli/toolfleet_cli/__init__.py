@@ -11,11 +11,11 @@ def main() -> None:
     """The entry point. Ctrl-C ends it with exit code 130, also while any of it is still being loaded."""
     gc.disable()  # nothing that is loaded goes away again: looking through it takes a tenth of the time
     try:
-        from toolfleet_cli.processes.check import quick_check  # noqa: PLC0415 - Ctrl-C may come meanwhile
+        from toolfleet_cli.processes.check import quick_check
 
         if (code := quick_check(sys.argv[1:])) is not None:
             raise SystemExit(code)
-        from toolfleet_cli.app import main as run  # noqa: PLC0415 - what takes the time
+        from toolfleet_cli.app import main as run
 
         run()
     except KeyboardInterrupt:

@@ -116,7 +116,7 @@ def main() -> None:
     try:
         _needed(sys.argv[1:])()
     except (FleetError, OSError) as exc:  # a folder that cannot be written, a disk that is full
-        from toolfleet_cli.console.output import fail  # noqa: PLC0415 - most commands end well
+        from toolfleet_cli.console.output import fail
 
         fail(str(exc), code=2)
     finally:
@@ -167,9 +167,9 @@ def _common(
 
 def _log_errors_only() -> None:
     """The rest is for processes that run for long: here a table or a result says it. And stdout is for results."""
-    import logging  # noqa: PLC0415 - few commands write a line
+    import logging
 
-    import structlog  # noqa: PLC0415 - as above
+    import structlog
 
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
@@ -179,7 +179,7 @@ def _log_errors_only() -> None:
 
 def _say_version(*, asked: bool) -> None:
     if asked:
-        from importlib.metadata import version  # noqa: PLC0415 - it takes a third of the time of the help
+        from importlib.metadata import version
 
         typer.echo(f"toolfleet {version('toolfleet')}")
         raise typer.Exit

@@ -14,7 +14,11 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     │   ├── StoreAway        a store of idempotency records does not answer
     │   └── BrokerAway       RabbitMQ does not tell how many messages wait in its queues
     ├── RegistryEventsLost   events of the registry are gone that a follower has not read
-    ├── OperationRefused     an operator's request cannot be done with these tools
+    ├── OperationRefused     an operator's request cannot be done
+    │   ├── NoSuchEntry      it is about something that is not there
+    │   ├── InvalidQuestion  it makes no sense as it is
+    │   ├── SeveralLetters   dead letters of different kinds have this id
+    │   ├── NotReplayable    a dead event cannot be sent again
     │   ├── NoSuchQueue      no module or lane of this name has a queue
     │   ├── NoSuchProfile    the registry has no profile, or no such version of it
     │   └── ProfileChanged   an agent's profile was changed by another operator meanwhile
@@ -46,7 +50,7 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
 
 import math
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 
 class FleetError(Exception):
@@ -105,7 +109,21 @@ class BrokerAway(FleetUnavailable):
 
 
 class OperationRefused(FleetError):
-    """An operator's request cannot be done with these tools; the message says why."""
+    """An operator's request cannot be done; the message says why, and `error_code` says it to programs."""
+
+    error_code: ClassVar[str] = "operation_refused"
+
+
+class NoSuchEntry(OperationRefused):
+    """The operator's request is about something that is not there, or not any more."""
+
+    error_code = "not_found"
+
+
+class InvalidQuestion(OperationRefused):
+    """The operator's request makes no sense as it is; nothing was done."""
+
+    error_code = "invalid_request"
 
 
 class NoSuchQueue(OperationRefused):
@@ -120,9 +138,13 @@ class NoSuchQueue(OperationRefused):
 class NoSuchProfile(OperationRefused):
     """The registry keeps no profile of this agent, or no such version of it."""
 
+    error_code = "not_found"
+
 
 class ProfileChanged(OperationRefused):
     """An agent's profile has changed since the caller read it. `version`: its number, 0 for none, if it is known."""
+
+    error_code = "profile_changed"
 
     def __init__(self, name: str, version: int | None) -> None:
         self.version = version
@@ -182,8 +204,19 @@ class NoSuchDeadLetter(FleetError):
         super().__init__(f"There is no dead letter {call_id!r}: `toolfleet dead list` shows those that are kept.")
 
 
-class NotReplayable(FleetError):
+class SeveralLetters(OperationRefused):
+    """Dead letters of different kinds have this id: the operator has to name the kind."""
+
+    error_code = "several_letters"
+
+    def __init__(self) -> None:
+        super().__init__("A call and a wake-up that was to make it have this id: say the `kind`.")
+
+
+class NotReplayable(OperationRefused):
     """Dead events cannot be tried again: they cannot be read, or are a call whose arguments were not kept; they can be dropped."""
+
+    error_code = "not_replayable"
 
 
 class WebhookRefused(FleetError):

@@ -53,7 +53,7 @@ def tail(  # noqa: PLR0913 - each is an option
     With --follow it goes on while Redis is away, until it is interrupted.
     """
     _require_known(outcome)
-    from toolfleet_tasks.operations.audit_reader import Wanted  # noqa: PLC0415 - takes a while to load, which `--help` should not
+    from toolfleet_tasks.operations.audit_reader import Wanted
 
     wanted = Wanted(tool, user, outcome, only_changes=changes)
     with while_read():
@@ -98,8 +98,8 @@ def show(
 
 
 async def _story(call_id: str) -> dict[str, Any] | None:
-    from toolfleet_tasks.client.fleet_settings import fleet_settings  # noqa: PLC0415 - as below
-    from toolfleet_tasks.operations.calls.call_index import CallIndex  # noqa: PLC0415 - as below
+    from toolfleet_tasks.client.fleet_settings import fleet_settings
+    from toolfleet_tasks.operations.calls.call_index import CallIndex
 
     async with progress("Asking Redis"), CallIndex.of(fleet_settings()) as index:
         await index.read_all()
@@ -124,16 +124,16 @@ def forget(
 
 
 async def _forgotten(user: str, by: str | None) -> int:
-    from toolfleet_tasks.client.fleet_settings import fleet_settings  # noqa: PLC0415 - as below
-    from toolfleet_tasks.operations.calls.call_index import CallIndex  # noqa: PLC0415 - as below
-    from toolfleet_tasks.operations.change_trail import Actor  # noqa: PLC0415 - as below
+    from toolfleet_tasks.client.fleet_settings import fleet_settings
+    from toolfleet_tasks.operations.calls.call_index import CallIndex
+    from toolfleet_tasks.operations.change_trail import Actor
 
     async with progress("Asking Redis"), CallIndex.of(fleet_settings()) as index:
         return await index.forget_contents(user, Actor.at_command_line(by))
 
 
 async def _tail(count: int, wanted: "Wanted", *, follow: bool, as_json: bool) -> None:
-    from toolfleet_tasks.operations.audit_reader import AuditReader  # noqa: PLC0415 - as above
+    from toolfleet_tasks.operations.audit_reader import AuditReader
 
     async with AuditReader.of(load_settings()) as reader:
         async with progress("Asking Redis"):

@@ -113,7 +113,7 @@ async def _run(  # noqa: PLR0913 - as above
     version: str | None,
     shows: bool,
 ) -> ToolResult:
-    from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
+    from toolfleet import ToolFleet
 
     async with ToolFleet() as fleet:
         tool = tool_named(name, await fleet.tools(caller))
@@ -131,8 +131,8 @@ async def result_of(
     where: Conversation | None = None,
 ) -> ToolResult:
     """Return the call's result. Ctrl-C cancels the call, and the command says what has become of it."""
-    from toolfleet_cli.console.progress_bar import progress_bar  # noqa: PLC0415 - as above
-    from toolfleet_tasks.messages import approval_results  # noqa: PLC0415 - as above
+    from toolfleet_cli.console.progress_bar import progress_bar
+    from toolfleet_tasks.messages import approval_results
 
     try:
         async with progress(f"{asked.tool_name} waits to be sent"):

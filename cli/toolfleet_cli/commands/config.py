@@ -60,7 +60,7 @@ async def _newly_reached(settings: Settings) -> tuple[list[str] | None, str]:
     """The names of the tools, and why they are not known if they are not."""
     if settings.redis_url is None:
         return None, ""
-    from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
+    from toolfleet import ToolFleet
 
     try:
         async with progress("Asking Redis"), asyncio.timeout(_ASK_SECONDS), ToolFleet(settings=settings) as fleet:

@@ -19,7 +19,7 @@ def module(
     ] = Path(),
 ) -> None:
     """Make a module, in a folder of its name: two tools, tests for them, a pyproject.toml, a Dockerfile, and a README with what comes next."""
-    from toolfleet_cli.scaffold.files import create_module  # noqa: PLC0415 - only this command needs it
+    from toolfleet_cli.scaffold.files import create_module
 
     folder = create_module(name, directory)
     say(f"Made the module {name} in {folder}. Next:\n")
@@ -38,7 +38,7 @@ def tool(
     ),
 ) -> None:
     """Make a tool: a Python file in a tool folder, and a test beside it. A fleet that serves the folder has the tool at once."""
-    from toolfleet_cli.scaffold.files import create_tool  # noqa: PLC0415 - only this command needs it
+    from toolfleet_cli.scaffold.files import create_tool
 
     file = create_tool(name, directory)
     module = directory.resolve().name

@@ -34,11 +34,11 @@ def doctor(
     Runs no tool, and takes a minute at most. Ends with 0 if nothing of weight was found, 1 if something was, and 2 if it could not
     look.
     """
-    from toolfleet_cli.doctor.all_checks import ALL  # noqa: PLC0415 - take two seconds to load, which `--help` should not
-    from toolfleet_cli.doctor.bundle import write_bundle  # noqa: PLC0415 - as above
-    from toolfleet_cli.doctor.check import Patient  # noqa: PLC0415 - as above
-    from toolfleet_cli.doctor.examination import Examination, examine  # noqa: PLC0415 - as above
-    from toolfleet_cli.doctor.report import show  # noqa: PLC0415 - as above
+    from toolfleet_cli.doctor.all_checks import ALL
+    from toolfleet_cli.doctor.bundle import write_bundle
+    from toolfleet_cli.doctor.check import Patient
+    from toolfleet_cli.doctor.examination import Examination, examine
+    from toolfleet_cli.doctor.report import show
 
     patient = Patient(load_settings(), canary_seconds=seconds)
     fleet_url(patient.settings.redis_url)  # without an address there is nothing to examine

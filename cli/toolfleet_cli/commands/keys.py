@@ -138,7 +138,7 @@ def revoke(
     by: str | None = None,
 ) -> None:
     """Let keys count for nothing, within two seconds everywhere. Exit code 1 if one is not there; the others are revoked all the same."""
-    from toolfleet_registry.access.key_text import read_key_text  # noqa: PLC0415 - only this command needs it
+    from toolfleet_registry.access.key_text import read_key_text
 
     # A whole key is taken for its id: a user who has found one has nothing else.
     wanted = list(dict.fromkeys(read.id if (read := read_key_text(text)) else text for text in key_ids))
@@ -157,9 +157,9 @@ def _keys(gateway: Gateway | None, by: str | None = None) -> DirectKeys | Remote
 
 def _draft(**fields: Any) -> "KeyDraft":
     """Make a draft. Raises `BadParameter`."""
-    from pydantic import ValidationError  # noqa: PLC0415 - takes a while to load
+    from pydantic import ValidationError
 
-    from toolfleet_registry.access.api_key import KeyDraft  # noqa: PLC0415 - as above
+    from toolfleet_registry.access.api_key import KeyDraft
 
     try:
         return KeyDraft(**fields)

@@ -35,10 +35,10 @@ def mcp(
         hide_process()
     if settings.redis_url is None:
         raise SettingsError(f"There is no Redis to work with: set {PREFIX}REDIS_URL, such as redis://127.0.0.1:6379/0.")
-    from toolfleet_gateway.auth.identity import Identity  # noqa: PLC0415 - only this command needs it
-    from toolfleet_gateway.mcp.stdio import serve_stdio  # noqa: PLC0415 - as above
-    from toolfleet_gateway.mcp.view import McpView  # noqa: PLC0415 - as above
-    from toolfleet_gateway.tracing import gateway_tracing  # noqa: PLC0415 - as above
+    from toolfleet_gateway.auth.identity import Identity
+    from toolfleet_gateway.mcp.stdio import serve_stdio
+    from toolfleet_gateway.mcp.view import McpView
+    from toolfleet_gateway.tracing import gateway_tracing
 
     gateway_tracing(settings)  # first: what serves then is traced with it
 

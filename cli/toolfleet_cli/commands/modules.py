@@ -95,16 +95,16 @@ def remove(
 
 
 async def _add(entry: ModuleEntry, by: str | None) -> ModuleEntry:
-    from toolfleet_tasks.operations.change_trail import Actor  # noqa: PLC0415 - `--help` needs nothing of the tasks
-    from toolfleet_tasks.operations.module_changes import ModuleChanges  # noqa: PLC0415 - as above
+    from toolfleet_tasks.operations.change_trail import Actor
+    from toolfleet_tasks.operations.module_changes import ModuleChanges
 
     async with ModuleChanges.of(load_settings(), by=Actor.at_command_line(by)) as changes:
         return await changes.add(entry)
 
 
 async def _remove(name: str, drain: float | None, by: str | None) -> float:
-    from toolfleet_tasks.operations.change_trail import Actor  # noqa: PLC0415 - as above
-    from toolfleet_tasks.operations.module_changes import DRAIN_SECONDS, ModuleChanges  # noqa: PLC0415 - as above
+    from toolfleet_tasks.operations.change_trail import Actor
+    from toolfleet_tasks.operations.module_changes import DRAIN_SECONDS, ModuleChanges
 
     seconds = DRAIN_SECONDS if drain is None else drain
     async with ModuleChanges.of(load_settings(), by=Actor.at_command_line(by)) as changes:
@@ -151,8 +151,8 @@ def key(
 
     With TOOLFLEET_SIGNING_KEYS_OLD it is one for each of the fleet's keys, with commas between them.
     """
-    from toolfleet_registry.directory.announcements import announce_keys  # noqa: PLC0415 - only this command needs it
-    from toolfleet_tasks.messages.signing import module_keys  # noqa: PLC0415 - as above
+    from toolfleet_registry.directory.announcements import announce_keys
+    from toolfleet_tasks.messages.signing import module_keys
 
     settings = load_settings()
     if settings.signing_key is None:
@@ -169,8 +169,8 @@ def key(
 
 async def _read_modules(*, ask: bool) -> tuple[Settings, dict[str, ModuleStatus], "ModuleOverview"]:
     """Return the status of each module: its tools, and the fleet's other facts about it."""
-    from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
-    from toolfleet_tasks.operations.module_overview import read_overview  # noqa: PLC0415 - as above
+    from toolfleet import ToolFleet
+    from toolfleet_tasks.operations.module_overview import read_overview
 
     settings = load_settings()
     async with progress("Asking the modules"), ToolFleet(settings=settings) as fleet:
@@ -279,7 +279,7 @@ def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
         return "away"
     if trouble is not None:
         return trouble.trouble
-    from toolfleet_registry.directory.probe_failures import LOCAL_FAULT, state_without_manifest  # noqa: PLC0415 - loads Redis
+    from toolfleet_registry.directory.probe_failures import LOCAL_FAULT, state_without_manifest
 
     if status.age_seconds is None and not status.ok and not status.tools:
         return state_without_manifest(None if status.error == NEVER_PROBED else status.error)

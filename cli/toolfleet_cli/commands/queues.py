@@ -58,7 +58,7 @@ class DirectQueues:
 
 
 async def _read() -> "list[QueueOverview]":
-    from toolfleet_tasks.metrics.queue_overview import QueueOverviews  # noqa: PLC0415 - `--help` needs nothing of the tasks
+    from toolfleet_tasks.metrics.queue_overview import QueueOverviews
 
     async with progress("Asking Redis"), QueueOverviews.of(load_settings()) as overviews:
         return _with_error(overviews, await overviews.read())
@@ -71,8 +71,8 @@ def _with_error(overviews: "QueueOverviews", queues: "Sequence[QueueOverview]") 
 
 
 async def _change(name: str, action: str, reason: str, by: str | None) -> bool:
-    from toolfleet_tasks.operations.change_trail import Actor  # noqa: PLC0415 - as above
-    from toolfleet_tasks.operations.queue_changes import QueueChanges  # noqa: PLC0415 - as above
+    from toolfleet_tasks.operations.change_trail import Actor
+    from toolfleet_tasks.operations.queue_changes import QueueChanges
 
     async with QueueChanges.of(load_settings(), by=Actor.at_command_line(by)) as changes:
         act = {"pause": changes.pause, "drain": changes.drain, "resume": changes.resume}[action]
@@ -80,7 +80,7 @@ async def _change(name: str, action: str, reason: str, by: str | None) -> bool:
 
 
 async def _wait(name: str, seconds: float) -> "list[QueueOverview]":
-    from toolfleet_tasks.metrics.queue_overview import QueueOverviews  # noqa: PLC0415 - as above
+    from toolfleet_tasks.metrics.queue_overview import QueueOverviews
 
     async with progress("Waiting for what is left"), QueueOverviews.of(load_settings()) as overviews:
         return _with_error(overviews, await overviews.wait_until_empty(name, seconds=seconds))
@@ -103,7 +103,7 @@ class RemoteQueues:
 
     def waited(self, name: str, seconds: float) -> "list[QueueOverview]":
         """The queues of this name when surely nothing waits or runs there any more, or after so long."""
-        from toolfleet_tasks.metrics.queue_overview import Emptiness  # noqa: PLC0415 - takes a while to load
+        from toolfleet_tasks.metrics.queue_overview import Emptiness
 
         until, emptiness = (
             time.monotonic() + seconds,
@@ -118,9 +118,9 @@ class RemoteQueues:
 
 
 def _overviews_in(found: Any) -> "list[QueueOverview]":
-    from pydantic import TypeAdapter  # noqa: PLC0415 - takes a while to load
+    from pydantic import TypeAdapter
 
-    from toolfleet_tasks.metrics.queue_overview import QueueOverview  # noqa: PLC0415 - as above
+    from toolfleet_tasks.metrics.queue_overview import QueueOverview
 
     if (away := found.get("broker_error")) is not None:
         note(away, style="red")

@@ -69,7 +69,7 @@ def _show(found: "FleetStatus", processes: Mapping[str, ListedProcess], asked: s
 
 
 async def _read(settings: Settings) -> "FleetStatus":
-    from toolfleet_tasks.operations.fleet_status import read_status  # noqa: PLC0415 - takes a second to load, which `--help` should not
+    from toolfleet_tasks.operations.fleet_status import read_status
 
     async with progress("Asking Redis"):
         return await read_status(settings)

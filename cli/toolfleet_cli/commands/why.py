@@ -67,13 +67,13 @@ def why(  # noqa: PLR0913 - these are the command line's options
 
 
 def _remotely(gateway: Gateway, tool: str, query: dict[str, str | None]) -> "ToolExplanation":
-    from toolfleet_registry.agents.explanation import ToolExplanation  # noqa: PLC0415 - takes a while to load
+    from toolfleet_registry.agents.explanation import ToolExplanation
 
     return ToolExplanation.model_validate(gateway.get(place("tools", tool, "why"), query))
 
 
 async def _asked(tool: str, caller: Caller, where: Conversation) -> "ToolExplanation":
-    from toolfleet import ToolFleet  # noqa: PLC0415 - as above
+    from toolfleet import ToolFleet
 
     async with progress("Asking the fleet"), ToolFleet(settings=load_settings()) as fleet:
         return await fleet.modules.explain(tool, caller, conversation=where)

@@ -47,7 +47,7 @@ def _document_of(path: Path, text: str) -> Any:
     if path.suffix not in _YAML:
         return tomllib.loads(text)
     try:
-        import yaml  # noqa: PLC0415 - not in every installation
+        import yaml
     except ImportError:
         raise ValueError("YAML needs pyyaml: pip install 'toolfleet[hosts]'") from None
     try:
@@ -86,7 +86,7 @@ def _place(path: Path, text: str, at: tuple[int | str, ...]) -> str:
 
 
 def _yaml_line(at: Sequence[str | int], text: str) -> int | None:
-    import yaml  # noqa: PLC0415 - as above
+    import yaml
 
     node, line = yaml.compose(text, yaml.SafeLoader), None
     for each in at:

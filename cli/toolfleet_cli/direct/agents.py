@@ -29,25 +29,25 @@ class DirectAgents:
 
     def listed(self) -> "list[AgentOverview]":
         """All agents, by name."""
-        from toolfleet_tasks.operations.agent_overview import agents_of  # noqa: PLC0415 - takes a while to load
+        from toolfleet_tasks.operations.agent_overview import agents_of
 
         return agents_of(load_settings())
 
     def shown(self, name: str) -> "AgentOverview":
         """One of them."""
-        from toolfleet_tasks.operations.agent_overview import shown_agent  # noqa: PLC0415 - as above
+        from toolfleet_tasks.operations.agent_overview import shown_agent
 
         return _unless_refused(lambda: asyncio.run(shown_agent(name, load_settings())))
 
     def versions(self, name: str) -> "list[ProfileVersion]":
         """Return the kept versions, the latest first."""
-        from toolfleet_tasks.operations.agent_overview import versions_of  # noqa: PLC0415 - as above
+        from toolfleet_tasks.operations.agent_overview import versions_of
 
         return _unless_refused(lambda: versions_of(name, load_settings()).versions)
 
     def put(self, name: str, profile: AgentProfile) -> tuple[int, list[str]]:
         """Store a profile. Returns its version, and what of it cannot act."""
-        from toolfleet_tasks.operations.agent_overview import profile_notes  # noqa: PLC0415 - as above
+        from toolfleet_tasks.operations.agent_overview import profile_notes
 
         version = self._changed(lambda changes: changes.put(name, profile))
         return version, [note.text for note in asyncio.run(profile_notes(load_settings(), name))]
@@ -61,8 +61,8 @@ class DirectAgents:
         self._changed(lambda changes: changes.remove(name))
 
     def _changed(self, work: "Callable[[AgentChanges], Awaitable[ProfileVersion]]") -> int:
-        from toolfleet_tasks.operations.agent_changes import AgentChanges  # noqa: PLC0415 - as above
-        from toolfleet_tasks.operations.change_trail import Actor  # noqa: PLC0415 - as above
+        from toolfleet_tasks.operations.agent_changes import AgentChanges
+        from toolfleet_tasks.operations.change_trail import Actor
 
         async def run() -> int:
             async with AgentChanges.of(load_settings(), Actor.at_command_line(self.by)) as changes:

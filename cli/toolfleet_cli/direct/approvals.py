@@ -28,7 +28,7 @@ class RedisApprovals:
 
     def listed(self, *, settled: bool, limit: int, offset: int) -> "list[ShownApproval]":
         """Return those that expire next, or the last that no longer wait."""
-        from toolfleet_tasks.approvals.shown import shown  # noqa: PLC0415 - takes a while to load
+        from toolfleet_tasks.approvals.shown import shown
 
         async def ask(approvals: "FleetApprovals") -> "list[ShownApproval]":
             found = await approvals.list(settled=settled, limit=limit, offset=offset)
@@ -38,7 +38,7 @@ class RedisApprovals:
 
     def shown(self, approval_id: str) -> "ShownApproval":
         """One of them."""
-        from toolfleet_tasks.approvals.shown import shown  # noqa: PLC0415 - as above
+        from toolfleet_tasks.approvals.shown import shown
 
         async def ask(approvals: "FleetApprovals") -> "ShownApproval":
             return shown(await approvals.show(approval_id), self._approver())
@@ -49,7 +49,7 @@ class RedisApprovals:
         self, approval_id: str, arguments: dict[str, Any] | None, reason: str, seen: str | None
     ) -> "ShownApproval":
         """Approve the call in the name of the operator at this terminal, who has `seen` this binding."""
-        from toolfleet_tasks.approvals.shown import shown  # noqa: PLC0415 - as above
+        from toolfleet_tasks.approvals.shown import shown
 
         async def ask(approvals: "FleetApprovals") -> "ShownApproval":
             who = self._approver()
@@ -67,15 +67,15 @@ class RedisApprovals:
         self._ask(ask)
 
     def _approver(self) -> "Approver":
-        from toolfleet_tasks.approvals.approvers import Approver  # noqa: PLC0415 - as above
-        from toolfleet_tasks.operations.change_trail import Actor  # noqa: PLC0415 - as above
+        from toolfleet_tasks.approvals.approvers import Approver
+        from toolfleet_tasks.operations.change_trail import Actor
 
         actor = Actor.at_command_line(self.by)
         return Approver(actor.by, actor.user_id, "owner")
 
     @staticmethod
     def _ask(question: "Callable[[FleetApprovals], Coroutine[Any, Any, T]]") -> T:
-        from toolfleet_tasks.client.fleet import ToolFleet  # noqa: PLC0415 - as above
+        from toolfleet_tasks.client.fleet import ToolFleet
 
         async def run() -> T:
             async with progress("Asking Redis"), ToolFleet(settings=load_settings()) as fleet:

@@ -31,8 +31,8 @@ class RedisJobs:
 
     def wakeups(self, job_id: str) -> "Sequence[WakeupOutcome]":
         """Return the outcomes of its wake-ups, oldest first."""
-        from toolfleet_tasks.client.fleet_settings import fleet_settings  # noqa: PLC0415 - as below
-        from toolfleet_tasks.dead_letters.entries import DeadEntries  # noqa: PLC0415 - as below
+        from toolfleet_tasks.client.fleet_settings import fleet_settings
+        from toolfleet_tasks.dead_letters.entries import DeadEntries
 
         async def ask() -> "Sequence[WakeupOutcome]":
             async with progress("Asking Redis"), DeadEntries.of(fleet_settings()) as dead:
@@ -50,9 +50,9 @@ class RedisJobs:
 
     def _asked(self, work: "Callable[[JobChanges], Awaitable[T]]") -> T:
         # They take a second to load, which `--help` should not.
-        from toolfleet_tasks.background.job_changes import JobChanges  # noqa: PLC0415
-        from toolfleet_tasks.client.fleet_settings import fleet_settings  # noqa: PLC0415
-        from toolfleet_tasks.operations.change_trail import Actor  # noqa: PLC0415
+        from toolfleet_tasks.background.job_changes import JobChanges
+        from toolfleet_tasks.client.fleet_settings import fleet_settings
+        from toolfleet_tasks.operations.change_trail import Actor
 
         async def run() -> T:
             actor = Actor.at_command_line(self.by)

@@ -27,13 +27,13 @@ class DirectKeys:
 
     def created(self, draft: "KeyDraft") -> "CreatedKey":
         """A new key, with its text."""
-        from toolfleet_registry.access.grants import COMMAND_LINE  # noqa: PLC0415 - takes a while to load
+        from toolfleet_registry.access.grants import COMMAND_LINE
 
         return self._change(lambda changes: changes.create(draft, COMMAND_LINE))
 
     def listed(self) -> "list[KeyRecord]":
         """All keys, the oldest first."""
-        from toolfleet_registry.access.api_keys import ApiKeys  # noqa: PLC0415 - as above
+        from toolfleet_registry.access.api_keys import ApiKeys
 
         with contextlib.closing(ApiKeys.of(load_settings())) as keys:
             return keys.records()
@@ -43,8 +43,8 @@ class DirectKeys:
         return self._change(lambda changes: changes.revoke(key_ids))
 
     def _change(self, work: "Callable[[KeyChanges], Coroutine[Any, Any, T]]") -> T:
-        from toolfleet_tasks.operations.change_trail import Actor  # noqa: PLC0415 - as above
-        from toolfleet_tasks.operations.key_changes import KeyChanges  # noqa: PLC0415 - as above
+        from toolfleet_tasks.operations.change_trail import Actor
+        from toolfleet_tasks.operations.key_changes import KeyChanges
 
         async def run() -> T:
             async with KeyChanges.of(load_settings(), Actor.at_command_line(self.by)) as changes:

@@ -33,7 +33,7 @@ class RegisteredTools:
 
     def history(self) -> tuple[list[RegistryEvent], dict[str, int]]:
         """The last changes, the latest last, and how many were ever found, by kind."""
-        from toolfleet_registry.store.port import EVENTS_KEPT  # noqa: PLC0415 - takes a while to load
+        from toolfleet_registry.store.port import EVENTS_KEPT
 
         async def ask(operator: "Operator") -> tuple[list[RegistryEvent], dict[str, int]]:
             return await operator.events(EVENTS_KEPT), await operator.counted()
@@ -83,10 +83,10 @@ class RegisteredTools:
 
     def rollback(self, name: str, version: str) -> Rollback:
         """Put an earlier version in force."""
-        from toolfleet_tasks.presence.fleet_versions import KEEPS_ROLLBACKS, older_workers  # noqa: PLC0415 - takes a while to load
+        from toolfleet_tasks.presence.fleet_versions import KEEPS_ROLLBACKS, older_workers
 
         since = self._changed(lambda changes: changes.rollback(name, version)).rolled_back_from
-        from redis.exceptions import RedisError  # noqa: PLC0415 - as above
+        from redis.exceptions import RedisError
 
         with contextlib.suppress(RedisError, OSError):  # the rollback is done
             if since:
@@ -94,8 +94,8 @@ class RegisteredTools:
         return Rollback(since)
 
     def _changed(self, work: "Callable[[ToolChanges], Awaitable[T]]") -> T:
-        from toolfleet_tasks.operations.change_trail import Actor  # noqa: PLC0415 - as above
-        from toolfleet_tasks.operations.tool_changes import ToolChanges  # noqa: PLC0415 - as above
+        from toolfleet_tasks.operations.change_trail import Actor
+        from toolfleet_tasks.operations.tool_changes import ToolChanges
 
         async def run() -> T:
             actor = Actor.at_command_line(self.by)
@@ -107,8 +107,8 @@ class RegisteredTools:
 
 def adopt_registry() -> None:
     """Make the registry that is set up here the fleet's."""
-    from toolfleet_tasks.operations.change_trail import Actor  # noqa: PLC0415 - as above
-    from toolfleet_tasks.operations.tool_changes import adopt  # noqa: PLC0415 - as above
+    from toolfleet_tasks.operations.change_trail import Actor
+    from toolfleet_tasks.operations.tool_changes import adopt
 
     async def run() -> None:
         async with progress("Asking the registry"):
@@ -118,7 +118,7 @@ def adopt_registry() -> None:
 
 
 def _asked(work: "Callable[[Operator], Awaitable[T]]") -> T:
-    from toolfleet_registry.catalog.operator import operating  # noqa: PLC0415 - as above
+    from toolfleet_registry.catalog.operator import operating
 
     async def run() -> T:
         async with progress("Asking the registry"), operating(load_settings()) as operator:

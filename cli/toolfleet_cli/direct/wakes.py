@@ -25,7 +25,7 @@ class RedisWakes:
 
     def listed(self, chosen: ChosenWakes, limit: int, offset: int) -> "list[KeptWake]":
         """Return those that are tried next first."""
-        from toolfleet_tasks.dead_letters.waiting_search import search_waiting  # noqa: PLC0415 - takes a while to load
+        from toolfleet_tasks.dead_letters.waiting_search import search_waiting
 
         async def ask() -> "list[KeptWake]":
             async with progress("Asking Redis"), self._changes() as changes:
@@ -75,14 +75,14 @@ class RedisWakes:
         return asyncio.run(ask())
 
     def _changes(self) -> "AbstractAsyncContextManager[WakeupChanges]":
-        from toolfleet_tasks.operations.change_trail import Actor  # noqa: PLC0415 - takes a while to load
-        from toolfleet_tasks.operations.wakeup_changes import WakeupChanges  # noqa: PLC0415 - as above
+        from toolfleet_tasks.operations.change_trail import Actor
+        from toolfleet_tasks.operations.wakeup_changes import WakeupChanges
 
         return WakeupChanges.of(load_settings(), Actor.at_command_line(self.by))
 
 
 def _wanted(chosen: ChosenWakes) -> "WantedWakes":
-    from toolfleet_tasks.dead_letters.waiting_search import WantedWakes  # noqa: PLC0415 - as above
+    from toolfleet_tasks.dead_letters.waiting_search import WantedWakes
 
     until = fleet_clock.now() - chosen.min_age_seconds if chosen.min_age_seconds else math.inf
     return WantedWakes(chosen.kind, chosen.about, chosen.error, until)

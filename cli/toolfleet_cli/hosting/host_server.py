@@ -74,7 +74,7 @@ class HostMetrics:
 
     async def sample(self) -> None:
         """Note how late the loop is, until cancelled."""
-        from toolfleet_tasks.metrics.sampler import ProcessSampler  # noqa: PLC0415 - a host without metrics needs no tasks
+        from toolfleet_tasks.metrics.sampler import ProcessSampler
 
         await ProcessSampler(self.recorder).keep()
 
@@ -85,7 +85,7 @@ def _host_metrics(settings: Settings | None, module: str) -> Generator[HostMetri
     if settings is None or settings.metrics_port is None:
         yield None
         return
-    from toolfleet_tasks.metrics.endpoint import MetricsEndpoint  # noqa: PLC0415 - as above
+    from toolfleet_tasks.metrics.endpoint import MetricsEndpoint
 
     recorder = process_recorder.start(most_names=settings.metrics_tools)
     endpoint = MetricsEndpoint(settings, Exposition(recorder).text)

@@ -19,7 +19,7 @@ def named_host(settings: Settings, name: str, *, start: Path) -> ServedHost:
         raise SettingsError(f"There is no [hosts.{name[:80]}] in {toml_folder(start)}; there are: {known}.")
     beside = toml_folder(start)
     if isinstance(spec, McpSpec):
-        from toolfleet_cli.hosting.mcp import mcp_host  # noqa: PLC0415 - only this kind needs the protocol's SDK
+        from toolfleet_cli.hosting.mcp import mcp_host
 
         return mcp_host(settings, spec, name=name, beside=beside)
     if isinstance(spec, FolderSpec):

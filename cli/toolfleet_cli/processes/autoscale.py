@@ -63,9 +63,9 @@ def autoscale(  # noqa: PLR0913 - each is an option
         hide_process()
     if settings.redis_url is None:
         raise SettingsError(f"There is no Redis to work with: set {PREFIX}REDIS_URL, such as redis://127.0.0.1:6379/0.")
-    from toolfleet_cli.scaling import ScaleBounds  # noqa: PLC0415 - as above
-    from toolfleet_cli.scaling import autoscale as scale  # noqa: PLC0415 - only this command needs it
-    from toolfleet_tasks.control.logs import configure_logs  # noqa: PLC0415 - as above
+    from toolfleet_cli.scaling import ScaleBounds
+    from toolfleet_cli.scaling import autoscale as scale
+    from toolfleet_tasks.control.logs import configure_logs
 
     configure_logs(settings)
     say(f"{READY} lane={lane.value}")

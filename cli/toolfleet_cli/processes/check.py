@@ -17,7 +17,7 @@ def is_well(role: str, settings: "Settings", *, live: bool) -> bool:
 
     The settings may name a worker's lane; if they do not, any is accepted.
     """
-    from toolfleet_tasks.control.probe_sockets import says_yes, sockets_of  # noqa: PLC0415 - nothing but a check needs it
+    from toolfleet_tasks.control.probe_sockets import says_yes, sockets_of
 
     lanes = [settings.lane] if "lane" in settings.model_fields_set else _LANES
     paths = [path for each in (lanes if role == "worker" else [role]) for path in sockets_of(each, settings)]
@@ -32,8 +32,8 @@ def quick_check(words: list[str]) -> int | None:
     lane = _lane_in([option for option in options if option not in {"--check", "--live"}], role)
     if lane is None:
         return None
-    from toolfleet_registry.errors import SettingsError  # noqa: PLC0415 - as above
-    from toolfleet_registry.settings import load_settings  # noqa: PLC0415 - as above
+    from toolfleet_registry.errors import SettingsError
+    from toolfleet_registry.settings import load_settings
 
     try:
         settings = load_settings(**({"lane": lane} if lane else {}))

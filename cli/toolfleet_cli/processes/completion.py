@@ -91,7 +91,7 @@ def complete_wakes(incomplete: str) -> list[str]:
 
 def complete_approvals(incomplete: str) -> list[str]:
     """The calls that wait for people."""
-    from toolfleet_registry.redis.approval_keys import ApprovalKeys  # noqa: PLC0415 - as elsewhere here
+    from toolfleet_registry.redis.approval_keys import ApprovalKeys
 
     return _asked(lambda redis, settings, _: _first(redis, ApprovalKeys(settings.keys).waiting), incomplete)
 
@@ -108,8 +108,8 @@ def complete_logs(incomplete: str) -> list[str]:
 
 def _asked(ask: _Ask, incomplete: str) -> list[str]:
     def words() -> Iterable[str]:
-        from toolfleet_registry.redis.servers import sync_client  # noqa: PLC0415 - `--help` needs none of it
-        from toolfleet_registry.settings import load_settings  # noqa: PLC0415 - as above
+        from toolfleet_registry.redis.servers import sync_client
+        from toolfleet_registry.settings import load_settings
 
         settings = load_settings()
         if settings.redis_url is None:
@@ -173,13 +173,13 @@ def _text(value: Any) -> str:
 
 
 def _processes() -> Iterable[str]:
-    from toolfleet_registry.config.run_file import find_run_file  # noqa: PLC0415 - as above
+    from toolfleet_registry.config.run_file import find_run_file
 
     run_file = find_run_file(Path.cwd())
     return [] if run_file is None else run_file.processes
 
 
 def _logs() -> Iterable[str]:
-    from toolfleet_cli.processes.log_files import log_names, logs_folder  # noqa: PLC0415 - as above
+    from toolfleet_cli.processes.log_files import log_names, logs_folder
 
     return log_names(logs_folder(Path.cwd()))

@@ -47,7 +47,7 @@ def up(
     The other commands find it from this folder and those below. Its data lie in `.toolfleet/`.
     """
     need("up")
-    from toolfleet_cli.processes.up import run_up  # noqa: PLC0415 - only this command needs it
+    from toolfleet_cli.processes.up import run_up
 
     raise typer.Exit(run_up(modules or [], tools or [], reload=reload, gateway=gateway))
 
@@ -55,6 +55,6 @@ def up(
 def demo() -> None:
     """Play an agent's day on a fleet of its own, which is gone afterwards. Runs from a clone of the project."""
     need("demo")
-    from toolfleet_cli.processes.demo import run_demo  # noqa: PLC0415 - only this command needs it
+    from toolfleet_cli.processes.demo import run_demo
 
     raise typer.Exit(run_demo())

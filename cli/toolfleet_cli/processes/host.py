@@ -81,9 +81,9 @@ def folder(
     Its name is the folder's, without --name. What `toolfleet.toml` says under `[hosts.NAME]` holds for it. With TOOLFLEET_MODULE_KEY, only calls of the fleet are run.
     """
     need("host")
-    from toolfleet_cli.hosting.folder import folder_host  # noqa: PLC0415 - only this command needs it
-    from toolfleet_cli.hosting.host_server import serve_host  # noqa: PLC0415 - as above
-    from toolfleet_cli.hosting.named_host import toml_folder  # noqa: PLC0415 - as above
+    from toolfleet_cli.hosting.folder import folder_host
+    from toolfleet_cli.hosting.host_server import serve_host
+    from toolfleet_cli.hosting.named_host import toml_folder
 
     settings = load_settings()
     host = folder_host(settings, path, beside=toml_folder(Path.cwd()), name=name)
@@ -115,9 +115,9 @@ def openapi(  # noqa: PLR0913 - each is an option
     With TOOLFLEET_MODULE_KEY, only calls of the fleet are run.
     """
     need("host")
-    from toolfleet_cli.hosting.host_server import serve_host  # noqa: PLC0415 - as above
-    from toolfleet_cli.hosting.openapi import auth_of, openapi_host  # noqa: PLC0415 - as above
-    from toolfleet_registry.config.host_specs import OpenApiSpec  # noqa: PLC0415 - as above
+    from toolfleet_cli.hosting.host_server import serve_host
+    from toolfleet_cli.hosting.openapi import auth_of, openapi_host
+    from toolfleet_registry.config.host_specs import OpenApiSpec
 
     spec = OpenApiSpec(
         document=document,
@@ -169,7 +169,7 @@ def mcp(  # noqa: PLR0913 - options of a command
     With --login a person logs in, for a server that wants OAuth: nothing is served, and its hosts have the tokens from then on.
     """
     need("host mcp")
-    from toolfleet_cli.processes.mcp_hosts import McpCommand, log_in_mcp, serve_mcp  # noqa: PLC0415 - as above
+    from toolfleet_cli.processes.mcp_hosts import McpCommand, log_in_mcp, serve_mcp
 
     facts = given(
         {
@@ -197,8 +197,8 @@ def run(
 ) -> None:
     """Serve what `toolfleet.toml` describes under `[hosts.NAME]`, in the foreground."""
     need("host")
-    from toolfleet_cli.hosting.host_server import serve_host  # noqa: PLC0415 - as above
-    from toolfleet_cli.hosting.named_host import named_host  # noqa: PLC0415 - as above
+    from toolfleet_cli.hosting.host_server import serve_host
+    from toolfleet_cli.hosting.named_host import named_host
 
     settings = load_settings()
     host = named_host(settings, name, start=Path.cwd())

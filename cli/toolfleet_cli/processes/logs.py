@@ -54,7 +54,7 @@ def restart(
     ],
 ) -> None:
     """Restart a process of the `toolfleet up` here: it ends in good order, a worker's calls finish, and starts anew."""
-    from toolfleet_cli.watching.restart_requests import RestartRequests  # noqa: PLC0415 - only this command needs it
+    from toolfleet_cli.watching.restart_requests import RestartRequests
 
     folder, before = _running(name)
     RestartRequests(folder).ask(name)
@@ -81,7 +81,7 @@ def _running(name: str) -> tuple[Path, ListedProcess]:
 
 
 def _print(path: Path, lines: int, *, follow: bool) -> None:
-    from toolfleet_cli.watching.log_tail import LogTail  # noqa: PLC0415 - only this command needs it
+    from toolfleet_cli.watching.log_tail import LogTail
 
     tail = LogTail(path, lines=lines)
     while (found := tail.read()) or follow:

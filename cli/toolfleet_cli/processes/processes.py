@@ -60,7 +60,7 @@ def worker(
     given = {"lane": lane, "worker_concurrency": concurrency, "probe_port": probe_port, "probe_address": probe_address}
     settings = _settings(**given)
     _check("worker", settings, check=check, live=live)
-    from toolfleet_cli.local.commands import worker_command  # noqa: PLC0415 - only this command needs it
+    from toolfleet_cli.local.commands import worker_command
 
     _become(worker_command(settings.lane), _changed(given))
 
@@ -75,7 +75,7 @@ def beat(
     """Send the fleet's own regular tasks: the look at every module. A fleet needs one."""
     given = {"probe_port": probe_port, "probe_address": probe_address}
     _check("beat", _settings(**given), check=check, live=live)
-    from toolfleet_cli.local.commands import beat_command  # noqa: PLC0415 - only this command needs it
+    from toolfleet_cli.local.commands import beat_command
 
     _become(beat_command(), _changed(given))
 
@@ -89,9 +89,9 @@ def flower(
 ) -> None:
     """Show calls, queues and workers in the browser. Takes Flower's own `FLOWER_…` variables as well."""
     need("flower")
-    from toolfleet_cli.local.commands import flower_command  # noqa: PLC0415 - only this command needs it
-    from toolfleet_cli.local.environment import FLOWER_LOGIN, flower_environment  # noqa: PLC0415 - as above
-    from toolfleet_gateway.auth.kept_key import new_login  # noqa: PLC0415 - as above
+    from toolfleet_cli.local.commands import flower_command
+    from toolfleet_cli.local.environment import FLOWER_LOGIN, flower_environment
+    from toolfleet_gateway.auth.kept_key import new_login
 
     settings, env = _settings(), dict[str, str]()
     if os.environ.get(FLOWER_LOGIN, "-").strip() == "":  # Flower would take it for none, and show every call to all
@@ -106,7 +106,7 @@ def _settings(**overrides: object) -> Settings:
     if settings.redis_url is None:
         raise SettingsError(f"There is no Redis to work with: set {PREFIX}REDIS_URL, such as redis://127.0.0.1:6379/0.")
     if settings.signing_key is not None:
-        from toolfleet_tasks.messages.signing import Seal  # noqa: PLC0415 - `--help` needs nothing of the tasks
+        from toolfleet_tasks.messages.signing import Seal
 
         Seal(settings.signing_key)  # here a missing library is one sentence
     return settings

@@ -54,7 +54,7 @@ def arguments(url: str) -> tuple[list[str], dict[str, str]]:
 
 def _binary() -> Path:
     """Return redis-cli from PATH, else the one next to the server that `up` would start. Raises `SettingsError`."""
-    from toolfleet_cli.local.redis_server import find_redis_server  # noqa: PLC0415 - only this command needs it
+    from toolfleet_cli.local.redis_server import find_redis_server
 
     for name in ("redis-cli", "valkey-cli"):
         if found := shutil.which(name):

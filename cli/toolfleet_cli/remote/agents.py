@@ -21,19 +21,19 @@ class RemoteAgents:
 
     def listed(self) -> "list[AgentOverview]":
         """All agents, by name."""
-        from toolfleet_tasks.operations.agent_overview import AgentList  # noqa: PLC0415 - takes a while to load
+        from toolfleet_tasks.operations.agent_overview import AgentList
 
         return AgentList.model_validate(self.gateway.get("/operations/agents")).agents
 
     def shown(self, name: str) -> "AgentOverview":
         """One of them."""
-        from toolfleet_tasks.operations.agent_overview import AgentOverview  # noqa: PLC0415 - as above
+        from toolfleet_tasks.operations.agent_overview import AgentOverview
 
         return AgentOverview.model_validate(self.gateway.get(place("operations", "agents", name)))
 
     def versions(self, name: str) -> "list[ProfileVersion]":
         """Return the kept versions, the latest first."""
-        from toolfleet_tasks.operations.agent_overview import AgentVersions  # noqa: PLC0415 - as above
+        from toolfleet_tasks.operations.agent_overview import AgentVersions
 
         found = self.gateway.get(place("operations", "agents", name, "versions"))
         return AgentVersions.model_validate(found).versions

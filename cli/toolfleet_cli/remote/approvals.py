@@ -38,6 +38,6 @@ class GatewayApprovals:
 
 
 def _approval(found: dict[str, Any]) -> "ShownApproval":
-    from toolfleet_tasks.approvals.shown import ShownApproval  # noqa: PLC0415 - `--help` needs nothing of the tasks
+    from toolfleet_tasks.approvals.shown import ShownApproval
 
     return ShownApproval.model_validate(found)

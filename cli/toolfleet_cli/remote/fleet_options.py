@@ -7,8 +7,10 @@ from typing import Annotated, Any, Final, TypeAlias, get_type_hints
 
 import typer
 
+from toolfleet_cli.console.output import fail
 from toolfleet_cli.remote.gateway import KEY_VARIABLE, URL_VARIABLE, Gateway, gateway_of
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
+from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.policy.identities import LONGEST
 
 Command: TypeAlias = Callable[..., None]
@@ -38,6 +40,7 @@ def over_fleet(command: Command) -> Command:
     """The command, with `--url`, `--host` and `--port` for its parameter `gateway`, and with `--as` for `by`, if it has one.
 
     `gateway` is `None` where Redis is to be asked; `by` is `None` for this machine's user, and at a gateway, which goes by its key.
+    A refused operation ends the command with its sentence and exit code 1.
     """
     hints, parameters = get_type_hints(command, include_extras=True), inspect.signature(command).parameters
     replaced = {"gateway": _GATEWAY, "by": _BY}
@@ -57,7 +60,10 @@ def over_fleet(command: Command) -> Command:
         said["gateway"] = gateway_of(*(said.pop(option) for option in _GATEWAY))
         if "by" in parameters:
             said["by"] = _checked(said.pop("as_user"), said["gateway"])
-        command(**said)
+        try:
+            command(**said)
+        except OperationRefused as exc:
+            fail(str(exc), code=1)
 
     shown: Any = run
     shown.__signature__ = inspect.Signature(made)

@@ -12,7 +12,7 @@ import typer
 from toolfleet_cli.console.output import fail
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.config.run_file import FOLDER
-from toolfleet_registry.errors import FleetError, FleetUnavailable
+from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchEntry
 from toolfleet_registry.redis.urls import is_http_url
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Gateway:
         return True
 
     def _answer(self, method: str, path: str, *, seconds: float, **options: Any) -> "httpx.Response":
-        import httpx  # noqa: PLC0415 - only commands that ask a gateway need it
+        import httpx
 
         own = {"authorization": f"Bearer {self.key}"} if self.key else {}
         headers = {**options.pop("headers", {}), **own}
@@ -142,4 +142,7 @@ def _refuse(status: int, problem: Any, about: str, *, has_key: bool) -> NoReturn
         raise FleetUnavailable(f"At the gateway: {known.get('detail')}")
     words = [str(known.get("detail") or f"The gateway has answered {status}."), str(known.get("hint") or "")]
     named = [f"{about}:"] if about and status == _NOT_FOUND else []
-    fail(" ".join(filter(None, [*named, *words])), code=1)
+    text = " ".join(filter(None, [*named, *words]))
+    if status == _NOT_FOUND:
+        raise NoSuchEntry(text)
+    fail(text, code=1)

@@ -33,7 +33,7 @@ class GatewayJobs:
         """Return the outcomes of its wake-ups, oldest first; only for operators."""
         if not self.of_all:
             return ()
-        from toolfleet_tasks.wakeups.outcomes import WakeupOutcome  # noqa: PLC0415 - `--help` needs nothing of the tasks
+        from toolfleet_tasks.wakeups.outcomes import WakeupOutcome
 
         found = self.gateway.get(f"{self._place()}{place(job_id)}/wake-ups")["wakeups"]
         return [WakeupOutcome(**each) for each in found]

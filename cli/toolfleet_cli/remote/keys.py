@@ -22,14 +22,14 @@ class RemoteKeys:
 
     def created(self, draft: "KeyDraft") -> "CreatedKey":
         """A new key, with its text; it has no more than the key that asks."""
-        from toolfleet_registry.access.api_keys import CreatedKey  # noqa: PLC0415 - takes a while to load
+        from toolfleet_registry.access.api_keys import CreatedKey
 
         found = self.gateway.post(_ALL, draft.model_dump(mode="json"))
         return CreatedKey(_key(found["key"]), found["text"])
 
     def listed(self) -> "list[KeyRecord]":
         """All keys, the oldest first."""
-        from toolfleet_registry.access.entries import KeyRecord  # noqa: PLC0415 - as above
+        from toolfleet_registry.access.entries import KeyRecord
 
         return [KeyRecord(_key(each["key"]), each.get("last_used_at")) for each in self.gateway.get(_ALL)["keys"]]
 
@@ -39,6 +39,6 @@ class RemoteKeys:
 
 
 def _key(found: dict[str, Any]) -> "ApiKey":
-    from toolfleet_registry.access.api_key import ApiKey  # noqa: PLC0415 - as above
+    from toolfleet_registry.access.api_key import ApiKey
 
     return ApiKey.model_validate(found)

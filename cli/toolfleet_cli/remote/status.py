@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 def status_of(gateway: Gateway) -> "FleetStatus":
     """As Redis tells it."""
-    from pydantic import TypeAdapter  # noqa: PLC0415 - takes a while to load
+    from pydantic import TypeAdapter
 
-    from toolfleet_tasks.operations.fleet_status import FleetStatus  # noqa: PLC0415 - as above
+    from toolfleet_tasks.operations.fleet_status import FleetStatus
 
     return TypeAdapter(FleetStatus).validate_python(gateway.get("/operations/status"))

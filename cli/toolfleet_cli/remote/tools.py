@@ -47,7 +47,7 @@ def errors(gateway: Gateway) -> list[ToolLoadError]:
 
 def reloaded(gateway: Gateway) -> "list[ReloadAnswer]":
     """Return the hosts' answers, by module; unfinished ones first."""
-    from toolfleet_registry.directory.reload_requests import ReloadAnswer  # noqa: PLC0415 - loads Redis, which others need not
+    from toolfleet_registry.directory.reload_requests import ReloadAnswer
 
     report = gateway.post("/tools/reload", seconds=_RELOAD_SECONDS)
     pending = [ReloadAnswer(module=module) for module in report["pending"]]

@@ -51,6 +51,6 @@ def _query(chosen: ChosenWakes) -> dict[str, Any]:
 
 
 def _wake(found: dict[str, Any]) -> "KeptWake":
-    from toolfleet_tasks.dead_letters.kept_wakes import KeptWake  # noqa: PLC0415 - `--help` needs nothing of the tasks
+    from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
 
     return KeptWake(**found)

@@ -49,7 +49,7 @@ def toolfleet_module() -> Generator[OpenModule]:
 
     The call goes through the module's own app: arguments are checked, results bounded, progress is in `result.progress`.
     """
-    from toolfleet_cli.testing.in_process import in_process  # noqa: PLC0415 - only who uses it needs it
+    from toolfleet_cli.testing.in_process import in_process
 
     with ExitStack() as stack:
 
@@ -67,7 +67,7 @@ def toolfleet_fleet(tmp_path_factory: pytest.TempPathFactory) -> Generator[Start
     test can look into it; an import path from another one. The rest are settings. For a fleet that several tests share,
     use `toolfleet_cli.testing.fleet.run_fleet` in a fixture of your own.
     """
-    from toolfleet_cli.testing.fleet import run_fleet  # noqa: PLC0415 - only who uses it needs it
+    from toolfleet_cli.testing.fleet import run_fleet
 
     with ExitStack() as stack:
 

@@ -24,7 +24,7 @@ _STOP_SECONDS = 10.0
 def served(module: Module) -> Generator[str]:
     """Serve a module from a thread of this process; yields its URL."""
     try:
-        import uvicorn  # noqa: PLC0415 - part of an extra
+        import uvicorn
     except ImportError:
         raise SettingsError("Serving a module needs uvicorn: pip install 'toolfleet[worker,sdk]'.") from None
     with socket.socket() as sock:

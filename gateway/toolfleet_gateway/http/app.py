@@ -51,7 +51,7 @@ def build_app(  # noqa: PLR0913 - what is not obvious has a default
     tracing: Tracing | None = None,
     shown: ShownIds = lambda _: {},
 ) -> Starlette:
-    """Build the app of `routes`, and of the routes that every gateway has. Paths are tried in the order of `routes`.
+    """Build the app of `routes`, and of the routes that every gateway has. A path is tried before those whose part it could be.
 
     `apps` answer all requests at other paths, in a protocol of their own. `shown` as of `AccessLog`.
     """
@@ -60,7 +60,12 @@ def build_app(  # noqa: PLR0913 - what is not obvious has a default
     by_path = dict[str, list[AnyRoute]]()
     for route in known:
         by_path.setdefault(route.path, []).append(route)
-    by_endpoint = [(path, _traced(path, Endpoint(of_path, entrance), tracing)) for path, of_path in by_path.items()]
+    by_endpoint = [
+        (path, _traced(path, Endpoint(of_path, entrance), tracing))
+        for path, of_path in sorted(
+            by_path.items(), key=lambda each: [part.startswith("{") for part in each[0].split("/")]
+        )
+    ]
     app = Starlette(
         routes=[StarletteRoute(path, answer) for path, answer in (*by_endpoint, *apps.items())],
         middleware=_bounds(settings, shown),

@@ -4,10 +4,10 @@ from toolfleet_gateway.http.routes import AnyRoute
 from toolfleet_gateway.operations.agents import agent_routes
 from toolfleet_gateway.operations.audit import audit_routes
 from toolfleet_gateway.operations.calls import OperatedCalls
-from toolfleet_gateway.operations.dead_letters import dead_letter_routes
 from toolfleet_gateway.operations.jobs import operated_job_routes
 from toolfleet_gateway.operations.keys import key_routes
 from toolfleet_gateway.operations.modules import operated_module_routes
+from toolfleet_gateway.operations.resource_routes import resource_routes
 from toolfleet_gateway.operations.status import status_routes
 from toolfleet_gateway.operations.tools import operated_tool_routes
 from toolfleet_gateway.operations.wakeups import wakeup_routes
@@ -20,7 +20,7 @@ def operation_routes(fleet: ToolFleet, settings: Settings, calls: CallIndex) -> 
     """Return the routes below `/operations`: reading needs the role `viewer`, changing `operator`, and keys and agents `admin`."""
     return [
         *status_routes(settings),
-        *dead_letter_routes(fleet, settings),
+        *resource_routes(fleet, settings),
         *wakeup_routes(fleet, settings),
         *audit_routes(settings),
         *OperatedCalls(calls).routes(),

@@ -18,7 +18,6 @@ from toolfleet_registry.errors import (
     ApprovalNotTaken,
     FleetUnavailable,
     NoSuchDeadLetter,
-    NotReplayable,
     OperationRefused,
 )
 from toolfleet_registry.redis.redis_errors import answering
@@ -68,7 +67,7 @@ BEGUN: Final = "is_begun"
 
 _PATIENCE_SECONDS = 2.0  # for each of the two lines: a change must not wait long for them
 _LONGEST = 256  # characters of a name, an id or a reason
-_REFUSALS = (ApprovalNotTaken, NoSuchDeadLetter, NotReplayable, OperationRefused, ValueError)
+_REFUSALS = (ApprovalNotTaken, NoSuchDeadLetter, OperationRefused, ValueError)
 
 log = get_logger(__name__)
 

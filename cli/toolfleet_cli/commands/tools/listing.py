@@ -154,7 +154,7 @@ async def _asked(
     ask: Callable[["ToolFleet"], Awaitable[list[ToolDefinition]]],
     caller: Caller,
 ) -> tuple[list[ToolDefinition], _Statuses]:
-    from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
+    from toolfleet import ToolFleet
 
     async with progress("Asking the modules"), ToolFleet(settings=load_settings()) as fleet:
         found, statuses = await ask(fleet), await fleet.modules.statuses()

@@ -61,14 +61,14 @@ def errors(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> No
 
 
 async def _errors(settings: Settings) -> list[ToolLoadError]:
-    from toolfleet import ToolFleet  # noqa: PLC0415 - takes a second to load, which `--help` should not
+    from toolfleet import ToolFleet
 
     async with progress("Asking Redis"), ToolFleet(settings=settings) as fleet:
         return [error for status in (await fleet.modules.statuses()).values() for error in status.load_errors]
 
 
 async def _asked(settings: Settings, seconds: float) -> "Sequence[ReloadAnswer]":
-    from toolfleet_tasks.operations.tool_reload import reload_tools  # noqa: PLC0415 - `--help` needs nothing of the tasks
+    from toolfleet_tasks.operations.tool_reload import reload_tools
 
     async with progress("Asking the hosts"):
         return await reload_tools(settings, seconds=seconds)

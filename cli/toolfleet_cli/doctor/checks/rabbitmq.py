@@ -28,7 +28,7 @@ class RabbitCheck:
 
     async def examine(self, patient: Patient) -> CheckResult:
         """See the module."""
-        from toolfleet_tasks.aio.abandoned_thread import in_abandoned_thread  # noqa: PLC0415 - Celery takes a second to load
+        from toolfleet_tasks.aio.abandoned_thread import in_abandoned_thread
 
         settings = patient.settings
         if settings.broker is None or is_redis_url(settings.broker):
@@ -70,11 +70,11 @@ def _of_timeout(milliseconds: int | None, needed: int) -> Iterable[Diagnosis]:
 
 def _foreign_queues(settings: Settings) -> dict[str, str]:
     """The fleet's queues that exist with other arguments than the fleet declares them with, and what RabbitMQ says of each."""
-    from amqp.exceptions import NotFound, PreconditionFailed  # noqa: PLC0415 - as above
+    from amqp.exceptions import NotFound, PreconditionFailed
 
-    from toolfleet_tasks.app import make_app  # noqa: PLC0415 - as above
-    from toolfleet_tasks.broker import make_queue  # noqa: PLC0415 - as above
-    from toolfleet_tasks.queues import queues_of  # noqa: PLC0415 - as above
+    from toolfleet_tasks.app import make_app
+    from toolfleet_tasks.broker import make_queue
+    from toolfleet_tasks.queues import queues_of
 
     found, app = dict[str, str](), make_app(settings, stores_results=False)
     try:

@@ -1,0 +1,113 @@
+"""Makes a route of each operation of the operators' resources: this is where its role is asked for, and a refusal gets its status."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.http.answers import json_text, nothing, text_answer
+from toolfleet_gateway.http.problems import Problem, invalid_request
+from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
+from toolfleet_gateway.roles import require_role
+from toolfleet_registry.errors import OperationRefused, ProfileChanged
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.client.fleet import ToolFleet
+from toolfleet_tasks.operations.change_trail import Actor
+from toolfleet_tasks.resources.operation import AnyOperation, FleetOperator, OperationRequest
+from toolfleet_tasks.resources.table import OPERATIONS
+
+_STATUSES: Final[Mapping[str, int]] = {
+    "invalid_request": 400,
+    "beyond_own_rights": 403,
+    "not_found": 404,
+    "profile_changed": 412,
+}
+"""The status of a refused operation by its error code; any other one is a conflict (409)."""
+
+_TAGS = {"ETag": 'The version of the stored profile in quotation marks; `"0"`: there is none.'}
+_IF_MATCH = HeaderParameter(
+    "If-Match",
+    'The version that was seen, as `ETag` has it: with another one there, nothing is changed. `"0"`: there is none.',
+    pattern=r'^("[0-9]{1,15}"|\*)$',
+)
+_VERSION = re.compile(r'"([0-9]{1,15})"')
+
+
+def resource_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
+    """Return the routes of all operations of operators."""
+
+    async def opened() -> ToolFleet:
+        return fleet
+
+    def asked(operation: AnyOperation, request: RouteRequest[object, object]) -> OperationRequest[object, object]:
+        return OperationRequest(
+            settings=settings,
+            operator=operator_of(request.who),
+            fleet=opened,
+            body=request.body,
+            query=request.query,
+            path=request.path,
+            expected_version=_expected(request.raw) if operation.is_versioned and operation.method != "GET" else None,
+        )
+
+    return [_route(operation, asked) for operation in OPERATIONS.values()]
+
+
+def operator_of(who: Identity) -> FleetOperator:
+    """Return the sender of a request as an operator: the audit names the user, and the key or the token."""
+    return FleetOperator(Actor(who.caller.user_id, who.name), who.caller, who.key_maker())
+
+
+def problem_of(refusal: OperationRefused) -> Problem:
+    """Return the problem that tells of a refused operation."""
+    version = refusal.version if isinstance(refusal, ProfileChanged) else None
+    headers = {} if version is None else {"etag": f'"{version}"'}
+    return Problem(_STATUSES.get(refusal.error_code, 409), refusal.error_code, str(refusal), headers=headers)
+
+
+def _route(
+    operation: AnyOperation,
+    asked: Callable[[AnyOperation, RouteRequest[object, object]], OperationRequest[object, object]],
+) -> AnyRoute:
+    async def handle(request: RouteRequest[object, object]) -> Response:
+        require_role(request.who, operation.role)
+        try:
+            answer = await operation.run(asked(operation, request))
+        except OperationRefused as exc:
+            raise problem_of(exc) from exc
+        if answer is None:
+            return nothing(operation.status)
+        headers = {"etag": f'"{answer.version}"'} if operation.is_versioned else {}
+        return text_answer(json_text(answer, with_none=operation.keeps_none), operation.status, headers)
+
+    is_change = operation.method != "GET"
+    answer = Answer(
+        operation.answers, operation.answer, headers=_TAGS if operation.is_versioned and operation.answer else {}
+    )
+    return Route(
+        method=operation.method,
+        path=operation.path,
+        name=operation.name,
+        summary=operation.summary,
+        handle=handle,
+        answers={operation.status: answer},
+        body=operation.body,
+        query=operation.query,
+        headers=(_IF_MATCH,) if operation.is_versioned and is_change else (),
+        problems=operation.problems,
+        tag="operations",
+    )
+
+
+def _expected(request: Request) -> int | None:
+    """Return the version that the client has seen; `None`: any. Raises `Problem`."""
+    said = request.headers.getlist("if-match")
+    if not said or said == ["*"]:
+        return None
+    found = _VERSION.fullmatch(said[0].strip())
+    if len(said) > 1 or found is None:
+        raise invalid_request('If-Match must be the version that was seen, as the header ETag has it: "3".')
+    return int(found[1])

@@ -1,0 +1,1 @@
+"""Declares the resources of operators: each file one, with all that can be asked of it and changed."""

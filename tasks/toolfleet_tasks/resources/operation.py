@@ -1,0 +1,157 @@
+"""Declares what an operator can ask of a fleet, once for REST, the command line and the console.
+
+An operation is a function with a decorator:
+
+    @operation("DELETE", "/operations/dead-letters", role="operator", answers="The number of dropped letters.")
+    async def drop_dead_letters(asked: OperationRequest[None, KindQuery]) -> DroppedLetters:
+        \"\"\"Drop all dead letters, or all of one kind.\"\"\"
+
+Its name, `dropDeadLetters`, is the operation's id; the first line of its docstring is the summary; the annotations name the models of
+the body, the query and the answer. The gateway makes a route of it, and asks for the role. The command line calls it in its own
+process, or asks a gateway for it.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_type_hints
+
+from pydantic import BaseModel
+
+from toolfleet_registry.access.grants import COMMAND_LINE, KeyMaker
+from toolfleet_registry.access.roles import Role
+from toolfleet_registry.contracts import Caller
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.operations.change_trail import Actor, ChangeKind, ChangeTrail, OperatorChange
+
+if TYPE_CHECKING:
+    from toolfleet_tasks.client.fleet import ToolFleet
+
+B = TypeVar("B")
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+Method = Literal["GET", "POST", "PUT", "DELETE"]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetOperator:
+    """The user who asks: `actor` in the audit, `caller` of calls that it makes itself, `maker` of API keys.
+
+    By default all rights of the command line, which reaches the stores anyway.
+    """
+
+    actor: Actor
+    caller: Caller | None = None
+    maker: KeyMaker = COMMAND_LINE
+
+
+@dataclass(slots=True, kw_only=True)
+class OperationRequest(Generic[B, Q]):
+    """One request for an operation. `path` has the parts of the path that the operation names."""
+
+    settings: Settings
+    operator: FleetOperator
+    fleet: "Callable[[], Awaitable[ToolFleet]]"
+    """Returns the client for operations that make calls; it is opened when it is first asked for."""
+    body: B
+    query: Q
+    path: Mapping[str, str] = field(default_factory=dict)
+    expected_version: int | None = None
+    """The version that the operator has seen; `None`: any. For operations that are `versioned`."""
+    audit_missed: int = 0
+    """The number of audit lines that could not be written, as far as is known."""
+
+    @asynccontextmanager
+    async def change(self, kind: ChangeKind, subject: str, **facts: str | int) -> AsyncGenerator[OperatorChange]:
+        """Make a change in the block, with its line in the audit. See `ChangeTrail.change`."""
+        async with self.trail() as trail, trail.change(kind, subject, **facts) as change:
+            yield change
+
+    @asynccontextmanager
+    async def trail(self) -> AsyncGenerator[ChangeTrail]:
+        """Open the audit trail for several changes."""
+        async with ChangeTrail.of(self.settings, self.operator.actor) as trail:
+            try:
+                yield trail
+            finally:
+                self.audit_missed += trail.missed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceOperation(Generic[B, Q, R]):
+    """What can be asked of a fleet, by whom, and how. `run` does it, and raises `OperationRefused` if that is not possible."""
+
+    name: str
+    method: Method
+    path: str
+    role: Role
+    summary: str
+    run: Callable[[OperationRequest[B, Q]], Awaitable[R]]
+    body: type[BaseModel] | None
+    query: type[BaseModel] | None
+    answer: type[BaseModel] | None
+    """The model of the answer; `None`: there is nothing to say."""
+    answers: str
+    """What the answer tells."""
+    status: int
+    """Of the answer over HTTP."""
+    problems: tuple[int, ...]
+    """The statuses of its own refusals over HTTP."""
+    is_versioned: bool
+    """Whether it is about a `version`, which a request can expect with `If-Match`, and which the answer has as its `ETag`."""
+    keeps_none: bool
+    """Whether fields that are `None` are part of the answer."""
+
+
+def operation(  # noqa: PLR0913 - what a route is described by
+    method: Method,
+    path: str,
+    *,
+    role: Role,
+    answers: str,
+    status: int | None = None,
+    problems: tuple[int, ...] = (),
+    is_versioned: bool = False,
+    keeps_none: bool = False,
+) -> Callable[[Callable[[OperationRequest[B, Q]], Awaitable[R]]], ResourceOperation[B, Q, R]]:
+    """Declare a function as an operation.
+
+    Args:
+        method: Of the route.
+        path: Of the route; `{name}` is a part that `OperationRequest.path` has.
+        role: The lowest role that may ask for it.
+        answers: What the answer tells, in a sentence.
+        status: The status of the answer over HTTP; by default 200, or 204 where there is no answer.
+        problems: The statuses of its own refusals over HTTP.
+        is_versioned: Whether `If-Match` and `ETag` carry a version.
+        keeps_none: Whether fields that are `None` are part of the answer.
+
+    """
+
+    def declared(run: Callable[[OperationRequest[B, Q]], Awaitable[R]]) -> ResourceOperation[B, Q, R]:
+        hints = get_type_hints(run)
+        body, query = (None if model is type(None) else model for model in get_args(hints["asked"]))
+        answer = None if hints["return"] is type(None) else hints["return"]
+        first, *others = run.__name__.split("_")
+        return ResourceOperation(
+            name=first + "".join(word.capitalize() for word in others),
+            method=method,
+            path=path,
+            role=role,
+            summary=f"{str(run.__doc__).splitlines()[0].removesuffix('.')}; for {role}s",
+            run=run,
+            body=body,
+            query=query,
+            answer=answer,
+            answers=answers,
+            status=status or (204 if answer is None else 200),
+            problems=problems,
+            is_versioned=is_versioned,
+            keeps_none=keeps_none,
+        )
+
+    return declared
+
+
+AnyOperation = ResourceOperation[Any, Any, Any]
