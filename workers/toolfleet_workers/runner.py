@@ -2,7 +2,7 @@
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from toolfleet_registry.contracts import (
 )
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, Standing, StatusMissing
 from toolfleet_registry.errors import ToolNotKnown
+from toolfleet_registry.manifests.overrides import SeenTool
 from toolfleet_registry.policy.limits import fewest_retries, strictest, terms_of
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock, machine_clock
@@ -108,20 +109,40 @@ class Closable(Protocol):
         ...
 
 
-class DefinitionCache(Protocol):
-    """Knows the modules' tools."""
+class KnownTools(Protocol):
+    """The modules' tools as far as a worker knows them, and what operators have decided about them."""
 
     @property
     def is_old(self) -> bool:
         """Whether it should be read again before anything is decided on it."""
         ...
 
+    def find(self, tool_name: str) -> SeenTool | None:
+        """The tool as it is in effect; `None` if nothing is known of it."""
+        ...
+
     def definition(self, tool_name: str) -> ToolDefinition | None:
-        """The tool as its module defines it; `None` if nothing is known of it."""
+        """The tool's definition in effect; `None` if nothing is known of it."""
         ...
 
     def retries_undeclared(self, module: str) -> bool:
         """Return whether the module declares that its undeclared tools are repeated after a failure."""
+        ...
+
+    def serves(self, module: str) -> bool:
+        """Return whether there is such a module; the executor refuses calls of others."""
+        ...
+
+    def lacks(self, tool_name: str) -> bool:
+        """Return whether the tool's module surely does not offer it."""
+        ...
+
+    def inquire(self, tool_name: str) -> float:
+        """Have the tool's module asked. Returns after how many seconds something may be known of it."""
+        ...
+
+    async def is_approved(self, tool: ToolDefinition) -> bool:
+        """Return whether this definition may be run, though another one is in effect."""
         ...
 
     async def refresh(self, *, reads_all: bool = True) -> None:
@@ -129,7 +150,15 @@ class DefinitionCache(Protocol):
         ...
 
     async def prepare(self) -> None:
-        """Return when they have been learnt once."""
+        """Return when everything has been read once."""
+        ...
+
+    async def ensure_modules(self, modules: Collection[str], *, anew: bool) -> None:
+        """Have these modules asked in the background, unless what they offer is known."""
+        ...
+
+    async def reload_modules(self, modules: Collection[str]) -> None:
+        """Have those of these modules asked in the background of which something is known."""
         ...
 
 
@@ -161,7 +190,7 @@ class CallRunner:
         *,
         statuses: StatusSource | None = None,
         checks: int = 0,
-        definitions: DefinitionCache | None = None,
+        definitions: KnownTools | None = None,
         wait_for: Callable[[PublishedCall], float | None] = lambda _: None,
         rules_for: Callable[[PublishedCall], ToolRules] = lambda _: NO_RULES,
         replica_for: Callable[[PublishedCall], str] = lambda _: "",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
 from toolfleet_registry.contracts.logs import current_log
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.contracts.progress import current_sink
@@ -25,7 +25,7 @@ from toolfleet_registry.tags.tags import TagResult
 from toolfleet_registry.time import machine_clock
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver, require_live
 from toolfleet_workers.executors.error_text import readable
-from toolfleet_workers.runner import no_time_left, too_late, unsuccessful
+from toolfleet_workers.runner import KnownTools, no_time_left, too_late, unsuccessful
 
 log = get_logger(__name__)
 
@@ -51,18 +51,6 @@ class Functions(Protocol):
         ...
 
 
-class Approvals(Protocol):
-    """Knows what operators have approved."""
-
-    def definition(self, tool_name: str) -> ToolDefinition | None:
-        """The tool's definition in effect; `None` if nothing is known of it."""
-        ...
-
-    async def is_approved(self, tool: ToolDefinition) -> bool:
-        """Return whether this definition may be run, though another one is in effect."""
-        ...
-
-
 class LocalExecutor:
     """Calls `functions`, plain ones in `threads` threads at once.
 
@@ -73,7 +61,7 @@ class LocalExecutor:
     """
 
     def __init__(
-        self, functions: Functions, *, max_result_bytes: int, threads: int = 32, approvals: Approvals | None = None
+        self, functions: Functions, *, max_result_bytes: int, threads: int = 32, approvals: KnownTools | None = None
     ) -> None:
         self._functions = functions
         self._approvals = approvals

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from toolfleet_registry.agents.approval_rules import approval_fault, approval_rules
 from toolfleet_registry.agents.effective_profile import EffectiveProfile
@@ -12,25 +11,12 @@ from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.decisions import CONVERSATION, USER, note, note_ids, shown_user
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.errors import UnknownAgent
-from toolfleet_registry.manifests.overrides import SeenTool
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_workers.runner import Proceed
+from toolfleet_workers.runner import KnownTools, Proceed
 
 log = get_logger(__name__)
 
 _PASSED_GATE = frozenset({"allowed", "asked_for_job"})  # what an agent notes of a gate that has let a call pass
-
-
-class ToolsInEffect(Protocol):
-    """Knows the modules' tools."""
-
-    def find(self, tool_name: str) -> SeenTool | None:
-        """The tool as it is in effect; `None` if nothing is known of it."""
-        ...
-
-    async def refresh(self, *, reads_all: bool = True) -> None:
-        """Learn what has changed, of tools and of profiles; returns soon, also if that does not work."""
-        ...
 
 
 @dataclass
@@ -42,7 +28,7 @@ class ProfileCheck:
     those of a caller whose message does not say.
     """
 
-    tools: ToolsInEffect
+    tools: KnownTools
     profiles: KnownProfiles
     default_modules: frozenset[str]
 
@@ -104,7 +90,7 @@ class ApprovalCheck:
     that names no approval is refused, from any publisher.
     """
 
-    tools: ToolsInEffect
+    tools: KnownTools
     rules_for: Callable[[PublishedCall], ToolRules]
 
     def skips(self, call: PublishedCall) -> bool:

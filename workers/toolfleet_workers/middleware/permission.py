@@ -1,50 +1,19 @@
 """Checks a caller's rights a third time, after the listing and the agent's own check: with what this worker knows itself."""
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
 from toolfleet_registry.contracts.decisions import note, shown_user
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
-from toolfleet_registry.manifests.overrides import SeenTool
 from toolfleet_registry.permissions import Modules, denial, module_denial, reaches
 from toolfleet_registry.policy.call_faults import version_fault
 from toolfleet_registry.policy.hints import FOR_NOBODY
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_workers.runner import Proceed
+from toolfleet_workers.runner import KnownTools, Proceed
 
 log = get_logger(__name__)
 
 _MOST_NAMED = 1000  # unknown tools, each logged once; then their number must do
-
-
-class ToolLookup(Protocol):
-    """Knows the modules' tools, and what operators have decided about them."""
-
-    @property
-    def is_old(self) -> bool:
-        """Whether it should be read again before anything is decided on it."""
-        ...
-
-    def find(self, tool_name: str) -> SeenTool | None:
-        """The tool as it is in effect; `None` if nothing is known of it."""
-        ...
-
-    def serves(self, module: str) -> bool:
-        """Return whether there is such a module; the executor refuses calls of others."""
-        ...
-
-    def lacks(self, tool_name: str) -> bool:
-        """Return whether the tool's module surely does not offer it."""
-        ...
-
-    def inquire(self, tool_name: str) -> float:
-        """Have it found out who may use the tool. Returns after how many seconds that may be known."""
-        ...
-
-    async def refresh(self, *, reads_all: bool = True) -> None:
-        """Read the changes, or everything again; returns soon, also if that fails."""
-        ...
 
 
 @dataclass
@@ -61,7 +30,7 @@ class PermissionCheck:
     they may have changed.
     """
 
-    tools: ToolLookup
+    tools: KnownTools
     default_modules: frozenset[str]
     unknown: int = field(default=0, init=False)
     _named: set[str] = field(default_factory=set[str], init=False)

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from toolfleet_registry.agents.data_guards import counted
 from toolfleet_registry.agents.known_profiles import KnownProfiles
@@ -14,22 +14,13 @@ from toolfleet_registry.contracts.logs import LogMessage, LogSink, current_log, 
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.contracts.progress import Progress, current_sink, progress_of, report_to
 from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
-from toolfleet_registry.manifests.overrides import SeenTool
 from toolfleet_registry.schemas.arguments import size_of
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_workers.runner import Proceed
+from toolfleet_workers.runner import KnownTools, Proceed
 
 log = get_logger(__name__)
 
 _BLOCKED = "[blocked: personal data]"
-
-
-class ToolsKnown(Protocol):
-    """Knows the modules' tools."""
-
-    def find(self, tool_name: str) -> SeenTool | None:
-        """The tool as it is in effect; `None` if nothing is known of it."""
-        ...
 
 
 @dataclass
@@ -41,7 +32,7 @@ class PersonalDataGuard:
     on as they are.
     """
 
-    tools: ToolsKnown
+    tools: KnownTools
     profiles: KnownProfiles
 
     def skips(self, _: PublishedCall) -> bool:

@@ -1,24 +1,15 @@
 """Validates a module's result by its tool's output schema, before it is passed on."""
 
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from toolfleet_registry.contracts import PublishedCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.content_results import checked_part
 from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_workers.runner import Proceed
+from toolfleet_workers.runner import KnownTools, Proceed
 
 log = get_logger(__name__)
-
-
-class DefinitionLookup(Protocol):
-    """Knows the modules' tools."""
-
-    def definition(self, tool_name: str) -> ToolDefinition | None:
-        """The tool's definition in effect; `None` if nothing is known of it."""
-        ...
 
 
 @dataclass
@@ -30,7 +21,7 @@ class ResultCheck:
     that is harmless to repeat is tried once more, as after any useless answer.
     """
 
-    tools: DefinitionLookup
+    tools: KnownTools
     invalid: int = 0
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextvars import Context
-from typing import Any, Protocol
+from typing import Any
 
 from toolfleet_registry.directory.entries import AnnouncedModule, ModuleEntry
 from toolfleet_registry.directory.known_modules import KnownModules
@@ -13,22 +13,11 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.control.refresh import probe_for_agents
 from toolfleet_tasks.presence.replica_counts import ReplicaCounts
 from toolfleet_workers.executors.http.executor import HttpExecutor
+from toolfleet_workers.runner import KnownTools
 
 _END_SECONDS = 5.0  # for looks that were cancelled
 
 log = get_logger(__name__)
-
-
-class ToolRefresher(Protocol):
-    """Knows what modules offer."""
-
-    async def reload_modules(self, modules: Collection[str]) -> None:
-        """Have these modules asked, aside, if what they offered before is known."""
-        ...
-
-    async def ensure_modules(self, modules: Collection[str], *, anew: bool) -> None:
-        """Have these modules asked, aside, unless what they offer is known."""
-        ...
 
 
 class ServedModules:
@@ -45,7 +34,7 @@ class ServedModules:
         settings: Settings,
         known: KnownModules,
         http: HttpExecutor,
-        tools: ToolRefresher,
+        tools: KnownTools,
         *,
         own: Collection[str] = (),
     ) -> None:

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import pytest
 
 from support.published_call import published
+from support.workers.known_tools import FewTools
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.tool_rules import NO_RULES
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
-from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import Caller, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
-from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
 from toolfleet_registry.settings import load_settings
 from toolfleet_workers.middleware.agent_profile import ProfileCheck
 
@@ -18,23 +18,7 @@ SUCCESS = Attempt(Outcome.SUCCESS, ToolResult.ok("owls.count", 7))
 GUESTS = frozenset({"owls"})
 
 
-class Learning:
-    """Knows `owls.count` and `owls.feed`, and learns the profiles `later` when it looks."""
-
-    def __init__(self, profiles: KnownProfiles, later: Mapping[str, AgentProfile] | None = None) -> None:
-        self.profiles, self.later, self.looks = profiles, later, 0
-        tools = [ToolDefinition(name="owls.count", tags=["reading"]), ToolDefinition(name="owls.feed")]
-        seen = seen_tools(ModuleManifest(module_name="owls", tools=tools), {})
-        self.tools = {tool.access.tool_name: tool for tool in seen}
-
-    def find(self, tool_name: str) -> SeenTool | None:
-        return self.tools.get(tool_name)
-
-    async def refresh(self, *, reads_all: bool = True) -> None:
-        del reads_all
-        self.looks += 1
-        if self.later is not None:
-            self.profiles.take(self.later)
+TOOLS = (ToolDefinition(name="owls.count", tags=["reading"]), ToolDefinition(name="owls.feed"))
 
 
 def asks(tool: str, agent: str | None) -> PublishedCall:
@@ -52,9 +36,9 @@ async def outcome(check: ProfileCheck, call: PublishedCall) -> tuple[Attempt, li
     return await check(call, run), ran
 
 
-def check_with(later: Mapping[str, AgentProfile] | None = None, **agents: object) -> tuple[ProfileCheck, Learning]:
+def check_with(later: Mapping[str, AgentProfile] | None = None, **agents: object) -> tuple[ProfileCheck, FewTools]:
     profiles = KnownProfiles(load_settings(agents=agents))
-    tools = Learning(profiles, later)
+    tools = FewTools(*TOOLS, on_look=lambda: None if later is None else profiles.take(later))
     return ProfileCheck(tools, profiles, GUESTS), tools
 
 

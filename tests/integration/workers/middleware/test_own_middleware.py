@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import pytest
 
 from support.published_call import published
+from support.workers.known_tools import FewTools
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.own_classes import OwnClasses
 from toolfleet_registry.agents.own_protocols import ProceedWithCall
@@ -53,24 +54,6 @@ class Misbehaving:
         return None if self.how == "nothing" else attempt
 
 
-class Tools:
-    """Knows `owls.count`."""
-
-    is_old = False
-
-    def definition(self, tool_name: str) -> ToolDefinition | None:
-        return ToolDefinition(name="owls.count") if tool_name == "owls.count" else None
-
-    def retries_undeclared(self, module: str) -> bool:
-        return not module
-
-    async def refresh(self, *, reads_all: bool = True) -> None:
-        del reads_all
-
-    async def prepare(self) -> None:
-        """Nothing."""
-
-
 class Module:
     """Notes the calls that it gets."""
 
@@ -88,7 +71,7 @@ async def run(
 ) -> tuple[Attempt, list[PublishedCall]]:
     settings = load_settings(agents={"own": {"middleware": list(middleware)}}, trusted_middleware_namespaces=trusted)
     classes, module = OwnClasses(settings, runs_in="worker"), Module()
-    own = OwnMiddleware(Tools(), KnownProfiles(settings, own=classes), classes)
+    own = OwnMiddleware(FewTools(ToolDefinition(name="owls.count")), KnownProfiles(settings, own=classes), classes)
     runner = CallRunner(module, [own])  # type: ignore[arg-type] # it is only asked to execute
     call = published("owls.count", caller=Caller(user_id="ada", permission="owner", allowed_modules="*", agent=agent))
     return await runner.run(call, seconds=5, lease=UNBOUNDED), module.calls

@@ -1,6 +1,5 @@
 """A worker looks at a caller's rights once more, with what it knows itself."""
 
-import dataclasses
 import itertools
 
 import pytest
@@ -8,11 +7,12 @@ import structlog
 from redis.asyncio import Redis
 
 from support.published_call import published
+from support.workers.known_tools import FewTools
 from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
-from toolfleet_registry.manifests.overrides import SeenTool, ToolOverride, seen_tools
+from toolfleet_registry.manifests.overrides import ToolOverride
 from toolfleet_registry.permissions import Modules
 from toolfleet_registry.policy.reach import resolved
 from toolfleet_registry.settings import Settings
@@ -31,38 +31,11 @@ def asks(tool: str = "owls.count", permission: str = "guest", modules: Modules |
     return published(tool, caller=caller)
 
 
-class Known:
-    """What a worker knows, without Redis: `later` is what it learns when it looks; `lacking` what there surely is not."""
-
-    lacking: frozenset[str] = frozenset()
-
-    def __init__(self, *, later: dict[str, str] | None = None, is_old: bool = False, **tools: str) -> None:
-        self.tools = {f"owls.{name}": required for name, required in tools.items()}
-        self.later = later or {}
-        self.verdicts: dict[str, ToolOverride] = {}
-        self.looks = 0
-        self.is_old = is_old
-
-    def find(self, tool_name: str) -> SeenTool | None:
-        if (required := self.tools.get(tool_name)) is None:
-            return None
-        definition = ToolDefinition(name=tool_name, required_permission=required)
-        (tool,) = seen_tools(ModuleManifest(module_name="owls", tools=[definition]), self.verdicts)
-        return tool
-
-    def serves(self, module: str) -> bool:
-        return module in EVERYWHERE
-
-    def lacks(self, tool_name: str) -> bool:
-        return tool_name in self.lacking
-
-    def inquire(self, tool_name: str) -> float:
-        return 0.25
-
-    async def refresh(self, *, reads_all: bool = True) -> None:
-        self.looks += 1
-        self.is_old = False
-        self.tools |= self.later
+def known(*, later: dict[str, str] | None = None, is_old: bool = False, **tools: str) -> FewTools:
+    """Tools of owls with the permissions that they require, by name; `later`: what there is after a look."""
+    found = [ToolDefinition(name=f"owls.{name}", required_permission=required) for name, required in tools.items()]
+    more = [ToolDefinition(name=name, required_permission=required) for name, required in (later or {}).items()]
+    return FewTools(*found, later=more, is_old=is_old, modules=EVERYWHERE)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +52,7 @@ class Known:
 )
 async def test_a_caller_must_have_what_the_tool_asks_for(required: str, permission: str, runs: bool) -> None:
     """By the same rule as when tools are listed and calls published."""
-    attempt = await PermissionCheck(Known(count=required), EVERYWHERE)(asks(permission=permission), run)
+    attempt = await PermissionCheck(known(count=required), EVERYWHERE)(asks(permission=permission), run)
 
     assert (attempt is SUCCESS) == runs
     if not runs:
@@ -102,11 +75,11 @@ async def test_a_caller_must_have_what_the_tool_asks_for(required: str, permissi
 async def test_a_caller_must_reach_the_module(modules: Modules | None, default: frozenset[str], runs: bool) -> None:
     """Also of a module that nothing is known of: who does not reach it does not wait for that."""
     call, refusal = asks(permission="owner", modules=modules), "Module 'owls' is not among the caller's modules."
-    attempt = await PermissionCheck(Known(count="guest"), default)(call, run)
+    attempt = await PermissionCheck(known(count="guest"), default)(call, run)
     assert (attempt is SUCCESS) == runs
     assert runs or attempt.result.error == refusal
 
-    unknown = PermissionCheck(Known(), default)
+    unknown = PermissionCheck(known(), default)
     assert (unknown.wait_for(call) is not None) == runs
     assert ((await unknown(call, run)).result.error == refusal) != runs
 
@@ -125,12 +98,12 @@ async def test_a_caller_must_reach_the_module(modules: Modules | None, default: 
 )
 async def test_what_operators_have_closed_does_not_run(verdict: ToolOverride, reason: str | None) -> None:
     """Whoever publishes it, and whatever they may else."""
-    known = Known(count="guest")
-    known.verdicts = {"owls.count": verdict}
-    attempt = await PermissionCheck(known, EVERYWHERE)(asks(permission="owner"), run)
+    tools = known(count="guest")
+    tools.verdicts = {"owls.count": verdict}
+    attempt = await PermissionCheck(tools, EVERYWHERE)(asks(permission="owner"), run)
 
     assert attempt.result.error == reason
-    assert known.looks == (0 if reason is None else 1)
+    assert tools.looks == (0 if reason is None else 1)
 
 
 VERDICTS = [
@@ -149,16 +122,16 @@ async def test_the_three_looks_agree(redis: Redis, elsewhere: object, permission
     caller = Caller(allowed_modules=modules).model_copy(update={"permission": permission})
     sent = resolved(caller, frozenset({"cats"}))  # as the agent sends it; a worker may have other settings
     for required, verdict in itertools.product(["guest", "user", "owner", "emperor"], VERDICTS):
-        known = Known(count=required)
-        known.verdicts = {} if verdict is None else {"owls.count": verdict}
+        tools = known(count=required)
+        tools.verdicts = {} if verdict is None else {"owls.count": verdict}
         settings = Settings(module_services={"owls": "http://owls.test"}, default_guest_modules=frozenset({"cats"}))
         cache = ManifestCache(redis, ttl_seconds=60)
         definition = ToolDefinition(name="owls.count", required_permission=required)
-        await cache.save(ModuleManifest(module_name="owls", tools=[definition]), known.verdicts)
+        await cache.save(ModuleManifest(module_name="owls", tools=[definition]), tools.verdicts)
         catalog = Catalog(settings, cache)
         await catalog.load()
         judged = catalog.judge(ToolCall(tool_name="owls.count"), caller)
-        attempt = await PermissionCheck(known, frozenset())(published("owls.count", caller=sent), run)
+        attempt = await PermissionCheck(tools, frozenset())(published("owls.count", caller=sent), run)
 
         refused = judged.error if isinstance(judged, ToolResult) else None
         assert refused == attempt.result.error
@@ -167,39 +140,39 @@ async def test_the_three_looks_agree(redis: Redis, elsewhere: object, permission
 
 async def test_nothing_is_decided_on_old_knowledge() -> None:
     """After a pause a worker looks before it runs a call; once."""
-    known = Known(count="guest", later={"owls.count": "admin"}, is_old=True)
-    check = PermissionCheck(known, EVERYWHERE)
+    tools = known(count="guest", later={"owls.count": "admin"}, is_old=True)
+    check = PermissionCheck(tools, EVERYWHERE)
 
     assert (await check(asks(), run)).result.error_code == "permission_denied"
     assert await check(asks(permission="owner"), run) is SUCCESS
-    assert known.looks == 1
+    assert tools.looks == 1
 
 
 async def test_what_is_known_is_not_looked_up() -> None:
     """A call that may run costs no look."""
-    known = Known(count="guest")
-    await PermissionCheck(known, EVERYWHERE)(asks(), run)
+    tools = known(count="guest")
+    await PermissionCheck(tools, EVERYWHERE)(asks(), run)
 
-    assert known.looks == 0
+    assert tools.looks == 0
 
 
 async def test_before_it_refuses_it_looks_again() -> None:
     """A tool that has become free for all is not refused for what it was."""
-    known = Known(count="admin", later={"owls.count": "guest"})
+    tools = known(count="admin", later={"owls.count": "guest"})
 
-    assert await PermissionCheck(known, EVERYWHERE)(asks(), run) is SUCCESS
+    assert await PermissionCheck(tools, EVERYWHERE)(asks(), run) is SUCCESS
 
 
 async def test_a_new_tool_is_looked_up_before_it_runs() -> None:
     """What is not known yet is not open for that."""
-    attempt = await PermissionCheck(Known(later={"owls.count": "admin"}), EVERYWHERE)(asks(), run)
+    attempt = await PermissionCheck(known(later={"owls.count": "admin"}), EVERYWHERE)(asks(), run)
 
     assert attempt.result.error == "Tool 'owls.count' needs 'admin'; caller is 'guest'."
 
 
 async def test_a_tool_that_nobody_knows_is_not_run_and_is_counted() -> None:
     """It waits; run all the same it is `busy`, for that is no answer. The log names each tool once."""
-    check = PermissionCheck(Known(), EVERYWHERE)
+    check = PermissionCheck(known(), EVERYWHERE)
     with structlog.testing.capture_logs() as lines:
         for tool in ("owls.count", "owls.count", "cats.purr"):
             assert check.wait_for(asks(tool)) == 0.25
@@ -212,9 +185,9 @@ async def test_a_tool_that_nobody_knows_is_not_run_and_is_counted() -> None:
 
 async def test_a_tool_that_there_surely_is_not_is_refused_for_good() -> None:
     """Nobody waits for it."""
-    known = Known()
-    known.lacking = frozenset({"owls.count"})
-    check = PermissionCheck(known, EVERYWHERE)
+    tools = known()
+    tools.lacking = frozenset({"owls.count"})
+    check = PermissionCheck(tools, EVERYWHERE)
 
     assert check.wait_for(asks()) is None
     attempt = await check(asks(), run)
@@ -224,7 +197,7 @@ async def test_a_tool_that_there_surely_is_not_is_refused_for_good() -> None:
 
 async def test_a_call_of_no_module_is_left_to_what_would_run_it() -> None:
     """It knows no way there, and says so in its own words."""
-    check = PermissionCheck(Known(), EVERYWHERE)
+    check = PermissionCheck(known(), EVERYWHERE)
 
     assert check.wait_for(asks("wolves.howl")) is None
     assert await check(asks("wolves.howl"), run) is SUCCESS
@@ -232,32 +205,14 @@ async def test_a_call_of_no_module_is_left_to_what_would_run_it() -> None:
 
 async def test_what_a_module_asks_for_is_not_shown_at_length() -> None:
     """A refusal stays short, whatever is in the manifest."""
-    attempt = await PermissionCheck(Known(count="x" * 10**6), EVERYWHERE)(asks(permission="owner"), run)
+    attempt = await PermissionCheck(known(count="x" * 10**6), EVERYWHERE)(asks(permission="owner"), run)
 
     assert "is closed" in str(attempt.result.error)
     assert len(str(attempt.result.error)) < 400
 
 
-class Versioned(Known):
-    """Knows a tool's version, and hears of the `next` one when it looks at what has changed."""
-
-    def __init__(self, version: str, later: str | None = None) -> None:
-        super().__init__(count="guest")
-        self.version, self.next = version, later
-
-    def find(self, tool_name: str) -> SeenTool | None:
-        seen = super().find(tool_name)
-        return seen and dataclasses.replace(
-            seen, definition=seen.definition.model_copy(update={"version": self.version})
-        )
-
-    async def refresh(self, *, reads_all: bool = True) -> None:
-        await super().refresh(reads_all=reads_all)
-        self.version = self.next or self.version
-
-
 @pytest.mark.parametrize(
-    ("known", "later", "named", "runs"),
+    ("version", "later", "named", "runs"),
     [
         ("1.0.0", None, "1.0.0", True),
         ("1.0.0", None, "1.0", False),  # letter for letter
@@ -267,10 +222,11 @@ class Versioned(Known):
     ],
 )
 async def test_a_call_is_run_only_under_the_version_that_it_names(
-    known: str, later: str | None, named: str | None, runs: bool
+    version: str, later: str | None, named: str | None, runs: bool
 ) -> None:
     """Which is looked up anew for each such call, and for no other."""
-    tools = Versioned(known, later)
+    now, then = (ToolDefinition(name="owls.count", version=each) for each in (version, later or version))
+    tools = FewTools(now, later=[then], modules=EVERYWHERE)
     attempt = await PermissionCheck(tools, EVERYWHERE)(published("owls.count", tool_version=named), run)
 
     assert (attempt is SUCCESS) == runs
@@ -287,6 +243,6 @@ async def test_a_call_is_run_only_under_the_version_that_it_names(
 async def test_who_may_not_use_a_tool_does_not_hear_of_its_version() -> None:
     """The refusal is the one that everybody gets."""
     call = asks(permission="guest", modules=frozenset({"owls"})).model_copy(update={"tool_version": "2"})
-    attempt = await PermissionCheck(Known(count="admin"), EVERYWHERE)(call, run)
+    attempt = await PermissionCheck(known(count="admin"), EVERYWHERE)(call, run)
 
     assert attempt.result.error_code == "permission_denied"

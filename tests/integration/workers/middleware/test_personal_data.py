@@ -3,12 +3,12 @@
 import pytest
 
 from support.published_call import published
+from support.workers.known_tools import FewTools
 from toolfleet_registry.agents.known_profiles import KnownProfiles
-from toolfleet_registry.contracts import Caller, ModuleManifest, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import Caller, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.logs import LogMessage, LogSink, current_log, log_to
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.contracts.progress import Progress, current_sink, progress_of, report_to
-from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
 from toolfleet_registry.settings import load_settings
 from toolfleet_workers.middleware.personal_data import PersonalDataGuard
 
@@ -17,20 +17,12 @@ COUNT = ToolDefinition(name="owls.count")
 CALL = published(COUNT.name, caller=Caller(user_id="ada", permission="owner", allowed_modules="*", agent="clerk"))
 
 
-class Owls:
-    """Knows one tool."""
-
-    def find(self, tool_name: str) -> SeenTool | None:
-        (tool,) = seen_tools(ModuleManifest(module_name="owls", tools=[COUNT]), {})
-        return tool if tool_name == COUNT.name else None
-
-
 @pytest.mark.parametrize("strategy", ["redact", "mask", "hash", "block"])
 async def test_what_a_tool_reports_and_logs_is_passed_on_without_it(strategy: str) -> None:
     """Whatever the strategy: a call that has begun goes on."""
     profile = {"middleware": [{"name": "pii", "strategy": strategy}]}
     settings = load_settings(agents={"clerk": profile}, signing_key="a secret of more than thirty-two characters")
-    guard = PersonalDataGuard(Owls(), KnownProfiles(settings))
+    guard = PersonalDataGuard(FewTools(COUNT), KnownProfiles(settings))
     steps, messages = list[Progress](), list[LogMessage]()
     report_to(steps.append)
     log_to(LogSink("debug", messages.append))

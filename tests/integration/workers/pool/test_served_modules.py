@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Collection, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import structlog
 from redis.asyncio import Redis
 
 from support.published_call import published
+from support.workers.known_tools import FewTools
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.entries import ModuleEntry, static_entries
 from toolfleet_registry.directory.known_modules import KnownModules
@@ -26,24 +27,12 @@ from toolfleet_workers.pool.served_modules import ServedModules
 OWLS = ModuleEntry(module="owls", url="http://127.0.0.1:1")
 
 
-class Tools:
-    """What modules offer is nobody's business here; which were to be asked at once is."""
-
-    def __init__(self) -> None:
-        self.new = list[str]()
-
-    async def reload_modules(self, modules: Collection[str]) -> None: ...
-
-    async def ensure_modules(self, modules: Collection[str], *, anew: bool) -> None:
-        self.new += modules if anew else []
-
-
 class Worker:
     """What a worker's `ServedModulesPort` have had it do."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.known, self.tools = KnownModules(settings), Tools()
+        self.known, self.tools = KnownModules(settings), FewTools()
         self.http = HttpExecutor(settings.module_services, client=HttpClient(), max_reply_bytes=1000)
         self.modules = ServedModules(settings, self.known, self.http, self.tools)
         self.modules.consume = self.consume
@@ -79,7 +68,7 @@ async def test_a_worker_serves_what_is_added_for_its_lane(changes: ModuleChanges
         await asyncio.gather(fast.look(), slow.look())
 
         assert (fast.consumed, slow.consumed) == ({"owls"}, {"larks"})
-        assert sorted(fast.tools.new) == ["larks", "owls"]
+        assert sorted(fast.tools.asked_anew) == ["larks", "owls"]
 
 
 async def test_a_module_that_comes_again_elsewhere_is_asked_at_once(changes: ModuleChanges, redis_url: str) -> None:
@@ -94,7 +83,7 @@ async def test_a_module_that_comes_again_elsewhere_is_asked_at_once(changes: Mod
         await changes.add(OWLS.model_copy(update={"url": "http://127.0.0.1:2"}))
         await one.look()
 
-        assert one.tools.new == ["owls", "owls"]
+        assert one.tools.asked_anew == ["owls", "owls"]
         assert one.known.settings.module_services == {"owls": "http://127.0.0.1:2"}
 
 

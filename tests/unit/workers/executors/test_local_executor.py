@@ -12,6 +12,7 @@ import pytest
 from support.local_tools.own_functions import OwnFunctions
 from support.published_call import published
 from support.waiting import wait_until
+from support.workers.known_tools import FewTools
 from toolfleet_cli.local.programs import worker_program
 from toolfleet_registry.contracts import Effect, ErrorCode, PublishedCall, ToolDefinition
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
@@ -214,15 +215,10 @@ async def test_code_that_nobody_has_approved_is_not_run(*, in_effect: bool, is_a
     """Where other code is in effect, as another worker has it; that one is given the call."""
     own = OwnFunctions(answer)
 
-    class Approvals:
-        def definition(self, tool_name: str) -> ToolDefinition:
-            digest = own.functions[tool_name].definition.code_digest if in_effect else "sha256:other"
-            return ToolDefinition(name=tool_name, code_digest=digest)
-
-        async def is_approved(self, tool: ToolDefinition) -> bool:
-            return is_approved
-
-    executor = LocalExecutor(own, max_result_bytes=1000, approvals=Approvals())
+    digest = own.functions["local.answer"].definition.code_digest if in_effect else "sha256:other"
+    tools = FewTools(ToolDefinition(name="local.answer", code_digest=digest))
+    tools.approves = is_approved
+    executor = LocalExecutor(own, max_result_bytes=1000, approvals=tools)
     attempt = await executor.execute(call("answer", value="none"), seconds=SECONDS)
     assert attempt.result.success is runs
     if not runs:

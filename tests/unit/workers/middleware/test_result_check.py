@@ -6,6 +6,7 @@ import pytest
 import structlog
 
 from support.published_call import published
+from support.workers.known_tools import FewTools
 from toolfleet_registry.contracts import Effect, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_tasks.ledger.retry import decide
@@ -16,16 +17,6 @@ SECRET = "s3cret-9f"
 COUNT = {"type": "object", "properties": {"owls": {"type": "integer"}}, "required": ["owls"]}
 
 
-class Known:
-    """What a worker knows, without Redis."""
-
-    def __init__(self, *tools: ToolDefinition) -> None:
-        self.tools = {tool.name: tool for tool in tools}
-
-    def definition(self, tool_name: str) -> ToolDefinition | None:
-        return self.tools.get(tool_name)
-
-
 def answering(result: ToolResult, outcome: Outcome = Outcome.SUCCESS) -> Proceed:
     async def proceed(call: PublishedCall) -> Attempt:
         return Attempt(outcome, result)
@@ -34,7 +25,7 @@ def answering(result: ToolResult, outcome: Outcome = Outcome.SUCCESS) -> Proceed
 
 
 async def attempt_at(schema: dict[str, Any] | None, result: Any) -> Attempt:
-    check = ResultCheck(Known(ToolDefinition(name="owls.count", output_schema=schema)))
+    check = ResultCheck(FewTools(ToolDefinition(name="owls.count", output_schema=schema)))
     return await check(published("owls.count"), answering(ToolResult.ok("owls.count", result)))
 
 
@@ -77,7 +68,7 @@ async def test_anything_else_is_an_invalid_response(result: Any) -> None:
 @pytest.mark.parametrize("hint", [None, "Link: </owls?page=2>"])
 async def test_a_result_that_no_schema_speaks_of_passes_and_says_so(hint: str | None) -> None:
     """Its module says why; beside what it says to the model."""
-    check = ResultCheck(Known(ToolDefinition(name="owls.count", output_schema=COUNT)))
+    check = ResultCheck(FewTools(ToolDefinition(name="owls.count", output_schema=COUNT)))
     result = ToolResult.ok("owls.count", None).model_copy(update={"hint": hint})
 
     async def proceed(call: PublishedCall) -> Attempt:
@@ -105,7 +96,7 @@ async def test_only_what_is_harmless_is_tried_again(effect: Effect | None, is_re
 async def test_a_failure_is_not_looked_at() -> None:
     """What a module says of a failure has no schema."""
     failure = ToolResult.failed("owls.count", "module_error", "I cannot.", effect_state="unknown")
-    check = ResultCheck(Known(ToolDefinition(name="owls.count", output_schema=COUNT)))
+    check = ResultCheck(FewTools(ToolDefinition(name="owls.count", output_schema=COUNT)))
 
     attempt = await check(published("owls.count"), answering(failure, Outcome.FAILED))
 
@@ -114,14 +105,14 @@ async def test_a_failure_is_not_looked_at() -> None:
 
 async def test_a_tool_that_nobody_knows_passes() -> None:
     """A worker that has just started does not hold up what works."""
-    attempt = await ResultCheck(Known())(published("owls.count"), answering(ToolResult.ok("owls.count", 1)))
+    attempt = await ResultCheck(FewTools())(published("owls.count"), answering(ToolResult.ok("owls.count", 1)))
 
     assert attempt.result.success
 
 
 async def test_invalid_results_are_counted() -> None:
     """For whoever asks the worker."""
-    check = ResultCheck(Known(ToolDefinition(name="owls.count", output_schema=COUNT)))
+    check = ResultCheck(FewTools(ToolDefinition(name="owls.count", output_schema=COUNT)))
     for result in (1, {"owls": 1}, 2):
         await check(published("owls.count"), answering(ToolResult.ok("owls.count", result)))
 

@@ -1,10 +1,9 @@
 """What a worker knows of the terms of a tool, whatever a call's message says of them."""
 
-from dataclasses import dataclass, field
-
 import pytest
 
 from support.published_call import published
+from support.workers.known_tools import FewTools
 from toolfleet_registry.contracts import PublishedCall, Terms, ToolDefinition
 from toolfleet_registry.contracts.outcomes import Attempt, Health
 from toolfleet_registry.errors import ToolNotKnown
@@ -31,40 +30,17 @@ class NoExecutor:
         return
 
 
-@dataclass
-class Known:
-    """Knows `tool`, and `later` after a look."""
-
-    tool: ToolDefinition | None
-    later: ToolDefinition | None = None
-    is_old: bool = False
-    looks: int = field(default=0)
-
-    def definition(self, tool_name: str) -> ToolDefinition | None:
-        return self.tool
-
-    def retries_undeclared(self, module: str) -> bool:
-        return False
-
-    async def prepare(self) -> None:
-        return
-
-    async def refresh(self, *, reads_all: bool = True) -> None:
-        self.looks += 1
-        self.tool = self.later
-
-
 @pytest.mark.parametrize(
     ("known", "terms", "looks"),
     [
-        (Known(TOOL), Terms(daily_limit=3), 0),
-        (Known(FREE), None, 0),
-        (Known(None, TOOL), Terms(daily_limit=3), 1),  # just started
-        (Known(None), None, 1),  # there is nobody who could know it
-        (Known(FREE, TOOL, is_old=True), Terms(daily_limit=3), 1),  # limited since it last looked
+        (FewTools(TOOL), Terms(daily_limit=3), 0),
+        (FewTools(FREE), None, 0),
+        (FewTools(later=[TOOL]), Terms(daily_limit=3), 1),  # just started
+        (FewTools(), None, 1),  # there is nobody who could know it
+        (FewTools(FREE, later=[TOOL], is_old=True), Terms(daily_limit=3), 1),  # limited since it last looked
     ],
 )
-async def test_a_worker_looks_for_itself(known: Known, terms: Terms | None, looks: int) -> None:
+async def test_a_worker_looks_for_itself(known: FewTools, terms: Terms | None, looks: int) -> None:
     """Where it does not know a tool, or what it knows is old, it reads the manifests first."""
     runner = CallRunner(NoExecutor(), [], definitions=known)
 
@@ -79,10 +55,10 @@ async def test_a_runner_without_definitions_limits_nothing() -> None:
 
 async def test_a_call_of_a_tool_that_is_not_known_waits() -> None:
     """As long as whoever decides about it says; unless that is decided without."""
-    runner = CallRunner(NoExecutor(), [], definitions=Known(None), wait_for=lambda call: 0.25)
+    runner = CallRunner(NoExecutor(), [], definitions=FewTools(), wait_for=lambda call: 0.25)
     with pytest.raises(ToolNotKnown) as waits:
         await runner.terms(published())
     assert (waits.value.seconds, waits.value.tool_name) == (0.25, "research.search_docs")
 
-    known = CallRunner(NoExecutor(), [], definitions=Known(TOOL), wait_for=lambda call: 0.25)
+    known = CallRunner(NoExecutor(), [], definitions=FewTools(TOOL), wait_for=lambda call: 0.25)
     assert await known.terms(published()) == Terms(daily_limit=3)
