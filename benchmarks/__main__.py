@@ -31,7 +31,6 @@ _RESULTS = HERE / "results"
 
 PARTS = {
     "install": "benchmarks.environments",
-    "autoscale": "benchmarks.scaling.autoscale",
     "catalog": "benchmarks.features.catalog",
     "folders": "benchmarks.features.folders",
     "gateway": "benchmarks.features.gateway",

@@ -16,7 +16,6 @@ from toolfleet_registry.system.loggers import configure_before_first_line
 _COMMANDS: Mapping[str, Sequence[str]] = {
     "toolfleet_cli.processes.fleet": ["up", "demo"],
     "toolfleet_cli.processes.processes": ["worker", "beat", "flower"],
-    "toolfleet_cli.processes.autoscale": ["autoscale"],
     "toolfleet_cli.commands.gateway": ["gateway"],
     "toolfleet_cli.commands.mcp": ["mcp"],
     "toolfleet_cli.processes.logs": ["logs", "restart"],
@@ -56,7 +55,6 @@ _SUMMARIES: Mapping[str, str] = {
     "worker": "Run calls, until SIGTERM: then finish those that run. Prints `toolfleet worker ready lane=…` when it is.",
     "beat": "Send the fleet's own regular tasks: the look at every module. A fleet needs one.",
     "flower": "Show calls, queues and workers in the browser. Takes Flower's own `FLOWER_…` variables as well.",
-    "autoscale": "Run as many workers of a lane as its running and waiting calls need, until SIGTERM: then they finish their calls.",
     "gateway": "Serve the fleet over HTTP, until SIGTERM: then what is under way ends. Prints its URL when it is ready.",
     "mcp": "Serve the fleet's tools to an MCP client over standard input and output, until that ends. For a client's configuration.",
     "logs": "Print what a process of `toolfleet up` has logged, also when it has ended; without a name, which there are.",

@@ -109,7 +109,7 @@ class Closable(Protocol):
         ...
 
 
-class KnownTools(Protocol):
+class ToolLookup(Protocol):
     """The modules' tools as far as a worker knows them, and what operators have decided about them."""
 
     @property
@@ -190,7 +190,7 @@ class CallRunner:
         *,
         statuses: StatusSource | None = None,
         checks: int = 0,
-        definitions: KnownTools | None = None,
+        definitions: ToolLookup | None = None,
         wait_for: Callable[[PublishedCall], float | None] = lambda _: None,
         rules_for: Callable[[PublishedCall], ToolRules] = lambda _: NO_RULES,
         replica_for: Callable[[PublishedCall], str] = lambda _: "",

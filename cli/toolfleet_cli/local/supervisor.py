@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from toolfleet_cli.local.child import DEATHS, DEATHS_WINDOW_SECONDS, Child, Program
-from toolfleet_cli.local.orphan_reaper import PATIENCE_SECONDS, OrphanReaper
+from toolfleet_cli.local.orphan_reaper import OrphanReaper
 from toolfleet_registry.system.loggers import get_logger
 
 _HURRY_SECONDS = 3.0  # for a child to end on its own, once the user has lost patience
@@ -19,18 +19,15 @@ log = get_logger(__name__)
 class Supervisor:
     """The children of a fleet, in the groups in which they were started; they end in the reverse order.
 
-    Belongs to the main thread, as `spawn` does. `stop` must be called; should we be killed, the warden ends them, and
-    gives them `orphan_seconds` for it.
+    Belongs to the main thread, as `spawn` does. `stop` must be called; should we be killed, the warden ends them.
     """
 
-    def __init__(
-        self, logs: Path, *, announce: Callable[[str], None], orphan_seconds: float = PATIENCE_SECONDS
-    ) -> None:
+    def __init__(self, logs: Path, *, announce: Callable[[str], None]) -> None:
         self._logs = logs
         self._announce = announce
         self._groups: list[list[Child]] = []
         self._dismissed: set[Child] = set()
-        self._warden = OrphanReaper(patience_seconds=orphan_seconds)
+        self._warden = OrphanReaper()
 
     @property
     def children(self) -> list[Child]:
@@ -112,12 +109,9 @@ class Supervisor:
         else:
             self._forget(child)
 
-    def stop(self, *, in_hurry: Callable[[], bool], together: bool = False) -> None:
-        """End all, the last group first, each within its patience; with less of it as soon as `in_hurry` says so.
-
-        `together`: all groups at once, as they do not depend on each other.
-        """
-        for group in [self.children] if together else reversed(self._groups):
+    def stop(self, *, in_hurry: Callable[[], bool]) -> None:
+        """End all, the last group first, each within its patience; with less of it as soon as `in_hurry` says so."""
+        for group in reversed(self._groups):
             _end(group, in_hurry=in_hurry)
             for child in group:
                 child.report()

@@ -26,11 +26,7 @@ class LaneLoad:
     @property
     def wanted(self) -> int:
         """The number of workers that have a slot for each of these calls."""
-        return self.wanted_at(1)
-
-    def wanted_at(self, fill: float) -> int:
-        """Return the number of workers if only this part of each worker's slots, of more than 0 to 1, is to be in use."""
-        return math.ceil((self.running + self.waiting) / (self.slots * fill))
+        return math.ceil((self.running + self.waiting) / self.slots)
 
 
 def lane_load(facts: FleetFacts, lane: Lane, *, usual_slots: int) -> LaneLoad | None:

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer, Request, serve
 from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.scaling import LaneWorkers
+from toolfleet_cli.local.programs import worker_program
+from toolfleet_cli.local.supervisor import Supervisor
 from toolfleet_registry.contracts import Effect
 from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
 
@@ -50,16 +52,16 @@ def bed(owls: ModuleServer, tmp_path: Path) -> Iterator[TestBed]:
 
 
 @pytest.fixture
-def workers(bed: TestBed, tmp_path: Path) -> Iterator[LaneWorkers]:
+def workers(bed: TestBed, tmp_path: Path) -> Iterator[Supervisor]:
     """One worker, at first, and who starts another one when it ends."""
-    workers = LaneWorkers("fast", bed.settings, tmp_path / "logs", announce=lambda _: None)
-    workers.scale_to(1)
+    workers = Supervisor(tmp_path / "logs", announce=lambda _: None)
+    workers.start([worker_program("fast", bed.settings)])
     yield workers
     workers.stop(in_hurry=lambda: True)
 
 
 async def test_calls_of_a_killed_worker_go_on_within_seconds(
-    bed: TestBed, fleet: ToolFleet, owls: ModuleServer, workers: LaneWorkers
+    bed: TestBed, fleet: ToolFleet, owls: ModuleServer, workers: Supervisor
 ) -> None:
     """Those of which a repeat does no harm are repeated at once; others end as unknown when their own leases are over, and are sent once."""
     calls = {effect: ToolCall(tool_name=f"owls.{str(effect).lower()}") for effect in EFFECTS}
@@ -67,11 +69,12 @@ async def test_calls_of_a_killed_worker_go_on_within_seconds(
     await wait_until(
         lambda: len(owls.requests) == len(EFFECTS), "the module has all calls", seconds=3 * PATIENCE_SECONDS
     )
-    workers.scale_to(2)  # the time does not have the start of a process in it
+    another = replace(worker_program("fast", bed.settings, generation=2), name="worker-fast-2")
+    workers.start([another])  # the time does not have the start of a process in it
 
     def are_ready() -> bool:
         workers.tend()
-        return all(child.is_ready for child in workers._supervisor.children)
+        return all(child.is_ready for child in workers.children)
 
     await wait_until(are_ready, "another worker is ready", seconds=3 * PATIENCE_SECONDS)
     ends, killed_at = dict[Effect | None, tuple[float, str | None]](), time.monotonic()
@@ -81,7 +84,7 @@ async def test_calls_of_a_killed_worker_go_on_within_seconds(
         ends[effect] = time.monotonic() - killed_at, result.error_code
 
     following = [asyncio.create_task(follow(effect)) for effect in EFFECTS]
-    os.kill(workers._supervisor.children[0].pid, signal.SIGKILL)
+    os.kill(workers.children[0].pid, signal.SIGKILL)
 
     def have_ended() -> bool:
         workers.tend()

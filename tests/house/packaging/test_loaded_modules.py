@@ -22,7 +22,7 @@ OPEN_FLEET = (
 OF_COMMANDS = ("redis", "structlog", "toolfleet_cli.commands", "toolfleet_cli.processes.fleet")
 GROUPS = ("agents", "approvals", "audit", "create", "dead", "host", "jobs", "keys", "modules", "tools", "wakes")
 COMMANDS = (
-    *("up", "worker", "autoscale", "gateway", "mcp", "logs"),
+    *("up", "worker", "gateway", "mcp", "logs"),
     *("config", "status", "doctor", "capacity", "call", "why"),
 )
 

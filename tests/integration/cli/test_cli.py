@@ -188,9 +188,6 @@ def test_foreign_text_is_shown_as_plain_text(run: Run, two_modules: ModuleServer
         ("jobs cancel 1 --url http://127.0.0.1 --as ada", "a gateway goes by its key"),
         ("tools disable owls.echo --url http://127.0.0.1 --as ada", "a gateway goes by its key"),
         ("worker --live", "it is a kind of --check"),
-        ("autoscale fast --min 5 --max 2", "it is more than --max 2"),
-        ("autoscale all", "'all' is not one of"),
-        ("autoscale fast --max 0", "greater than or equal to 1"),
         ("capacity --rate 0 --latency 1", "--rate"),
         ("capacity --rate 1 --latency -1", "--latency"),
         ("capacity --rate 1", "--latency"),
@@ -223,7 +220,7 @@ _NO_REDIS = "There is no Redis to work with: set TOOLFLEET_REDIS_URL, such as re
         # No fleet is known here.
         *((words, {}, _NO_FLEET) for words in ("tools list", "tools diff", "modules list", "audit tail", "status")),
         *((words, {}, _NO_FLEET) for words in ("doctor", "redis-cli")),
-        *((words, {}, _NO_REDIS) for words in ("worker", "beat", "autoscale fast")),
+        *((words, {}, _NO_REDIS) for words in ("worker", "beat")),
         # A setting is wrong, or one is missing.
         ("worker", {"TOOLFLEET_REDIS_URL": "http://x"}, "TOOLFLEET_REDIS_URL: must start with redis://"),
         ("modules list", {"TOOLFLEET_DEFAULT_TIMEOUT": "soon"}, "TOOLFLEET_DEFAULT_TIMEOUT: "),

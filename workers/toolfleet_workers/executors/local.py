@@ -25,7 +25,7 @@ from toolfleet_registry.tags.tags import TagResult
 from toolfleet_registry.time import machine_clock
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver, require_live
 from toolfleet_workers.executors.error_text import readable
-from toolfleet_workers.runner import KnownTools, no_time_left, too_late, unsuccessful
+from toolfleet_workers.runner import ToolLookup, no_time_left, too_late, unsuccessful
 
 log = get_logger(__name__)
 
@@ -61,7 +61,7 @@ class LocalExecutor:
     """
 
     def __init__(
-        self, functions: Functions, *, max_result_bytes: int, threads: int = 32, approvals: KnownTools | None = None
+        self, functions: Functions, *, max_result_bytes: int, threads: int = 32, approvals: ToolLookup | None = None
     ) -> None:
         self._functions = functions
         self._approvals = approvals

@@ -12,7 +12,7 @@ from toolfleet_registry.contracts.decisions import CONVERSATION, USER, note, not
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.errors import UnknownAgent
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_workers.runner import KnownTools, Proceed
+from toolfleet_workers.runner import Proceed, ToolLookup
 
 log = get_logger(__name__)
 
@@ -28,7 +28,7 @@ class ProfileCheck:
     those of a caller whose message does not say.
     """
 
-    tools: KnownTools
+    tools: ToolLookup
     profiles: KnownProfiles
     default_modules: frozenset[str]
 
@@ -90,7 +90,7 @@ class ApprovalCheck:
     that names no approval is refused, from any publisher.
     """
 
-    tools: KnownTools
+    tools: ToolLookup
     rules_for: Callable[[PublishedCall], ToolRules]
 
     def skips(self, call: PublishedCall) -> bool:

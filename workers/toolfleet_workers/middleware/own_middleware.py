@@ -10,7 +10,7 @@ from toolfleet_registry.contracts.decisions import shown_user
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.errors import UnknownAgent
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_workers.runner import KnownTools, Proceed, compose
+from toolfleet_workers.runner import Proceed, ToolLookup, compose
 
 log = get_logger(__name__)
 
@@ -22,7 +22,7 @@ class OwnMiddleware:
     Fails closed: where a profile has gone meanwhile, or a class cannot be had any more, the call is refused.
     """
 
-    tools: KnownTools
+    tools: ToolLookup
     profiles: KnownProfiles
     own: OwnClasses
 

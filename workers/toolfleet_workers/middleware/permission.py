@@ -9,7 +9,7 @@ from toolfleet_registry.permissions import Modules, denial, module_denial, reach
 from toolfleet_registry.policy.call_faults import version_fault
 from toolfleet_registry.policy.hints import FOR_NOBODY
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_workers.runner import KnownTools, Proceed
+from toolfleet_workers.runner import Proceed, ToolLookup
 
 log = get_logger(__name__)
 
@@ -30,7 +30,7 @@ class PermissionCheck:
     they may have changed.
     """
 
-    tools: KnownTools
+    tools: ToolLookup
     default_modules: frozenset[str]
     unknown: int = field(default=0, init=False)
     _named: set[str] = field(default_factory=set[str], init=False)

@@ -16,7 +16,7 @@ from toolfleet_registry.contracts.progress import Progress, current_sink, progre
 from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
 from toolfleet_registry.schemas.arguments import size_of
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_workers.runner import KnownTools, Proceed
+from toolfleet_workers.runner import Proceed, ToolLookup
 
 log = get_logger(__name__)
 
@@ -32,7 +32,7 @@ class PersonalDataGuard:
     on as they are.
     """
 
-    tools: KnownTools
+    tools: ToolLookup
     profiles: KnownProfiles
 
     def skips(self, _: PublishedCall) -> bool:

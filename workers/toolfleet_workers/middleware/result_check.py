@@ -7,7 +7,7 @@ from toolfleet_registry.contracts.content_results import checked_part
 from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_workers.runner import KnownTools, Proceed
+from toolfleet_workers.runner import Proceed, ToolLookup
 
 log = get_logger(__name__)
 
@@ -21,7 +21,7 @@ class ResultCheck:
     that is harmless to repeat is tried once more, as after any useless answer.
     """
 
-    tools: KnownTools
+    tools: ToolLookup
     invalid: int = 0
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:

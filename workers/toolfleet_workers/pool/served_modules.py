@@ -13,7 +13,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.control.refresh import probe_for_agents
 from toolfleet_tasks.presence.replica_counts import ReplicaCounts
 from toolfleet_workers.executors.http.executor import HttpExecutor
-from toolfleet_workers.runner import KnownTools
+from toolfleet_workers.runner import ToolLookup
 
 _END_SECONDS = 5.0  # for looks that were cancelled
 
@@ -34,7 +34,7 @@ class ServedModules:
         settings: Settings,
         known: KnownModules,
         http: HttpExecutor,
-        tools: KnownTools,
+        tools: ToolLookup,
         *,
         own: Collection[str] = (),
     ) -> None:

@@ -1,1 +1,0 @@
-"""Measures how a lane is scaled along a day's load."""
