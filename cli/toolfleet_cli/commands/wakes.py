@@ -2,20 +2,23 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
-from typing import Annotated, Literal, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
 from toolfleet_cli.console.dead_letters import ago, one_line
-from toolfleet_cli.console.output import add_row, age, fail, note, say, say_json, show_table, table
-from toolfleet_cli.console.wake_choice import ChosenWakes, WakeAction, WakeStep
-from toolfleet_cli.direct.wakes import RedisWakes
+from toolfleet_cli.console.output import add_row, age, note, say, say_json, show_table, table
+from toolfleet_cli.operations import ask
 from toolfleet_cli.processes.completion import complete_wakes
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway
-from toolfleet_cli.remote.wakes import GatewayWakes
+from toolfleet_registry.errors import NoSuchEntry, OperationRefused
 from toolfleet_registry.time import fleet_clock
+
+if TYPE_CHECKING:
+    from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
+    from toolfleet_tasks.resources.wakeups import HandledWakeups
 
 app = typer.Typer(
     help="Wake-ups of jobs and webhooks that wait to be accepted: look at them, have them sent now, drop them.",
@@ -60,10 +63,12 @@ def list_(  # noqa: PLR0913 - each is an option
     as_json: JsonOption = False,
 ) -> None:
     """List those that wait to be accepted, those that are tried next first."""
-    chosen = ChosenWakes(kind, about, error, min_age)
-    if offset and not chosen.is_all:
+    from toolfleet_tasks.resources import wakeups
+
+    chosen = _chosen(kind, about, error, min_age)
+    if offset and chosen:
         raise typer.BadParameter("--offset goes with none of --kind, --about, --error and --min-age.")
-    wakes = _wakes(gateway).listed(chosen, limit, offset)
+    wakes = ask(wakeups.list_wakeups, gateway, query={**chosen, "limit": limit, "offset": offset}).wakeups
     if as_json:
         say_json([dataclasses.asdict(wake) for wake in wakes])
         return
@@ -77,7 +82,7 @@ def list_(  # noqa: PLR0913 - each is an option
         add_row(shown, wake.wake_id, wake.kind, conversation, ago(wake.first_at), tries, due, one_line(wake.error))
     show_table(shown)
     if len(wakes) == limit:
-        more = f"--offset {offset + limit}" if chosen.is_all else "--limit"
+        more = "--limit" if chosen else f"--offset {offset + limit}"
         note(f"There may be more: {more} shows them.")
 
 
@@ -85,9 +90,7 @@ def list_(  # noqa: PLR0913 - each is an option
 @over_fleet
 def show(wake_id: WakeId, *, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """Show one: what is told to whom, how often that was tried, and what went wrong."""
-    wake = _wakes(gateway).shown(wake_id)
-    if wake is None:
-        fail(_none(wake_id), code=1)
+    wake = _one(wake_id, gateway)
     if as_json:
         say_json(dataclasses.asdict(wake))
         return
@@ -121,8 +124,22 @@ def replay(  # noqa: PLR0913 - each is an option
     by: str | None = None,
 ) -> None:
     """Have some of them tried now, or all of a filter. Exit code 1 if one of them is not there; the others are tried all the same."""
-    chosen = ChosenWakes(kind, about, error, min_age)
-    _handle(_wakes(gateway, by), "replay", wake_ids or [], chosen, everything=everything)
+    from toolfleet_tasks.resources import wakeups
+
+    def one(wake_id: str) -> bool:
+        if _one(wake_id, gateway).died_at is not None:
+            raise OperationRefused(f"{wake_id!r} is dead: `toolfleet dead replay {wake_id}` has it sent again.")
+        ask(wakeups.replay_wakeup, gateway, path={"wake_id": wake_id}, by=by)
+        return False
+
+    _handle(
+        "Due now",
+        one,
+        lambda query: ask(wakeups.replay_wakeups, gateway, query=query, by=by),
+        wake_ids or [],
+        _chosen(kind, about, error, min_age),
+        everything=everything,
+    )
 
 
 @app.command()
@@ -143,62 +160,72 @@ def drop(  # noqa: PLR0913 - as above
     Nobody tries them any more. One that is tried just now may still be accepted: the command says so. A job keeps what became of
     its wake-ups: `toolfleet jobs show`.
     """
-    chosen = ChosenWakes(kind, about, error, min_age)
-    _handle(_wakes(gateway, by), "drop", wake_ids or [], chosen, everything=everything)
+    from toolfleet_tasks.resources import wakeups
+
+    _handle(
+        "Dropped",
+        lambda wake_id: ask(wakeups.drop_wakeup, gateway, path={"wake_id": wake_id}, by=by).under_way,
+        lambda query: ask(wakeups.drop_wakeups, gateway, query=query, by=by),
+        wake_ids or [],
+        _chosen(kind, about, error, min_age),
+        everything=everything,
+    )
 
 
 def _handle(
-    wakes: RedisWakes | GatewayWakes, action: WakeAction, wake_ids: list[str], chosen: ChosenWakes, *, everything: bool
+    done: str,
+    one: Callable[[str], bool],
+    step: Callable[[dict[str, Any]], "HandledWakeups"],
+    wake_ids: list[str],
+    chosen: dict[str, Any],
+    *,
+    everything: bool,
 ) -> NoReturn:
-    """Handle those of these ids, or all of a filter, say what came of it, and end the command."""
-    if bool(wake_ids) == everything or not (everything or chosen.is_all):
+    """Handle the wake-ups of these ids, or everything of a filter, print the result, and end the command.
+
+    `one` returns whether the wake-up is being tried just now; `step` handles some of the filter.
+    """
+    if bool(wake_ids) == everything or (chosen and not everything):
         raise typer.BadParameter("name WAKE_IDs, or say --all, with which --kind, --about, --error and --min-age go.")
-    ids = list(dict.fromkeys(wake_ids))
-    handled = _handle_all(wakes, action, chosen) if everything else _EACH[action](wakes, ids)
-    if everything or handled.done:
-        note(f"{_DONE[action]}: {handled.done}.")
-    if handled.under_way:
-        note(f"Tried just now, so that they may still be accepted: {handled.under_way}.", style="yellow")
-    for problem in handled.problems:
-        note(problem, style="red")
-    raise typer.Exit(1 if handled.problems else 0)
-
-
-def _handle_all(wakes: RedisWakes | GatewayWakes, action: WakeAction, chosen: ChosenWakes) -> WakeStep:
-    """Handle all, step by step, and print the progress of each: an interrupted command has done what it printed last."""
-    so_far = wakes.handled(action, chosen, None)
-    while so_far.next is not None:
-        note(f"{_DONE[action]} so far: {so_far.done}.")
-        so_far = so_far.joined(wakes.handled(action, chosen, so_far.next))
-    return so_far
-
-
-def _replay_each(wakes: RedisWakes | GatewayWakes, wake_ids: list[str]) -> WakeStep:
-    problems = list[str]()
-    for wake_id in wake_ids:
-        wake = wakes.shown(wake_id)
-        if wake is not None and wake.died_at is not None:
-            problems.append(f"{wake_id!r} is dead: `toolfleet dead replay {wake_id}` has it sent again.")
-        elif wake is None or not wakes.tried(wake_id):
+    count, under_way, problems = 0, 0, list[str]()
+    for wake_id in dict.fromkeys(wake_ids):
+        try:
+            under_way += one(wake_id)
+            count += 1
+        except NoSuchEntry:
             problems.append(_none(wake_id))
-    return WakeStep(len(wake_ids) - len(problems), problems=problems)
+        except OperationRefused as exc:
+            problems.append(str(exc))
+    more = everything
+    while more:
+        handled = step(chosen)
+        count, under_way = count + handled.done, under_way + handled.under_way
+        problems += handled.problems
+        if more := handled.next is not None:
+            note(f"{done} so far: {count}.")  # an interrupted command has done what it printed last
+            chosen["cursor"] = handled.next
+    if everything or count:
+        note(f"{done}: {count}.")
+    if under_way:
+        note(f"Tried just now, so that they may still be accepted: {under_way}.", style="yellow")
+    for problem in problems:
+        note(problem, style="red")
+    raise typer.Exit(1 if problems else 0)
 
 
-def _drop_each(wakes: RedisWakes | GatewayWakes, wake_ids: list[str]) -> WakeStep:
-    outcomes = {wake_id: wakes.dropped(wake_id) for wake_id in wake_ids}
-    problems = [_none(wake_id) for wake_id, became in outcomes.items() if became is None]
-    return WakeStep(len(wake_ids) - len(problems), sum(became is True for became in outcomes.values()), problems)
+def _one(wake_id: str, gateway: Gateway | None) -> "KeptWake":
+    from toolfleet_tasks.resources import wakeups
+
+    try:
+        return ask(wakeups.get_wakeup, gateway, path={"wake_id": wake_id}).root
+    except NoSuchEntry:
+        raise NoSuchEntry(_none(wake_id)) from None
 
 
-_DONE: Mapping[WakeAction, str] = {"replay": "Due now", "drop": "Dropped"}
-_EACH: Mapping[WakeAction, Callable[[RedisWakes | GatewayWakes, list[str]], WakeStep]] = {
-    "replay": _replay_each,
-    "drop": _drop_each,
-}
-
-
-def _wakes(gateway: Gateway | None, by: str | None = None) -> RedisWakes | GatewayWakes:
-    return RedisWakes(by) if gateway is None else GatewayWakes(gateway)
+def _chosen(kind: str | None, about: str, error: str, min_age: int) -> dict[str, Any]:
+    """Return the filter as a query; it is empty if all are meant."""
+    said = {"kind": kind, "about": about, "error": error, "min_age_seconds": min_age}
+    return {name: value for name, value in said.items() if value}
 
 
 def _none(wake_id: str) -> str:

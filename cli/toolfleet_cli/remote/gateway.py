@@ -49,30 +49,23 @@ class Gateway:
         known = {name: value for name, value in (query or {}).items() if value is not None}
         return self.ask("DELETE", path, seconds=_SECONDS, params=known)
 
-    def find(self, path: str, *, method: str = "GET") -> Any:
-        """Return the path's content, or the answer to another method; `None` if there is nothing."""
-        answer = self._answer(method, path, seconds=_SECONDS)
+    def find(self, path: str) -> Any:
+        """Return the path's content; `None` if there is nothing."""
+        answer = self._answer("GET", path, seconds=_SECONDS)
         return None if answer.status_code == _NOT_FOUND else self._read(answer)
 
     def forget(self, path: str, query: Mapping[str, Any] | None = None) -> bool:
         """Have something deleted. Returns whether it was there."""
         known = {name: value for name, value in (query or {}).items() if value is not None}
-        return self._was_there("DELETE", path, params=known)
-
-    def done(self, path: str) -> bool:
-        """Have something done. Returns whether there was what it is about."""
-        return self._was_there("POST", path)
-
-    def ask(self, method: str, path: str, *, seconds: float, about: str = "", **options: Any) -> Any:
-        """The answer as JSON, `None` if it has none. A problem ends the command with exit code 1, and names what it is `about`."""
-        return self._read(self._answer(method, path, seconds=seconds, **options), about)
-
-    def _was_there(self, method: str, path: str, **options: Any) -> bool:
-        answer = self._answer(method, path, seconds=_SECONDS, **options)
+        answer = self._answer("DELETE", path, seconds=_SECONDS, params=known)
         if answer.status_code == _NOT_FOUND:
             return False
         self._read(answer)
         return True
+
+    def ask(self, method: str, path: str, *, seconds: float, about: str = "", **options: Any) -> Any:
+        """The answer as JSON, `None` if it has none. A problem ends the command with exit code 1, and names what it is `about`."""
+        return self._read(self._answer(method, path, seconds=seconds, **options), about)
 
     def _answer(self, method: str, path: str, *, seconds: float, **options: Any) -> "httpx.Response":
         import httpx

@@ -10,7 +10,6 @@ from toolfleet_gateway.operations.modules import operated_module_routes
 from toolfleet_gateway.operations.resource_routes import resource_routes
 from toolfleet_gateway.operations.status import status_routes
 from toolfleet_gateway.operations.tools import operated_tool_routes
-from toolfleet_gateway.operations.wakeups import wakeup_routes
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.operations.calls.call_index import CallIndex
@@ -21,7 +20,6 @@ def operation_routes(fleet: ToolFleet, settings: Settings, calls: CallIndex) -> 
     return [
         *status_routes(settings),
         *resource_routes(fleet, settings),
-        *wakeup_routes(fleet, settings),
         *audit_routes(settings),
         *OperatedCalls(calls).routes(),
         *operated_tool_routes(settings),
