@@ -17,6 +17,7 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     ├── OperationRefused     an operator's request cannot be done
     │   ├── NoSuchEntry      it is about something that is not there
     │   ├── InvalidQuestion  it makes no sense as it is
+    │   ├── BeyondOwnRights  an API key would have more rights than its maker
     │   ├── SeveralLetters   dead letters of different kinds have this id
     │   ├── NotReplayable    a dead event cannot be sent again
     │   ├── NoSuchQueue      no module or lane of this name has a queue
@@ -124,6 +125,12 @@ class InvalidQuestion(OperationRefused):
     """The operator's request makes no sense as it is; nothing was done."""
 
     error_code = "invalid_request"
+
+
+class BeyondOwnRights(OperationRefused):
+    """An API key would have more rights than its maker; the message says which."""
+
+    error_code = "beyond_own_rights"
 
 
 class NoSuchQueue(OperationRefused):

@@ -9,11 +9,11 @@ import typer
 
 from toolfleet_cli.console.caller import Level
 from toolfleet_cli.console.output import add_row, age, note, say, say_json, show_table, table
-from toolfleet_cli.direct.keys import DirectKeys
+from toolfleet_cli.operations import ask
 from toolfleet_cli.processes.completion import complete_keys
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway
-from toolfleet_cli.remote.keys import RemoteKeys
+from toolfleet_registry.errors import NoSuchEntry
 from toolfleet_registry.time import fleet_clock
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ def create(  # noqa: PLR0913 - one for each thing that a key has
     as_json: JsonOption = False,
 ) -> None:
     """Make a key, and print it: this once, for only its digest is kept."""
+    from toolfleet_tasks.resources import keys
+
     draft = _draft(
         user_id=user,
         permission=permission.value,
@@ -97,7 +99,7 @@ def create(  # noqa: PLR0913 - one for each thing that a key has
         streams=streams,
         description=description,
     )
-    made = _keys(gateway, by).created(draft)
+    made = ask(keys.create_key, gateway, body=draft, by=by)
     if as_json:
         say_json({"key": made.text, **_as_json(made.key)})
         return
@@ -109,7 +111,9 @@ def create(  # noqa: PLR0913 - one for each thing that a key has
 @over_fleet
 def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """List all keys, also those that have expired, the oldest first. None of them is shown: only their digests are kept."""
-    records = _keys(gateway).listed()
+    from toolfleet_tasks.resources import keys
+
+    records = ask(keys.list_keys, gateway).keys
     if as_json:
         say_json([{**_as_json(each.key), "last_used_at": _iso(each.last_used_at)} for each in records])
         return
@@ -139,20 +143,21 @@ def revoke(
 ) -> None:
     """Let keys count for nothing, within two seconds everywhere. Exit code 1 if one is not there; the others are revoked all the same."""
     from toolfleet_registry.access.key_text import read_key_text
+    from toolfleet_tasks.resources import keys
 
     # A whole key is taken for its id: a user who has found one has nothing else.
     wanted = list(dict.fromkeys(read.id if (read := read_key_text(text)) else text for text in key_ids))
-    revoked = _keys(gateway, by).revoked(wanted)
-    if revoked:
-        note(f"Revoked: {len(revoked)}.")
+    absent = list[str]()
     for key_id in wanted:
-        if key_id not in revoked:
-            note(f"There is no API key {key_id[:80]!r}: `toolfleet keys list` shows those that there are.", style="red")
-    raise typer.Exit(0 if len(revoked) == len(wanted) else 1)
-
-
-def _keys(gateway: Gateway | None, by: str | None = None) -> DirectKeys | RemoteKeys:
-    return DirectKeys(by) if gateway is None else RemoteKeys(gateway)
+        try:
+            ask(keys.revoke_key, gateway, path={"key_id": key_id}, by=by)
+        except NoSuchEntry:
+            absent.append(key_id)
+    if len(absent) < len(wanted):
+        note(f"Revoked: {len(wanted) - len(absent)}.")
+    for key_id in absent:
+        note(f"There is no API key {key_id[:80]!r}: `toolfleet keys list` shows those that there are.", style="red")
+    raise typer.Exit(1 if absent else 0)
 
 
 def _draft(**fields: Any) -> "KeyDraft":

@@ -16,7 +16,7 @@ from toolfleet_cli.console.caller import (
     caller_of,
 )
 from toolfleet_cli.console.output import add_row, fail, note, progress, say_json, show_table, table
-from toolfleet_cli.direct.keys import DirectKeys
+from toolfleet_cli.operations import ask
 from toolfleet_cli.processes.completion import complete_keys, complete_tools
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway, place
@@ -80,7 +80,9 @@ async def _asked(tool: str, caller: Caller, where: Conversation) -> "ToolExplana
 
 
 def _holder(key_id: str, agent: str | None) -> Caller:
-    found = next((each.key for each in DirectKeys().listed() if each.key.id == key_id), None)
+    from toolfleet_tasks.resources import keys
+
+    found = next((each.key for each in ask(keys.list_keys, None).keys if each.key.id == key_id), None)
     if found is None:
         fail(f"There is no API key {key_id[:80]!r}: `toolfleet keys list` shows those that there are.", code=1)
     return found.caller if agent is None else found.caller.model_copy(update={"agent": agent})

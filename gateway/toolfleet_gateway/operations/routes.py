@@ -5,7 +5,6 @@ from toolfleet_gateway.operations.agents import agent_routes
 from toolfleet_gateway.operations.audit import audit_routes
 from toolfleet_gateway.operations.calls import OperatedCalls
 from toolfleet_gateway.operations.jobs import operated_job_routes
-from toolfleet_gateway.operations.keys import key_routes
 from toolfleet_gateway.operations.modules import operated_module_routes
 from toolfleet_gateway.operations.resource_routes import resource_routes
 from toolfleet_gateway.operations.status import status_routes
@@ -25,6 +24,5 @@ def operation_routes(fleet: ToolFleet, settings: Settings, calls: CallIndex) -> 
         *operated_tool_routes(settings),
         *operated_module_routes(settings),
         *operated_job_routes(settings),
-        *key_routes(settings),
         *agent_routes(settings),
     ]

@@ -11,7 +11,7 @@ from toolfleet_registry.access.factory import open_key_store
 from toolfleet_registry.access.grants import KeyMaker, refusal_of
 from toolfleet_registry.access.key_text import new_key_text, read_key_text
 from toolfleet_registry.access.port import MOST_KEYS, KeyStore
-from toolfleet_registry.errors import MessageRefused, OperationRefused
+from toolfleet_registry.errors import BeyondOwnRights, MessageRefused, OperationRefused
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing import TextSeal
 from toolfleet_registry.time import fleet_clock
@@ -40,12 +40,12 @@ class ApiKeys:
         return cls(open_key_store(settings), key_seal(settings))
 
     def create(self, draft: KeyDraft, maker: KeyMaker) -> CreatedKey:
-        """Make a key. Raises `OperationRefused` if it would have more than its maker has, or there are too many.
+        """Make a key. Raises `BeyondOwnRights` if it would have more than its maker has, `OperationRefused` if there are too many.
 
         One that was made while no answer came is listed, and its text is lost: revoke it.
         """
         if (refusal := refusal_of(draft, maker)) is not None:
-            raise OperationRefused(refusal)
+            raise BeyondOwnRights(refusal)
         now = fleet_clock.now()
         if draft.expires_at is not None and draft.expires_at <= now:
             raise OperationRefused("expires_at must be in the future.")

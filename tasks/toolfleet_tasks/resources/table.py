@@ -4,10 +4,14 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Final
 
-from toolfleet_tasks.resources import dead_letters, wakeups
+from toolfleet_tasks.resources import dead_letters, keys, wakeups
 from toolfleet_tasks.resources.operation import AnyOperation, ResourceOperation
 
-RESOURCES: Final[tuple[ModuleType, ...]] = (dead_letters, wakeups)
+RESOURCES: Final[tuple[ModuleType, ...]] = (
+    dead_letters,
+    keys,
+    wakeups,
+)
 
 OPERATIONS: Final[Mapping[str, AnyOperation]] = {
     each.name: each for resource in RESOURCES for each in vars(resource).values() if isinstance(each, ResourceOperation)

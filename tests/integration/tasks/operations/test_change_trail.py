@@ -5,19 +5,21 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 from redis import Redis
 
 from support.programs.closed_port import closed_port
 from toolfleet_registry.access.api_key import KeyDraft
-from toolfleet_registry.access.grants import COMMAND_LINE
-from toolfleet_registry.errors import FleetUnavailable, OperationRefused
+from toolfleet_registry.errors import FleetUnavailable, NoSuchEntry, OperationRefused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.change_trail import Actor, ChangeTrail
-from toolfleet_tasks.operations.key_changes import KeyChanges
+from toolfleet_tasks.resources.keys import create_key, list_keys, revoke_key
+from toolfleet_tasks.resources.operation import FleetOperator, OperationRequest
+
+B = TypeVar("B")
 
 KEY = Keys().audit
 ADA = Actor("ada", "key abc")
@@ -105,21 +107,26 @@ async def test_a_leaked_key_is_revoked_while_redis_is_away(tmp_path: Path) -> No
     settings = Settings(
         redis_url=f"redis://127.0.0.1:{closed_port()}", registry_url=f"sqlite:///{tmp_path}/registry.db"
     )
-    async with KeyChanges.of(settings, ADA) as changes:
-        made = await changes.create(KeyDraft(user_id="ada"), COMMAND_LINE)
-        revoked = await changes.revoke([made.key.id])
+    creation = _asked(settings, KeyDraft(user_id="ada"))
+    made = await create_key.run(creation)
+    revocation = _asked(settings, None, key_id=made.key.id)
+    await revoke_key.run(revocation)
 
-    assert revoked == [made.key.id]
-    assert changes.trail.missed == 4  # each has two
+    assert (await list_keys.run(_asked(settings, None))).count == 0
+    assert (creation.audit_missed, revocation.audit_missed) == (2, 2)  # each has two
 
 
 async def test_no_key_stands_in_the_audit(redis_url: str) -> None:
     """Neither of one that is made, nor one that is given in the place of an id, nor what is mistyped of it."""
-    async with KeyChanges.of(Settings(redis_url=redis_url), ADA) as changes:
-        made = await changes.create(KeyDraft(user_id="bob", role="viewer"), COMMAND_LINE)
-        await changes.revoke([made.text, f"{made.text}x", made.key.id])
+    settings = Settings(redis_url=redis_url)
+    made = await create_key.run(_asked(settings, KeyDraft(user_id="bob", role="viewer")))
+    for wrong in (made.text, f"{made.text}x"):
+        with pytest.raises(NoSuchEntry):
+            await revoke_key.run(_asked(settings, None, key_id=wrong))
+    await revoke_key.run(_asked(settings, None, key_id=made.key.id))
     found = lines(redis_url)
 
+    assert made.text[20:] not in repr(made)
     assert made.text[20:] not in json.dumps(found)
     assert [(line["change"], line["tool"], line["outcome"]) for line in found] == [
         ("key_created", made.key.id, "success"),
@@ -138,3 +145,14 @@ async def test_names_are_bounded_and_can_be_written(redis_url: str) -> None:
     (line,) = lines(redis_url)
 
     assert (line["user_id"], len(line["tool"])) == ("?da", 256)
+
+
+def _asked(settings: Settings, body: B, **path: str) -> OperationRequest[B, None]:
+    """Return a request of ada's."""
+
+    async def no_fleet() -> NoReturn:
+        pytest.fail("This needs no client.")
+
+    return OperationRequest(
+        settings=settings, operator=FleetOperator(ADA), fleet=no_fleet, body=body, query=None, path=path
+    )
