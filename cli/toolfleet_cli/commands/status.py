@@ -1,6 +1,5 @@
 """Shows on one screen how the fleet is doing: `toolfleet status`."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -8,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from toolfleet_cli.console.output import add_row, age, coloured, progress, say, say_json, show_table, shown_url, table
+from toolfleet_cli.console.output import add_row, age, coloured, say, say_json, show_table, shown_url, table
+from toolfleet_cli.operations import ask
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway
-from toolfleet_cli.remote.status import status_of
 from toolfleet_registry.config.run_file import ListedProcess, run_file_of
 from toolfleet_registry.settings import Settings, load_settings
 
@@ -32,16 +31,14 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with everything.")] = False,
 ) -> None:
     """Show workers, lanes, queues, modules in trouble, dead letters, jobs and wake-ups. Asks Redis only, for 5 s at most."""
+    from toolfleet_tasks.resources.status import get_fleet_status
+
+    found = ask(get_fleet_status, gateway).root
     if gateway is None:
         settings = load_settings()
-        _show(
-            asyncio.run(_read(settings)),
-            _processes(settings),
-            f"Redis        {shown_url(str(settings.redis_url))}",
-            as_json=as_json,
-        )
+        _show(found, _processes(settings), f"Redis        {shown_url(str(settings.redis_url))}", as_json=as_json)
     else:
-        _show(status_of(gateway), {}, f"Gateway      {shown_url(gateway.url)}", as_json=as_json)
+        _show(found, {}, f"Gateway      {shown_url(gateway.url)}", as_json=as_json)
 
 
 def _processes(settings: Settings) -> Mapping[str, ListedProcess]:
@@ -66,13 +63,6 @@ def _show(found: "FleetStatus", processes: Mapping[str, ListedProcess], asked: s
     else:
         say(f"Queues       what waits is not known. {found.broker_error}")
     _show_troubles(found.troubles)
-
-
-async def _read(settings: Settings) -> "FleetStatus":
-    from toolfleet_tasks.operations.fleet_status import read_status
-
-    async with progress("Asking Redis"):
-        return await read_status(settings)
 
 
 def _say_workers(lane: "LaneStatus") -> None:

@@ -7,7 +7,6 @@ from toolfleet_gateway.operations.calls import OperatedCalls
 from toolfleet_gateway.operations.jobs import operated_job_routes
 from toolfleet_gateway.operations.modules import operated_module_routes
 from toolfleet_gateway.operations.resource_routes import resource_routes
-from toolfleet_gateway.operations.status import status_routes
 from toolfleet_gateway.operations.tools import operated_tool_routes
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
@@ -17,7 +16,6 @@ from toolfleet_tasks.operations.calls.call_index import CallIndex
 def operation_routes(fleet: ToolFleet, settings: Settings, calls: CallIndex) -> list[AnyRoute]:
     """Return the routes below `/operations`: reading needs the role `viewer`, changing `operator`, and keys and agents `admin`."""
     return [
-        *status_routes(settings),
         *resource_routes(fleet, settings),
         *audit_routes(settings),
         *OperatedCalls(calls).routes(),

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Final
 
-from toolfleet_tasks.resources import dead_letters, keys, wakeups
+from toolfleet_tasks.resources import dead_letters, keys, status, wakeups
 from toolfleet_tasks.resources.operation import AnyOperation, ResourceOperation
 
 RESOURCES: Final[tuple[ModuleType, ...]] = (
     dead_letters,
     keys,
+    status,
     wakeups,
 )
 
