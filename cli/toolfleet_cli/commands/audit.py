@@ -1,31 +1,34 @@
 """Prints who called what, and what became of it, and removes what calls were asked and answered: `toolfleet audit`."""
 
 import asyncio
-import contextlib
 import dataclasses
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from toolfleet_cli.console.output import fail, note, plain, progress, say, say_json, while_read
+from toolfleet_cli.operations import ask
 from toolfleet_cli.processes.completion import complete_modules_and_tools
-from toolfleet_cli.remote.audit import GatewayAudit
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway, place
 from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.contracts.outcomes import AuditOutcome
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.settings import load_settings
 
 if TYPE_CHECKING:
-    from toolfleet_tasks.operations.audit_reader import Wanted
+    from toolfleet_tasks.resources.audit import AuditLines
+
+    Ask = Callable[..., AuditLines]
 
 app = typer.Typer(help="Who called or changed what, what was decided, and how it ended.", no_args_is_help=True)
 
 _OUTCOMES = get_args(AuditOutcome)
+_MOST = 1_000  # lines of one answer
+_PAUSE_SECONDS = 1.0  # between two questions for what has come
 
 
 @app.command()
@@ -50,17 +53,25 @@ def tail(  # noqa: PLR0913 - each is an option
 ) -> None:
     """Show the latest calls that have ended, and what operators have changed, a line each, oldest first.
 
-    With --follow it goes on while Redis is away, until it is interrupted.
+    With --follow it goes on while the fleet is away, until it is interrupted.
     """
     _require_known(outcome)
-    from toolfleet_tasks.operations.audit_reader import Wanted
+    from toolfleet_tasks.resources.audit import list_audit
 
-    wanted = Wanted(tool, user, outcome, only_changes=changes)
+    wanted = {"tool": tool, "user": user, "outcome": outcome, "changes": changes}
+
+    def lines(**part: Any) -> "AuditLines":
+        return ask(list_audit, gateway, query=wanted | part)
+
     with while_read():
-        if gateway is None:
-            asyncio.run(_tail(count, wanted, follow=follow, as_json=as_json))
-        else:
-            _tail_of(GatewayAudit(gateway, wanted), count, follow=follow, as_json=as_json)
+        latest, last = _latest(lines, count)
+        for line in latest:
+            _print(line, as_json=as_json)
+        if follow:
+            for line in _coming(lines, last):
+                _print(line, as_json=as_json)
+        elif not latest:
+            note("There are no such lines.")
 
 
 def _require_known(outcome: str | None) -> None:
@@ -132,37 +143,34 @@ async def _forgotten(user: str, by: str | None) -> int:
         return await index.forget_contents(user, Actor.at_command_line(by))
 
 
-async def _tail(count: int, wanted: "Wanted", *, follow: bool, as_json: bool) -> None:
-    from toolfleet_tasks.operations.audit_reader import AuditReader
-
-    async with AuditReader.of(load_settings()) as reader:
-        async with progress("Asking Redis"):
-            lines = await reader.last(count, wanted)
-        for line in lines:
-            _print(line, as_json=as_json)
-        if not follow:
-            if not lines:
-                note("There are no such lines.")
-            return
-        async with contextlib.aclosing(reader.follow(wanted, on_away=_say_away)) as coming:
-            async for line in coming:
-                _print(line, as_json=as_json)
+def _latest(lines: "Ask", count: int) -> tuple[list[dict[str, Any]], str | None]:
+    """Return at most the `count` latest lines, oldest first, and the `after` of those that come."""
+    page = lines(limit=max(1, min(count, _MOST)))
+    found, last = list(page.lines), page.last
+    while page.next is not None and len(found) < count:
+        page = lines(limit=min(count - len(found), _MOST), cursor=page.next)
+        found += page.lines
+    return found[:count][::-1], last
 
 
-def _tail_of(audit: GatewayAudit, count: int, *, follow: bool, as_json: bool) -> None:
-    lines = audit.last(count)
-    for line in lines:
-        _print(line, as_json=as_json)
-    if not follow:
-        if not lines:
-            note("There are no such lines.")
-        return
-    for line in audit.follow(_say_away):
-        _print(line, as_json=as_json)
-
-
-def _say_away(error: FleetUnavailable | None) -> None:
-    note("The fleet is back." if error is None else f"{error} It is asked again.", style="dim")
+def _coming(lines: "Ask", last: str | None) -> Iterator[dict[str, Any]]:
+    """Yield lines as they come, for ever, and say when the fleet does not answer, and when it does again."""
+    is_away = False
+    while True:
+        try:
+            page = lines(limit=_MOST, after=last)
+        except FleetUnavailable as exc:
+            if not is_away:
+                note(f"{exc} It is asked again.", style="dim")
+            is_away = True
+            time.sleep(_PAUSE_SECONDS)
+            continue
+        if is_away:
+            note("The fleet is back.", style="dim")
+        is_away, has_more, last = False, page.last != last, page.last
+        yield from page.lines
+        if not has_more:
+            time.sleep(_PAUSE_SECONDS)
 
 
 def _print(line: dict[str, Any], *, as_json: bool) -> None:

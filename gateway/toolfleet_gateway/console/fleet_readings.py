@@ -10,9 +10,9 @@ from toolfleet_registry.contracts import ModuleStatus
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.client.fleet import ToolFleet
-from toolfleet_tasks.operations.audit_reader import AuditReader
 from toolfleet_tasks.operations.calls.call_charts import TimePercentiles, percentiles_of
 from toolfleet_tasks.operations.fleet_status import FleetStatus, read_status
+from toolfleet_tasks.resources.audit import AuditReader
 
 WINDOW_SECONDS: Final = 300
 """What charts show."""
@@ -161,6 +161,6 @@ class FleetReadings:
             for _ in range(_MOST_READS):
                 coming = await reader.behind(self._behind, _MORE_LINES)
                 self._calls.take(coming.lines)
-                self._behind = coming.last
-                if len(coming.lines) < _MORE_LINES:
+                self._behind = coming.last or self._behind
+                if coming.count < _MORE_LINES:
                     return

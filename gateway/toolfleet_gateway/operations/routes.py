@@ -2,7 +2,6 @@
 
 from toolfleet_gateway.http.routes import AnyRoute
 from toolfleet_gateway.operations.agents import agent_routes
-from toolfleet_gateway.operations.audit import audit_routes
 from toolfleet_gateway.operations.calls import OperatedCalls
 from toolfleet_gateway.operations.jobs import operated_job_routes
 from toolfleet_gateway.operations.modules import operated_module_routes
@@ -17,7 +16,6 @@ def operation_routes(fleet: ToolFleet, settings: Settings, calls: CallIndex) -> 
     """Return the routes below `/operations`: reading needs the role `viewer`, changing `operator`, and keys and agents `admin`."""
     return [
         *resource_routes(fleet, settings),
-        *audit_routes(settings),
         *OperatedCalls(calls).routes(),
         *operated_tool_routes(settings),
         *operated_module_routes(settings),

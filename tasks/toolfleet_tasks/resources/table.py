@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Final
 
-from toolfleet_tasks.resources import dead_letters, keys, status, wakeups
+from toolfleet_tasks.resources import audit, dead_letters, keys, status, wakeups
 from toolfleet_tasks.resources.operation import AnyOperation, ResourceOperation
 
 RESOURCES: Final[tuple[ModuleType, ...]] = (
+    audit,
     dead_letters,
     keys,
     status,

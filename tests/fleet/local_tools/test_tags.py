@@ -15,7 +15,7 @@ from toolfleet.tags import TagRegistry, TagResult, ToolContext, ToolDef, ToolNot
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.errors import SettingsError
 from toolfleet_tasks.calls.eval_gate import GateDecision
-from toolfleet_tasks.operations.audit_reader import AuditReader
+from toolfleet_tasks.resources.audit import AuditReader
 
 LOCAL_TOOLS = "support.local_tools.tag_tools:tools"
 CLOCKS_DIFFER = timedelta(seconds=1)
@@ -73,7 +73,7 @@ async def test_what_a_model_writes_is_executed_in_a_worker(fleet: ToolFleet, bed
     # By the fleet's clock, which is that of its Redis, as well as a worker can tell it.
     assert before - CLOCKS_DIFFER <= datetime.fromisoformat(found.audit["ts"]) <= datetime.now(UTC) + CLOCKS_DIFFER
     async with AuditReader.of(bed.settings) as reader:
-        lines = {line["call_id"]: line.get("side_effects") for line in await reader.last(2)}
+        lines = {line["call_id"]: line.get("side_effects") for line in (await reader.page(2)).lines}
     assert lines == {found.audit["call_id"]: found.side_effects, learned.audit["call_id"]: None}
 
 

@@ -20,8 +20,8 @@ from toolfleet_registry.directory.entries import ModuleEntry
 from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.operations.audit_reader import AuditReader
 from toolfleet_tasks.operations.module_changes import ModuleChanges
+from toolfleet_tasks.resources.audit import AuditReader
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 
@@ -158,7 +158,7 @@ async def test_adding_and_removing_are_in_the_audit(empty: TestBed, larks: Modul
     async with AuditReader.of(empty.settings) as reader:
         await change(empty, larks)
         await change(empty, remove="larks")
-        lines = [line for line in await reader.last(100) if "change" in line][-2:]
+        lines = [line for line in (await reader.page(100)).lines if "change" in line][1::-1]
 
     assert [(line["change"], line["tool"], line["url"]) for line in lines] == [
         ("module_added", "larks", larks.url),

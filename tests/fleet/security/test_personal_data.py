@@ -31,9 +31,9 @@ from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.access.grants import COMMAND_LINE
-from toolfleet_tasks.operations.audit_reader import AuditReader, Wanted
 from toolfleet_tasks.operations.calls.call_filter import CallFilter
 from toolfleet_tasks.operations.calls.call_index import CallIndex
+from toolfleet_tasks.resources.audit import AuditReader, Wanted
 
 NUMBER = 40
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
@@ -335,7 +335,8 @@ async def lines_of(bed: TestBed, *call_ids: str) -> list[dict[str, Any]]:
 
     async def are_there() -> bool:
         async with AuditReader.of(bed.settings) as reader:
-            found[:] = [line for line in await reader.last(10_000) if line.get("call_id") in call_ids]
+            latest = (await reader.page(10_000)).lines
+        found[:] = [line for line in latest[::-1] if line.get("call_id") in call_ids]
         return len(found) == len(call_ids)
 
     await wait_until_answered(are_there, "the lines are written")
@@ -386,6 +387,6 @@ async def test_identifiers_stay_without_such_a_profile(bed: TestBed, worker: Wor
             ids.append((await fleet.call(ToolCall(tool_name="owls.told"), caller, timeout=SECONDS)).audit.call_id)
     assert [line["user_id"] for line in await lines_of(bed, *ids)] == [USER, USER, "ada-7"]
     async with CallIndex.of(bed.settings) as index, AuditReader.of(bed.settings) as reader:
-        both, plain = await index.find(CallFilter(user=USER)), await reader.last(100, Wanted(user=USER))
+        both, plain = await index.find(CallFilter(user=USER)), await reader.page(100, Wanted(user=USER))
     assert {"redacts", "plain"} <= {listed.line.get("agent") for listed in both.calls}
-    assert {line.get("agent") for line in plain} == {"plain", "quiet"}
+    assert {line.get("agent") for line in plain.lines} == {"plain", "quiet"}

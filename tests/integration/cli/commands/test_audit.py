@@ -5,12 +5,16 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
 
 import pytest
 from redis import Redis
 
 from support.command import Run
+from support.servers.redis_faults import faulty_redis
 from support.up import COMMAND
 from support.waiting import wait_until_sync
 from toolfleet_registry.redis.keys import Keys
@@ -68,6 +72,19 @@ def test_the_last_ones_of_those_that_are_wanted(tail: Run, write: Write) -> None
     assert [json.loads(line)["call_id"] for line in ended.out.splitlines()] == ["call-2", "call-4"]
 
 
+def test_rare_lines_are_found_however_far_back(tail: Run, write: Write, redis_url: str) -> None:
+    """One answer looks at 10,000 lines: it is asked until the audit's first one."""
+    write(0, user_id="eve")
+    with Redis.from_url(redis_url) as redis, redis.pipeline(transaction=False) as pipe:
+        for _ in range(10_001):
+            pipe.xadd(KEY, {"line": '{"user_id": "ada"}'})
+        pipe.execute()
+    found, latest = tail("--user", "eve", "--json"), tail("-n", "2000", "--json")
+
+    assert [json.loads(line)["call_id"] for line in found.out.splitlines()] == ["call-0"]
+    assert len(latest.out.splitlines()) == 2_000
+
+
 def test_a_misspelt_outcome_is_an_error(tail: Run) -> None:
     """That names those that there are: "no such lines" would look as if all were well."""
     ended = tail("--outcome", "nonsense")
@@ -85,37 +102,64 @@ def test_an_empty_audit_is_said_on_stderr(tail: Run) -> None:
     assert (ended.code, ended.out, ended.err) == (0, "", "There are no such lines.\n")
 
 
-def test_following_prints_what_comes_until_nobody_reads_it(write: Write, redis_url: str) -> None:
-    """Each line at once, into a pipe as well; a reader may stop, as `head` does, and nothing is said of that."""
-    write(1)
-    command, env = [*COMMAND, "audit", "tail", "-f", "--json"], {**os.environ, "TOOLFLEET_REDIS_URL": redis_url}
+@contextmanager
+def following(redis_url: str, *words: str) -> Generator[tuple[subprocess.Popen[str], IO[str], IO[str]]]:
+    """Run `toolfleet audit tail -f` in a process of its own: with what it prints, and what it says."""
+    command, env = [*COMMAND, "audit", "tail", "-f", *words], {**os.environ, "TOOLFLEET_REDIS_URL": redis_url}
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        assert json.loads(process.stdout.readline())["call_id"] == "call-1"
+        try:
+            yield process, process.stdout, process.stderr
+        finally:
+            process.kill()
+
+
+def test_following_prints_what_comes_until_nobody_reads_it(write: Write, redis_url: str) -> None:
+    """Each line as it comes, into a pipe as well; a reader may stop, as `head` does, and nothing is said of that."""
+    write(1)
+    with following(redis_url, "--json") as (process, out, err):
+        assert json.loads(out.readline())["call_id"] == "call-1"
         write(2)
-        assert json.loads(process.stdout.readline())["call_id"] == "call-2"
-        process.stdout.close()
+        assert json.loads(out.readline())["call_id"] == "call-2"
+        out.close()
 
         def has_ended() -> bool:
             write(2)
             return process.poll() is not None
 
         wait_until_sync(has_ended, "it has ended")
-        assert (process.returncode, process.stderr.read()) == (0, "")
+        assert (process.returncode, err.read()) == (0, "")
 
 
 def test_whoever_follows_may_interrupt_it(write: Write, redis_url: str) -> None:
     """^C ends the process as it ends others, and is no error message."""
     write(1)
-    command, env = [*COMMAND, "audit", "tail", "-f"], {**os.environ, "TOOLFLEET_REDIS_URL": redis_url}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert "call-1" in process.stdout.readline()
+    with following(redis_url) as (process, out, _):
+        assert "call-1" in out.readline()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate()
+        rest, said = process.communicate()
 
-    assert (process.returncode, out, err) == (130, "", "")
+    assert (process.returncode, rest, said) == (130, "", "")
+
+
+def test_following_goes_on_over_a_restart(tmp_path: Path) -> None:
+    """With its data or without; whoever follows hears of both ends of the outage."""
+    with faulty_redis(tmp_path) as redis:
+        redis.look.xadd(KEY, {"line": '{"call_id": "call-1"}'})
+        with following(redis.url, "--json") as (_, out, err):
+            assert json.loads(out.readline())["call_id"] == "call-1"
+            with redis.restarted():
+                away = err.readline()
+            back = err.readline()
+            redis.look.xadd(KEY, {"line": '{"call_id": "call-2"}'})
+            assert json.loads(out.readline())["call_id"] == "call-2"
+            redis.look.flushall()
+            redis.look.xadd(KEY, {"line": '{"call_id": "call-3"}'}, id="5-1")  # its clock was set back meanwhile
+            assert json.loads(out.readline())["call_id"] == "call-3"
+
+    assert away.endswith("It is asked again.\n")
+    assert back == "The fleet is back.\n"
 
 
 @pytest.fixture

@@ -241,7 +241,7 @@ def test_a_changed_tool_of_a_pinned_module_is_approved(run_as: Run, bed: TestBed
 
 def test_the_audit_is_followed(run_as: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls and changes come as they end, each once."""
-    monkeypatch.setattr("toolfleet_cli.remote.audit._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("toolfleet_cli.commands.audit._PAUSE_SECONDS", 0)
     run_as("olga", "tools", "enable", "owls.garble_read")
     steps = [lambda: run_as("olga", "tools", "disable", "owls.none"), interrupt]
     ended = run_as("vera", "audit", "tail", "-n", "1", "--follow", "--json", steps=steps)

@@ -11,10 +11,10 @@ from bed import clock
 from bed.fleet import Bed
 from toolfleet import FleetUnavailable, Settings
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.operations.audit_reader import AuditReader
 from toolfleet_tasks.operations.calls.call_filter import CallFilter
 from toolfleet_tasks.operations.calls.call_index import CallIndex
 from toolfleet_tasks.operations.change_trail import Actor, ChangeTrail
+from toolfleet_tasks.resources.audit import AuditReader
 
 CALL_LINE = {"call_id": "call-1", "tool": "owls.echo", "outcome": "success"}
 
@@ -22,7 +22,7 @@ CALL_LINE = {"call_id": "call-1", "tool": "owls.echo", "outcome": "success"}
 async def read_audit(settings: Settings, meanwhile: Callable[[], object]) -> Any:
     async with AuditReader.of(settings) as reader:
         meanwhile()
-        return await reader.last(1)
+        return (await reader.page(1)).lines
 
 
 async def find_calls(settings: Settings, meanwhile: Callable[[], object]) -> Any:

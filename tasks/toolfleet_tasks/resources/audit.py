@@ -1,17 +1,18 @@
-"""Reads the audit in Redis for an operator: its latest lines, and those that come."""
+"""Lists who called or changed what, and how it ended: the lines of the audit, page by page, and those that come."""
 
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
+from pydantic import BaseModel, ConfigDict, Field
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
-from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.errors import InvalidQuestion
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import async_client
@@ -20,12 +21,12 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.cancellation import is_wanted
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine
 from toolfleet_tasks.operations.change_trail import BEGUN
+from toolfleet_tasks.resources.operation import OperationRequest, operation
 
-_PATIENCE_SECONDS = 5.0  # for one answer of Redis, beyond what it was told to wait
-_BLOCK_SECONDS = 2.0  # Redis holds a follower's question for so long
-_PAUSE_SECONDS = 0.5  # before Redis is asked again that did not answer
+_SECONDS = 5.0  # for one answer of Redis
 _PAGE = 500  # lines at once
 _MOST_PAGES = 20  # that one query may read: a caller that wants more asks again
+_CURSOR = "^[0-9]{1,19}-[0-9]{1,19}$"
 _ENTRY_ID = re.compile(r"[0-9]{1,19}-[0-9]{1,19}", re.ASCII)
 _PLAIN_NAME = re.compile(r"[\w.@:-]+", re.ASCII)  # JSON has it letter for letter
 _FIRST = "0-0"  # before every entry
@@ -37,6 +38,67 @@ _RawEntry = tuple[bytes, Sequence[bytes]]  # as Redis says it: names and values 
 _RAW_XREVRANGE = (
     b"XREVRANGE"  # by its name as bytes redis-py leaves the answer as it is, which saves a third of the time
 )
+
+
+class AuditQuery(BaseModel):
+    """A query for audit lines."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tool: str | None = Field(None, max_length=256, description="Only this tool's, or this module's.")
+    user: str | None = Field(None, max_length=256, description="Only this user's.")
+    outcome: str | None = Field(None, max_length=64, description="Only those with this outcome or error code.")
+    limit: int = Field(50, ge=1, le=1_000, description="How many a page has.")
+    changes: bool = Field(False, description="Only what operators have changed, and no calls.")
+    cursor: str | None = Field(None, max_length=64, pattern=_CURSOR, description="The `next` of the page before.")
+    after: str | None = Field(
+        None,
+        max_length=64,
+        pattern=_CURSOR,
+        description="What has come behind this `last`, oldest first. No `cursor` then.",
+    )
+
+    @property
+    def wanted(self) -> "Wanted":
+        """As the reader takes it."""
+        return Wanted(self.tool, self.user, self.outcome, only_changes=self.changes)
+
+
+class AuditLines(BaseModel):
+    """Some of the audit."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    lines: list[dict[str, Any]]
+    """The latest first; with `after` the oldest first."""
+    count: int
+    """How many these are; there may be none on a page that is followed by others."""
+    next: str | None = None
+    """The `cursor` of the next page, if there may be one."""
+    last: str | None = None
+    """Without a `cursor`: the `after` of what comes next."""
+
+    @classmethod
+    def of(cls, lines: list[AuditLine], *, next: str | None = None, last: str | None = None) -> Self:  # noqa: A002 - the field's name
+        """Return these lines, and where others are."""
+        return cls(lines=lines, count=len(lines), next=next, last=last)
+
+
+@operation("GET", "/operations/audit", role="viewer", answers="The latest first.")
+async def list_audit(asked: OperationRequest[None, AuditQuery]) -> AuditLines:
+    """List who called or changed what, and how it ended."""
+    query = asked.query
+    if query.after is not None and query.cursor is not None:
+        raise InvalidQuestion("Send either `after` or `cursor`.")
+    async with AuditReader.of(asked.settings) as reader:
+        try:
+            if query.after is not None:
+                return await reader.behind(query.after, query.limit, query.wanted)
+            return await reader.page(query.limit, query.wanted, before=query.cursor)
+        except ValueError:
+            raise InvalidQuestion(
+                "The cursor is none: send the `next`, or the `last`, of an answer as it is."
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,56 +135,22 @@ class Wanted:
 _ALL = Wanted()
 
 
-@dataclass(frozen=True, slots=True)
-class AuditPage:
-    """Lines, the latest first; before the entry `until` there may be more, if it is one. `last`: the entry that was read first."""
-
-    lines: list[AuditLine]
-    until: str | None
-    last: str
-
-
-@dataclass(frozen=True, slots=True)
-class ComingLines:
-    """Lines, oldest first, and the id of the last entry that was read for them."""
-
-    lines: list[AuditLine]
-    last: str
-
-
 class AuditReader:
-    """Reads the stream. Everything but `follow` raises `FleetUnavailable` when Redis does not answer within 5 s."""
+    """Reads the stream. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
 
     def __init__(self, redis: Redis, keys: Keys) -> None:
         self._redis = redis
         self._key = keys.audit
-        self._seen = b"0"  # the last line's id
 
     @classmethod
     @asynccontextmanager
     async def of(cls, settings: Settings) -> AsyncGenerator[Self]:
         """The reader of a fleet. Raises `SettingsError` where no Redis is set."""
-        timeout = _BLOCK_SECONDS + _PATIENCE_SECONDS
-        client = async_client(fleet_url(settings.redis_url), master=settings.sentinel_master, timeout_seconds=timeout)
+        client = async_client(fleet_url(settings.redis_url), master=settings.sentinel_master, timeout_seconds=_SECONDS)
         async with client as redis:
             yield cls(redis, settings.keys)
 
-    async def last(self, count: int, wanted: Wanted = Wanted()) -> list[AuditLine]:
-        """Return at most `count` matching lines, the latest ones, oldest first.
-
-        `follow` continues after the latest line of all.
-        """
-        found, end, is_first = list[AuditLine](), "+", True
-        while True:
-            entries = await self._ask("XREVRANGE", self._key, end, "-", "COUNT", _PAGE)
-            if is_first:
-                self._seen, is_first = entries[0][0] if entries else b"0", False
-            found += [line for line in map(_line, entries) if line is not None and wanted.fits(line)]
-            if len(entries) < _PAGE or len(found) >= count:
-                return found[:count][::-1]
-            end = f"({entries[-1][0].decode()}"
-
-    async def page(self, count: int, wanted: Wanted = Wanted(), *, before: str | None = None) -> "AuditPage":
+    async def page(self, count: int, wanted: Wanted = Wanted(), *, before: str | None = None) -> AuditLines:
         """Return at most `count` matching lines, the latest first, of those before the entry `before`; reads 10,000 at most.
 
         Raises `ValueError` if `before` is no entry's id, and `FleetUnavailable`.
@@ -130,25 +158,26 @@ class AuditReader:
         if before is not None and not _ENTRY_ID.fullmatch(before):
             raise ValueError("it is not the id of an entry")
         if before is not None and not any(_order(before.encode())):  # Redis takes nothing that would be before all
-            return AuditPage([], None, _FIRST)
-        found, end, last, signs = list[AuditLine](), "+" if before is None else f"({before}", "", wanted.signs
+            return AuditLines.of([])
+        found, end, last, signs = list[AuditLine](), "+" if before is None else f"({before}", None, wanted.signs
         size = min(count, _PAGE) if wanted == _ALL else _PAGE
         for _ in range(_MOST_PAGES):
             entries: Sequence[_RawEntry] = await self._ask(_RAW_XREVRANGE, self._key, end, "-", "COUNT", size)
-            last = last or (entries[0][0].decode() if entries else _FIRST)
+            if before is None and last is None:
+                last = entries[0][0].decode() if entries else _FIRST
             for entry in entries:
                 line = _raw_line(entry, signs)
                 if line is not None and wanted.fits(line):
                     found.append(line)
                     if len(found) == count:
-                        return AuditPage(found, entry[0].decode(), last)
+                        return AuditLines.of(found, next=entry[0].decode(), last=last)
             if len(entries) < size:
-                return AuditPage(found, None, last)
+                return AuditLines.of(found, last=last)
             end = f"({entries[-1][0].decode()}"
-        return AuditPage(found, end.lstrip("("), last)
+        return AuditLines.of(found, next=end.lstrip("("), last=last)
 
-    async def behind(self, after: str, count: int, wanted: Wanted = Wanted()) -> ComingLines:
-        """Return the matching lines after the entry `after`, of at most `count` entries; as `follow` yields them.
+    async def behind(self, after: str, count: int, wanted: Wanted = Wanted()) -> AuditLines:
+        """Return the matching lines after the entry `after`, oldest first, of at most `count` entries. A change comes once it has ended.
 
         Raises `ValueError` if `after` is no entry's id, and `FleetUnavailable`.
         """
@@ -156,59 +185,21 @@ class AuditReader:
             raise ValueError("it is not the id of an entry")
         entries = await self._ask("XRANGE", self._key, f"({after}", "+", "COUNT", count)
         if not entries and await self._has_begun_anew(after.encode()):
-            return ComingLines([], _FIRST)
+            return AuditLines.of([], last=_FIRST)
         lines = [line for line in map(_line, entries) if line is not None and _comes(line) and wanted.fits(line)]
-        return ComingLines(lines, entries[-1][0].decode() if entries else after)
-
-    async def follow(
-        self,
-        wanted: Wanted = Wanted(),
-        *,
-        on_away: Callable[[FleetUnavailable | None], object] = lambda _: None,
-    ) -> AsyncGenerator[AuditLine]:
-        """Yield lines as they come, for ever, also through outages of Redis; `on_away` is called when it goes, and with `None` when it returns.
-
-        A change comes once it has ended.
-        """
-        is_away = False
-        while True:
-            if not is_wanted():  # a cancellation that redis-py has dropped
-                raise asyncio.CancelledError
-            try:
-                entries = await self._next(was_away=is_away)
-            except FleetUnavailable as exc:
-                if not is_away:
-                    on_away(exc)
-                is_away = True
-                await asyncio.sleep(_PAUSE_SECONDS)
-                continue
-            if is_away:
-                on_away(None)
-            is_away = False
-            for entry in entries:
-                self._seen = entry[0]
-                line = _line(entry)
-                if line is not None and _comes(line) and wanted.fits(line):
-                    yield line
-
-    async def _next(self, *, was_away: bool) -> Sequence[_Entry]:
-        if was_away and await self._has_begun_anew(self._seen):
-            self._seen = b"0"
-        command = ("XREAD", "COUNT", _PAGE, "BLOCK", round(_BLOCK_SECONDS * 1000), "STREAMS", self._key, self._seen)
-        answer = await self._ask(*command, seconds=_BLOCK_SECONDS + _PATIENCE_SECONDS)
-        if not answer:
-            return ()
-        entries: Sequence[_Entry] = (answer[self._key.encode()] if isinstance(answer, dict) else answer[0][1]) or ()
-        return entries
+        return AuditLines.of(lines, last=entries[-1][0].decode() if entries else after)
 
     async def _has_begun_anew(self, seen: bytes) -> bool:
         """Return whether Redis has come back with lines, and lost the last ones that were read."""
         latest = await self._ask("XREVRANGE", self._key, "+", "-", "COUNT", 1)
         return bool(latest) and _order(latest[0][0]) < _order(seen)
 
-    async def _ask(self, *command: Any, seconds: float = _PATIENCE_SECONDS) -> Any:
-        async with answering(self._redis, seconds=seconds):
-            return await self._redis.execute_command(*command, **_AS_BYTES)
+    async def _ask(self, *command: Any) -> Any:
+        async with answering(self._redis, seconds=_SECONDS):
+            answer = await self._redis.execute_command(*command, **_AS_BYTES)
+        if not is_wanted():  # a cancellation that redis-py has dropped: who follows the audit asks again and again
+            raise asyncio.CancelledError
+        return answer
 
 
 def _raw_line(entry: _RawEntry, signs: Sequence[bytes]) -> AuditLine | None:
