@@ -9,6 +9,7 @@ from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.http.routes import RouteRequest
 from toolfleet_registry.access.roles import Role
+from toolfleet_registry.errors import RoleNeeded
 
 B = TypeVar("B")
 Q = TypeVar("Q")
@@ -17,9 +18,8 @@ Q = TypeVar("Q")
 def require_role(who: Identity, needed: Role) -> None:
     """Raise `Problem` (403) for a sender without the role, regardless of its tools."""
     if not who.has_role(needed):
-        detail = f"This needs the role {needed!r}, which the request's key does not have."
-        hint = "An admin makes keys with a role: `toolfleet keys create --role`."
-        raise Problem(403, "role_needed", detail, hint=hint)
+        refusal = RoleNeeded(needed)
+        raise Problem(403, refusal.error_code, str(refusal), hint=refusal.hint)
 
 
 def needing(

@@ -18,6 +18,7 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     │   ├── NoSuchEntry      it is about something that is not there
     │   ├── InvalidQuestion  it makes no sense as it is
     │   ├── BeyondOwnRights  an API key would have more rights than its maker
+    │   ├── RoleNeeded       the operator's role is too low for it
     │   ├── SeveralLetters   dead letters of different kinds have this id
     │   ├── NotReplayable    a dead event cannot be sent again
     │   ├── NoSuchQueue      no module or lane of this name has a queue
@@ -113,6 +114,8 @@ class OperationRefused(FleetError):
     """An operator's request cannot be done; the message says why, and `error_code` says it to programs."""
 
     error_code: ClassVar[str] = "operation_refused"
+    hint: ClassVar[str | None] = None
+    """What to do next."""
 
 
 class NoSuchEntry(OperationRefused):
@@ -131,6 +134,16 @@ class BeyondOwnRights(OperationRefused):
     """An API key would have more rights than its maker; the message says which."""
 
     error_code = "beyond_own_rights"
+
+
+class RoleNeeded(OperationRefused):
+    """The operator does not have the role that is needed."""
+
+    error_code = "role_needed"
+    hint = "An admin makes keys with a role: `toolfleet keys create --role`."
+
+    def __init__(self, role: str) -> None:
+        super().__init__(f"This needs the role {role!r}, which the request's key does not have.")
 
 
 class NoSuchQueue(OperationRefused):

@@ -1,7 +1,5 @@
 """Prints who called what, and what became of it, and removes what calls were asked and answered: `toolfleet audit`."""
 
-import asyncio
-import dataclasses
 import json
 import sys
 import time
@@ -10,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from toolfleet_cli.console.output import fail, note, plain, progress, say, say_json, while_read
+from toolfleet_cli.console.output import fail, note, plain, say, say_json, while_read
 from toolfleet_cli.operations import ask
 from toolfleet_cli.processes.completion import complete_modules_and_tools
 from toolfleet_cli.remote.fleet_options import over_fleet
-from toolfleet_cli.remote.gateway import Gateway, place
+from toolfleet_cli.remote.gateway import Gateway
 from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.contracts.outcomes import AuditOutcome
-from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.errors import FleetUnavailable, NoSuchEntry
 
 if TYPE_CHECKING:
     from toolfleet_tasks.resources.audit import AuditLines
@@ -91,31 +89,25 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show a call: its lines in the audit, and its arguments and result, where TOOLFLEET_CALL_CONTENTS keeps them. Exit code 1 if no such call is known."""
-    story = asyncio.run(_story(call_id)) if gateway is None else gateway.find(place("operations", "calls", call_id))
-    if story is None:
+    from toolfleet_tasks.resources.calls import show_call
+
+    try:
+        shown = ask(show_call, gateway, path={"call_id": call_id})
+    except NoSuchEntry:
         fail(f"There is no call {call_id[:80]!r}, or it ended too long ago.", code=1)
     if as_json:
-        say_json(story)
+        say_json(shown.model_dump(exclude_none=gateway is not None))  # at each door as it has always been
         return
-    for line in story["lines"]:
+    for line in shown.root.lines:
         _print(line, as_json=False)
-    if (contents := story.get("contents")) is None:
+    contents = shown.root.contents
+    if contents is None:
         note("Arguments and result are not kept, or not for this reader: see TOOLFLEET_CALL_CONTENTS.")
         return
     for name in ("arguments", "result", "error"):
-        if (value := contents.get(name)) is not None:
+        if (value := getattr(contents, name)) is not None:
             text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
-            say(plain(f"{name}{' (the first 16 KiB)' if name in contents['cut'] else ''}: {text}"))
-
-
-async def _story(call_id: str) -> dict[str, Any] | None:
-    from toolfleet_tasks.client.fleet_settings import fleet_settings
-    from toolfleet_tasks.operations.calls.call_index import CallIndex
-
-    async with progress("Asking Redis"), CallIndex.of(fleet_settings()) as index:
-        await index.read_all()
-        story = await index.story(call_id, sees_all=True)
-        return None if story is None else dataclasses.asdict(story)
+            say(plain(f"{name}{' (the first 16 KiB)' if name in contents.cut else ''}: {text}"))
 
 
 @app.command()
@@ -127,20 +119,10 @@ def forget(
     by: str | None = None,
 ) -> None:
     """Remove the arguments and results that are kept of a user's calls. Their lines in the audit stay."""
-    if gateway is None:
-        calls = asyncio.run(_forgotten(user, by))
-    else:
-        calls = gateway.delete("/operations/calls/contents", {"user_id": user})["calls"]
+    from toolfleet_tasks.resources.calls import forget_call_contents
+
+    calls = ask(forget_call_contents, gateway, query={"user_id": user}, by=by).calls
     note(f"Removed the contents of {calls} calls.")
-
-
-async def _forgotten(user: str, by: str | None) -> int:
-    from toolfleet_tasks.client.fleet_settings import fleet_settings
-    from toolfleet_tasks.operations.calls.call_index import CallIndex
-    from toolfleet_tasks.operations.change_trail import Actor
-
-    async with progress("Asking Redis"), CallIndex.of(fleet_settings()) as index:
-        return await index.forget_contents(user, Actor.at_command_line(by))
 
 
 def _latest(lines: "Ask", count: int) -> tuple[list[dict[str, Any]], str | None]:

@@ -12,6 +12,7 @@ from toolfleet_registry.access.roles import Role, has_role
 from toolfleet_registry.config.agents.agent_profile import AGENT_NAME
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.policy.identities import LONGEST
+from toolfleet_registry.policy.reach import sees_calls_of
 
 UserName = Annotated[str, Field(max_length=LONGEST, json_schema_extra={"minLength": 1})]
 """A user's id as requests name it; `caller_for` says what is wrong with an empty one."""
@@ -60,9 +61,8 @@ class Identity:
         return has_role(self.role, needed)
 
     def sees_calls_of(self, tool_name: str) -> bool:
-        """Return whether it is shown its user's calls of the tool: a key that names modules sees only calls of these, by any key."""
-        modules = self.caller.allowed_modules
-        return modules is None or modules == "*" or tool_name.partition(".")[0] in modules
+        """Return whether it is shown its user's calls of the tool, by any key."""
+        return sees_calls_of(self.caller, tool_name)
 
     def caller_for(self, user_id: str | None, agent: str | None = None) -> Caller:
         """Return the caller in whose name it acts: `user_id` and `agent`, as a request names them, or its own for `None`.

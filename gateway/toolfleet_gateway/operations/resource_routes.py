@@ -15,6 +15,7 @@ from toolfleet_gateway.roles import require_role
 from toolfleet_registry.errors import OperationRefused, ProfileChanged
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
+from toolfleet_tasks.operations.calls.call_index import CallIndex
 from toolfleet_tasks.operations.change_trail import Actor
 from toolfleet_tasks.resources.operation import AnyOperation, FleetOperator, OperationRequest
 from toolfleet_tasks.resources.table import OPERATIONS
@@ -22,6 +23,7 @@ from toolfleet_tasks.resources.table import OPERATIONS
 _STATUSES: Final[Mapping[str, int]] = {
     "invalid_request": 400,
     "beyond_own_rights": 403,
+    "role_needed": 403,
     "not_found": 404,
     "profile_changed": 412,
 }
@@ -36,7 +38,7 @@ _IF_MATCH = HeaderParameter(
 _VERSION = re.compile(r'"([0-9]{1,15})"')
 
 
-def resource_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
+def resource_routes(fleet: ToolFleet, settings: Settings, calls: CallIndex) -> list[AnyRoute]:
     """Return the routes of all operations of operators."""
 
     async def opened() -> ToolFleet:
@@ -49,6 +51,7 @@ def resource_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
             fleet=opened,
             body=request.body,
             query=request.query,
+            calls=calls,
             path=request.path,
             expected_version=_expected(request.raw) if operation.is_versioned and operation.method != "GET" else None,
         )
@@ -65,7 +68,9 @@ def problem_of(refusal: OperationRefused) -> Problem:
     """Return the problem that tells of a refused operation."""
     version = refusal.version if isinstance(refusal, ProfileChanged) else None
     headers = {} if version is None else {"etag": f'"{version}"'}
-    return Problem(_STATUSES.get(refusal.error_code, 409), refusal.error_code, str(refusal), headers=headers)
+    return Problem(
+        _STATUSES.get(refusal.error_code, 409), refusal.error_code, str(refusal), hint=refusal.hint, headers=headers
+    )
 
 
 def _route(
@@ -73,7 +78,8 @@ def _route(
     asked: Callable[[AnyOperation, RouteRequest[object, object]], OperationRequest[object, object]],
 ) -> AnyRoute:
     async def handle(request: RouteRequest[object, object]) -> Response:
-        require_role(request.who, operation.role)
+        if not operation.is_for_owner:
+            require_role(request.who, operation.role)
         try:
             answer = await operation.run(asked(operation, request))
         except OperationRefused as exc:

@@ -2,7 +2,6 @@
 
 from toolfleet_gateway.http.routes import AnyRoute
 from toolfleet_gateway.operations.agents import agent_routes
-from toolfleet_gateway.operations.calls import OperatedCalls
 from toolfleet_gateway.operations.jobs import operated_job_routes
 from toolfleet_gateway.operations.modules import operated_module_routes
 from toolfleet_gateway.operations.resource_routes import resource_routes
@@ -15,8 +14,7 @@ from toolfleet_tasks.operations.calls.call_index import CallIndex
 def operation_routes(fleet: ToolFleet, settings: Settings, calls: CallIndex) -> list[AnyRoute]:
     """Return the routes below `/operations`: reading needs the role `viewer`, changing `operator`, and keys and agents `admin`."""
     return [
-        *resource_routes(fleet, settings),
-        *OperatedCalls(calls).routes(),
+        *resource_routes(fleet, settings, calls),
         *operated_tool_routes(settings),
         *operated_module_routes(settings),
         *operated_job_routes(settings),

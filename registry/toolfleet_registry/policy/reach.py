@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 from toolfleet_registry.contracts import Caller, ToolDefinition
-from toolfleet_registry.permissions import Modules, Permission, level_of_caller
+from toolfleet_registry.permissions import Modules, Permission, level_of_caller, reaches
 
 
 def modules_of(caller: Caller, guest_modules: frozenset[str]) -> Modules:
@@ -30,6 +30,12 @@ def as_sent(caller: Caller, guest_modules: frozenset[str]) -> Caller:
     if caller.allowed_modules is not None:
         return caller
     return caller.model_copy(update={"allowed_modules": guest_modules})
+
+
+def sees_calls_of(caller: Caller, tool_name: str) -> bool:
+    """Return whether a caller is shown its user's calls of a tool: one that names modules sees only calls of these."""
+    modules = caller.allowed_modules
+    return modules is None or reaches(tool_name.partition(".")[0], modules)
 
 
 def newly_reached(tools: Iterable[ToolDefinition], guest_modules: AbstractSet[str]) -> list[ToolDefinition]:

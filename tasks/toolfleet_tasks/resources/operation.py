@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_
 from pydantic import BaseModel
 
 from toolfleet_registry.access.grants import COMMAND_LINE, KeyMaker
-from toolfleet_registry.access.roles import Role
+from toolfleet_registry.access.roles import Role, has_role
 from toolfleet_registry.contracts import Caller
+from toolfleet_registry.errors import RoleNeeded
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.change_trail import Actor, ChangeKind, ChangeTrail, OperatorChange
 
 if TYPE_CHECKING:
     from toolfleet_tasks.client.fleet import ToolFleet
+    from toolfleet_tasks.operations.calls.call_index import CallIndex
 
 B = TypeVar("B")
 Q = TypeVar("Q")
@@ -45,6 +47,11 @@ class FleetOperator:
     caller: Caller | None = None
     maker: KeyMaker = COMMAND_LINE
 
+    def require(self, role: Role) -> None:
+        """Raise `RoleNeeded` if the operator does not have the role."""
+        if not has_role(self.maker.role, role):
+            raise RoleNeeded(role)
+
 
 @dataclass(slots=True, kw_only=True)
 class OperationRequest(Generic[B, Q]):
@@ -56,6 +63,8 @@ class OperationRequest(Generic[B, Q]):
     """Returns the client for operations that make calls; it is opened when it is first asked for."""
     body: B
     query: Q
+    calls: "CallIndex | None" = None
+    """The index of calls that a gateway keeps."""
     path: Mapping[str, str] = field(default_factory=dict)
     expected_version: int | None = None
     """The version that the operator has seen; `None`: any. For operations that are `versioned`."""
@@ -102,6 +111,8 @@ class ResourceOperation(Generic[B, Q, R]):
     """Whether it is about a `version`, which a request can expect with `If-Match`, and which the answer has as its `ETag`."""
     keeps_none: bool
     """Whether fields that are `None` are part of the answer."""
+    is_for_owner: bool
+    """Whether the user whom it is about may ask for it without the role: then `run` requires the role of others."""
 
 
 def operation(  # noqa: PLR0913 - what a route is described by
@@ -114,6 +125,7 @@ def operation(  # noqa: PLR0913 - what a route is described by
     problems: tuple[int, ...] = (),
     is_versioned: bool = False,
     keeps_none: bool = False,
+    is_for_owner: bool = False,
 ) -> Callable[[Callable[[OperationRequest[B, Q]], Awaitable[R]]], ResourceOperation[B, Q, R]]:
     """Declare a function as an operation.
 
@@ -126,6 +138,7 @@ def operation(  # noqa: PLR0913 - what a route is described by
         problems: The statuses of its own refusals over HTTP.
         is_versioned: Whether `If-Match` and `ETag` carry a version.
         keeps_none: Whether fields that are `None` are part of the answer.
+        is_for_owner: Whether the user whom it is about may ask for it, too; the function requires the role of others.
 
     """
 
@@ -139,7 +152,8 @@ def operation(  # noqa: PLR0913 - what a route is described by
             method=method,
             path=path,
             role=role,
-            summary=f"{str(run.__doc__).splitlines()[0].removesuffix('.')}; for {role}s",
+            summary=f"{str(run.__doc__).splitlines()[0].removesuffix('.')}; for {role}s"
+            + (", and for its own user" if is_for_owner else ""),
             run=run,
             body=body,
             query=query,
@@ -149,6 +163,7 @@ def operation(  # noqa: PLR0913 - what a route is described by
             problems=problems,
             is_versioned=is_versioned,
             keeps_none=keeps_none,
+            is_for_owner=is_for_owner,
         )
 
     return declared

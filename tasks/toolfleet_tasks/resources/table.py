@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Final
 
-from toolfleet_tasks.resources import audit, dead_letters, keys, status, wakeups
+from toolfleet_tasks.resources import audit, calls, dead_letters, keys, status, wakeups
 from toolfleet_tasks.resources.operation import AnyOperation, ResourceOperation
 
 RESOURCES: Final[tuple[ModuleType, ...]] = (
     audit,
+    calls,
     dead_letters,
     keys,
     status,

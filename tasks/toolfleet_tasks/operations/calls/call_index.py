@@ -26,12 +26,11 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.offload import aside
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine
-from toolfleet_tasks.ledger.contents import contents_for, forget_contents
+from toolfleet_tasks.ledger.contents import contents_for
 from toolfleet_tasks.operations.calls.call_charts import CallCharts, charts_of
 from toolfleet_tasks.operations.calls.call_filter import CallField, CallFilter
 from toolfleet_tasks.operations.calls.call_segment import MOST_CALLS, CallSegment, EntryId
 from toolfleet_tasks.operations.calls.call_story import RECORD_FIELDS, CallStory, story_of
-from toolfleet_tasks.operations.change_trail import Actor, ChangeTrail
 
 _SECONDS = 5.0  # for one answer of Redis
 _FRESH_SECONDS = 0.5  # questions that come together read once
@@ -68,7 +67,7 @@ class CallIndex:
     """Answers questions about calls that have ended. Each raises `FleetUnavailable` when Redis does not answer within 5 s."""
 
     def __init__(self, redis: Redis, settings: Settings, guards: DataGuards) -> None:
-        self._redis, self._settings, self._keys, self._guards = redis, settings, settings.keys, guards
+        self._redis, self._keys, self._guards = redis, settings.keys, guards
         self._key = self._keys.audit
         self._segments: list[CallSegment] = []  # the oldest first
         self._newest: EntryId | None = None  # that was read; `None`: nothing was
@@ -145,12 +144,6 @@ class CallIndex:
         story = story_of(call_id, lines, record, stored_at=stored_at)
         contents = contents_for(self._keys, kept, user_id=user_id, sees_all=sees_all, sees_tool=sees_tool)
         return None if story is None else replace(story, contents=contents)
-
-    async def forget_contents(self, user_id: str, by: Actor) -> int:
-        """Remove what calls of a user were asked and answered, with a line in the audit, and return of how many that was kept."""
-        async with ChangeTrail(self._redis, self._settings, by).change("contents_forgotten", user_id) as change:
-            count = change.facts["calls"] = await forget_contents(self._redis, self._keys, user_id)
-        return count
 
     async def values(self, field: CallField, prefix: str = "", *, count: int = 20) -> list[tuple[str, int]]:
         """Return the values of a field with this prefix, ignoring case, with their numbers of calls; the most frequent first."""

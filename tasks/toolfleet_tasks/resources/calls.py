@@ -1,0 +1,197 @@
+"""Lists calls that have ended, tells what happened to one, counts them by time, and forgets what they were asked and answered."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from toolfleet_registry.access.roles import has_role
+from toolfleet_registry.errors import InvalidQuestion, NoSuchEntry
+from toolfleet_registry.policy.identities import LONGEST
+from toolfleet_registry.policy.reach import sees_calls_of
+from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.urls import fleet_url
+from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.ledger.contents import forget_contents
+from toolfleet_tasks.operations.calls.call_charts import CallCharts
+from toolfleet_tasks.operations.calls.call_filter import CallField, CallFilter
+from toolfleet_tasks.operations.calls.call_index import CallIndex, FoundCalls
+from toolfleet_tasks.operations.calls.call_story import CallStory
+from toolfleet_tasks.resources.operation import OperationRequest, operation
+from toolfleet_tasks.resources.queries import no_cursor
+
+_NAME = 256  # characters of one
+_HOUR_MS = 3_600_000
+
+_Moment = Annotated[int, Field(ge=0, le=2**53)]
+_LIST = "/operations/calls"
+
+
+class ChosenCalls(BaseModel):
+    """A filter of calls."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    module: str | None = Field(None, max_length=_NAME, description="Only this module's.")
+    tool: str | None = Field(None, max_length=_NAME, description="Only this tool's, by its full name.")
+    user: str | None = Field(None, max_length=_NAME, description="Only this user's.")
+    conversation: str | None = Field(None, max_length=_NAME, description="Only this conversation's, by its id.")
+    outcome: str | None = Field(None, max_length=_NAME, description="Only those with this outcome.")
+    error: str | None = Field(None, max_length=_NAME, description="Only those with this error code.")
+    since: _Moment | None = Field(None, description="Only those that ended then or later, in ms since the epoch.")
+    until: _Moment | None = Field(None, description="Only those that ended before, in ms since the epoch.")
+
+    @property
+    def filter(self) -> CallFilter:
+        """As the index takes it."""
+        return CallFilter(
+            self.module, self.tool, self.user, self.outcome, self.error, self.since, self.until, self.conversation
+        )
+
+
+class CallQuery(ChosenCalls):
+    """A query for a page of filtered calls."""
+
+    limit: int = Field(50, ge=1, le=500, description="How many a page has.")
+    cursor: str | None = Field(None, max_length=64, description="The `next` of the page before.")
+
+
+class CallValueQuery(BaseModel):
+    """A query for completions of a value."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    field: CallField = Field(description="Whose values.")
+    prefix: str = Field("", max_length=_NAME, description="How they begin, whatever their case.")
+    limit: int = Field(20, ge=1, le=100, description="How many at most.")
+
+
+class CallChartQuery(ChosenCalls):
+    """A query for counts of filtered calls: without `since` those of the last hour."""
+
+    steps: int = Field(60, ge=1, le=1_000, description="How many steps of the same length there are.")
+
+
+class CallPage(RootModel[FoundCalls]):
+    """Some calls, the latest first."""
+
+
+class ShownCall(RootModel[CallStory]):
+    """What happened to a call."""
+
+
+class CountedCalls(RootModel[CallCharts]):
+    """How calls went by time."""
+
+
+class CallValue(BaseModel):
+    """A value of a field."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    value: str
+    """The value."""
+    calls: int
+    """How many calls have it."""
+
+
+class CallValues(BaseModel):
+    """Values of a field."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    values: list[CallValue]
+    """The most frequent first."""
+
+
+class UserQuery(BaseModel):
+    """The user whose calls they are."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    user_id: str = Field(min_length=1, max_length=LONGEST, description="Of this user's.")
+
+
+class ForgottenContents(BaseModel):
+    """The result of removing the kept arguments and results of calls."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    calls: int
+    """The number of calls that had any."""
+
+
+@operation("GET", _LIST, role="viewer", answers="The latest first.")
+async def list_calls(asked: OperationRequest[None, CallQuery]) -> CallPage:
+    """List calls that have ended."""
+    query = asked.query
+    async with _index(asked) as index:
+        try:
+            return CallPage(await index.find(query.filter, before=query.cursor, count=query.limit))
+        except ValueError:
+            raise no_cursor() from None
+
+
+@operation("DELETE", f"{_LIST}/contents", role="admin", answers="Of how many calls they were kept.")
+async def forget_call_contents(asked: OperationRequest[None, UserQuery]) -> ForgottenContents:
+    """Remove the arguments and results that are kept of a user's calls."""
+    settings, user_id = asked.settings, asked.query.user_id
+    async with (
+        async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis,
+        asked.change("contents_forgotten", user_id) as change,
+    ):
+        change.facts["calls"] = count = await forget_contents(redis, settings.keys, user_id)
+    return ForgottenContents(calls=count)
+
+
+@operation("GET", f"{_LIST}/values", role="viewer", answers="The most frequent first.")
+async def complete_call_field(asked: OperationRequest[None, CallValueQuery]) -> CallValues:
+    """List the values that a field of the calls has."""
+    query = asked.query
+    async with _index(asked) as index:
+        values = await index.values(query.field, query.prefix, count=query.limit)
+    return CallValues(values=[CallValue(value=name, calls=calls) for name, calls in values])
+
+
+@operation("GET", f"{_LIST}/charts", role="viewer", answers="Step by step.")
+async def count_calls(asked: OperationRequest[None, CallChartQuery]) -> CountedCalls:
+    """Count calls by when and how they ended, with percentiles of their times."""
+    query = asked.query
+    until = round(fleet_clock.now() * 1000) if query.until is None else query.until
+    since = max(until - _HOUR_MS, 0) if query.since is None else query.since
+    if since >= until:
+        raise InvalidQuestion("`until` has to be after `since`.")
+    async with _index(asked) as index:
+        return CountedCalls(await index.charts(query.filter, since=since, until=until, steps=query.steps))
+
+
+@operation(
+    "GET", f"{_LIST}/{{call_id}}", role="viewer", is_for_owner=True, answers="What is known of it.", problems=(404,)
+)
+async def show_call(asked: OperationRequest[None, None]) -> ShownCall:
+    """Tell what happened to a call, with its attempts and its times."""
+    operator, caller = asked.operator, asked.operator.caller
+    async with _index(asked) as index:
+        story = await index.story(
+            asked.path["call_id"],
+            user_id=None if caller is None else caller.user_id,
+            sees_all=has_role(operator.maker.role, "admin"),
+            sees_tool=lambda name: caller is not None and sees_calls_of(caller, name),
+        )
+    if story is None or story.contents is None:  # its own user sees what is kept of it
+        operator.require("viewer")
+    if story is None:
+        raise NoSuchEntry("Nobody knows such a call, or it ended too long ago.")
+    return ShownCall(story)
+
+
+@asynccontextmanager
+async def _index(asked: OperationRequest[Any, Any]) -> AsyncGenerator[CallIndex]:
+    """Return the index that a gateway keeps; elsewhere the audit is read for this one request."""
+    if asked.calls is not None:
+        yield asked.calls
+        return
+    async with CallIndex.of(asked.settings) as index:
+        await index.read_all()
+        yield index
