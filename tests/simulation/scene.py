@@ -66,6 +66,7 @@ class _Scene:
         self._faults: set[asyncio.Task[None]] = set()
         self._frozen: list[tuple[float, float]] = []
         self._parts: list[Part] = []
+        self._mortal = asyncio.Semaphore(plan.workers)  # one for each worker that lives and is not about to die
 
     async def play(self, redis: VirtualRedis) -> Verdict:
         began_at = clock.monotonic()
@@ -170,7 +171,7 @@ class _Scene:
             case "repeat":
                 self._repeat(f"tools.{MODULES[fault.member % len(MODULES)]}")
             case "kill_core" | "kill_agent" | "kill_gateway":
-                self._verdict.kills += await self._strike(fault)
+                await self._strike(fault)
             case _:
                 pass
 
@@ -182,13 +183,13 @@ class _Scene:
             await asyncio.sleep(fault.seconds)
             self._beat = await self._bed.beat()
 
-    async def _strike(self, fault: Fault) -> bool:
+    async def _strike(self, fault: Fault) -> None:
         """Have the first part that has such a member lose it. Which is the first, the fault says."""
         first = fault.member % max(len(self._parts), 1)
         for part in [*self._parts[first:], *self._parts[:first]]:
             if await part.strike(fault):
-                return True
-        return False
+                self._verdict.kills += 1
+                return
 
     async def _disturb(self, link: Link, fault: Fault) -> None:
         """Disturb a worker's connections to Redis."""
@@ -204,18 +205,16 @@ class _Scene:
                 pass
 
     async def _kill_worker(self, fault: Fault) -> None:
-        """Kill a worker at a write; if it is about to die already, the next one that is not."""
-        order = [(fault.member + number) % len(self._workers) for number in range(len(self._workers))]
-        alive = [number for number in order if self._workers[number].site.dies_at is None]
-        if not alive:
-            return
-        place = alive[0]
-        worker = self._workers[place]
-        await die(worker.site, fault)
-        self._verdict.kills += 1
-        self._verdict.in_flight += worker.holds_calls
-        await asyncio.sleep(fault.seconds / 4)
-        self._workers[place] = await self._worker(place)
+        """Kill a worker at a write; if it is about to die already, the next one that is not, as soon as there is one."""
+        async with self._mortal:
+            order = [(fault.member + number) % len(self._workers) for number in range(len(self._workers))]
+            place = next(number for number in order if self._workers[number].site.dies_at is None)
+            worker = self._workers[place]
+            await die(worker.site, fault)
+            self._verdict.kills += 1
+            self._verdict.in_flight += worker.holds_calls
+            await asyncio.sleep(fault.seconds / 20)
+            self._workers[place] = await self._worker(place)
 
     @staticmethod
     async def _during(link: Link, name: str, value: Any, seconds: float) -> None:
