@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PYTEST = str(Path(sys.executable).with_name("pytest"))
-_WITHOUT = ("-p", "no:hypothesispytest", "-p", "no:xdist")  # of our own tests, and slow to import
+# Of our own tests, and slow to import.
+_WITHOUT = [
+    word for name in ("hypothesispytest", "langsmith_plugin", "schemathesis", "xdist") for word in ("-p", f"no:{name}")
+]
 
 
 @dataclass(frozen=True)
