@@ -31,7 +31,6 @@ from toolfleet_gateway.mcp.front import PATHS, McpFront
 from toolfleet_gateway.metrics import gateway_metrics, metrics_routes
 from toolfleet_gateway.modules import module_routes
 from toolfleet_gateway.operations.routes import operation_routes
-from toolfleet_gateway.queues import queue_routes
 from toolfleet_gateway.tools import tool_routes
 from toolfleet_gateway.tracing import gateway_tracing
 from toolfleet_registry.redis.servers import async_client
@@ -121,5 +120,4 @@ def routes_of(
         *conversation_routes(fleet, streams),
         *event_routes(fleet, settings, streams),
         *operation_routes(fleet, settings, calls),
-        *queue_routes(settings),
     ]

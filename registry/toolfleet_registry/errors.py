@@ -149,6 +149,8 @@ class RoleNeeded(OperationRefused):
 class NoSuchQueue(OperationRefused):
     """There is no queue of this name. `nearest`: similar names, the most similar first."""
 
+    error_code = "unknown_queue"
+
     def __init__(self, name: str, nearest: list[str]) -> None:
         self.nearest = nearest
         hint = f" Perhaps {' or '.join(map(repr, nearest))}?" if nearest else " `toolfleet queues list` shows all."

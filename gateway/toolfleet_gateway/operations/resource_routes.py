@@ -26,6 +26,7 @@ _STATUSES: Final[Mapping[str, int]] = {
     "role_needed": 403,
     "not_found": 404,
     "profile_changed": 412,
+    "unknown_queue": 404,
 }
 """The status of a refused operation by its error code; any other one is a conflict (409)."""
 

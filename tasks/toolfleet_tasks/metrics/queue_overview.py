@@ -79,9 +79,12 @@ class Emptiness:
         self.seen = 0
         """How many readings in a row have found nothing."""
 
-    def is_over(self, queues: Iterable[QueueOverview], asked_at: float, *, until: float, waits: bool = True) -> bool:
-        """Return whether the queues are surely empty, or `until` has come and they are not even probably so; times by one clock, in seconds."""
-        self.seen = self.seen + 1 if all(queue.is_empty for queue in queues) else 0
+    def is_over(self, asked_at: float, *, is_empty: bool, until: float, waits: bool = True) -> bool:
+        """Note a reading at this time. Return whether the queues are surely empty, or `until` has come and they are not even probably so.
+
+        Times are of one clock, in seconds.
+        """
+        self.seen = self.seen + 1 if is_empty else 0
         if self.seen == 1:
             self._since = asked_at
         if self.seen > 1 and asked_at - self._since >= self._calm_seconds:
@@ -145,7 +148,8 @@ class QueueOverviews:
         while True:
             asked_at = loop.time()
             queues = await self.named(name)
-            if emptiness.is_over(queues, asked_at, until=until, waits=seconds > 0):
+            is_empty = all(queue.is_empty for queue in queues)
+            if emptiness.is_over(asked_at, is_empty=is_empty, until=until, waits=seconds > 0):
                 return queues
             await asyncio.sleep(_POLL_SECONDS if emptiness.seen else min(_POLL_SECONDS, max(until - loop.time(), 0.0)))
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Final
 
-from toolfleet_tasks.resources import audit, calls, dead_letters, keys, status, wakeups
+from toolfleet_tasks.resources import audit, calls, dead_letters, keys, queues, status, wakeups
 from toolfleet_tasks.resources.operation import AnyOperation, ResourceOperation
 
 RESOURCES: Final[tuple[ModuleType, ...]] = (
@@ -12,6 +12,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     calls,
     dead_letters,
     keys,
+    queues,
     status,
     wakeups,
 )
