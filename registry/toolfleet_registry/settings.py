@@ -7,11 +7,13 @@ running `toolfleet up`. A wrong one is one sentence at start, never a surprise l
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     InitSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
@@ -51,6 +53,28 @@ _STOCK_LEASE_SECONDS = 7200
 _SHORTEST_LEASE_SECONDS = 2  # below, a worker that is briefly busy renews too late
 
 Names = Annotated[frozenset[str], NoDecode]
+
+
+class _SetVariables(PydanticBaseSettingsSource):
+    """Reads the variables that are set. The source that it wraps looks at every setting: most of the time that reading them all takes."""
+
+    def __init__(self, source: PydanticBaseSettingsSource) -> None:
+        super().__init__(source.settings_cls)
+        self._source = cast("EnvSettingsSource", source)  # pydantic-settings declares its base class
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Return the text of a variable, the setting's name, and whether the text is JSON."""
+        return self._source.get_field_value(field, field_name)
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the values of the variables, by the names of their settings."""
+        found = dict[str, Any]()
+        for name, field in self.settings_cls.model_fields.items():
+            if f"{PREFIX}{name}".lower() in self._source.env_vars:
+                text, key, is_json = self.get_field_value(field, name)
+                value = self._source.prepare_field_value(name, field, text, is_json)
+                found[key] = None if text == NULL else value
+        return found
 
 
 class ServerSettings(BaseSettings, defer_build=True):
@@ -124,6 +148,8 @@ class Settings(
         ser_json_inf_nan="strings",  # `inf`, in a run file or a child's environment
         defer_build=DEFERS_BUILD,  # as in its parts: once for the whole, when settings are read
     )
+
+    _reads_run_file: ClassVar[bool] = True
 
     # URLs may hold passwords: they are in no repr, which logs and tracebacks show.
     redis_url: str | None = Field(default=None, repr=False)
@@ -313,15 +339,14 @@ class Settings(
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments, environment, `toolfleet.toml`, run file."""
         del dotenv_settings, file_secret_settings
+        sources: list[PydanticBaseSettingsSource] = [init_settings, _SetVariables(env_settings)]
         if os.environ.get(setting_sources.ENVIRONMENT_ONLY):
-            return init_settings, env_settings
-        run_file = find_run_file(Path.cwd())
-        return (
-            init_settings,
-            env_settings,
-            TomlConfigSettingsSource(settings_cls, setting_sources.find_toml(Path.cwd())),
-            InitSettingsSource(settings_cls, run_file.settings if run_file else {}),
-        )
+            return tuple(sources)
+        if (toml := setting_sources.find_toml(Path.cwd())) is not None:
+            sources.append(TomlConfigSettingsSource(settings_cls, toml))
+        if cls._reads_run_file and (run_file := find_run_file(Path.cwd())) is not None:
+            sources.append(InitSettingsSource(settings_cls, run_file.settings))
+        return tuple(sources)
 
 
 class _EnvironmentSettings(Settings):
@@ -330,16 +355,13 @@ class _EnvironmentSettings(Settings):
     @classmethod
     def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments, environment."""
-        return sources["init_settings"], sources["env_settings"]
+        return sources["init_settings"], _SetVariables(sources["env_settings"])
 
 
 class _DeclaredSettings(Settings):
     """The same, for a process that asks what people have set, and not what a running `up` has decided."""
 
-    @classmethod
-    def settings_customise_sources(cls, *named: Any, **sources: Any) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, environment, `toolfleet.toml`."""
-        return super().settings_customise_sources(*named, **sources)[:3]
+    _reads_run_file = False
 
 
 def load_settings(**overrides: Any) -> Settings:
