@@ -25,7 +25,7 @@ What the package `toolfleet` and its submodules offer. Everything else is intern
 """
 _FIXTURES = """## Fixtures of pytest
 
-They are there wherever Toolfleet is installed; nothing is imported. [Testing](../guides/testing.md) shows them.
+They are there wherever Toolfleet is installed; nothing is imported. [Testing](../guides/sdk.md#testing) shows them.
 
 ::: toolfleet_cli.testing.plugin.OpenModule
 

@@ -26,7 +26,7 @@ PREAMBLES: dict[tuple[str, str], tuple[str, str]] = {
         'from toolfleet.sdk import Module\n\nmodule = Module("owls", description="Counts owls.")\n\n\n',
         "",
     ),
-    ("docs/guides/provider-formats.md", "formats"): (
+    ("docs/guides/calling-tools.md", "formats"): (
         f"""{CALLER}
 from anthropic import AsyncAnthropic
 from anthropic.types import MessageParam
@@ -40,7 +40,7 @@ async def program() -> None:
 """,
         "    messages.append({'role': 'user', 'content': [reply]})\n",
     ),
-    ("docs/guides/response-tags.md", "tags"): (
+    ("docs/guides/functions-in-workers.md", "tags"): (
         f"""{CALLER}
 import bot_tools
 
@@ -53,7 +53,7 @@ async def program() -> None:
 """,
         "",
     ),
-    ("docs/guides/wake-ups.md", "core"): (
+    ("docs/guides/jobs.md", "core"): (
         f"""{CALLER}
 import os
 
@@ -144,7 +144,7 @@ def test_every_program_is_checked(programs: Path) -> None:
     names = {path.name for path in programs.iterdir()}
     assert names >= {
         "getting_started_agent.py",
-        "provider_formats_formats.py",
+        "calling_tools_formats.py",
         "bot_tools.py",
         "owl_tools.py",
         "jobs_job.py",

@@ -37,13 +37,12 @@ def test_the_module_contract_is_an_openapi_document() -> None:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    """But for single decisions, which their index names."""
     text = (ROOT / "mkdocs.yml").read_text().replace("!!python/name:", "")
     named = set(re.findall(r"[\w/-]+\.md", str(yaml.safe_load(text)["nav"])))
     pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
 
     assert named - pages == set()
-    assert {page for page in pages - named if not page.startswith("decisions/")} == set()
+    assert pages - named == set()
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from support.waiting import wait_until_sync
 from support.workers.wakes import SECRET
 from toolfleet_cli.local.examples import SLOW_EXAMPLES
 
-TAGS = programs("docs/guides/response-tags.md")
+TAGS = programs("docs/guides/functions-in-workers.md")
 LOCAL_TOOLS = {"TOOLFLEET_LOCAL_TOOLS": "bot_tools:tools"}
 SEARCH = ("call", "research.search_docs", "query=redis", "--timeout", 5)
 
@@ -198,7 +198,7 @@ def test_a_second_one_is_refused(fleet: Up, below: Path) -> None:
 
 def test_a_models_tool_call_goes_there_and_back(fleet: Up) -> None:
     """The lines about formats, with a block as Anthropic's API brings it."""
-    lines = programs("docs/guides/provider-formats.md")["formats"]
+    lines = programs("docs/guides/calling-tools.md")["formats"]
     given = """
 from types import SimpleNamespace as Answer
 block = Answer(type="tool_use", id="t1", name="research__search_docs", input={"query": "slow lane"})
@@ -266,7 +266,7 @@ async def main():
         print(len(connection.execute(select(messages.c.text)).all()))
 asyncio.run(main())
 """
-    core = programs("docs/guides/wake-ups.md")["core"]
+    core = programs("docs/guides/jobs.md")["core"]
     ended = python(f"{given}\n{core}\n{sending}", fleet, {"TOOLFLEET_CORE_SECRET": SECRET})
 
     assert ended.stdout == "204\n204\n401\n1\n", ended.stderr

@@ -230,7 +230,7 @@ def test_a_whole_fleet_runs_in_a_test_and_ends_with_it(tmp_path: Path) -> None:
     """
     for name, text in {"whole": WHOLE, "no_such": NO_SUCH, "with_a_loop": WITH_A_LOOP, "broken": BROKEN}.items():
         write(tmp_path, name, text)
-    (tmp_path / "test_guide.py").write_text(programs("docs/guides/testing.md")["test-owls"])
+    (tmp_path / "test_guide.py").write_text(programs("docs/guides/sdk.md")["test-owls"])
     outcome = run_pytest(tmp_path)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
 
