@@ -2,18 +2,21 @@
 
 import json
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolfleet_cli.console.output import add_row, age, fail, note, say, say_json, show_table, table
-from toolfleet_cli.direct.jobs import RedisJobs
+from toolfleet_cli.console.output import add_row, age, note, say, say_json, show_table, table
+from toolfleet_cli.operations import ask
 from toolfleet_cli.processes.completion import complete_jobs
 from toolfleet_cli.remote.fleet_options import over_fleet
-from toolfleet_cli.remote.gateway import Gateway
-from toolfleet_cli.remote.jobs import GatewayJobs
+from toolfleet_cli.remote.gateway import Gateway, place
 from toolfleet_registry.contracts.jobs import ENDED, Job
+from toolfleet_registry.errors import NoSuchEntry
 from toolfleet_registry.time import fleet_clock
+
+if TYPE_CHECKING:
+    from toolfleet_tasks.resources.operation import ResourceOperation
 
 app = typer.Typer(help="Long work that is polled, of all users: look at it, end it.", no_args_is_help=True)
 
@@ -42,20 +45,26 @@ def list_(  # noqa: PLR0913 - each is an option
     as_json: JsonOption = False,
 ) -> None:
     """List the jobs, those that are due next first; those of one user the newest first."""
-    jobs = _jobs(gateway, all_users=all_users, user=user).listed(user, workflow, limit, ended=ended)
+    from toolfleet_tasks.resources import jobs
+
+    query = {"user_id": user, "workflow_id": workflow, "ended": ended, "limit": limit}
+    if own := _own(gateway, of_all=all_users or user is not None):
+        found = [Job.model_validate(each) for each in own.get("/jobs", query)["jobs"]]
+    else:
+        found = ask(jobs.list_all_jobs, gateway, query=query).jobs
     if as_json:
-        say_json([job.model_dump(mode="json") for job in jobs])
+        say_json([job.model_dump(mode="json") for job in found])
         return
-    if not jobs:
+    if not found:
         note("There are no jobs." if ended else "There are no jobs that have not ended: --ended shows the others.")
         return
     shown = table("JOB", "STATE", "TOOL", "USER", "AGE", "POLLS", "NEXT", "NAME")
-    for job in jobs:
+    for job in found:
         due = "" if job.due_at is None or job.state in ENDED else age(max(0.0, job.due_at - fleet_clock.now()))
         tool, user_id, old = job.tool_name or "-", job.user_id or "-", age(max(0.0, fleet_clock.now() - job.created_at))
         add_row(shown, job.job_id, job.state, tool, user_id, old, str(job.polls), due, _one_line(job.name))
     show_table(shown)
-    if len(jobs) == limit:
+    if len(found) == limit:
         note("There may be more: --limit shows them.")
 
 
@@ -65,8 +74,10 @@ def show(
     job_id: JobId, *, all_users: AllUsersOption = False, gateway: Gateway | None = None, as_json: JsonOption = False
 ) -> None:
     """Show one job: where it is, and what it came to if it has ended."""
-    jobs = _jobs(gateway, all_users=all_users)
-    job = _there(job_id, jobs.shown(job_id))
+    from toolfleet_tasks.resources import jobs
+
+    own = _own(gateway, of_all=all_users)
+    job = _asked(jobs.get_any_job, job_id, gateway, own)
     if as_json:
         say_json(job.model_dump(mode="json"))
         return
@@ -90,7 +101,8 @@ def show(
     for name, value in facts.items():
         if value:
             say(f"{name}: {_one_line(value)}")
-    for each in jobs.wakeups(job_id) if job.state in ENDED or job.runs or job.schedule else ():
+    may_have_woken = own is None and bool(job.state in ENDED or job.runs or job.schedule)
+    for each in ask(jobs.list_wakeups_of_job, gateway, path={"job_id": job_id}).wakeups if may_have_woken else ():
         what = f"{each.end.replace('_', ' ')} {_moment(each.at)} by {each.by or '-'}"
         under_way = ", while it was being tried: it may have been accepted" if each.under_way else ""
         say(f"wake-up {each.wake_id}: {_one_line(what)}{under_way}")
@@ -118,25 +130,40 @@ def cancel(
     """
     if (job_id is None) == (user is None and workflow is None):
         raise typer.BadParameter("name a job, or a user with --user, or a workflow with --workflow.")
-    jobs = _jobs(gateway, by=by, all_users=all_users, user=user)
-    if job_id is None:
-        note(f"Cancelled: {jobs.all_cancelled(user, workflow)}.")
-        return
-    job = _there(job_id, jobs.cancelled(job_id))
-    note(f"The job is {job.state}.")
+    from toolfleet_tasks.resources import jobs
+
+    own = _own(gateway, of_all=all_users or user is not None)
+    if job_id is not None:
+        note(f"The job is {_asked(jobs.cancel_any_job, job_id, gateway, own, by).state}.")
+    elif own is not None:
+        note(f"Cancelled: {own.delete(place('workflows', str(workflow)))['cancelled']}.")
+    else:
+        query = {"user_id": user, "workflow_id": workflow}
+        note(f"Cancelled: {ask(jobs.cancel_jobs_of_user, gateway, query=query, by=by).cancelled}.")
 
 
-def _jobs(
-    gateway: Gateway | None, *, by: str | None = None, all_users: bool, user: str | None = None
-) -> RedisJobs | GatewayJobs:
-    """Return the jobs. At a gateway those of the key's user, unless others are meant."""
-    return RedisJobs(by) if gateway is None else GatewayJobs(gateway, of_all=all_users or user is not None)
+def _own(gateway: Gateway | None, *, of_all: bool) -> Gateway | None:
+    """Return the gateway if the jobs of its key's user are meant: these have routes of their own, which need no role."""
+    return None if of_all else gateway
 
 
-def _there(job_id: str, job: Job | None) -> Job:
-    if job is None:
-        fail(f"There is no job {job_id!r}, or not any more: `toolfleet jobs list` shows those that there are.", code=1)
-    return job
+def _asked(
+    operation: "ResourceOperation[Any, Any, Job]",
+    job_id: str,
+    gateway: Gateway | None,
+    own: Gateway | None,
+    by: str | None = None,
+) -> Job:
+    """Ask for an operation on one job; at `own` for its twin on a job of the key's user."""
+    try:
+        if own is None:
+            return ask(operation, gateway, path={"job_id": job_id}, by=by)
+        return Job.model_validate(own.ask(operation.method, place("jobs", job_id), seconds=60))
+    except NoSuchEntry:
+        if gateway is not None:  # it has said so
+            raise
+        text = f"There is no job {job_id!r}, or not any more: `toolfleet jobs list` shows those that there are."
+        raise NoSuchEntry(text) from None
 
 
 def _moment(at: float | None) -> str | None:

@@ -2,7 +2,6 @@
 
 from toolfleet_gateway.http.routes import AnyRoute
 from toolfleet_gateway.operations.agents import agent_routes
-from toolfleet_gateway.operations.jobs import operated_job_routes
 from toolfleet_gateway.operations.modules import operated_module_routes
 from toolfleet_gateway.operations.resource_routes import resource_routes
 from toolfleet_gateway.operations.tools import operated_tool_routes
@@ -17,6 +16,5 @@ def operation_routes(fleet: ToolFleet, settings: Settings, calls: CallIndex) -> 
         *resource_routes(fleet, settings, calls),
         *operated_tool_routes(settings),
         *operated_module_routes(settings),
-        *operated_job_routes(settings),
         *agent_routes(settings),
     ]
