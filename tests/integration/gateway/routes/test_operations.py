@@ -4,10 +4,12 @@ import contextlib
 import re
 
 import pytest
+from redis.asyncio import Redis
 
 from support.fleet import TestBed
 from support.gateways.gateway_here import gateway_here
 from support.gateways.keyed_gateway import KeyedGateway
+from support.workers.dead_news import bury
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.access.api_key import ApiKey
 from toolfleet_registry.access.api_keys import ApiKeys
@@ -104,6 +106,20 @@ async def test_what_operators_change_is_in_the_audit(gateway: KeyedGateway) -> N
         ("dead_letters_dropped", "webhook", "success"),
     ]
     assert found["lines"][3]["reason"] == "Module 'owls' is not pinned."
+
+
+@pytest.mark.parametrize(("kind", "body"), [("wake-ups", None), ("dead-letters", {})])
+async def test_a_dead_call_without_its_arguments_says_that_it_cannot_be_tried(
+    gateway: KeyedGateway, bed: TestBed, kind: str, body: dict[str, str] | None
+) -> None:
+    """Its error code tells programs, at both resources that can try it; the letter stays."""
+    async with Redis.from_url(bed.redis_url) as redis:
+        await bury(redis, f"secret-{kind}", kind="call")
+    refused = await gateway.post("olga", f"/operations/{kind}/secret-{kind}/replay", body)
+    left = await gateway.delete("olga", f"/operations/dead-letters/secret-{kind}")
+
+    assert (refused.status_code, refused.json()["error_code"]) == (409, "not_replayable")
+    assert left.status_code == 204
 
 
 async def test_who_may_not_change_leaves_no_line(gateway: KeyedGateway) -> None:
