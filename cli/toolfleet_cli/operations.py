@@ -55,9 +55,9 @@ def ask(  # noqa: PLR0913 - what a request is made of
         f"/{part}" if not part.startswith("{") else place((path or {})[part[1:-1]])
         for part in operation.path.split("/")[1:]
     )
-    options: dict[str, Any] = (
-        {} if body is None else {"json": body.model_dump(mode="json") if isinstance(body, BaseModel) else body}
-    )
+    options = dict[str, Any]()
+    if body is not None:  # without fields at their defaults, which an older gateway may not know
+        options["json"] = body.model_dump(mode="json", exclude_defaults=True) if isinstance(body, BaseModel) else body
     found = gateway.ask(operation.method, where, seconds=seconds, params=known, **options)
     return cast("R", None if operation.answer is None else operation.answer.model_validate(found))
 

@@ -8,9 +8,8 @@ import typer
 
 from toolfleet_cli.console.output import add_row, fail, note, say, say_json, show_table, table
 from toolfleet_cli.console.profile_file import read_profile_file
-from toolfleet_cli.direct.agents import DirectAgents
+from toolfleet_cli.operations import ask
 from toolfleet_cli.processes.completion import complete_agents
-from toolfleet_cli.remote.agents import RemoteAgents
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
@@ -18,7 +17,7 @@ from toolfleet_registry.settings import load_settings
 
 if TYPE_CHECKING:
     from toolfleet_registry.agents.stored.entries import ProfileVersion
-    from toolfleet_tasks.operations.agent_overview import AgentOverview, PlacedProfile
+    from toolfleet_tasks.resources.agents import AgentOverview, PlacedProfile
 
 app = typer.Typer(
     help="The profiles of agents: which tools each may use, and what stands around its calls.", no_args_is_help=True
@@ -32,7 +31,9 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=comp
 @over_fleet
 def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """List the agents that have a profile, in the settings or in the registry."""
-    agents = _agents(gateway).listed()
+    from toolfleet_tasks.resources.agents import list_agents
+
+    agents = ask(list_agents, gateway).agents
     if as_json:
         say_json([one.model_dump(mode="json") for one in agents])
         return
@@ -56,7 +57,9 @@ def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> Non
 @over_fleet
 def show(name: NameArgument, *, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """Show what an agent may do at most: what settings and registry say together, and which of them says it."""
-    one = _agents(gateway).shown(name)
+    from toolfleet_tasks.resources.agents import get_agent
+
+    one = ask(get_agent, gateway, path={"name": name})
     if as_json:
         say_json(one.model_dump(mode="json"))
         return
@@ -87,15 +90,17 @@ def put(
     by: str | None = None,
 ) -> None:
     """Store a profile in the registry: what this folder's toolfleet.toml says of the agent, or a file. It holds at once."""
+    from toolfleet_tasks.resources.agents import put_agent
+
     if file is not None:
         name, profile = read_profile_file(file, name)
     elif name is not None:
         profile = _configured(name)
     else:
         raise typer.BadParameter("say the agent's NAME, or --file with a file that has one.", param_hint="NAME")
-    version, notes = _agents(gateway, by).put(name, profile)
-    say(f"{name}: version {version} is in force.")
-    for said in notes:
+    stored = ask(put_agent, gateway, path={"name": name}, body=profile, by=by)
+    say(f"{name}: version {stored.version} is in force.")
+    for said in stored.notes or ():
         note(said)
 
 
@@ -103,7 +108,9 @@ def put(
 @over_fleet
 def versions(name: NameArgument, *, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """List the last 20 versions of a profile in the registry, the latest first."""
-    found = _agents(gateway).versions(name)
+    from toolfleet_tasks.resources.agents import list_agent_versions
+
+    found = ask(list_agent_versions, gateway, path={"name": name}).versions
     if as_json:
         say_json([one.model_dump(mode="json") for one in found])
         return
@@ -124,20 +131,20 @@ def rollback(
     by: str | None = None,
 ) -> None:
     """Put an earlier version of a profile again, as a new one; also of one that was removed."""
-    made = _agents(gateway, by).rollback(name, version)
-    say(f"{name}: version {made} is in force, which is version {version} again.")
+    from toolfleet_tasks.resources.agents import roll_back_agent
+
+    made = ask(roll_back_agent, gateway, path={"name": name}, body={"version": version}, by=by)
+    say(f"{name}: version {made.version} is in force, which is version {version} again.")
 
 
 @app.command()
 @over_fleet
 def remove(name: NameArgument, *, gateway: Gateway | None = None, by: str | None = None) -> None:
     """Remove a profile from the registry. An agent that no settings know either may do nothing from then on."""
-    _agents(gateway, by).remove(name)
+    from toolfleet_tasks.resources.agents import remove_agent
+
+    ask(remove_agent, gateway, path={"name": name}, by=by)
     say(f"{name}: the registry has no profile of it any more.")
-
-
-def _agents(gateway: Gateway | None, by: str | None = None) -> DirectAgents | RemoteAgents:
-    return DirectAgents(by) if gateway is None else RemoteAgents(gateway)
 
 
 def _configured(name: str) -> AgentProfile:

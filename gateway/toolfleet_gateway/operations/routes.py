@@ -1,7 +1,6 @@
 """Lists the routes for viewers, operators and admins."""
 
 from toolfleet_gateway.http.routes import AnyRoute
-from toolfleet_gateway.operations.agents import agent_routes
 from toolfleet_gateway.operations.modules import operated_module_routes
 from toolfleet_gateway.operations.resource_routes import resource_routes
 from toolfleet_gateway.operations.tools import operated_tool_routes
@@ -16,5 +15,4 @@ def operation_routes(fleet: ToolFleet, settings: Settings, calls: CallIndex) -> 
         *resource_routes(fleet, settings, calls),
         *operated_tool_routes(settings),
         *operated_module_routes(settings),
-        *agent_routes(settings),
     ]

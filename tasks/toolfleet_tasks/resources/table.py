@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Final
 
-from toolfleet_tasks.resources import audit, calls, dead_letters, jobs, keys, queues, status, wakeups
+from toolfleet_tasks.resources import agents, audit, calls, dead_letters, jobs, keys, queues, status, wakeups
 from toolfleet_tasks.resources.operation import AnyOperation, ResourceOperation
 
 RESOURCES: Final[tuple[ModuleType, ...]] = (
+    agents,
     audit,
     calls,
     dead_letters,

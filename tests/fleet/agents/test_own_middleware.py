@@ -15,7 +15,7 @@ from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.agents.stored.profiles import StoredProfiles
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.operations.agent_overview import agent_of
+from toolfleet_tasks.resources.agents import agent_of
 
 PROGRAM = """
 from toolfleet import ToolResult

@@ -8,8 +8,8 @@ from toolfleet_cli.console.output import age
 from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.finding import CheckResult, Diagnosis, error, remark, warning
 from toolfleet_registry.catalog.operator import Difference, operating
-from toolfleet_tasks.operations.agent_overview import profile_notes
 from toolfleet_tasks.operations.fleet_status import ModuleTrouble, read_status
+from toolfleet_tasks.resources.agents import profile_notes
 
 _COMMAND = "toolfleet modules list; see the log"
 

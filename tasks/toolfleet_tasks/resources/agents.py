@@ -1,33 +1,46 @@
-"""Shows the profiles of agents, in the settings and in the registry, and which parts are in effect."""
+"""Shows the profiles of agents, in the settings and in the registry, and which parts are in effect; and changes those in the registry."""
 
 import asyncio
 import contextlib
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from redis.exceptions import RedisError
 
 from toolfleet_registry.agents.effective_profile import EffectiveProfile
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.stored.entries import ProfileVersion
+from toolfleet_registry.agents.stored.factory import is_elsewhere
+from toolfleet_registry.agents.stored.profile_copy import ProfileCopy
 from toolfleet_registry.agents.stored.profiles import StoredProfiles
 from toolfleet_registry.agents.tool_rules import NamedProfile
-from toolfleet_registry.catalog.operator import operating
+from toolfleet_registry.catalog.operator import fleets_registry, operating
 from toolfleet_registry.config.agents.agent_profile import AgentProfile
 from toolfleet_registry.config.agents.middleware_specs import ToolRetrySpec
 from toolfleet_registry.config.agents.tool_selectors import selects
 from toolfleet_registry.config.setting_sources import setting_place
 from toolfleet_registry.contracts import Caller, Level, ToolDefinition
-from toolfleet_registry.errors import FleetError, NoSuchProfile, SettingsError
+from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchProfile, OperationRefused, SettingsError
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.permissions import reaches
 from toolfleet_registry.policy.hints import UNDECLARED_LINES
-from toolfleet_registry.redis.servers import sync_client
+from toolfleet_registry.redis.servers import async_client, sync_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.operations.change_trail import ChangeKind
+from toolfleet_tasks.resources.operation import OperationRequest, operation
+
+B = TypeVar("B")
+T = TypeVar("T")
+
+_ALL: Final = "/operations/agents"
+_ONE: Final = "/operations/agents/{name}"
+
+_log = get_logger(__name__)
 
 
 class _Shown(BaseModel):
@@ -95,10 +108,130 @@ class AgentList(_Shown):
     """How many there are."""
 
 
+class StoredVersion(_Shown):
+    """What was stored."""
+
+    version: int
+    """Its number."""
+    notes: list[str] | None = None
+    """The parts of it that have no effect, in sentences."""
+
+
+class ProfileRollback(BaseModel):
+    """Which version is to be put again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    version: int = Field(ge=1, le=2**53)
+    """Its number."""
+
+
+@operation("GET", _ALL, role="viewer", answers="By name.")
+async def list_agents(asked: OperationRequest[None, None]) -> AgentList:
+    """List the agents that have a profile, and what each may do at most."""
+    agents = await asyncio.to_thread(agents_of, asked.settings)
+    return AgentList(agents=agents, count=len(agents))
+
+
+@operation("GET", _ONE, role="viewer", answers="The agent.", problems=(404,), is_versioned=True)
+async def get_agent(asked: OperationRequest[None, None]) -> AgentOverview:
+    """Return what an agent may do at most, and which profile says it."""
+    name, settings = asked.path["name"], asked.settings
+    found = await asyncio.to_thread(agent_of, name, settings)
+    return found.model_copy(update={"notes": [note.text for note in await profile_notes(settings, name)]})
+
+
+@operation("GET", f"{_ONE}/versions", role="viewer", answers="The latest first.", problems=(404,))
+async def list_agent_versions(asked: OperationRequest[None, None]) -> AgentVersions:
+    """List the last 20 versions of a profile in the registry."""
+    found = await asyncio.to_thread(_in_store, asked.settings, lambda stored: stored.versions(asked.path["name"]))
+    return AgentVersions(versions=found[::-1])
+
+
+@operation("PUT", _ONE, role="admin", answers="It is in force.", problems=(409, 412), is_versioned=True)
+async def put_agent(asked: OperationRequest[AgentProfile, None]) -> StoredVersion:
+    """Store a profile in the registry, in the place of the one that is there."""
+    name, profile, expected = asked.path["name"], asked.body, asked.expected_version
+    try:
+        profile.check_selectors()
+    except ValueError as exc:
+        raise OperationRefused(f"{exc}.") from exc
+    version = await _changed(asked, "agent_put", lambda stored, by: stored.put(name, profile, by=by, expected=expected))
+    notes = [note.text for note in await profile_notes(asked.settings, name)]
+    return StoredVersion(version=version, notes=notes or None)
+
+
+@operation(
+    "POST", f"{_ONE}/rollback", role="admin", answers="It is in force.", problems=(404, 409, 412), is_versioned=True
+)
+async def roll_back_agent(asked: OperationRequest[ProfileRollback, None]) -> StoredVersion:
+    """Put an earlier version of a profile in force again, as a new one."""
+    name, earlier, expected = asked.path["name"], asked.body.version, asked.expected_version
+    version = await _changed(
+        asked,
+        "agent_rolled_back",
+        lambda stored, by: stored.rollback(name, earlier, by=by, expected=expected),
+        to_version=earlier,
+    )
+    return StoredVersion(version=version)
+
+
+@operation(
+    "DELETE",
+    _ONE,
+    role="admin",
+    answers="The registry has none any more; its versions are kept.",
+    problems=(404, 409, 412),
+    is_versioned=True,
+)
+async def remove_agent(asked: OperationRequest[None, None]) -> None:
+    """Remove a profile from the registry."""
+    name, expected = asked.path["name"], asked.expected_version
+    await _changed(asked, "agent_removed", lambda stored, by: stored.remove(name, by=by, expected=expected))
+
+
+async def _changed(
+    asked: OperationRequest[B, None],
+    kind: ChangeKind,
+    change: Callable[[StoredProfiles, str], ProfileVersion],
+    **facts: int,
+) -> int:
+    """Change the profiles in the registry, and return the new version. Agents have it at once, workers within two seconds.
+
+    `change` takes the profiles, and the author as the versions name them. Raises as it does, and `RegistryAway` if the
+    registry is not the fleet's.
+    """
+    settings, actor = asked.settings, asked.operator.actor
+    by = actor.by if actor.user_id is None else f"{actor.user_id} ({actor.by})"
+    async with asked.change(kind, asked.path["name"], **facts) as noted:
+        if is_elsewhere(settings):  # else the lines of another fleet's registry would rule here
+            async with fleets_registry(settings):
+                pass
+        made = await asyncio.to_thread(_in_store, settings, lambda stored: change(stored, by))
+        noted.facts["version"] = made.version
+    if is_elsewhere(settings):
+        await _copy(settings)
+    return made.version
+
+
+async def _copy(settings: Settings) -> None:
+    """Bring a change to the fleet's Redis. Fails open: it is stored, and the next refresh of the fleet does it."""
+    try:
+        async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
+            await ProfileCopy(redis, settings).renew()
+    except FleetUnavailable as exc:
+        _log.warning("agent_profiles_not_copied", error=str(exc))
+
+
+def _in_store(settings: Settings, work: Callable[[StoredProfiles], T]) -> T:
+    """Use the store, which is synchronous, and limits the time of each answer itself."""
+    with contextlib.closing(StoredProfiles.of(settings)) as stored:
+        return work(stored)
+
+
 def agents_of(settings: Settings) -> list[AgentOverview]:
     """All of them, by name, with what processes cannot apply of them. Synchronous; raises `FleetUnavailable`."""
-    with contextlib.closing(StoredProfiles.of(settings)) as stored:
-        found = stored.read()
+    found = _in_store(settings, StoredProfiles.read)
     known = KnownProfiles(settings)
     known.take(
         {name: one.profile for name, one in found.items() if isinstance(one, ProfileVersion) and one.profile},
@@ -117,26 +250,11 @@ def agent_of(name: str, settings: Settings) -> AgentOverview:
     return found
 
 
-def versions_of(name: str, settings: Settings) -> AgentVersions:
-    """Return the versions that the registry keeps of one agent.
-
-    Synchronous; raises `FleetUnavailable` and `NoSuchProfile`.
-    """
-    with contextlib.closing(StoredProfiles.of(settings)) as stored:
-        return AgentVersions(versions=stored.versions(name)[::-1])
-
-
 class ProfileNote(NamedTuple):
     """A part of a profile that has no effect: a sentence, and why it matters."""
 
     text: str
     why: str
-
-
-async def shown_agent(name: str, settings: Settings) -> AgentOverview:
-    """Return one of them with its notes. Raises as `agent_of`."""
-    found = await asyncio.to_thread(agent_of, name, settings)
-    return found.model_copy(update={"notes": [note.text for note in await profile_notes(settings, name)]})
 
 
 async def profile_notes(settings: Settings, name: str | None = None) -> list[ProfileNote]:
