@@ -2,6 +2,7 @@
 
 import functools
 import json
+from pathlib import Path
 
 import pytest
 
@@ -116,3 +117,18 @@ def test_an_expired_key_is_listed_as_such(keys: Run, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(fleet_clock, "now", lambda: now + 3600)
 
     assert "expired" in keys("list").out
+
+
+def test_keys_are_changed_without_a_redis(run: Run, tmp_path: Path) -> None:
+    """They may be in a database; the command says that the audit has no line of it."""
+    here = {"TOOLFLEET_REGISTRY_URL": f"sqlite:///{tmp_path}/registry.db"}
+    made = run("keys", "create", "--user", "ada", "--json", env=here)
+    key_id = json.loads(made.out)["id"]
+    listed = run("keys", "list", env=here)
+    revoked = run("keys", "revoke", key_id, env=here)
+
+    unwritten = "The audit may have no line of this: there is no Redis that answers.\n"
+    assert (made.code, made.err) == (0, unwritten)
+    assert key_id in listed.out
+    assert listed.err == ""
+    assert (revoked.code, revoked.err) == (0, f"{unwritten}Revoked: 1.\n")
