@@ -198,6 +198,10 @@ async def test_operators_and_who_reaches_a_tool_are_told_why(gateway: KeyedGatew
     finally:
         await gateway.post("olga", "/operations/tools/owls.fail_once/enable")
 
+    async def is_listed() -> bool:
+        return "owls.fail_once" in (await gateway.get("bob", "/tools")).text
+
+    await wait_until_answered(is_listed, "the tool is enabled")
     assert (denied.status_code, denied.json()["error_code"]) == (403, "permission_denied")
     assert (explained.status_code, explained.json()["is_allowed"]) == (200, False)
     assert (why.status_code, why.json()["rules"][-1]["about"]) == (200, "open")
