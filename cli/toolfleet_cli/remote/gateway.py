@@ -54,15 +54,6 @@ class Gateway:
         answer = self._answer("GET", path, seconds=_SECONDS)
         return None if answer.status_code == _NOT_FOUND else self._read(answer)
 
-    def forget(self, path: str, query: Mapping[str, Any] | None = None) -> bool:
-        """Have something deleted. Returns whether it was there."""
-        known = {name: value for name, value in (query or {}).items() if value is not None}
-        answer = self._answer("DELETE", path, seconds=_SECONDS, params=known)
-        if answer.status_code == _NOT_FOUND:
-            return False
-        self._read(answer)
-        return True
-
     def ask(self, method: str, path: str, *, seconds: float, about: str = "", **options: Any) -> Any:
         """The answer as JSON, `None` if it has none. A problem ends the command with exit code 1, and names what it is `about`."""
         return self._read(self._answer(method, path, seconds=seconds, **options), about)
