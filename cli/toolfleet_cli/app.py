@@ -40,7 +40,7 @@ _GROUPS: Mapping[str, str] = {
     "toolfleet_cli.commands.keys": "keys",
     "toolfleet_cli.commands.modules": "modules",
     "toolfleet_cli.commands.queues": "queues",
-    "toolfleet_cli.commands.tools.listing": "tools",
+    "toolfleet_cli.commands.tools": "tools",
     "toolfleet_cli.commands.wakes": "wakes",
 }
 """The modules whose `app` is a group of commands, and its name."""

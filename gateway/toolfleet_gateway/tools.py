@@ -24,11 +24,11 @@ from toolfleet_registry.agents.explanation import ToolExplanation
 from toolfleet_registry.contracts import Caller, Conversation, Level, ToolDefinition
 from toolfleet_registry.contracts.load_errors import ToolLoadError
 from toolfleet_registry.contracts.tool_definition import ToolSource, tool_named
+from toolfleet_registry.directory.reload_requests import reload_tools
 from toolfleet_registry.formats import convert
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.offload import aside
 from toolfleet_tasks.client.fleet import ToolFleet
-from toolfleet_tasks.operations.tool_reload import reload_tools
 
 _PROGRAMMATIC = "programmatic"
 """The source of a tool that stands in no file of a tool folder."""

@@ -3,7 +3,6 @@
 from toolfleet_gateway.http.routes import AnyRoute
 from toolfleet_gateway.operations.modules import operated_module_routes
 from toolfleet_gateway.operations.resource_routes import resource_routes
-from toolfleet_gateway.operations.tools import operated_tool_routes
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.operations.calls.call_index import CallIndex
@@ -13,6 +12,5 @@ def operation_routes(fleet: ToolFleet, settings: Settings, calls: CallIndex) -> 
     """Return the routes below `/operations`: reading needs the role `viewer`, changing `operator`, and keys and agents `admin`."""
     return [
         *resource_routes(fleet, settings, calls),
-        *operated_tool_routes(settings),
         *operated_module_routes(settings),
     ]

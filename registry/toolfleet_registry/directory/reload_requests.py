@@ -1,5 +1,6 @@
 """Has hosts read their tool files again on request, on any machine: they check for requests here, and answer here."""
 
+import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import cast
 
@@ -10,11 +11,17 @@ from toolfleet_registry.contracts.load_errors import ToolLoadError
 from toolfleet_registry.contracts.message import Message
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.urls import fleet_url
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.time import machine_clock
 
 _PATIENCE_SECONDS = 5
 _KEPT_SECONDS = 600  # answers, for the requester
 _MOST_TOGETHER = 100  # requests that one reload is the answer to
 _MOST_ERRORS = 100  # of one host
+_BEGIN_SECONDS = 3.0  # for hosts to hear of it: they ask twice a second
+_PAUSE_SECONDS = 0.1
 
 
 class ReloadAnswer(Message):
@@ -69,6 +76,24 @@ class ReloadRequests:
             found = await cast("Awaitable[dict[bytes, bytes]]", self._redis.hgetall(key))
         read = (_read(text) for text in found.values())
         return sorted((each for each in read if each is not None), key=lambda each: each.module)
+
+
+async def reload_tools(settings: Settings, *, seconds: float) -> Sequence[ReloadAnswer]:
+    """Have all hosts of tool folders read their files again, and return their answers, by module.
+
+    Hosts that have started and are not done after `seconds` say so. Raises `FleetUnavailable` when Redis does not answer, and
+    `SettingsError` if the settings name none.
+    """
+    async with async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis:
+        requests = ReloadRequests(redis, settings.keys)
+        number = await requests.ask()
+        asked_at = machine_clock.monotonic()
+        while True:
+            answers = await requests.answers(number)
+            waited = machine_clock.monotonic() - asked_at
+            if waited > seconds or (waited > _BEGIN_SECONDS and all(each.is_done for each in answers)):
+                return answers
+            await asyncio.sleep(_PAUSE_SECONDS)
 
 
 def _read(text: bytes) -> ReloadAnswer | None:

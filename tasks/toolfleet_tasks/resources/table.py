@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Final
 
-from toolfleet_tasks.resources import agents, audit, calls, dead_letters, jobs, keys, queues, status, wakeups
+from toolfleet_tasks.resources import agents, audit, calls, dead_letters, jobs, keys, queues, status, tools, wakeups
 from toolfleet_tasks.resources.operation import AnyOperation, ResourceOperation
 
 RESOURCES: Final[tuple[ModuleType, ...]] = (
@@ -16,6 +16,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     keys,
     queues,
     status,
+    tools,
     wakeups,
 )
 

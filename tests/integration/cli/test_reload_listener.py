@@ -11,10 +11,9 @@ from support.waiting import wait_until, wait_until_answered
 from toolfleet_cli.hosting import folder as folder_host
 from toolfleet_cli.hosting.folder import _AWAY_SECONDS, _LISTEN_SECONDS, ReloadListener
 from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_registry.directory.reload_requests import ReloadAnswer, ReloadRequests
+from toolfleet_registry.directory.reload_requests import ReloadAnswer, ReloadRequests, reload_tools
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.operations.tool_reload import reload_tools
 
 
 @dataclass

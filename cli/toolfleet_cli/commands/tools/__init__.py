@@ -1,1 +1,0 @@
-"""Answers the commands about tools: which there are, and which are in effect."""
