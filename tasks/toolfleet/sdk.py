@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from toolfleet_modules.requests.status import StatusAnswer
 from toolfleet_modules.sdk.marks import tool
 from toolfleet_modules.sdk.module import Module
-from toolfleet_registry.functions.call_context import Context
+from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.functions.encoded_bytes import Media
 from toolfleet_registry.functions.failures import Accepted, InputRequired, ModuleBusy, ToolError
 from toolfleet_registry.functions.files import Audio, File, Image

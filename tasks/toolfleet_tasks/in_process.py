@@ -7,9 +7,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from toolfleet_registry.contracts import Audit, Caller, Conversation, ToolCall, ToolResult
+from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.errors import BodyTooLarge, SettingsError
-from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun
 from toolfleet_registry.local.function_results import as_json
@@ -155,7 +155,7 @@ class OwnProcess:
             text = "Tool call refused: a person has to approve it first, and without a fleet nobody can be asked."
             return ToolResult.refused(tool.name, "approval_denied", text), {}
         try:
-            own = local.bind(asked)
+            own = local.bind(asked.arguments, asked.user_id, asked.context)
         except ValueError as exc:
             text = f"Tool execution error: the arguments do not fit: {exc}"
             return ToolResult.refused(tool.name, "invalid_arguments", text), {}

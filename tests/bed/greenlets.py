@@ -49,17 +49,17 @@ async def _is_ready(descriptor: int, *, writing: bool, seconds: float | None) ->
     return ready.done()
 
 
-class GreenThread:
-    """Implements what the product uses of `threading.Thread`."""
+class GreenThread(threading.Thread):
+    """A thread of a member of the fleet: it runs in a greenlet, and ends with its site."""
 
     def __init__(self, *, target: Callable[[], object], name: str, daemon: bool) -> None:
-        del daemon  # it ends with its site
-        self._target, self._name = target, name
+        super().__init__(name=name, daemon=daemon)
+        self._body = target
         self._task: asyncio.Task[object] | None = None
 
     def start(self) -> None:
         """Begin."""
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=self.name)
 
     def is_alive(self) -> bool:
         """Return whether it runs."""
@@ -71,18 +71,30 @@ class GreenThread:
             await_(asyncio.wait([self._task], timeout=timeout))
 
     async def _run(self) -> object:
-        return await Bridge(self._target)
+        return await Bridge(self._body)
 
 
-class GreenEvent:
-    """Implements what the product uses of `threading.Event`."""
+class GreenEvent(threading.Event):
+    """An event that a greenlet can wait for."""
 
     _SHORTEST_WAIT = 1.0
     """Seconds. What looks around more often than that costs a test most of its time, and is woken if there is news."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._event = asyncio.Event()
-        self.set, self.clear, self.is_set = self._event.set, self._event.clear, self._event.is_set
+
+    def set(self) -> None:
+        """Implements `Event.set`."""
+        self._event.set()
+
+    def clear(self) -> None:
+        """Implements `Event.clear`."""
+        self._event.clear()
+
+    def is_set(self) -> bool:
+        """Implements `Event.is_set`."""
+        return self._event.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set."""
@@ -93,12 +105,6 @@ class GreenEvent:
             async with asyncio.timeout(seconds):
                 await self._event.wait()
         return self._event.is_set()
-
-
-class GreenThreads:
-    """Implements the product's port for threads."""
-
-    Thread, Event = GreenThread, GreenEvent
 
 
 class GreenLifoQueue(queue.LifoQueue[Any]):

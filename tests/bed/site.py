@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from bed import settling
-from bed.greenlets import GreenThreads
+from bed.greenlets import GreenEvent, GreenThread
 from toolfleet_registry.system.process import Process, enter
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class Site(Process):
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name}:1", threads=GreenThreads())
+        super().__init__(f"{name}:1", thread=GreenThread, event=GreenEvent)
         self.host = name
         self.is_dead = self.carries = False
         self.tasks = weakref.WeakSet[asyncio.Task[Any]]()

@@ -7,8 +7,9 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
+from toolfleet_modules.sdk.served_module import ServedModule
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.directory.announcements import ANNOUNCE_VARIABLE, HEARTBEAT_SECONDS, Announcement, hosts_seal
 from toolfleet_registry.directory.hosts import AnnouncingHost
@@ -27,30 +28,13 @@ _EVERYWHERE = {"0.0.0.0", "::", ""}  # noqa: S104 - nothing listens by it
 _log = logging.getLogger("toolfleet.host")
 
 
-class AnnouncedParts(Protocol):
-    """The announced parts of a host. `tools` is another mapping after each change."""
-
-    name: str
-    replica_id: str
-
-    @property
-    def tools(self) -> Mapping[str, Any]:
-        """The tools by their full names."""
-        ...
-
-    @property
-    def manifest(self) -> ModuleManifest:
-        """The manifest of the served tools."""
-        ...
-
-
 class Announcer:
     """The announcer of one host, on its loop, which keeps its replies as the settings say.
 
     A Redis that is away is logged once, and tried again with each heartbeat.
     """
 
-    def __init__(self, host: AnnouncedParts, settings: Settings, url: str, keys: str = "") -> None:
+    def __init__(self, host: ServedModule, settings: Settings, url: str, keys: str = "") -> None:
         self._host, self._settings, self._url = host, settings, url
         host.replica_id = randomness.uuid4().hex
         self._redis = async_client(
@@ -133,7 +117,7 @@ class Announcer:
         return said, now
 
 
-def announcer_of(host: AnnouncedParts, settings: Settings, *, address: str, port: int, url: str | None) -> Announcer:
+def announcer_of(host: ServedModule, settings: Settings, *, address: str, port: int, url: str | None) -> Announcer:
     """Return the announcer of a host that listens there, and that others reach at `url`. `settings` name a Redis.
 
     Raises `SettingsError` for an address that other machines cannot reach, and for a missing or invalid key.

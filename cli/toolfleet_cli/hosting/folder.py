@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 from uuid import uuid4
 
 from toolfleet_cli.hosting.host_server import ChangeNotice, check_host_name
@@ -23,7 +22,6 @@ from toolfleet_modules.requests.authentication import KEY_VARIABLE
 from toolfleet_registry.config.host_specs import FencedSpec, FolderSpec, Places, SecretSource
 from toolfleet_registry.config.run_file import FOLDER
 from toolfleet_registry.config.setting_sources import private_places
-from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.directory.reload_requests import ReloadAnswer, ReloadRequests
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.redis.servers import async_client
@@ -50,7 +48,7 @@ def folder_host(settings: Settings, folder: Path | None, *, beside: Path, name: 
     if not isinstance(spec, FolderSpec):
         spec = FolderSpec(folder=folder)
     host = FolderHost(options_of(settings, spec, name, folder, beside=beside), listener=ChangeNotice(settings))
-    host.lifespans = (*host.lifespans, ReloadListener(settings, host).running)
+    host.lifespans.append(ReloadListener(settings, host).running)
     return host
 
 
@@ -114,25 +112,10 @@ def fence_of(spec: FencedSpec, name: str, sources: Mapping[str, SecretSource], *
     )
 
 
-class ReloadableHost(Protocol):
-    """A host that can read its tools again."""
-
-    name: str
-
-    @property
-    def manifest(self) -> ModuleManifest:
-        """The manifest of the served tools, with the load errors."""
-        ...
-
-    async def reload(self, *, is_forced: bool = False) -> bool:
-        """Serve things as they are now."""
-        ...
-
-
 class ReloadListener:
     """Listens for requests to reload, for one host. Without the fleet's Redis there are none."""
 
-    def __init__(self, settings: Settings, host: ReloadableHost) -> None:
+    def __init__(self, settings: Settings, host: FolderHost) -> None:
         self._settings = settings
         self._host = host
         self._id = uuid4().hex

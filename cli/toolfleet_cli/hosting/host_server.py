@@ -7,21 +7,19 @@ import socket
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Protocol
 
 import uvicorn
-from starlette.applications import Starlette
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from toolfleet_cli.hosting.announcer import AnnouncedParts, Announcer, announcer_of
+from toolfleet_cli.hosting.announcer import Announcer, announcer_of
 from toolfleet_modules.hosts.serving.joined_writes import JoinedHttpProtocol
+from toolfleet_modules.sdk.served_module import ServedModule
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.directory.requested_probes import RequestedProbes
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.metrics import families, process_recorder
 from toolfleet_registry.metrics.exposition import Exposition
 from toolfleet_registry.metrics.recorder import Recorder
-from toolfleet_registry.once.port import OnceStore
 from toolfleet_registry.once.redis import RedisReplies
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
@@ -97,17 +95,6 @@ def _host_metrics(settings: Settings | None, module: str) -> Generator[HostMetri
         process_recorder.stop()
 
 
-class ServedHost(AnnouncedParts, Protocol):
-    """A module with its app, which keeps what became of calls in `replies`."""
-
-    replies: OnceStore
-
-    @property
-    def app(self) -> Starlette:
-        """The ASGI app."""
-        ...
-
-
 def check_host_name(name: str, *, option: str | None = None) -> str:
     """The name, if a module that is hosted can have it. `option`: of a command, by which it can have another. Raises `SettingsError`."""
     if not is_module_name(name) or name in {LOCAL, SCHEDULER}:
@@ -180,7 +167,7 @@ def _spare_the_collector() -> None:
 
 
 def serve_host(
-    host: ServedHost,
+    host: ServedModule,
     address: str,
     port: int,
     *,

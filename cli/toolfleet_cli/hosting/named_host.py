@@ -3,15 +3,15 @@
 from pathlib import Path
 
 from toolfleet_cli.hosting.folder import folder_host
-from toolfleet_cli.hosting.host_server import ServedHost
 from toolfleet_cli.hosting.openapi import openapi_host
+from toolfleet_modules.sdk.served_module import ServedModule
 from toolfleet_registry.config.host_specs import FolderSpec, McpSpec
 from toolfleet_registry.config.setting_sources import find_toml
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 
 
-def named_host(settings: Settings, name: str, *, start: Path) -> ServedHost:
+def named_host(settings: Settings, name: str, *, start: Path) -> ServedModule:
     """Return the host of this name; relative paths start at the folder of the `toolfleet.toml` that is nearest to `start`. Raises `SettingsError`."""
     spec = settings.hosts.get(name)
     if spec is None:

@@ -68,7 +68,7 @@ async def get_document(url: str) -> dict[str, Any]:
             if answer.status != _OK:
                 kind = DocumentNotFound if answer.status // 100 == 4 else NoDocument  # noqa: PLR2004 - their class
                 raise kind(f"{url} answers {answer.status}")
-            body = await read_body(answer, _MOST_DOCUMENT_BYTES)
+            body = await read_body(answer.headers, answer.chunk, _MOST_DOCUMENT_BYTES)
         document = loads_strict(body)
     except (NoAnswer, BodyTooLarge, BodyUnreadable, ValueError) as exc:
         raise NoDocument(f"{url}: {exc}") from exc

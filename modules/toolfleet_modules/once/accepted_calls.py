@@ -92,7 +92,7 @@ class AcceptedCalls:
     ) -> StatusAnswer:
         try:
             async with asyncio.timeout(FOLLOW_SECONDS):
-                return await self._follower.status(call_id, handle, cancel=cancel, inputs=inputs)
+                return await self._follower(call_id, handle, cancel=cancel, inputs=inputs)
         except TimeoutError:
             raise NotFollowed("Nobody said in time where the call is.") from None
         except Exception as exc:  # it is an author's, and may raise anything

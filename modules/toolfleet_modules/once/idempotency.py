@@ -5,11 +5,12 @@ import json
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
+from toolfleet_modules.once.served_tool import ServedRun
 from toolfleet_modules.once.shared_work import Work
 from toolfleet_modules.requests.reply import Reply, said_later
 from toolfleet_registry.errors import StoreAway
@@ -136,29 +137,6 @@ class KeyReused(RunRefused):
     """The call id is that of another request."""
 
 
-class Runnable(Protocol):
-    """A tool with its arguments."""
-
-    @property
-    def name(self) -> str:
-        """The tool's."""
-        ...
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether a second run does nothing more."""
-        ...
-
-    @property
-    def reruns_failures(self) -> bool:
-        """Whether a call that failed runs again when it is repeated."""
-        ...
-
-    def run(self) -> Coroutine[Any, Any, Reply]:
-        """One run."""
-        ...
-
-
 class IdempotentRuns:
     """The calls of one module in this process, with their records in a store."""
 
@@ -167,7 +145,7 @@ class IdempotentRuns:
         self._latest = OrderedDict[str, int]()  # attempts that were seen, by call id, of those with more than one
         self._unanswered = OrderedDict[str, str]()  # call ids, and the token that perhaps was written and never used
 
-    async def settle(self, work: Work, tool: Runnable) -> Reply:
+    async def settle(self, work: Work, tool: ServedRun[Any]) -> Reply:
         """Run the call once, or find what it came to.
 
         Raises `RunRefused`, or what turns the call away: `ModuleBusy`. With the store away, what may be repeated runs
@@ -225,7 +203,7 @@ class IdempotentRuns:
             record = None
         return {**_reconciliation(record), "call_id": call_id}
 
-    async def _begin(self, claim: RunClaim, work: Work, tool: Runnable) -> Reply | None:
+    async def _begin(self, claim: RunClaim, work: Work, tool: ServedRun[Any]) -> Reply | None:
         """Return `None` once the call is this process's to run; otherwise the known reply."""
         call_id = work.key or ""
         pause, longest = _POLL_SECONDS
@@ -268,7 +246,7 @@ class IdempotentRuns:
     def _is_unused(self, call_id: str, record: Record, work: Work) -> bool:
         return record.token == self._unanswered.get(call_id) and record.fingerprint == work.fingerprint
 
-    async def _run(self, claim: RunClaim, work: Work, tool: Runnable) -> Reply:
+    async def _run(self, claim: RunClaim, work: Work, tool: ServedRun[Any]) -> Reply:
         work.context._held_until = claim.live_until  # noqa: SLF001 - made for this work
         async with claim.kept():
             try:
@@ -287,7 +265,7 @@ class IdempotentRuns:
         return reply
 
 
-async def _ended(work: Work, tool: Runnable) -> Reply:
+async def _ended(work: Work, tool: ServedRun[Any]) -> Reply:
     """The tool's reply. Raises `ModuleBusy`."""
     if work.is_stopped:
         return not_begun(tool.name)
@@ -301,7 +279,7 @@ async def _ended(work: Work, tool: Runnable) -> Reply:
     return reply.late() if work.is_over else reply
 
 
-def _judged(record: Record, work: Work, tool: Runnable) -> Reply | str:
+def _judged(record: Record, work: Work, tool: ServedRun[Any]) -> Reply | str:
     """A reply, `wait`, or `again`: the call may run once more. Raises `RunRefused`."""
     if record.state == "refused":
         raise RunRefused("This call was given up: the fleet was told that it never happens.")
@@ -330,11 +308,11 @@ def overtaken(name: str) -> Reply:
     return Reply.failure(name, f"{name} was not begun: a later attempt of this call has come.", effect_state="none")
 
 
-def _unknown(tool: Runnable, why: str) -> Reply:
+def _unknown(tool: ServedRun[Any], why: str) -> Reply:
     return Reply.failure(tool.name, f"{tool.name} {why}; it was not run again.", effect_state="unknown")
 
 
-def _runs_again(tool: Runnable, record: Record) -> bool:
+def _runs_again(tool: ServedRun[Any], record: Record) -> bool:
     """Return whether a call that failed runs once more: its tool allows that always, or did in its reply."""
     return tool.reruns_failures or json.loads(record.reply).get("retryable") is True
 

@@ -1,7 +1,7 @@
 """Makes a reply of a tool's question, if its caller can be asked."""
 
 from toolfleet_modules.requests.reply import Reply
-from toolfleet_registry.functions.call_context import Context
+from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.functions.failures import InputRequired
 
 

@@ -1,12 +1,11 @@
 """Says where a call is that a module has accepted, and defines who knows: a follower of work that goes on by itself."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self, TypeAlias
 
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.contracts import EffectState
-from toolfleet_registry.contracts.inputs import CallInputs
 
 RESULT_BYTES = 4 * 2**20
 """How large a result may be, unless its module says otherwise."""
@@ -79,18 +78,12 @@ class StatusAnswer:
         return cls("none")
 
 
-class Follower(Protocol):
-    """Knows the work that a module has accepted."""
+Follower: TypeAlias = Callable[..., Awaitable[StatusAnswer]]
+"""Returns the state of work that a module has accepted: `follower(call_id, handle, *, cancel, inputs=None)`.
 
-    async def status(
-        self, call_id: str, handle: str, *, cancel: bool, inputs: CallInputs | None = None
-    ) -> StatusAnswer:
-        """Return the state of the call `call_id` that was accepted under `handle`; `cancel`: it is cancelled, so end it if you can.
-
-        `inputs`: its latest answers, from then on with each question. It is asked repeatedly, also after a restart, and
-        must answer within some seconds.
-        """
-        ...
-
+The call `call_id` was accepted under `handle`; `cancel`: it is cancelled, so end it if you can. `inputs`: its latest answers
+(`CallInputs`), from then on with each question. It is asked repeatedly, also after a restart, and must answer within some
+seconds.
+"""
 
 _THE_TOOL = "The tool"  # the one that was called takes its place

@@ -22,7 +22,7 @@ from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.request import ReconcileRequest, StatusRequest, TooLarge, TooSlow, read_body
 from toolfleet_modules.requests.traced_requests import traced_requests
 from toolfleet_modules.sdk.execute import Execute, Limits
-from toolfleet_modules.sdk.protocol import AppParts
+from toolfleet_modules.sdk.served_module import ServedModule
 from toolfleet_modules.sdk.tool import in_words
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import StoreAway
@@ -38,7 +38,7 @@ REPLICA_HEADER = "Toolfleet-Replica"
 _FIELD = REPLICA_HEADER.lower().encode()
 
 
-def app_of(module: AppParts) -> Starlette:
+def app_of(module: ServedModule) -> Starlette:
     """The app. Raises `RuntimeError` if the module has a key, and nothing to check tokens with."""
     routes = _Routes(module)
     known = [
@@ -55,7 +55,7 @@ def app_of(module: AppParts) -> Starlette:
 class _ModuleApp(Starlette):
     """Answers calls past Starlette's own layers, which would take as long as all else of HTTP; middleware that others add is not passed by."""
 
-    def __init__(self, module: AppParts, execute: ASGIApp, **parts: Any) -> None:
+    def __init__(self, module: ServedModule, execute: ASGIApp, **parts: Any) -> None:
         super().__init__(**parts)
         self._module, self._execute = module, execute
 
@@ -71,7 +71,7 @@ class _ModuleApp(Starlette):
 
 
 class _Routes:
-    def __init__(self, module: AppParts) -> None:
+    def __init__(self, module: ServedModule) -> None:
         self._module = module
         self._callers = CallerCheck(module.name, module.key)
         self._manifest = _ManifestText(module)
@@ -146,7 +146,7 @@ class _Routes:
 class _ManifestText:
     """The manifest as JSON: written again when the module has another mapping of tools."""
 
-    def __init__(self, module: AppParts) -> None:
+    def __init__(self, module: ServedModule) -> None:
         self._module = module
         self._tools, self._text = module.tools, _text_of(module.manifest)
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 import httpx
 
 from toolfleet_modules.requests.authentication import keys_in
-from toolfleet_modules.sdk.protocol import ModuleWithApp
+from toolfleet_modules.sdk.served_module import ServedModule
 from toolfleet_registry.admission_rules import admit
 from toolfleet_registry.contracts import EffectState, Level, ModuleManifest, ResultFile
 from toolfleet_registry.contracts.inputs import CallInputs
@@ -58,7 +58,7 @@ class ModuleResult:
 class ModuleClient:
     """Enter it before use: that starts the module."""
 
-    def __init__(self, module: ModuleWithApp, *, user_id: str | None = None, permission: Level = "user") -> None:
+    def __init__(self, module: ServedModule, *, user_id: str | None = None, permission: Level = "user") -> None:
         self._module = module
         self._user_id, self._permission = user_id, permission
         self._stack = AsyncExitStack()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
@@ -16,11 +16,11 @@ from starlette.types import Receive, Scope, Send
 from toolfleet_modules.once.idempotency import (
     IdempotentRuns,
     KeyReused,
-    Runnable,
     RunRefused,
     not_begun,
     overtaken,
 )
+from toolfleet_modules.once.served_tool import RunMeans, ServedRun, ServedTool
 from toolfleet_modules.once.shared_work import Work
 from toolfleet_modules.once.work_log import WorkLog
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
@@ -29,12 +29,10 @@ from toolfleet_modules.requests.request import Call, HeaderRefused, TooLarge, To
 from toolfleet_modules.requests.sender_clocks import Senders
 from toolfleet_modules.requests.task_guard import guard_tasks
 from toolfleet_modules.requests.traced_requests import note_call, note_reply
-from toolfleet_modules.sdk.served_tool import ServedTool
 from toolfleet_modules.sdk.tool import in_words
-from toolfleet_modules.sdk.tool_run import RunMeans
+from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.contracts.tool_definition import by_any_name
-from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import Threads
 from toolfleet_registry.time import fleet_clock
@@ -179,7 +177,7 @@ class Execute:
         tools = self._offer()
         return tools.get(call.tool_name) or by_any_name(tools, lambda tool: tool.definition).get(call.tool_name)
 
-    def _work_for(self, call: Call, run: Runnable, context: Context) -> Work:
+    def _work_for(self, call: Call, run: ServedRun[Any], context: Context) -> Work:
         """Return the work of this call id in this process, which is started if there is none.
 
         Raises `KeyReused`, `ModuleBusy`.

@@ -6,13 +6,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
-from toolfleet_modules.requests.status import Follower
 from toolfleet_modules.sdk.offer import Facts
-from toolfleet_modules.sdk.protocol import Hook, Lifespan
+from toolfleet_modules.sdk.served_module import ServedModule
 from toolfleet_modules.sdk.tool import Tool
 from toolfleet_registry.contracts import Level, ModuleManifest
 from toolfleet_registry.contracts.names import is_module_name
-from toolfleet_registry.once.memory import MemoryReplies
 from toolfleet_registry.once.port import OnceStore
 
 if TYPE_CHECKING:  # an app needs starlette, and a test httpx; a manifest needs neither
@@ -27,7 +25,7 @@ from toolfleet_registry.contracts.inputs import CallInputs
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Module:
+class Module(ServedModule):
     """A service that owns tools, such as this one.
 
     ::
@@ -72,23 +70,19 @@ class Module:
             raise ValueError(f"{name[:80]!r} is no name for a module: letters, digits, _ and -, at most 64.")
         if min(concurrency, threads, max_request_bytes, max_result_bytes, longest_call_seconds) <= 0:
             raise ValueError("Every limit of a module must be positive.")
-        self.name = name
-        self.description = description
-        self.version = version
-        self.replies: OnceStore = MemoryReplies() if replies is None else replies
-        self.longest_call_seconds = longest_call_seconds
-        self.retries_undeclared = retries_undeclared
-        self.replica_id = ""
         names = ("calls", "threads", "request_bytes", "result_bytes", "progress_seconds")
         values = (concurrency, threads, max_request_bytes, max_result_bytes, progress_seconds)
-        self.limits: Mapping[str, Any] = dict(zip(names, values, strict=True))
-        self.startup: list[Hook] = []
-        self.shutdown: list[Hook] = []
-        self.lifespans: list[Lifespan] = []
-        self.follower: Follower | None = None
+        super().__init__(
+            name,
+            description=description,
+            replies=replies,
+            longest_call_seconds=longest_call_seconds,
+            limits=dict(zip(names, values, strict=True)),
+        )
+        self.version = version
+        self.retries_undeclared = retries_undeclared
         self._key = key
         self._tools: dict[str, Tool] = {}
-        self._app: Starlette | None = None
 
     @overload
     def tool(self, function: F, /) -> F: ...
@@ -127,7 +121,7 @@ class Module:
         """
         if self._app is not None or self.follower is not None:
             raise ValueError(f"{self.name!r} has its {'app' if self._app else 'status'} already.")
-        self.follower = FunctionFollower(function)
+        self.follower = FunctionFollower(function).status
         return function
 
     def on_startup(self, hook: F) -> F:
@@ -170,11 +164,8 @@ class Module:
     @property
     def app(self) -> "Starlette":
         """The ASGI app, made at the first use, with the contract's routes. Raises `ImportError`."""
-        if self._app is None:
-            with _naming_what_to_install("app", "toolfleet-sdk"):
-                from toolfleet_modules.sdk.app import app_of  # noqa: PLC0415 - a manifest needs no starlette
-            self._app = app_of(self)
-        return self._app
+        with _naming_what_to_install("app", "toolfleet-sdk"):
+            return super().app
 
     def client(self, *, user_id: str | None = None, permission: Level = "user") -> "ModuleClient":
         """Return a client for tests: `async with module.client() as client: await client.call("count", day=1)`, without sockets.
@@ -213,7 +204,7 @@ class FunctionFollower:
     async def status(
         self, call_id: str, handle: str, *, cancel: bool, inputs: CallInputs | None = None
     ) -> StatusAnswer:
-        """Implements `Follower.status`.
+        """Implements `Follower`.
 
         Raises `TypeError` for an invalid answer, and for a question whose answer it does not take.
         """

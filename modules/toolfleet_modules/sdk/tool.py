@@ -16,8 +16,9 @@ from toolfleet_registry.contracts.outcomes import UNEXPLAINED
 from toolfleet_registry.functions.signature import USER, Signature
 
 if TYPE_CHECKING:  # a manifest runs nothing
-    from toolfleet_modules.sdk.tool_run import RunMeans, ToolRun
-    from toolfleet_registry.functions.call_context import Context
+    from toolfleet_modules.once.served_tool import RunMeans
+    from toolfleet_modules.sdk.tool_run import ToolRun
+    from toolfleet_registry.contracts.call_context import Context
 
 _log = logging.getLogger("toolfleet.sdk")  # not structlog: its tracebacks may show variables, and those are arguments
 

@@ -3,61 +3,24 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from toolfleet_modules.once.served_tool import RunMeans, ServedRun
 from toolfleet_modules.requests.question import question_reply
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.task_guard import TaskExit
-from toolfleet_modules.sdk.served_run import DefinedTool, ServedRun
+from toolfleet_modules.sdk.tool import Tool
 from toolfleet_registry.contracts.outcomes import UNEXPLAINED
 from toolfleet_registry.functions.failures import Accepted, InputRequired, ModuleBusy, ToolError
-from toolfleet_registry.functions.signature import Signature
-from toolfleet_registry.functions.threads import NotBegun, Threads
+from toolfleet_registry.functions.threads import NotBegun
 
 _log = logging.getLogger("toolfleet.sdk")  # not structlog: its tracebacks may show variables, and those are arguments
 
 
-class FunctionTool(DefinedTool, Protocol):
-    """A function with its facts as a tool. `is_plain`: it runs in a thread."""
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        """The function that a call runs."""
-        ...
-
-    @property
-    def signature(self) -> Signature:
-        """The function's parameters."""
-        ...
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it runs in a thread."""
-        ...
-
-    @property
-    def reruns_failures(self) -> bool:
-        """Whether a call that failed runs again when it is repeated."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class RunMeans:
-    """The shared means of a module's runs: `threads` for plain functions, and the largest size of a result.
-
-    `accepts`: whether a tool may continue by itself. `shows_exceptions`: whether a model reads the texts of exceptions.
-    """
-
-    threads: Threads
-    most_bytes: int
-    accepts: bool = False
-    shows_exceptions: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ToolRun(ServedRun[FunctionTool]):
+class ToolRun(ServedRun[Tool]):
     """One run of a tool, with its function's arguments."""
 
     arguments: Mapping[str, Any]

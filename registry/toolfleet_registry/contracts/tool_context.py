@@ -1,11 +1,14 @@
 """Describes what an agent knows of the conversation around a call: its tools are told, and no model can write it."""
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field, field_validator
 
-from toolfleet_registry.contracts import running
 from toolfleet_registry.contracts.message import Message, Since
+
+if TYPE_CHECKING:
+    from toolfleet_registry.contracts.call_context import Context
 
 M = TypeVar("M", bound=Message)
 
@@ -71,19 +74,27 @@ class ToolContext(Message):
 
         An async function is cancelled then; a plain one, in its thread, should check this.
         """
-        call = running.current()
+        call = _running.get()
         return call is not None and call.cancelled
 
     @property
     def seconds_left(self) -> float | None:
         """The seconds until no client waits for the running call, at least 0; `None` outside of a call."""
-        call = running.current()
+        call = _running.get()
         return None if call is None else call.seconds_left
 
     @field_validator("raw_arg", "user_message", "user", "kb_context")
     @classmethod
     def _replace_half_characters(cls, text: str | None) -> str | None:
         return text if text is None or text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def run_for(call: "Context") -> None:
+    """Have what runs in this task, in those that it makes and in threads that get its context, run for `call`."""
+    _running.set(call)
+
+
+_running: "ContextVar[Context | None]" = ContextVar("toolfleet_running_call", default=None)
 
 
 def by_name(kind: type[M], given: tuple[Any, ...], fields: dict[str, Any]) -> dict[str, Any]:

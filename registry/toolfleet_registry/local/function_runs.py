@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from toolfleet_registry.contracts import running
+from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.contracts.outcomes import UNEXPLAINED
-from toolfleet_registry.functions.call_context import Context
+from toolfleet_registry.contracts.tool_context import run_for
 from toolfleet_registry.functions.threads import NotBegun, Threads
 from toolfleet_registry.local.local_function import LocalFunction
 from toolfleet_registry.system.loggers import get_logger
@@ -104,7 +104,7 @@ class FunctionRuns:
         require: Callable[[], object],
         begun: threading.Event,
     ) -> Any:
-        running.run_for(context)
+        run_for(context)
         given = arguments if local.call_context is None else {**arguments, local.call_context: context}
         if not local.is_plain:
             require()

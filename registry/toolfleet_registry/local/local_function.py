@@ -10,15 +10,15 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter
 from types import CodeType
-from typing import Any, Protocol, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from pydantic import ValidationError
 
 from toolfleet_registry.contracts import Level, ToolDefinition
+from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.contracts.names import LOCAL, ToolName, name_fault
 from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_registry.errors import InvalidToolName
-from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.docstrings import words_of
 from toolfleet_registry.functions.signature import USER, Signature, function_behind
 from toolfleet_registry.permissions import OF_FUNCTIONS, level_fault
@@ -36,25 +36,6 @@ _SHOWN, _MOST_STEPS = 40, 3
 
 _CONTEXT_NAME = "context"
 _CONTEXT_ANNOTATION = re.compile(r"\bToolContext\b")
-
-
-class Asked(Protocol):
-    """The input of a function's call: the arguments, which a model may have written, and the user and context, which it cannot write."""
-
-    @property
-    def arguments(self) -> Mapping[str, Any]:
-        """The arguments by name."""
-        ...
-
-    @property
-    def user_id(self) -> str | None:
-        """The user in whose name the call is made."""
-        ...
-
-    @property
-    def context(self) -> ToolContext | None:
-        """The agent's context of the conversation, if it gives one."""
-        ...
 
 
 @overload
@@ -165,22 +146,34 @@ class LocalFunction:
         definition = _definition(f"{LOCAL}.{tool.name}", _schema(texts, needed), facts, context)
         return cls(definition, function, None, context, texts, groups, given)
 
-    def bind(self, call: Asked) -> Mapping[str, Any]:
-        """The function's own arguments, but for the call's context. Raises `ValueError`, with a reason that repeats no value, if they do not fit."""
-        return self._bound_to_tag(call) if self.signature is None else self._bound(self.signature, call)
+    def bind(
+        self, arguments: Mapping[str, Any], user_id: str | None = None, context: ToolContext | None = None
+    ) -> Mapping[str, Any]:
+        """Return the function's own arguments, but for the call's context.
 
-    def _bound(self, signature: Signature, call: Asked) -> Mapping[str, Any]:
-        own = _read(signature.read, call.arguments)
-        if signature.needs_user and call.user_id is None:
+        A model may have written the `arguments` of the call; it cannot write the user in whose name it is made, and the
+        agent's `context` of the conversation. Raises `ValueError`, with a reason that repeats no value, if they do not fit.
+        """
+        if self.signature is None:
+            return self._bound_to_tag(arguments, user_id, context)
+        return self._bound(self.signature, arguments, user_id, context)
+
+    def _bound(
+        self, signature: Signature, arguments: Mapping[str, Any], user_id: str | None, context: ToolContext | None
+    ) -> Mapping[str, Any]:
+        own = _read(signature.read, arguments)
+        if signature.needs_user and user_id is None:
             raise ValueError("it needs to know for which user, and the call has none")
         if signature.user:
-            own[USER] = call.user_id
+            own[USER] = user_id
         if self.context is not None:
-            own[self.context] = _context_of(call, {})
+            own[self.context] = _context_of(user_id, context, {})
         return own
 
-    def _bound_to_tag(self, call: Asked) -> Mapping[str, Any]:
-        texts = _texts_in(call.arguments, self.texts)
+    def _bound_to_tag(
+        self, arguments: Mapping[str, Any], user_id: str | None, context: ToolContext | None
+    ) -> Mapping[str, Any]:
+        texts = _texts_in(arguments, self.texts)
         own = dict[str, Any]()
         for name, is_needed in self.groups.items():
             text = texts.get(name)
@@ -188,19 +181,19 @@ class LocalFunction:
                 raise ValueError(f"{name!r} is missing")
             if text or is_needed:
                 own[name] = text
-        return own if self.context is None else {**own, self.context: _context_of(call, texts)}
+        return own if self.context is None else {**own, self.context: _context_of(user_id, context, texts)}
 
 
 def _is_any_context(name: str, hint: Any) -> bool:
     return _is_context(name, hint) or _is_call_context(hint)
 
 
-def _context_of(call: Asked, texts: Mapping[str, str]) -> ToolContext:
-    """The context of a call: what the agent says, with the texts among the arguments, which it may have said, too."""
-    said = call.context or ToolContext(raw_arg="")
+def _context_of(user_id: str | None, context: ToolContext | None, texts: Mapping[str, str]) -> ToolContext:
+    """Return the context of a call: what the agent says, with the texts among the arguments, which it may have said, too."""
+    said = context or ToolContext(raw_arg="")
     written = " ".join(text for text in texts.values() if text)
     raw_arg = texts.get(_GROUP_NAME) or said.raw_arg or written
-    return said.model_copy(update={"raw_arg": raw_arg, "user": call.user_id or "", "groups": dict(texts)})
+    return said.model_copy(update={"raw_arg": raw_arg, "user": user_id or "", "groups": dict(texts)})
 
 
 def _texts_in(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:

@@ -121,7 +121,7 @@ class _Scout:
             if status != HTTPStatus.OK:
                 return _refused(answer, own)
             try:
-                body = await read_body(answer, self.max_bytes)
+                body = await read_body(answer.headers, answer.chunk, self.max_bytes)
                 manifest, ignored, odd = await aside(lambda: _read(module, body), is_large=len(body) > _LARGE)
             except (BodyTooLarge, BodyUnreadable, ManifestRefused) as exc:
                 return ManifestFailure(own.hide_text(str(exc)), status)

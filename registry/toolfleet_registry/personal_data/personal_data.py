@@ -8,12 +8,12 @@ It takes time in proportion to the length of the texts, whatever their content, 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from json import JSONEncoder
-from typing import Any, Protocol
+from typing import Any
 
 from toolfleet_registry.errors import PersonalDataBlocked
 from toolfleet_registry.personal_data.detectors.accounts import IbanDetector
@@ -32,6 +32,8 @@ from toolfleet_registry.system.offload import aside
 
 DEEPEST = 100
 """Levels of a value, as bodies of HTTP may have; what lies deeper is not searched, but hidden as a whole."""
+
+_Find = Callable[[SearchedTexts], Iterable[FoundData]]
 
 _SMALLEST = 1_000_000  # numbers with fewer digits are no phone's
 _LONGEST_NUMBER_BITS = 4000 * 3  # bits: Python writes no longer number as a text
@@ -191,10 +193,6 @@ def _apart(names: list[Any], before: list[Any]) -> list[Any]:
     return apart
 
 
-class _Detector(Protocol):
-    def find(self, texts: SearchedTexts) -> Iterable[FoundData]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class HiddenValue:
     """A JSON value without personal data, the very same if it had none; and how much was hidden, by kind."""
@@ -230,7 +228,7 @@ class PersonalData:
         if not wanted and not patterns:
             raise ValueError("Neither types nor patterns of personal data are named.")
         self._own = own_patterns(patterns or {})
-        self._detectors: tuple[_Detector, ...] = (*_detectors(wanted, regions), *self._own)
+        self._finders: tuple[_Find, ...] = (*_finders(wanted, regions), *(pattern.find for pattern in self._own))
         self._quick_check = QuickCheck()
         self._labels = labels_of({*KINDS, NOT_SEARCHED, *(pattern.name for pattern in self._own)})
         self._blocks = strategy == "block"
@@ -309,8 +307,8 @@ class PersonalData:
         return by_text
 
     def _detected(self, searched: SearchedTexts) -> Iterator[FoundData]:
-        for detector in self._detectors:
-            yield from detector.find(searched)
+        for find in self._finders:
+            yield from find(searched)
 
     def _decoded(self, searched: SearchedTexts, names: Sequence[str]) -> list[FoundData]:
         """Return the findings in decoded texts, at their places in the original text."""
@@ -328,7 +326,7 @@ class PersonalData:
         return found
 
 
-def _detectors(wanted: set[str], regions: Sequence[str]) -> list[_Detector]:
+def _finders(wanted: set[str], regions: Sequence[str]) -> list[_Find]:
     made: dict[str, Any] = {
         "iban": IbanDetector,
         "credit_card": CardDetector,
@@ -338,7 +336,7 @@ def _detectors(wanted: set[str], regions: Sequence[str]) -> list[_Detector]:
         "url": UrlDetector,
         "phone": partial(PhoneDetector, regions),
     }
-    return [make() for kind, make in made.items() if kind in wanted]
+    return [make().find for kind, make in made.items() if kind in wanted]
 
 
 class QuickCheck:

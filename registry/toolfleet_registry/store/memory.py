@@ -17,10 +17,10 @@ from toolfleet_registry.manifests.specs import (
     ToolRegistrySnapshot,
     ToolSpec,
 )
-from toolfleet_registry.searching import RegistrationSearch
 from toolfleet_registry.store import rules
 from toolfleet_registry.store.port import EVENTS_KEPT, VERSIONS_KEPT, ToolRegistry
 from toolfleet_registry.store.rules import RegistrationState
+from toolfleet_registry.store.search import RegistrationSearch
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock

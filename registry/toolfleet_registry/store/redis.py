@@ -34,10 +34,10 @@ from toolfleet_registry.manifests.specs import (
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.redis.servers import sync_client
-from toolfleet_registry.searching import RegistrationSearch
 from toolfleet_registry.store import rules
 from toolfleet_registry.store.port import EVENTS_KEPT, VERSIONS_KEPT, ToolRegistry
 from toolfleet_registry.store.redis_commands import RedisCommands, parts
+from toolfleet_registry.store.search import RegistrationSearch
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 

@@ -15,10 +15,10 @@ from toolfleet_registry.manifests.specs import (
     ToolRegistrySnapshot,
     ToolSpec,
 )
-from toolfleet_registry.searching import RegistrationSearch
 from toolfleet_registry.store import rules
 from toolfleet_registry.store.port import EVENTS_KEPT, VERSIONS_KEPT, ToolRegistry
 from toolfleet_registry.store.rules import RegistrationState
+from toolfleet_registry.store.search import RegistrationSearch
 from toolfleet_registry.store.sql_engines import Database
 from toolfleet_registry.store.sql_tables import (
     EVENTS,

@@ -5,26 +5,13 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Mapping
-from typing import Any, NoReturn, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NoReturn
 
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 
 # Real data stays far below; pydantic's JSON parser stops at 200 levels, of which our envelopes need some.
 MAX_DEPTH = 100
-
-
-class Streamed(Protocol):
-    """An answer whose body is still to be read. `headers` have names in lower case."""
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The headers by name."""
-        ...
-
-    async def chunk(self) -> bytes:
-        """The next piece of the body as it was sent; empty at its end."""
-        ...
 
 
 class BodyReader:
@@ -55,14 +42,16 @@ class BodyReader:
         return bytes(self._body)
 
 
-async def read_body(answer: Streamed, limit: int) -> bytes:
-    """The body of an answer, as `BodyReader` reads it. Errors of the connection pass as the answer's own."""
-    headers = answer.headers
+async def read_body(headers: Mapping[str, str], chunk: Callable[[], Awaitable[bytes]], limit: int) -> bytes:
+    """Return the body of an answer, as `BodyReader` reads it. Errors of the connection pass as they are.
+
+    `headers` have names in lower case; `chunk` brings the next piece as it was sent, an empty one at the end.
+    """
     reader = BodyReader(
         limit, encoding=headers.get("content-encoding", ""), announced=headers.get("content-length", "")
     )
-    while chunk := await answer.chunk():
-        reader.feed(chunk)
+    while piece := await chunk():
+        reader.feed(piece)
     return reader.finish()
 
 

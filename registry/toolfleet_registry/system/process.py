@@ -9,46 +9,29 @@ import socket
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
 
-class _Thread(Protocol):
-    def start(self) -> None: ...
-
-    def join(self, timeout: float | None = None) -> None: ...
-
-    def is_alive(self) -> bool: ...
-
-
-class _Event(Protocol):
-    def set(self) -> None: ...
-
-    def clear(self) -> None: ...
-
-    def wait(self, timeout: float | None = None) -> bool: ...
-
-
-class Threading(Protocol):
-    """Makes threads and events. The module `threading` implements it; a simulation has another implementation."""
-
-    def Thread(self, *, target: Callable[[], object], name: str, daemon: bool) -> _Thread:  # noqa: N802 - as `threading` has it
-        """Make a thread that is not started."""
-        ...
-
-    def Event(self) -> _Event:  # noqa: N802 - as above
-        """Make an event that is not set."""
-        ...
-
-
 class Process:
-    """The state that an operating system process has once. Give a `name` if the interpreter has several."""
+    """The state that an operating system process has once. Give a `name` if the interpreter has several.
 
-    def __init__(self, name: str | None = None, *, threads: Threading = threading) -> None:
+    `thread` and `event` are the classes of its threads and events: a simulation has others than Python's.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        thread: type[threading.Thread] = threading.Thread,
+        event: type[threading.Event] = threading.Event,
+    ) -> None:
         self._name = name
-        self.threads = threads
+        self._thread = thread
+        self.event = event
+        """Makes an event that is not set."""
         self.worker: Any = None
         """The worker's runtime while its pool runs. Set by `toolfleet_tasks.worker_runtime`, which knows its type."""
         self.timers = WeakKeyDictionary[Any, Any]()
@@ -65,14 +48,14 @@ class Process:
         made: T | None = self._parts.get(make)
         return self._parts.setdefault(make, make()) if made is None else made
 
-    def thread(self, target: Callable[[], object], *, name: str) -> _Thread:
+    def thread(self, target: Callable[[], object], *, name: str) -> threading.Thread:
         """Make a daemon thread that runs `target` in this process."""
 
         def run() -> None:
             enter(self)
             target()
 
-        return self.threads.Thread(target=run, name=name, daemon=True)
+        return self._thread(target=run, name=name, daemon=True)
 
 
 _only = Process()

@@ -2,6 +2,7 @@
 
 import sys
 
+from toolfleet_registry.tracing.port import text_of
 from toolfleet_registry.tracing.trace_context import TraceContext, carried
 
 
@@ -12,7 +13,5 @@ def context_here() -> TraceContext | None:
 
         found = trace.get_current_span().get_span_context()
         if found.is_valid:
-            from toolfleet_registry.tracing.otel_tracing import text_of  # noqa: PLC0415 - only where something is traced
-
             return text_of(found)
     return carried()

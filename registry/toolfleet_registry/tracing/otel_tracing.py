@@ -9,10 +9,9 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, TracerProvider, TraceState
-from opentelemetry.trace.status import Status, StatusCode
 
-from toolfleet_registry.tracing.names import ERROR_TYPE, LINKED_AS, SCHEMA_URL, Kind
-from toolfleet_registry.tracing.port import Drawn, OpenSpan, Started, Value
+from toolfleet_registry.tracing.names import LINKED_AS, SCHEMA_URL, Kind
+from toolfleet_registry.tracing.port import Drawn, OpenSpan, Started, Value, text_of
 from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, carry, drop
 
 _KINDS: Final[Mapping[Kind, SpanKind]] = {
@@ -26,40 +25,6 @@ _NANO = 1_000_000_000
 
 wanted_id = threading.local()
 """The numbers of the span that is begun in this thread, and of its trace, for a provider of ours: `span` and `trace`."""
-
-
-class RecordedSpan:
-    """Implements `OpenSpan` with a span of OpenTelemetry."""
-
-    __slots__ = ("_context", "span")
-
-    def __init__(self, span: Span) -> None:
-        self.span = span
-        self._context: TraceContext | None = None
-
-    @property
-    def context(self) -> TraceContext:
-        """Implements `OpenSpan.context`."""
-        if self._context is None:
-            self._context = text_of(self.span.get_span_context())
-        return self._context
-
-    def note(self, attributes: Mapping[str, Value | None]) -> None:
-        """Implements `OpenSpan.note`."""
-        self.span.set_attributes({name: value for name, value in attributes.items() if value is not None})
-
-    def rename(self, name: str) -> None:
-        """Implements `OpenSpan.rename`."""
-        self.span.update_name(name)
-
-    def fail(self, error_type: str) -> None:
-        """Implements `OpenSpan.fail`."""
-        self.span.set_attribute(ERROR_TYPE, error_type)
-        self.span.set_status(Status(StatusCode.ERROR))
-
-    def end(self) -> None:
-        """Implements `OpenSpan.end`."""
-        self.span.end()
 
 
 class OtelTracing:
@@ -124,7 +89,7 @@ class OtelTracing:
             span = self._tracer.start_span(name, around, _KINDS[kind], attributes, linked, began)
         finally:
             wanted_id.span = wanted_id.trace = 0
-        return RecordedSpan(span) if span.is_recording() else text_of(span.get_span_context())
+        return OpenSpan(span) if span.is_recording() else text_of(span.get_span_context())
 
     def current(self) -> TraceContext | None:
         """Implements `Tracing.current`."""
@@ -134,7 +99,7 @@ class OtelTracing:
     def within(self, started: Started) -> AbstractContextManager[None]:
         """Implements `Tracing.within`."""
         context = started if isinstance(started, TraceContext) else started.context
-        return _Within(started.span if isinstance(started, RecordedSpan) else _remote(context), context)
+        return _Within(started.span if isinstance(started, OpenSpan) else _remote(context), context)
 
 
 class _Within:
@@ -161,14 +126,5 @@ def span_context_of(context: TraceContext) -> SpanContext:
     return SpanContext(context.trace_id, context.span_id, is_remote=True, trace_flags=flags, trace_state=state)
 
 
-def text_of(found: SpanContext) -> TraceContext:
-    """Our words for OpenTelemetry's."""
-    text = f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
-    return TraceContext(text, found.trace_state.to_header() if found.trace_state else "")
-
-
 def _remote(context: TraceContext) -> Span:
     return NonRecordingSpan(span_context_of(context))
-
-
-__all__ = ["OpenSpan", "OtelTracing", "RecordedSpan", "span_context_of", "text_of", "wanted_id"]

@@ -2,38 +2,52 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from toolfleet_registry.tracing.names import Kind
+from toolfleet_registry.tracing.names import ERROR_TYPE, Kind
 from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded
+
+if TYPE_CHECKING:  # nothing of it is loaded where nothing is traced
+    from opentelemetry.trace import Span, SpanContext
 
 Value: TypeAlias = str | bool | int | float
 """What an attribute may be."""
 
 
-class OpenSpan(Protocol):
-    """A span that is recorded, until its end."""
+class OpenSpan:
+    """A span that is recorded, until its end, by OpenTelemetry. Later additions are ignored."""
+
+    __slots__ = ("_context", "span")
+
+    def __init__(self, span: "Span") -> None:
+        self.span = span
+        self._context: TraceContext | None = None
 
     @property
     def context(self) -> TraceContext:
         """The span's place in its trace."""
-        ...
+        if self._context is None:
+            self._context = text_of(self.span.get_span_context())
+        return self._context
 
     def note(self, attributes: Mapping[str, Value | None]) -> None:
         """Add attributes; those that are `None` are left out."""
-        ...
+        self.span.set_attributes({name: value for name, value in attributes.items() if value is not None})
 
     def rename(self, name: str) -> None:
         """Give it another name."""
-        ...
+        self.span.update_name(name)
 
     def fail(self, error_type: str) -> None:
         """Mark it as failed, with a word of few."""
-        ...
+        from opentelemetry.trace.status import Status, StatusCode  # noqa: PLC0415 - loaded where there are spans
+
+        self.span.set_attribute(ERROR_TYPE, error_type)
+        self.span.set_status(Status(StatusCode.ERROR))
 
     def end(self) -> None:
-        """End the span. Later additions are ignored."""
-        ...
+        """End the span."""
+        self.span.end()
 
 
 Started: TypeAlias = OpenSpan | TraceContext
@@ -101,3 +115,9 @@ class Tracing(Protocol):
 def context_of_span(started: Started) -> TraceContext:
     """Return the context to be passed on."""
     return started if isinstance(started, TraceContext) else started.context
+
+
+def text_of(found: "SpanContext") -> TraceContext:
+    """Our words for OpenTelemetry's."""
+    text = f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
+    return TraceContext(text, found.trace_state.to_header() if found.trace_state else "")

@@ -49,7 +49,7 @@ class ConsumerNotes:
         self._queues: tuple[str, ...] | None = None
         self._noted_at = float("-inf")
         self._is_silent = False  # nothing is noted, as was logged
-        self._awake = process.threads.Event()
+        self._awake = process.event()
         self._is_over = False
         self._thread = process.thread(self._run, name="toolfleet-consumers")
 

@@ -36,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_functions_are_named_without_any_folder(home: Path) -> None:
     """Python finds them beside the settings, too."""
     host = named_host(load_settings(), "named", start=home)
-    async with ModuleClient(host) as client:  # type: ignore[arg-type] # any host is a module with an app
+    async with ModuleClient(host) as client:
         assert (await client.call("double", n=4)).result == 8
 
 

@@ -1,6 +1,5 @@
 """A host that listens for requests to read its files anew: also after Redis was away, and whatever its reload does."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -10,23 +9,20 @@ from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until, wait_until_answered
 from toolfleet_cli.hosting import folder as folder_host
 from toolfleet_cli.hosting.folder import _AWAY_SECONDS, _LISTEN_SECONDS, ReloadListener
-from toolfleet_registry.contracts import ModuleManifest
+from toolfleet_modules.hosts.folder.folder_host import FolderHost
+from toolfleet_modules.hosts.folder.options import FolderOptions
 from toolfleet_registry.directory.reload_requests import ReloadAnswer, ReloadRequests, reload_tools
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 
 
-@dataclass
-class Reloaded:
-    """A host that counts."""
+class Reloaded(FolderHost):
+    """A host without a folder that counts its reloads."""
 
-    name: str = "owls"
-    is_broken: bool = False
-    reloads: list[bool] = field(default_factory=list[bool])
-
-    @property
-    def manifest(self) -> ModuleManifest:
-        return ModuleManifest(module_name=self.name, tools=[])
+    def __init__(self, *, is_broken: bool = False) -> None:
+        super().__init__(FolderOptions("owls", None))
+        self.is_broken = is_broken
+        self.reloads = list[bool]()
 
     async def reload(self, *, is_forced: bool = False) -> bool:
         self.reloads.append(is_forced)

@@ -7,19 +7,20 @@ a plain function, what computes for long into a process.
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
+from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.contracts.logs import current_log
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.contracts.progress import current_sink
 from toolfleet_registry.errors import BodyTooLarge
-from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun, ThreadsHang
 from toolfleet_registry.local.function_results import as_json
 from toolfleet_registry.local.function_runs import ANSWER_SECONDS, Failure, FunctionRuns
 from toolfleet_registry.local.local_function import LocalFunction
+from toolfleet_registry.local.local_tools import LocalSource
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tags.tags import TagResult
 from toolfleet_registry.time import machine_clock
@@ -33,24 +34,6 @@ log = get_logger(__name__)
 _COME_BACK_SECONDS = 2 * ANSWER_SECONDS
 
 
-class Functions(Protocol):
-    """Knows the functions that could be imported."""
-
-    def find(self, tool_name: str) -> LocalFunction | None:
-        """The function of a tool, if it is there."""
-        ...
-
-    @property
-    def is_away(self) -> bool:
-        """Whether none could be imported here."""
-        ...
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all were, so that a missing name is no tool."""
-        ...
-
-
 class LocalExecutor:
     """Calls `functions`, plain ones in `threads` threads at once.
 
@@ -61,7 +44,7 @@ class LocalExecutor:
     """
 
     def __init__(
-        self, functions: Functions, *, max_result_bytes: int, threads: int = 32, approvals: ToolLookup | None = None
+        self, functions: LocalSource, *, max_result_bytes: int, threads: int = 32, approvals: ToolLookup | None = None
     ) -> None:
         self._functions = functions
         self._approvals = approvals
@@ -77,7 +60,7 @@ class LocalExecutor:
         if local is None or not (self._is_in_effect(local) or await self._is_approved(local)):
             return self._missing(call) if local is None else _withheld(call)
         try:
-            arguments = local.bind(call)
+            arguments = local.bind(call.arguments, call.user_id, call.context)
         except ValueError as exc:
             text = f"Tool execution error: the arguments do not fit: {exc}"
             return unsuccessful(call, Outcome.PERMANENT, "invalid_arguments", text)

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import mcp_types as types
 from mcp.shared.inbound import x_mcp_header_map
@@ -85,7 +85,7 @@ class McpHost(Host[McpTool | PassedTool | WatchTool]):
         watches: WatchPort | None = None,
     ) -> None:
         super().__init__(options, replies=replies, listener=listener, lifespan=self._running)
-        self.follower = TaskFollower(lambda: self.tools, most_bytes=options.result_bytes)
+        self.follower = TaskFollower(lambda: self.tools, most_bytes=options.result_bytes).status
         self._options = options
         self._changes = ListChanges(options.refresh_seconds)
         self._watches = watches
@@ -314,23 +314,6 @@ def _errors_of(offer: ServerOffer, known: Sequence[ToolLoadError]) -> list[ToolL
     return found
 
 
-class PassedHost(Protocol):
-    """A host whose server is asked."""
-
-    name: str
-    key: str
-
-    @property
-    def sessions(self) -> McpSessions | None:
-        """The sessions with the server, while the host runs."""
-        ...
-
-    @property
-    def secrets(self) -> Secrets:
-        """The values that are hidden in answers."""
-        ...
-
-
 class PassedQuestion(BaseModel, extra="forbid"):
     """What `POST /mcp/{method}` takes: the protocol's `params`, and whom they are asked for."""
 
@@ -347,7 +330,7 @@ class PassedAnswer(BaseModel):
 class Passthrough:
     """The routes of one host."""
 
-    def __init__(self, host: PassedHost) -> None:
+    def __init__(self, host: McpHost) -> None:
         self._host = host
         self._callers = CallerCheck(host.name, host.key)
 

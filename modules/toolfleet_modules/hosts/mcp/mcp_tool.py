@@ -22,14 +22,13 @@ from toolfleet_modules.hosts.mcp.tool_list import listed_tools
 from toolfleet_modules.hosts.mcp.transports.call_lane import CallListener
 from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, NotTaken, Refused, StatusFailed, Unanswered
 from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.once.served_tool import RunMeans, ServedRun
 from toolfleet_modules.requests.question import question_reply
 from toolfleet_modules.requests.reply import Reply
-from toolfleet_modules.sdk.served_run import ServedRun
-from toolfleet_modules.sdk.tool_run import RunMeans
 from toolfleet_registry.contracts import EffectState, ToolDefinition
+from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.contracts.logs import LogMessage, LogSink, log_message_in
 from toolfleet_registry.contracts.progress import progress_of
-from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import InputRequired, ModuleBusy, ToolError
 from toolfleet_registry.functions.passed_errors import PassedError
 

@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
@@ -12,42 +12,23 @@ from mcp.shared.exceptions import MCPError
 from toolfleet_modules.hosts.mcp.inputs.task_inputs import TaskInputs
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.results import reply_of
-from toolfleet_modules.hosts.mcp.sessions import McpSessions
 from toolfleet_modules.hosts.mcp.transports.exchanges import Malformed
-from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.status import StatusAnswer
-from toolfleet_registry.contracts import EffectState, ToolDefinition
+from toolfleet_registry.contracts import EffectState
 from toolfleet_registry.contracts.inputs import CallInputs
+
+if TYPE_CHECKING:  # they import this file
+    from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
+    from toolfleet_modules.hosts.mcp.passed_tool import PassedTool
+    from toolfleet_modules.hosts.mcp.watches.watch_tool import WatchTool
+
+    HostTool: TypeAlias = McpTool | PassedTool | WatchTool
 
 _log = logging.getLogger("toolfleet.host")
 
 _LONGEST_HANDLE = 512  # characters
 _POLL_SECONDS = (0.1, 60.0)  # how soon and how late a server may have itself asked
-
-
-class FollowedTool(Protocol):
-    """A tool whose calls may become tasks."""
-
-    @property
-    def definition(self) -> ToolDefinition:
-        """The tool's definition in the manifest."""
-        ...
-
-    @property
-    def sessions(self) -> McpSessions:
-        """The sessions with its server."""
-        ...
-
-    @property
-    def secrets(self) -> Secrets:
-        """The secrets of its server's host."""
-        ...
-
-    @property
-    def without_secrets(self) -> Callable[[Reply], Reply]:
-        """The function that hides secrets in replies."""
-        ...
 
 
 class TaskParams(types.RequestParams):
@@ -108,7 +89,7 @@ class ServerTask:
 class TaskFollower:
     """Knows the tasks of one host's server. `offer` says which tools there are now, by their full names."""
 
-    def __init__(self, offer: Callable[[], Mapping[str, FollowedTool]], *, most_bytes: int) -> None:
+    def __init__(self, offer: Callable[[], Mapping[str, "HostTool"]], *, most_bytes: int) -> None:
         self._offer, self._most_bytes = offer, most_bytes
 
     async def status(
@@ -134,7 +115,7 @@ class TaskFollower:
                 raise
 
     async def _followed(
-        self, tool: FollowedTool, session: McpSession, task: ServerTask, known: TaskInputs
+        self, tool: "HostTool", session: McpSession, task: ServerTask, known: TaskInputs
     ) -> StatusAnswer:
         """Give the task the answers that it waits for, and say where it is, or what it asks beyond those."""
         state = await _asked(session, "tasks/get", task)
@@ -146,7 +127,7 @@ class TaskFollower:
         return self._judged(state, tool, task)
 
     async def _asking(
-        self, state: Mapping[str, Any], tool: FollowedTool, session: McpSession, task: ServerTask, known: TaskInputs
+        self, state: Mapping[str, Any], tool: "HostTool", session: McpSession, task: ServerTask, known: TaskInputs
     ) -> StatusAnswer:
         """Return the task's new question.
 
@@ -167,7 +148,7 @@ class TaskFollower:
             return StatusAnswer.failed(f"Its server asks what cannot be passed on: {exc}.", effect_state=effect_state)
         return StatusAnswer.asking(tool.without_secrets(asked))
 
-    def _judged(self, state: Mapping[str, Any], tool: FollowedTool, task: ServerTask) -> StatusAnswer:
+    def _judged(self, state: Mapping[str, Any], tool: "HostTool", task: ServerTask) -> StatusAnswer:
         match state.get("status"):
             case "working":
                 message = tool.secrets.hide(str(state.get("statusMessage") or ""))
@@ -184,7 +165,7 @@ class TaskFollower:
             case _:
                 return StatusAnswer.unknown()
 
-    def _completed(self, result: object, tool: FollowedTool) -> StatusAnswer:
+    def _completed(self, result: object, tool: "HostTool") -> StatusAnswer:
         try:
             reply = reply_of(tool.definition, result, most_bytes=self._most_bytes)
         except Malformed as exc:

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TypeAlias
 
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.server_away import ServerAway, refused_call
@@ -28,14 +28,6 @@ Connect = Callable[[], Awaitable[McpSession]]
 
 Began = Callable[[McpSession], Awaitable[None]]
 Failed = Callable[[str], Awaitable[None]]
-
-
-class McpSessions(Protocol):
-    """Gives calls their session."""
-
-    def taken(self, user_id: str | None) -> AbstractAsyncContextManager[McpSession]:
-        """One for a call of this user, meanwhile. Raises `ModuleBusy` where there is none now, and `ToolError`."""
-        ...
 
 
 class SharedSession:
@@ -219,6 +211,10 @@ class UserSessions:
                 self._retired = _running(self._retired, connection)
             else:
                 await connection.aclose()
+
+
+McpSessions: TypeAlias = SharedSession | UserSessions
+"""Gives calls their session."""
 
 
 def _running(retired: list[McpSession], other: McpSession) -> list[McpSession]:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import httpx
 from watchfiles import Change, awatch
@@ -22,26 +22,9 @@ _RESCAN_SECONDS = 5.0  # for file systems that say nothing, and folders that com
 _OK, _NOT_MODIFIED = 200, 304
 
 
-class DocumentSource(Protocol):
-    """The source of a document."""
-
-    async def read(self) -> bytes | None:
-        """Return its bytes; `None` if it is unchanged since the last reading. Raises `DocumentWrong`."""
-        ...
-
-    def changes(self) -> AsyncGenerator[None]:
-        """Yield each time it may have changed."""
-        ...
-
-
 def is_url(document: str) -> bool:
     """Return whether a document is named by its URL."""
     return document.startswith(("http://", "https://"))
-
-
-def source_of(document: str, *, refresh_seconds: float) -> DocumentSource:
-    """The source of a document that is named by a path or a URL."""
-    return UrlSource(document, refresh_seconds) if is_url(document) else FileSource(Path(document))
 
 
 class FileSource:
@@ -52,7 +35,7 @@ class FileSource:
         self._known: bytes | None = None
 
     async def read(self) -> bytes | None:
-        """Implements `DocumentSource.read`."""
+        """Return its bytes; `None` if it is unchanged since the last reading. Raises `DocumentWrong`."""
         try:
             data = await asyncio.to_thread(self._content)
         except OSError as exc:
@@ -64,7 +47,7 @@ class FileSource:
         return data
 
     async def changes(self) -> AsyncGenerator[None]:
-        """Implements `DocumentSource.changes`; its folder is watched, as editors replace the file."""
+        """Yield each time it may have changed; its folder is watched, as editors replace the file."""
         while True:
             with contextlib.suppress(OSError):
                 async for _ in awatch(
@@ -101,7 +84,7 @@ class UrlSource:
         self._known: bytes | None = None
 
     async def read(self) -> bytes | None:
-        """Implements `DocumentSource.read`.
+        """Return its bytes; `None` if it is unchanged since the last reading. Raises `DocumentWrong`.
 
         After an unreadable document, the next one counts as changed in any case.
         """
@@ -130,7 +113,7 @@ class UrlSource:
         return data
 
     async def changes(self) -> AsyncGenerator[None]:
-        """Implements `DocumentSource.changes`."""
+        """Yield each time it may have changed."""
         while True:
             await asyncio.sleep(self._seconds)
             yield
@@ -167,3 +150,11 @@ class UrlSource:
         names = {"etag": "If-None-Match", "last-modified": "If-Modified-Since"}
         self._validators = {sent: said[name] for name, sent in names.items() if name in said}
         return body
+
+
+DocumentSource: TypeAlias = FileSource | UrlSource
+
+
+def source_of(document: str, *, refresh_seconds: float) -> DocumentSource:
+    """The source of a document that is named by a path or a URL."""
+    return UrlSource(document, refresh_seconds) if is_url(document) else FileSource(Path(document))

@@ -9,11 +9,10 @@ from typing import Any
 from toolfleet_modules.hosts.processes.frames import FramesClosed, Head
 from toolfleet_modules.hosts.processes.lanes import Lane
 from toolfleet_modules.hosts.processes.tool_process import LoadStopped, ProcessLost, SentCall, ToolProcess
+from toolfleet_modules.once.served_tool import RunMeans, ServedRun
 from toolfleet_modules.requests.reply import Reply
-from toolfleet_modules.sdk.served_run import ServedRun
-from toolfleet_modules.sdk.tool_run import RunMeans
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.functions.call_context import Context
+from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun
 from toolfleet_registry.tracing.trace_context import carried

@@ -3,21 +3,13 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol
+from contextlib import asynccontextmanager
+from typing import TypeAlias
 
 from toolfleet_modules.hosts.processes.tool_process import ToolProcess
 from toolfleet_registry.functions.failures import ModuleBusy
 
 _RETURN_SECONDS = 1.0  # until there may be a process again
-
-
-class Lane(Protocol):
-    """Gives calls their process."""
-
-    def taken(self) -> AbstractAsyncContextManager[ToolProcess]:
-        """One for a call, meanwhile. Raises `ModuleBusy` where there is none now."""
-        ...
 
 
 class SharedLane:
@@ -78,3 +70,7 @@ class OwnProcessLane:
         idle, self._idle = self._idle, []
         with contextlib.suppress(OSError):
             await asyncio.gather(*(each.end() for each in idle))
+
+
+Lane: TypeAlias = SharedLane | OwnProcessLane
+"""Gives calls their process."""

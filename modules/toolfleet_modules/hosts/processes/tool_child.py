@@ -20,16 +20,16 @@ from toolfleet_modules.hosts.processes.enclosure import enclose
 from toolfleet_modules.hosts.processes.frames import Frames, FramesClosed, Head
 from toolfleet_modules.hosts.processes.load_plan import SourceText
 from toolfleet_modules.hosts.processes.tool_modules import ToolModules, find_packages_in
+from toolfleet_modules.once.served_tool import RunMeans
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.task_guard import IN_TOOL, guard_tasks
 from toolfleet_modules.sdk.tool import Tool
-from toolfleet_modules.sdk.tool_run import RunMeans
 from toolfleet_registry.contracts import Conversation
+from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.contracts.logs import MOST_MESSAGES, LogBudget, LogLevel, LogMessage, LogSink, log_to
 from toolfleet_registry.contracts.progress import Progress, report_to
 from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun, Threads
 from toolfleet_registry.tracing import names

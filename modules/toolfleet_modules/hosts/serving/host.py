@@ -1,19 +1,14 @@
 """Makes a module of tools that something else than this process runs, and tells a listener when they change."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
-from starlette.applications import Starlette
-
 from toolfleet_modules.hosts.serving.options import HostOptions
-from toolfleet_modules.requests.status import Follower
-from toolfleet_modules.sdk.app import app_of
-from toolfleet_modules.sdk.protocol import Hook, Lifespan
-from toolfleet_modules.sdk.served_tool import ServedTool
+from toolfleet_modules.once.served_tool import ServedTool
+from toolfleet_modules.sdk.served_module import Lifespan, ServedModule
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
-from toolfleet_registry.once.memory import MemoryReplies
 from toolfleet_registry.once.port import OnceStore
 
 _log = logging.getLogger("toolfleet.host")
@@ -23,7 +18,7 @@ Listener = Callable[[], Awaitable[None]]
 """Is told after what a host serves has changed."""
 
 
-class Host(Generic[Served]):
+class Host(ServedModule, Generic[Served]):
     """A module whose `app` serves `tools`, by their full names. Its subclass sets `tools`, and calls `tell`.
 
     A subclass that accepts calls sets `follower` before `app` is used.
@@ -40,26 +35,25 @@ class Host(Generic[Served]):
         listener: Listener | None = None,
         lifespan: Lifespan | None = None,
     ) -> None:
-        self.name = options.name
-        self.description = options.description
-        self.key = options.key
-        self.replies: OnceStore = MemoryReplies() if replies is None else replies
-        self.longest_call_seconds = options.longest_call_seconds
-        self.replica_id = ""
-        self.limits: Mapping[str, Any] = {
+        limits = {
             "calls": options.calls,
             "threads": 1,  # the tools' are in their own process
             "request_bytes": options.request_bytes,
             "result_bytes": options.result_bytes,
             "progress_seconds": 0.2,
         }
-        self.startup: Sequence[Hook] = ()
-        self.shutdown: Sequence[Hook] = ()
-        self.lifespans: Sequence[Lifespan] = () if lifespan is None else (lifespan,)
+        super().__init__(
+            options.name,
+            description=options.description,
+            replies=replies,
+            longest_call_seconds=options.longest_call_seconds,
+            limits=limits,
+        )
+        if lifespan is not None:
+            self.lifespans.append(lifespan)
+        self._key = options.key
         self._lines = options.lines
         self._tools: Mapping[str, Served] = {}
-        self.follower: Follower | None = None
-        self._app: Starlette | None = None
         self._listener = listener
 
     @property
@@ -92,11 +86,9 @@ class Host(Generic[Served]):
         return ModuleManifest(module_name=self.name, description=self.description, tools=self.definitions)
 
     @property
-    def app(self) -> Starlette:
-        """The ASGI app, made at the first use."""
-        if self._app is None:
-            self._app = app_of(self)
-        return self._app
+    def key(self) -> str:
+        """The keys that verify tokens; empty where no token is checked."""
+        return self._key
 
     async def tell(self) -> None:
         """Have the manifest written again, and notify the listener."""

@@ -12,7 +12,6 @@ from pydantic import Field
 
 from support.documents import programs
 from support.local_tools.tag_tools import research_tag
-from support.published_call import published
 from support.there import there
 from toolfleet_modules.sdk.module import Module
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
@@ -270,7 +269,7 @@ def test_arguments_that_do_not_fit_are_named_and_not_repeated(arguments: dict[st
     nap = loaded("support.local_tools.tag_tools:tools").functions["local.nap"]
 
     with pytest.raises(ValueError, match=r"^'") as caught:
-        nap.bind(published("local.nap", arguments=arguments))
+        nap.bind(arguments)
     assert reason in str(caught.value)
     assert "soon" not in str(caught.value)
 
@@ -278,11 +277,7 @@ def test_arguments_that_do_not_fit_are_named_and_not_repeated(arguments: dict[st
 def test_who_asks_is_whoever_the_call_says() -> None:
     """No argument can contradict it: a model may have written them."""
     research = loaded("support.local_tools.tag_tools:tools").functions["local.research"]
-    call = published(
-        "local.research", arguments={"raw_arg": "owls"}, user_id="@ada", context=ToolContext("", user="@eve")
-    )
-
-    context = research.bind(call)["context"]
+    context = research.bind({"raw_arg": "owls"}, "@ada", ToolContext("", user="@eve"))["context"]
     assert (context.user, context.raw_arg) == ("@ada", "owls")
 
 
@@ -291,11 +286,11 @@ def test_a_function_that_wants_a_tags_groups_gets_them() -> None:
     learning = loaded("support.local_tools.tag_tools:tools").functions["local.learning"]
     groups = {"category": "factual", "content": "owls"}
 
-    assert learning.bind(published("local.learning", arguments=groups)) == groups
+    assert learning.bind(groups) == groups
     with pytest.raises(ValueError, match="'category' is missing"):
-        learning.bind(published("local.learning", arguments={"content": "owls"}))
+        learning.bind({"content": "owls"})
     with pytest.raises(ValueError, match="'content': Input should be a valid string"):
-        learning.bind(published("local.learning", arguments={**groups, "content": 1}))
+        learning.bind({**groups, "content": 1})
 
 
 async def untyped(one, *, two=2, context) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001 - what is tested
@@ -320,11 +315,9 @@ def test_a_function_may_want_its_context_beside_its_arguments() -> None:
 
     assert function.definition.input_schema is not None
     assert function.definition.input_schema["properties"].keys() == {"one", "two"}
-    own = function.bind(published("local.untyped", arguments={"one": [1]}, user_id="@ada"))
+    own = function.bind({"one": [1]}, "@ada")
     assert own == {"one": [1], "context": ToolContext(raw_arg="", user="@ada")}
-    assert LocalFunction.of(optional).bind(published(arguments={}, user_id=None)) == {
-        "context": ToolContext(raw_arg="")
-    }
+    assert LocalFunction.of(optional).bind({}) == {"context": ToolContext(raw_arg="")}
 
 
 @pytest.mark.parametrize("function", [starred, strange])
@@ -365,11 +358,11 @@ def test_a_function_gets_the_calls_user() -> None:
     """Whom no argument can contradict; without one, one that needs it is not called."""
     function = LocalFunction.of(described)
 
-    assert function.bind(published(arguments={"day": 1}, user_id="ada")) == {"day": 1, "user_id": "ada"}
+    assert function.bind({"day": 1}, "ada") == {"day": 1, "user_id": "ada"}
     with pytest.raises(ValueError, match="for which user"):
-        function.bind(published(arguments={"day": 1}, user_id=None))
+        function.bind({"day": 1})
     with pytest.raises(ValueError, match="'user_id': Extra inputs"):
-        function.bind(published(arguments={"day": 1, "user_id": "eve"}, user_id="ada"))
+        function.bind({"day": 1, "user_id": "eve"}, "ada")
 
 
 def test_a_function_asks_for_a_user_unless_it_says_otherwise() -> None:
@@ -400,7 +393,7 @@ def test_what_a_function_leaves_open_is_believed() -> None:
         "text": {"type": "string"},
         "count": {"type": "integer", "minimum": 1, "default": 3},
     }
-    assert LocalFunction.of(sloppy).bind(published(arguments={})) == {}
+    assert LocalFunction.of(sloppy).bind({}) == {}
 
 
 def test_facts_that_a_tool_does_not_have_are_refused() -> None:

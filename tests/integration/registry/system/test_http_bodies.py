@@ -5,8 +5,6 @@ import json
 import sys
 import tracemalloc
 import zlib
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -23,18 +21,7 @@ DOCUMENT = b'{"some": "text"}' * 100
 
 async def fetch(behave: Behaviour, limit: int = LIMIT) -> bytes:
     async with raw_module(behave) as url, requested(httpx.URL(url), headers={}, connect_seconds=10) as answer:
-        return await read_body(answer, limit)
-
-
-@dataclass
-class Pieces:
-    """An answer that comes as it is told to."""
-
-    headers: dict[str, str]
-    content: AsyncGenerator[bytes]
-
-    async def chunk(self) -> bytes:
-        return await anext(self.content, b"")
+        return await read_body(answer.headers, answer.chunk, limit)
 
 
 def encoded(body: bytes, encoding: str) -> Behaviour:
@@ -46,9 +33,14 @@ def raw_deflate(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-async def in_pieces(data: bytes, size: int) -> AsyncGenerator[bytes]:
-    for start in range(0, len(data), size):
-        yield data[start : start + size]
+async def read_pieces(packed: bytes, encoding: str, *, size: int, limit: int) -> bytes:
+    """Read a body that comes in pieces of `size` bytes."""
+    pieces = iter(packed[start : start + size] for start in range(0, len(packed), size))
+
+    async def chunk() -> bytes:
+        return next(pieces, b"")
+
+    return await read_body({"content-encoding": encoding}, chunk, limit)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +66,7 @@ async def test_a_packed_body_may_come_byte_by_byte(packed: bytes) -> None:
     """How the network cuts a body is without meaning."""
     encoding = "gzip" if packed.startswith(b"\x1f\x8b") else "deflate"
 
-    response = Pieces({"content-encoding": encoding}, in_pieces(packed, 1))
-    assert await read_body(response, LIMIT) == DOCUMENT
+    assert await read_pieces(packed, encoding, size=1, limit=LIMIT) == DOCUMENT
 
 
 @pytest.mark.parametrize(
@@ -135,11 +126,10 @@ async def test_a_larger_body_is_refused(behave: Behaviour) -> None:
 async def test_a_bomb_never_reaches_memory(encoding: str) -> None:
     """A hundred megabytes in a hundred kilobytes are refused after `limit` of them."""
     bomb = (gzip.compress if encoding == "gzip" else zlib.compress)(bytes(100 * 2**20))
-    response = Pieces({"content-encoding": encoding}, in_pieces(bomb, 65536))
     tracemalloc.start()
     try:
         with pytest.raises(BodyTooLarge):
-            await read_body(response, 2**20)
+            await read_pieces(bomb, encoding, size=65536, limit=2**20)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

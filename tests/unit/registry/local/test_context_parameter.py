@@ -5,7 +5,6 @@ from typing import Annotated, Any
 import pytest
 
 from support.local_tools.tag_tools import tag
-from support.published_call import published
 from toolfleet_registry.local.local_function import LocalFunction
 from toolfleet_registry.tags.tags import TagResult, ToolContext, handler_in
 
@@ -50,7 +49,7 @@ TAG = tag("t", arg_groups=["content"])
 def test_a_tags_context_is_found_by_its_annotation_or_as_the_only_parameter(function: Any, name: str | None) -> None:
     """Whatever it is called; what has the name of a group gets that group."""
     local = LocalFunction.of_tag(TAG, function)
-    own = local.bind(published(arguments={"content": "owls"}, user_id="@ada", context=ToolContext("", chat_id=7)))
+    own = local.bind({"content": "owls"}, "@ada", ToolContext("", chat_id=7))
 
     assert (local.context, local.definition.takes_context) == (name, name is not None)
     if name is not None:
@@ -77,7 +76,7 @@ def test_a_function_by_itself_has_a_context_by_annotation_or_name() -> None:
             "additionalProperties": False,
         }
     beside = LocalFunction.of(behind)
-    assert beside.bind(published(arguments={"content": "x"}, user_id="@ada"))["where"].user == "@ada"
+    assert beside.bind({"content": "x"}, "@ada")["where"].user == "@ada"
     assert (LocalFunction.of(alone).definition.input_schema or {})["required"] == ["ctx"]
 
 

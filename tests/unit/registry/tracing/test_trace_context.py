@@ -9,7 +9,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision, ParentBased, Sampler, TraceIdRatioBased
 
 from toolfleet_registry.tracing import names
-from toolfleet_registry.tracing.otel_tracing import OtelTracing, RecordedSpan
+from toolfleet_registry.tracing.otel_tracing import OtelTracing
+from toolfleet_registry.tracing.port import OpenSpan
 from toolfleet_registry.tracing.provider import _AttemptIds, _root_draw
 from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, attempt_span_id, context_of, read_context
 
@@ -117,7 +118,7 @@ def test_a_trace_that_is_recorded_has_the_number_that_was_drawn() -> None:
     assert isinstance(drawn, int)
     started = tracing.start("send", "producer", {}, trace_id=drawn)
 
-    assert isinstance(started, RecordedSpan)
+    assert isinstance(started, OpenSpan)
     assert started.context.trace_id == drawn
     started.end()
 

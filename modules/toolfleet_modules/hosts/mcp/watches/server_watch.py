@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import mcp_types as types
@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.server_away import ServerAway
-from toolfleet_modules.hosts.mcp.watches.subscription import OnChange, Refusals, ServerSubscription
 from toolfleet_modules.hosts.mcp.watches.watch_port import WatchPort
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_registry.errors import FleetUnavailable
@@ -35,6 +34,9 @@ _LISTEN_SECONDS = 10.0  # for a server to begin a stream
 _PAUSE_SECONDS = 2.0  # until a stream that ended is asked for again
 
 Begun = asyncio.Future[types.SubscriptionFilter]
+Refusals = Mapping[str, MCPError]
+"""Why a server does not let resources be watched, by their addresses."""
+OnChange = Callable[[ServerChange], None]
 
 _MOST_PENDING = 2 * MOST_WATCHED  # what is watched may be others meanwhile, while no client can be told
 
@@ -48,7 +50,10 @@ class OlderSubscription:
         self._refused = dict[str, tuple[MCPError, float]]()
 
     async def become(self, uris: frozenset[str], again: frozenset[str]) -> Refusals:
-        """Implements `ServerSubscription.become`."""
+        """Have these resources watched, and no others; those in `again` also where the server has refused it before.
+
+        Raises `ServerAway`.
+        """
         now = machine_clock.monotonic()
         self._refused = {
             uri: (error, until)
@@ -131,9 +136,7 @@ class ServerWatch:
         if has.prompts is None and has.resources is None:
             return
         is_newer = connection.session.discover_result is not None
-        subscription: ServerSubscription = (
-            NewerSubscription(connection, self._put) if is_newer else OlderSubscription(connection)
-        )
+        subscription = NewerSubscription(connection, self._put) if is_newer else OlderSubscription(connection)
         self._has_session = True
         telling = asyncio.create_task(self._tell(), name="toolfleet-mcp-changes")
         try:
@@ -147,7 +150,7 @@ class ServerWatch:
             telling.cancel()
             await asyncio.gather(telling, subscription.end(), return_exceptions=True)
 
-    async def _keep(self, connection: McpSession, subscription: ServerSubscription) -> None:
+    async def _keep(self, connection: McpSession, subscription: "OlderSubscription | NewerSubscription") -> None:
         is_return, self._had_session = self._had_session, True
         while connection.is_open:
             self._kicked.clear()
@@ -245,9 +248,9 @@ class NewerSubscription:
         self._not_before = 0.0
 
     async def become(self, uris: frozenset[str], again: frozenset[str]) -> Refusals:
-        """Implements `ServerSubscription.become`.
+        """Have these resources watched, and no others; those in `again` also where the server has refused it before.
 
-        The new stream begins before the old one ends: nothing is missed between.
+        Raises `ServerAway`. The new stream begins before the old one ends: nothing is missed between.
         """
         is_gone = self._stream is None or self._stream.done()
         if self._uris == uris and not again & self._refused.keys() and not is_gone:

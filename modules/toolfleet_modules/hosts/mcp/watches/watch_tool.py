@@ -12,11 +12,10 @@ from toolfleet_modules.hosts.mcp.server_away import ServerAway
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
 from toolfleet_modules.hosts.mcp.watches.server_watch import ServerWatch
 from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.once.served_tool import RunMeans, ServedRun
 from toolfleet_modules.requests.reply import Reply
-from toolfleet_modules.sdk.served_run import ServedRun
-from toolfleet_modules.sdk.tool_run import RunMeans
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.functions.call_context import Context
+from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.passed_errors import PassedError
 from toolfleet_registry.functions.passed_methods import WATCH_METHOD, passing_method

@@ -19,12 +19,11 @@ from toolfleet_modules.hosts.openapi.calls.parameter_values import ValueRefused
 from toolfleet_modules.hosts.openapi.documents.body_plan import charset_of, is_json
 from toolfleet_modules.hosts.openapi.documents.output_schema import DescribedAnswer
 from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.once.served_tool import RunMeans, ServedRun
 from toolfleet_modules.requests.reply import Reply
-from toolfleet_modules.sdk.served_run import ServedRun
-from toolfleet_modules.sdk.tool_run import RunMeans
 from toolfleet_registry.contracts import EffectState, ToolDefinition
+from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.contracts.retry_after import parse_retry_after
-from toolfleet_registry.functions.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.files import Audio, File, Image
 from toolfleet_registry.functions.threads import NotBegun
