@@ -4,6 +4,7 @@ The measurements behind the reasons: Celery 5.7 and kombu 5.7 on Redis 7, by kil
 """
 
 import math
+from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -21,7 +22,7 @@ from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks.broker import make_queue
 from toolfleet_tasks.control import canary_task, jobs_tick, refresh, startup_checks
 from toolfleet_tasks.messages.signing import Seal, seal_of
-from toolfleet_tasks.ports import JobPoller, Runner, ServedModulesPort
+from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.publish.kombu_publisher import KombuPublisher
 from toolfleet_tasks.queues import CONTROL, Lane, queues_of
 from toolfleet_tasks.worker import call_task
@@ -38,6 +39,10 @@ BROKER_HEARTBEAT_SECONDS = 10
 which its worker takes no calls; RabbitMQ advises against less than 5."""
 
 
+JobWork = Callable[..., Coroutine[Any, Any, None]]
+"""Keeps jobs going: raises `CancelledError` only, and returns within about `seconds`."""
+
+
 class FleetApp(Celery):  # type: ignore[misc] # Celery ships no types
     """The app of one process: its settings, its lane and, in a worker, what runs a call and what keeps jobs going.
 
@@ -48,9 +53,13 @@ class FleetApp(Celery):  # type: ignore[misc] # Celery ships no types
     settings: Settings
     lane: Lane
     modules: KnownModules
-    served_modules: ServedModulesPort | None = None
+    served_modules: object = None
+    """A worker's `ServedModules`, which only its own start knows; `None` elsewhere."""
     runner: Runner | None = None
-    jobs: JobPoller | None = None
+    resume_jobs: JobWork | None = None
+    """Does due work of all jobs, or a part of it, and delivers their end events: `resume_jobs(seconds=…)`."""
+    evaluate_job: JobWork | None = None
+    """Processes a job whose call has ended: `evaluate_job(job_id, seconds=…)`."""
     tracing: Tracing | None = None
 
     @cached_property

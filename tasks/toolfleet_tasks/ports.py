@@ -1,6 +1,5 @@
-"""Defines what a worker plugs into the app: what runs calls, and what keeps jobs going."""
+"""Defines what a worker plugs into the app to run calls."""
 
-from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from toolfleet_registry.contracts import PublishedCall, RetryTerms, Terms
@@ -66,35 +65,4 @@ class Runner(Protocol):
 
         Raises `CancelledError` only.
         """
-        ...
-
-
-class JobPoller(Protocol):
-    """Keeps jobs going. Raises `CancelledError` only; each method returns within about `seconds`."""
-
-    async def resume(self, *, seconds: float) -> None:
-        """Do due work of all jobs, or a part of it, and deliver their end events."""
-        ...
-
-    async def evaluate(self, job_id: str, *, seconds: float) -> None:
-        """Process a job whose call has ended."""
-        ...
-
-
-class ServedModulesPort(Protocol):
-    """Keeps a worker in step with the fleet's directory of modules. Raises `CancelledError` only."""
-
-    consume: Callable[[Iterable[str]], None]
-    """Takes the modules whose queues the worker shall consume beside its settings', again and again."""
-
-    async def prepare(self) -> None:
-        """Return when the directory has been read once, or its Redis has not answered for some seconds."""
-        ...
-
-    async def keep(self) -> None:
-        """Follow the directory until cancelled."""
-        ...
-
-    async def leave(self) -> None:
-        """Say that the worker's settings count no more, as it ends."""
         ...

@@ -31,6 +31,16 @@ _NOT_EXECUTED = frozenset({Outcome.NOT_SENT, Outcome.TURNED_AWAY, Outcome.PERMAN
 Proceed = Callable[[PublishedCall], Awaitable[Attempt]]
 """What comes next for a call."""
 
+AskStatus = Callable[..., Awaitable[Standing]]
+"""Asks where a call is that its module has accepted; takes what `CallRunner.status` does."""
+
+Middleware = Callable[[PublishedCall, Proceed], Awaitable[Attempt]]
+"""One concern around every call: gets the call and the next step, and returns the attempt.
+
+It calls the next step once at most. What that raises must pass: only the runner makes results of errors. An object may have
+a method `skips` as well, which says that it has nothing to do for a call, by what is known at that point.
+"""
+
 Screen = Callable[[PublishedCall, Attempt], Awaitable[Attempt]]
 """Changes what a module says of a call, before anybody stores it."""
 
@@ -67,17 +77,6 @@ def error_text(exc: Exception) -> str:
     return f"{type(exc).__name__}: {exc}" if isinstance(exc, OSError) else type(exc).__name__
 
 
-class Middleware(Protocol):
-    """One concern around every call: gets the call and the next step, and returns the attempt.
-
-    It may have a method `skips`, which says that it has nothing to do for a call, by what is known at that point.
-    """
-
-    def __call__(self, call: PublishedCall, proceed: Proceed) -> Awaitable[Attempt]:
-        """Call `proceed` once at most. What it raises must pass: only the runner makes results of errors."""
-        ...
-
-
 class Executor(Protocol):
     """Takes a call to where its tool is."""
 
@@ -98,14 +97,6 @@ class Executor(Protocol):
 
     async def aclose(self) -> None:
         """Give back what calls share."""
-        ...
-
-
-class Closable(Protocol):
-    """An object that holds connections."""
-
-    async def aclose(self) -> None:
-        """Give them back."""
         ...
 
 
@@ -162,20 +153,10 @@ class ToolLookup(Protocol):
         ...
 
 
-class StatusSource(Protocol):
-    """Knows where calls are that modules have accepted."""
-
-    async def status(
-        self, call: PublishedCall, handle: str, *, seconds: float, lease: Lease, cancel: bool = False
-    ) -> Standing:
-        """Return the state of the call that was accepted under `handle`, within `seconds`; `cancel`: it is cancelled."""
-        ...
-
-
 class CallRunner:
-    """The runner of a worker's app. The first of `middleware` is the outermost; `closing` is closed with it.
+    """The runner of a worker's app. The first of `middleware` is the outermost; what is in `closing` is called as it closes.
 
-    `statuses` asks for the states of calls that modules have accepted; their outcomes pass the last `checks` of the
+    `ask_status` asks for the states of calls that modules have accepted; their outcomes pass the last `checks` of the
     middleware.
 
     `wait_for` says how long a call of an unknown tool must wait; `None`: not at all. `rules_for`: the rules of the
@@ -188,22 +169,22 @@ class CallRunner:
         executor: Executor,
         middleware: Sequence[Middleware],
         *,
-        statuses: StatusSource | None = None,
+        ask_status: AskStatus | None = None,
         checks: int = 0,
         definitions: ToolLookup | None = None,
         wait_for: Callable[[PublishedCall], float | None] = lambda _: None,
         rules_for: Callable[[PublishedCall], ToolRules] = lambda _: NO_RULES,
         replica_for: Callable[[PublishedCall], str] = lambda _: "",
         screened: Screen | None = None,
-        closing: Sequence[Closable] = (),
+        closing: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
         self._executor = executor
         self._definitions = definitions
         self._wait_for, self._replica_for, self._rules_for = wait_for, replica_for, rules_for
         self._middleware = _layers_of(middleware)
         self._checks = self._middleware[len(self._middleware) - checks :]
-        self._statuses, self._screened = statuses, screened
-        self._closing = (executor, *closing)
+        self._ask_status, self._screened = ask_status, screened
+        self._closing = closing
 
     async def run(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
         """Run one attempt of `call` within `seconds`, on its `lease`.
@@ -285,10 +266,10 @@ class CallRunner:
 
         Lets `CancelledError` pass; a defect of ours is logged.
         """
-        if self._statuses is None:
+        if self._ask_status is None:
             return StatusMissing()
         try:
-            found = await self._statuses.status(call, handle, seconds=seconds, lease=lease, cancel=cancel)
+            found = await self._ask_status(call, handle, seconds=seconds, lease=lease, cancel=cancel)
             if not isinstance(found, Attempt):
                 return found
             return await _Chain(self._checks, 0, _Ended(found))(call)
@@ -311,8 +292,9 @@ class CallRunner:
 
     async def aclose(self) -> None:
         """Close the executor, and what else there is; no call may be running."""
-        for each in self._closing:
-            await each.aclose()
+        await self._executor.aclose()
+        for close in self._closing:
+            await close()
 
 
 def compose(middleware: Sequence[Middleware], innermost: Proceed) -> Proceed:

@@ -58,16 +58,17 @@ def make_worker_app(settings: Settings) -> FleetApp:
     app.runner = CallRunner(
         executor,
         middleware=[*spans, CallLog(), profile, permission, approval, operators, guard, check],
-        statuses=http.statuses,
+        ask_status=http.statuses.status,
         checks=2,  # the last two
         screened=guard.screened,
         definitions=tools,
         wait_for=permission.wait_for,
         rules_for=profile.rules_for,
         replica_for=http.replica_for,
-        closing=[tools, served],
+        closing=[tools.aclose, served.aclose],
     )
-    app.jobs = LazyJobs(app)
+    jobs = LazyJobs(app)
+    app.resume_jobs, app.evaluate_job = jobs.resume, jobs.evaluate
     bootsteps.install(app)
     metrics.install(app)
     return app

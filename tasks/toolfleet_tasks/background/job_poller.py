@@ -52,7 +52,7 @@ _TRACE_SECONDS = 1.0  # to find out where a job was made in a trace: its wake-up
 
 
 class WorkerJobs:
-    """Implements `ports.JobKeeper` for the workers of `app`."""
+    """Does the work of jobs for the workers of `app`."""
 
     def __init__(self, app: FleetApp) -> None:
         self._app = app
@@ -61,7 +61,7 @@ class WorkerJobs:
         self._lease_seconds = min(_MOST_LEASE_SECONDS, max(app.settings.lease_seconds / 2, 1.0))
 
     async def resume(self, *, seconds: float) -> None:
-        """Implements `JobKeeper.resume`."""
+        """Do due work of all jobs, or a part of it, and deliver their end events. Returns within about `seconds`."""
         seconds = min(seconds, self._lease_seconds) * _PART
         try:
             async with self._bench() as bench:
@@ -74,7 +74,7 @@ class WorkerJobs:
             log.exception("jobs_not_resumed")
 
     async def evaluate(self, job_id: str, *, seconds: float) -> None:
-        """Implements `JobKeeper.evaluate`."""
+        """Process a job whose call has ended. Returns within about `seconds`."""
         try:
             async with asyncio.timeout(min(seconds, self._lease_seconds)), self._bench() as bench:
                 job = await bench.records.read(job_id)

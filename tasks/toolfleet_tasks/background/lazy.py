@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 
 
 class LazyJobs:
-    """Implements `ports.JobKeeper` for the workers of `app`: `WorkerJobs`, with the agent's session and the HTTP client, loaded on first use."""
+    """Does the work of jobs for the workers of `app`: `WorkerJobs`, with the agent's session and the HTTP client, loaded on first use."""
 
     def __init__(self, app: FleetApp) -> None:
         self._app = app
         self._jobs: WorkerJobs | None = None
 
     async def resume(self, *, seconds: float) -> None:
-        """Implements `JobKeeper.resume`."""
+        """Implements `FleetApp.resume_jobs`."""
         await (await self._loaded()).resume(seconds=seconds)
 
     async def evaluate(self, job_id: str, *, seconds: float) -> None:
-        """Implements `JobKeeper.evaluate`."""
+        """Implements `FleetApp.evaluate_job`."""
         await (await self._loaded()).evaluate(job_id, seconds=seconds)
 
     async def _loaded(self) -> "WorkerJobs":

@@ -1,7 +1,7 @@
 """Defines the tasks of jobs: beat has any worker do due work; after a job's call has ended, that job is evaluated.
 
-Their work is plugged into the app (`app.jobs`), for it publishes calls. Both are safe to run twice, late, or never: due
-work stays due until a worker has done it.
+Their work is plugged into the app (`app.resume_jobs`, `app.evaluate_job`), for it publishes calls. Both are safe to run
+twice, late, or never: due work stays due until a worker has done it.
 """
 
 from typing import Any
@@ -12,7 +12,6 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.greenlet_bridge import bridged
 from toolfleet_tasks.control.housekeeping import register_task
 from toolfleet_tasks.messages.ids import EVALUATE, RESUME
-from toolfleet_tasks.ports import JobPoller
 from toolfleet_tasks.queues import CONTROL
 
 _SECONDS = 20.0  # of one task's work; what is left is the next one's
@@ -38,13 +37,13 @@ def schedule(settings: Settings) -> dict[str, Any]:
 
 @bridged
 async def _resume(task: Task) -> None:
-    poller: JobPoller | None = task.app.jobs
-    if poller is not None:
-        await poller.resume(seconds=_SECONDS)
+    resume = task.app.resume_jobs
+    if resume is not None:
+        await resume(seconds=_SECONDS)
 
 
 @bridged
 async def _evaluate(task: Task, job_id: str) -> None:
-    poller: JobPoller | None = task.app.jobs
-    if poller is not None:
-        await poller.evaluate(job_id, seconds=_SECONDS)
+    evaluate = task.app.evaluate_job
+    if evaluate is not None:
+        await evaluate(job_id, seconds=_SECONDS)

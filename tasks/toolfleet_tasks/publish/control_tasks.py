@@ -25,8 +25,8 @@ async def evaluate_soon(task: Any, job_id: str) -> None:
 
     If that gets lost, the sweep finds it.
     """
-    here, poller = worker_runtime.current(), task.app.jobs
-    if here is None or poller is None:
+    here, evaluate = worker_runtime.current(), task.app.evaluate_job
+    if here is None or evaluate is None:
         await control_soon(task.app, EVALUATE, job_id)
     else:  # the call's message is not held for that
-        here.later(poller.evaluate(job_id, seconds=_EVALUATE_SECONDS))
+        here.later(evaluate(job_id, seconds=_EVALUATE_SECONDS))

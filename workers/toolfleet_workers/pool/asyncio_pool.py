@@ -10,7 +10,7 @@ import contextvars
 import functools
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from celery.concurrency.base import BasePool
 
@@ -21,8 +21,12 @@ from toolfleet_registry.time import machine_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import require_greenlet_stacks
 from toolfleet_tasks.fairness.fair_slots import UNBOUNDED, FairSlots
-from toolfleet_workers.pool.hub_loop import Hub, HubLoop
+from toolfleet_workers.pool.hub_loop import HubLoop
 from toolfleet_workers.pool.task_run import GRACE_SECONDS, Assignment, TaskRun
+
+if TYPE_CHECKING:
+    from kombu.asynchronous.hub import Hub
+    from kombu.asynchronous.semaphore import LaxBoundedSemaphore
 
 log = get_logger(__name__)
 
@@ -84,7 +88,7 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
                 here.slots.on_capacity = functools.partial(contextvars.copy_context().run, self._fill)
                 here.slots.resize(self.limit)
 
-    def register_with_event_loop(self, loop: Hub) -> None:
+    def register_with_event_loop(self, loop: "Hub") -> None:
         """Attach the hub's loop. Called by Celery at the start and after every reconnect."""
         self._hub = loop
         self.hub_loop.attach(loop)
@@ -179,8 +183,8 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         }
 
     @property
-    def _slots(self) -> "_Slots":
-        slots: _Slots = self.options["semaphore"]
+    def _slots(self) -> "LaxBoundedSemaphore":
+        slots: LaxBoundedSemaphore = self.options["semaphore"]
         return slots
 
     def _resize(self, limit: int) -> None:
@@ -251,27 +255,12 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
             self.hub_loop.wake(after=0)
             self._turn(self._hub)  # the last acks, before what closes takes its time
 
-    def _turn(self, hub: Hub) -> None:
+    def _turn(self, hub: "Hub") -> None:
         try:
             hub.run_once()
         except Exception as exc:  # noqa: BLE001 - a callback of a connection that breaks; the calls can still end well
             log.warning("drain_disturbed", error=repr(exc))
             self.hub_loop.run(asyncio.sleep(_PAUSE_SECONDS))
-
-
-class _Slots(Protocol):
-    """The part of kombu's semaphore that is used here."""
-
-    initial_value: int
-    value: int
-
-    def release(self) -> None:
-        """Give a slot to the next request that waits, or keep it."""
-        ...
-
-    def shrink(self, n: int) -> None:
-        """Take away free slots."""
-        ...
 
 
 async def _wait(tasks: Iterable[asyncio.Task[None]], seconds: float) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from celery import Celery, bootsteps, signals
 from celery.platforms import EX_FAILURE
@@ -31,7 +31,6 @@ from toolfleet_tasks.broker import make_queue
 from toolfleet_tasks.clock import ClockWatch
 from toolfleet_tasks.control.probes import Probes
 from toolfleet_tasks.control.server_check import insist_on_fit
-from toolfleet_tasks.ports import ServedModulesPort
 from toolfleet_tasks.presence.consumers import ConsumerNotes
 from toolfleet_tasks.presence.lane_capacity import LaneCapacity
 from toolfleet_tasks.presence.transport_check import Presence
@@ -43,6 +42,8 @@ from toolfleet_tasks.worker.ledgers import calls_held
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.consumption import ConsumedNames, Consumption
 from toolfleet_workers.pool.health import call_when_ended, health_of
+from toolfleet_workers.pool.hub_loop import HubLoop
+from toolfleet_workers.pool.served_modules import ServedModules
 
 log = get_logger(__name__)
 
@@ -54,25 +55,6 @@ _COLLECT_AFTER = (50_000, 20, 20)  # objects, then collections of the generation
 _FIRST_TICK_SECONDS = 0.02  # any time will do, as long as it is not over within the first tick
 
 
-class Watched(Protocol):
-    """A loop that says when it ticks. Read from the watchdog's thread."""
-
-    @property
-    def busy_since(self) -> float | None:
-        """The last tick, by `machine_clock.monotonic`; `None` while the loop waits for work."""
-        ...
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether there will be no more ticks."""
-        ...
-
-    @property
-    def current_task(self) -> str | None:
-        """The name of the task that runs now, a call's id if it is one; `None` between tasks."""
-        ...
-
-
 class Watchdog:
     """Logs `loop_stalled`, with the blocked thread's stack and its call, once a stall, and `loop_recovered` after it.
 
@@ -82,7 +64,7 @@ class Watchdog:
     runs, as after a pause of the whole process, may crash it.
     """
 
-    def __init__(self, loop: Watched, *, stall_seconds: float) -> None:
+    def __init__(self, loop: HubLoop, *, stall_seconds: float) -> None:
         self._loop = loop
         self._stall_seconds = stall_seconds
         self._pause_seconds = stall_seconds / _CHECKS_PER_STALL
@@ -251,7 +233,7 @@ class Attendance(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships 
         pauses.begin()
         health_of(parent.app).consumption = consumption
         watch = ClockWatch(settings, on_reading=consumption.stop_if)
-        served: ServedModulesPort | None = getattr(parent.app, "served_modules", None)
+        served: ServedModules | None = getattr(parent.app, "served_modules", None)
         # A pool without a loop has its calls run in other processes, which would not hear of modules that are added.
         follow = ModuleWatch(settings, KnownModules(settings)).keep
         if served is not None and isinstance(parent.pool, AsyncioPool):
@@ -328,7 +310,7 @@ async def _attend(
         state.should_stop = EX_FAILURE  # Celery looks at it in every turn of its hub
 
 
-async def _part(presence: Presence, slots: LaneCapacity, served: ServedModulesPort | None) -> None:
+async def _part(presence: Presence, slots: LaneCapacity, served: ServedModules | None) -> None:
     more = [] if served is None else [served.leave()]
     await asyncio.gather(presence.check_out(), slots.leave(), *more)
 
@@ -339,7 +321,7 @@ def _consume(consumption: Consumption, modules: Iterable[str]) -> None:
 
 def _announce_when_prepared(consumer: Any) -> None:
     app, prepare = consumer.app, getattr(consumer.app.runner, "prepare", None)
-    served: ServedModulesPort | None = getattr(consumer.app, "served_modules", None)
+    served: ServedModules | None = getattr(consumer.app, "served_modules", None)
     if prepare is None or not isinstance(consumer.pool, AsyncioPool):  # a pool without a loop: its first calls wait
         _announce(app)
         return
@@ -347,7 +329,7 @@ def _announce_when_prepared(consumer: Any) -> None:
     preparing.add_done_callback(functools.partial(_announce_prepared, app))
 
 
-async def _prepare(prepare: Callable[[], Awaitable[None]], served: ServedModulesPort | None) -> None:
+async def _prepare(prepare: Callable[[], Awaitable[None]], served: ServedModules | None) -> None:
     """Know the modules, and then what they offer."""
     if served is not None:
         await served.prepare()

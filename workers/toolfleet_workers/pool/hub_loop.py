@@ -11,32 +11,17 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolfleet_registry.time import machine_clock
+
+if TYPE_CHECKING:
+    from kombu.asynchronous.hub import Hub
 
 T = TypeVar("T")
 
 _SLICE_SECONDS = 0.02  # callbacks that never run dry must not keep the hub from its messages, acks and signals
 _END_SECONDS = 1.0  # for the tasks that outlive their calls
-
-
-class Hub(Protocol):
-    """The part of kombu's hub that is used here."""
-
-    poller: Any
-
-    def add_reader(self, fds: Any, callback: Callable[..., object], *args: Any) -> None:
-        """Call back when the file is readable; a second time replaces the first."""
-        ...
-
-    def remove_reader(self, fd: int) -> None:
-        """Forget the file."""
-        ...
-
-    def run_once(self) -> None:
-        """Run due callbacks, then poll once."""
-        ...
 
 
 class HubLoop:
@@ -70,7 +55,7 @@ class HubLoop:
         task = asyncio.current_task(self.loop)
         return None if task is None else task.get_name()
 
-    def attach(self, hub: Hub) -> None:
+    def attach(self, hub: "Hub") -> None:
         """Run a slice whenever `hub` polls. Repeat it after every reconnect: the hub may have a new poller then, or not."""
         if not isinstance(hub.poller, PumpedPoller):
             hub.poller = PumpedPoller(hub.poller, self)

@@ -308,15 +308,14 @@ async def test_after_its_call_a_job_is_looked_at_in_the_same_worker(
     """Where that has a loop, which costs no message; any other worker is asked else."""
     done: list[tuple[str, ...]] = []
 
-    class Jobs:
-        async def evaluate(self, job_id: str, *, seconds: float) -> None:
-            done.append(("here", job_id))
+    async def evaluate(job_id: str, *, seconds: float) -> None:
+        done.append(("here", job_id))
 
     async def control_soon(_: Any, task: str, *args: str) -> None:
         done.append((task, *args))
 
     monkeypatch.setattr(control_tasks, "control_soon", control_soon)
-    task: Any = SimpleNamespace(app=SimpleNamespace(jobs=Jobs(), settings=settings))
+    task: Any = SimpleNamespace(app=SimpleNamespace(evaluate_job=evaluate, settings=settings))
     if has_loop:
         worker_runtime.start(asyncio.get_running_loop(), broker=str(settings.broker))
     try:

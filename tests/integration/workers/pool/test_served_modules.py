@@ -28,7 +28,7 @@ OWLS = ModuleEntry(module="owls", url="http://127.0.0.1:1")
 
 
 class Worker:
-    """What a worker's `ServedModulesPort` have had it do."""
+    """What a worker's `ServedModules` have had it do."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

@@ -341,7 +341,7 @@ async def test_the_runner_closes_it(redis_url: str) -> None:
     """Whatever holds connections beside the executor ends with the runner."""
     known = ToolCache(Settings(redis_url=redis_url, module_services={"owls": "http://owls.test"}))
     async with executor_for("http://owls.test") as executor:
-        runner = CallRunner(executor, [PermissionCheck(known, EVERYWHERE)], closing=[known])
+        runner = CallRunner(executor, [PermissionCheck(known, EVERYWHERE)], closing=[known.aclose])
         known.find("owls.count")
         await runner.aclose()
 

@@ -2,36 +2,21 @@
 
 import asyncio
 import select
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, require_live
 from toolfleet_workers.executors.http.no_reply import ConnectionLost, NoReply, ReplyBroken
 from toolfleet_workers.executors.http.target import Origin
 from toolfleet_workers.executors.http_client.response import Response
 
+if TYPE_CHECKING:
+    from toolfleet_workers.executors.http_client.client import Pool
+
 # Of a request: what is larger is written in parts, each when the system has taken the one before, as it does with so much
 # at once. Other calls get their turn between two, and after a pause of this process what it still has of a request stays here.
 _PART_BYTES = 2**16
 # Of an unread body: the module has to wait with more.
 _MAX_UNREAD_BYTES = 2**17
-
-
-class PoolPort(Protocol):
-    """Has the connections. They read into its `buffer`, one after the other: one of their own, as asyncio makes it, costs ten times as much."""
-
-    buffer: memoryview
-
-    def add(self, connection: "Connection") -> None:
-        """Add an opened connection."""
-        ...
-
-    def keep(self, connection: "Connection") -> None:
-        """Keep a connection that is free for another request."""
-        ...
-
-    def forget(self, connection: "Connection") -> None:
-        """Forget a closed connection."""
-        ...
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -56,7 +41,7 @@ class Connection(asyncio.BufferedProtocol):
     )
     _transport: asyncio.Transport
 
-    def __init__(self, origin: Origin, pool: PoolPort, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, origin: Origin, pool: "Pool", loop: asyncio.AbstractEventLoop) -> None:
         self.origin = origin
         self.is_open = False
         self.idle_since = 0.0

@@ -1,27 +1,17 @@
 """Reads a response as it comes in: its status, its header, and its body a piece at a time."""
 
-from collections.abc import Awaitable
 from http import HTTPStatus
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from toolfleet_workers.executors.http.no_reply import ReplyBroken
 
+if TYPE_CHECKING:
+    from toolfleet_workers.executors.http_client.connection import Connection
+
 _MAX_HEADER_BYTES = 2**16  # with what follows the body
 _SEPARATORS_BYTES = len(b": \r\n")
-
-
-class ByteSource(Protocol):
-    """The connection that a response comes from."""
-
-    def more(self) -> Awaitable[None]:
-        """Return when there may be more of the response. Raises `NoReply` if no more will come."""
-        ...
-
-    def release(self) -> None:
-        """The response is done with."""
-        ...
 
 
 class Response:
@@ -46,7 +36,7 @@ class Response:
         "unread_bytes",
     )
 
-    def __init__(self, source: ByteSource) -> None:
+    def __init__(self, source: "Connection") -> None:
         self.status = 0
         self.has_head = self.is_whole = self.keeps_connection = False
         self.unread_bytes = 0
