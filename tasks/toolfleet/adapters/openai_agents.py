@@ -6,13 +6,12 @@ from toolfleet_registry.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from toolfleet_tasks.adapters.decisions import WaitsForApproval
-    from toolfleet_tasks.adapters.openai_agents import FleetTools
-    from toolfleet_tasks.adapters.openai_calls import FleetAgent
+    from toolfleet_tasks.adapters.openai_agents import FleetAgent, FleetTools
 else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "FleetAgent": "toolfleet_tasks.adapters.openai_calls",
+            "FleetAgent": "toolfleet_tasks.adapters.openai_agents",
             "FleetTools": "toolfleet_tasks.adapters.openai_agents",
             "WaitsForApproval": "toolfleet_tasks.adapters.decisions",
         },

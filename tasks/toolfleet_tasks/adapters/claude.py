@@ -81,7 +81,7 @@ class FleetSession:
             fleet, timeout=timeout, defer_after=defer_after, defer_approvals=defer_approvals, jobs=jobs
         )
         self._caller, self._conversation, self._run_id = caller, conversation, run_id
-        self._offers = ToolOffers(fleet, lambda tool, _: (tool, offered(tool, most_characters)), where)
+        self._offers = ToolOffers(fleet.tools, lambda tool, _: (tool, offered(tool, most_characters)), where)
         self._following = FollowingTools(fleet, self._calls, caller, defer_after or _LONGEST_WAIT_SECONDS)
         self._own = FOLLOWING_TOOLS if self._calls.is_deferring else {}
         self._ended: dict[str | None, ToolResult] = {}  # by their keys: of calls that the hook has made

@@ -68,8 +68,8 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         super().__init__()
         self._caller = caller
         self._conversation = conversation
-        self._tools = ToolOffers(fleet, lambda tool, _: tool, where)
-        self._offers = ToolOffers(fleet, _offered, where)
+        self._tools = ToolOffers(fleet.tools, lambda tool, _: tool, where)
+        self._offers = ToolOffers(fleet.tools, _offered, where)
         self._approver = approver
         self._calls = AdapterCalls(
             fleet, timeout=timeout, defer_after=defer_after, defer_approvals=defer_approvals, jobs=jobs

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from toolfleet_registry.contracts import Caller, ToolDefinition
 from toolfleet_registry.contracts.names import provider_name
@@ -12,28 +12,20 @@ T = TypeVar("T")
 _MOST_CALLERS = 64  # kinds of callers whose listings are kept
 
 
-class ToolLister(Protocol):
-    """A source of tools, such as `ToolFleet`."""
-
-    def tools(self, caller: Caller) -> Awaitable[list[ToolDefinition]]:
-        """The tools that `caller` may use, sorted by name."""
-        ...
-
-
 class ToolOffers(Generic[T]):
     """The tools of a fleet as `make` writes them, by the names under which providers take them.
 
-    `where` says which of them are offered. Nothing is asked of Redis: a listing is compared with the one before, and while
-    nothing has changed the answer is the same object.
+    `list_tools` returns those that a caller may use, sorted by name. `where` says which of them are offered. Nothing is
+    asked of Redis: a listing is compared with the one before, and while nothing has changed the answer is the same object.
     """
 
     def __init__(
         self,
-        fleet: ToolLister,
+        list_tools: Callable[[Caller], Awaitable[list[ToolDefinition]]],
         make: Callable[[ToolDefinition, str], T],
         where: Callable[[ToolDefinition], bool] | None = None,
     ) -> None:
-        self._fleet = fleet
+        self._list_tools = list_tools
         self._make = make
         self._where = where
         self._kept: dict[tuple[object, object], tuple[list[ToolDefinition], Mapping[str, T]]] = {}
@@ -43,7 +35,7 @@ class ToolOffers(Generic[T]):
 
         Raises `FleetUnavailable` if nothing is known yet, and Redis is silent.
         """
-        tools = await self._fleet.tools(caller)
+        tools = await self._list_tools(caller)
         kind = caller.permission, caller.allowed_modules
         before, offers = self._kept.get(kind, ([], None))
         if offers is not None and tools == before:

@@ -3,14 +3,16 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from agents import (
+    Agent,
     FunctionTool,
     RunConfig,
     RunContextWrapper,
+    Tool,
     ToolApprovalItem,
     ToolErrorFormatter,
     ToolErrorFormatterArgs,
@@ -34,6 +36,7 @@ from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.messages import fleet_results
 
 Context = RunContextWrapper[Any]
+TContext = TypeVar("TContext")
 
 
 class FleetTools:
@@ -166,7 +169,7 @@ class FleetTools:
         if offers is None:
             run_id = randomness.uuid4_text() if self._run_id is None else self._run_id(run)
             offered = functools.partial(self._offered, run_id)
-            offers = self._runs[run] = ToolOffers(self._fleet, offered, self._where)
+            offers = self._runs[run] = ToolOffers(self._fleet.tools, offered, self._where)
         return await offers.of(caller_of(self._caller, run))
 
     def _offered(self, run_id: str, definition: ToolDefinition, name: str) -> OfferedFunction:
@@ -221,3 +224,16 @@ class FleetTools:
         if step is None:
             return fleet_results.outcome_unknown(asked.tool.name, "the fleet no longer knows the call.")
         return await self._calls.resumed(step, asked, decision, approver)
+
+
+@dataclass
+class FleetAgent(Agent[TContext]):
+    """An agent with the fleet's tools in addition to its own: `FleetAgent(name="…", fleet_tools=FleetTools(fleet, caller))`."""
+
+    fleet_tools: FleetTools | None = None
+    """What it has of the fleet; `None` for nothing."""
+
+    async def get_all_tools(self, run_context: RunContextWrapper[TContext]) -> list[Tool]:
+        """Return the tools as `Agent` does, with the fleet's tools at this turn."""
+        own = await super().get_all_tools(run_context)
+        return own if self.fleet_tools is None else [*own, *await self.fleet_tools.of(run_context)]

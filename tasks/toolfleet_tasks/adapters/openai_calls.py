@@ -1,10 +1,10 @@
-"""Makes function tools of the OpenAI Agents SDK of the fleet's, gives them to agents, and writes what their calls come to."""
+"""Makes function tools of the OpenAI Agents SDK of the fleet's, and writes what their calls come to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from agents import Agent, FunctionTool, RunContextWrapper, Tool
+from agents import FunctionTool
 from agents.tool import ToolOutputFileContent, ToolOutputImage, ToolOutputText
 from agents.tool_context import ToolContext
 
@@ -13,8 +13,6 @@ from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_tasks.adapters.result_text import shown_parts
 
 Output = str | Sequence[ToolOutputText | ToolOutputImage | ToolOutputFileContent]
-
-TContext = TypeVar("TContext")
 
 NO_CALL = "toolfleet-no-call"
 """An id that no call has: it is approved only where its tool is for good."""
@@ -29,27 +27,6 @@ class OfferedFunction:
     run_id: str
     ended: dict[str | None, ToolResult] = field(default_factory=dict)
     """By their keys: of calls that have ended before the SDK runs them."""
-
-
-class RunTools(Protocol):
-    """The fleet's tools for one run after the other: `FleetTools`."""
-
-    async def of(self, run: RunContextWrapper[Any]) -> list[FunctionTool]:
-        """Return the tools the run's caller may use now."""
-        ...
-
-
-@dataclass
-class FleetAgent(Agent[TContext]):
-    """An agent with the fleet's tools in addition to its own: `FleetAgent(name="…", fleet_tools=FleetTools(fleet, caller))`."""
-
-    fleet_tools: RunTools | None = None
-    """What it has of the fleet; `None` for nothing."""
-
-    async def get_all_tools(self, run_context: RunContextWrapper[TContext]) -> list[Tool]:
-        """Return the tools as `Agent` does, with the fleet's tools at this turn."""
-        own = await super().get_all_tools(run_context)
-        return own if self.fleet_tools is None else [*own, *await self.fleet_tools.of(run_context)]
 
 
 def function_tool_of(definition: ToolDefinition, name: str) -> FunctionTool:

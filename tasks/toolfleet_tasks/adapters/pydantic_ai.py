@@ -70,7 +70,7 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
     ) -> None:
         self._caller = caller
         self._conversation = conversation
-        self._offers = ToolOffers(fleet, self._offered, where)
+        self._offers = ToolOffers(fleet.tools, self._offered, where)
         self._approver = approver
         self._calls = AdapterCalls(
             fleet, timeout=timeout, defer_after=defer_after, defer_approvals=defer_approvals, jobs=jobs

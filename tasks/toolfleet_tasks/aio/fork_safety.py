@@ -6,24 +6,19 @@ of the epoll instance, which parent and child share, and the parent would never 
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
-from weakref import WeakSet
+from typing import TYPE_CHECKING
+from weakref import WeakMethod, WeakSet
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
 
 
-class Forked(Protocol):
-    """An object that must know when it is a copy in a forked process."""
+def tell(forked: Callable[[], None]) -> None:
+    """Have an object's method called in every forked child, as long as the object lives.
 
-    def forked(self) -> None:
-        """React in the child process: called right after the fork, while nothing else runs there."""
-        ...
-
-
-def tell(thing: Forked) -> None:
-    """Have `thing.forked` called in every forked child, as long as the thing lives."""
-    _REGISTERED.add(thing)
+    It is called right after the fork, while nothing else runs in the child: the object is a copy there.
+    """
+    _REGISTERED.add(WeakMethod(forked, _REGISTERED.discard))
 
 
 def leave_behind(thing: object) -> None:
@@ -36,7 +31,7 @@ class Sockets:
 
     def __init__(self) -> None:
         self._connections: WeakSet[AbstractConnection] = WeakSet()
-        tell(self)
+        tell(self.forked)
 
     def watched(self, connect: "Callable[[], AbstractConnection]") -> "Callable[[], AbstractConnection]":
         """`connect`, with an eye on what it makes."""
@@ -65,11 +60,11 @@ class Sockets:
         return True
 
     def forked(self) -> None:
-        """Implements `Forked.forked`."""
+        """Leave the sockets to the parent."""
         self.cut()
 
 
-_REGISTERED: WeakSet[Forked] = WeakSet()
+_REGISTERED = set[WeakMethod[Callable[[], None]]]()
 _LEFT_BEHIND: list[object] = []
 
 
@@ -80,8 +75,9 @@ def _number_of(connection: "AbstractConnection") -> int:
 
 
 def _tell_all() -> None:
-    for thing in list(_REGISTERED):
-        thing.forked()
+    for each in list(_REGISTERED):
+        if (forked := each()) is not None:
+            forked()
 
 
 os.register_at_fork(after_in_child=_tell_all)

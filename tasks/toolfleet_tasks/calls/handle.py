@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
 
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.inputs import PendingInput
@@ -106,20 +105,8 @@ class CallHandle:
                     yield message
 
 
-class Asking(Protocol):
-    """A call that is followed."""
-
-    async def pending_input(self) -> PendingInput | None:
-        """Return its present question, or `None`."""
-        ...
-
-    def hearing(self, hear: Callable[[bytes], None]) -> AbstractContextManager[None]:
-        """Call `hear` with each announcement of the call while inside."""
-        ...
-
-
 async def next_stop(
-    call: Asking, ending: "asyncio.Future[ToolResult]", seconds: float, closing: Closing | None = None
+    call: PendingCall, ending: "asyncio.Future[ToolResult]", seconds: float, closing: Closing | None = None
 ) -> ToolResult | PendingInput | None:
     """Return the call's result, by `ending`, or its question; `None` if there is neither in `seconds`, or when `closing` begins."""
     loop = asyncio.get_running_loop()

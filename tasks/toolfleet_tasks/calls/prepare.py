@@ -6,7 +6,7 @@ Redis is asked only for a tool that requires a gate, before the gate is. Everyth
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from toolfleet_registry.catalog.catalog import Catalog, Judged
 from toolfleet_registry.contracts import (
@@ -44,7 +44,7 @@ from toolfleet_tasks.calls.guards import (
     without_personal_data,
 )
 from toolfleet_tasks.calls.pending_call import new_call_id
-from toolfleet_tasks.limits import Limit, Within, limits_of, terms_for, unnamed
+from toolfleet_tasks.limits import Within, limits_of, terms_for, unnamed
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.queues import lane_of, limit_of
 
@@ -56,14 +56,11 @@ _RESUMES = frozenset({"conversation_id"})
 _RESUMED_BY = "scheduler.add_job"  # the one tool that must wake the right conversation later
 
 
-class LimitCheck(Protocol):
-    """Says what its limits have against a call now. `intent` is the key of its intention; takes `seconds` at most, and fails open."""
+LimitCheck = Callable[..., Awaitable[ToolResult | None]]
+"""Returns what its limits have against a call now, or `None`: `check(tool_name, limits, *, intent, seconds)`.
 
-    def __call__(
-        self, tool_name: str, limits: tuple[Limit, ...], *, intent: str | None, seconds: float
-    ) -> Awaitable[ToolResult | None]:
-        """The refusal, or `None`. Nothing is counted."""
-        ...
+`intent` is the key of its intention; takes `seconds` at most, and fails open. Nothing is counted.
+"""
 
 
 @dataclass(frozen=True, slots=True)

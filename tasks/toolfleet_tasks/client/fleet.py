@@ -15,6 +15,8 @@ from toolfleet_tasks.client.progress_listener import OnProgress
 from toolfleet_tasks.client.sync_face import SyncFace, blocking, blocking_with_progress
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from toolfleet_registry.formats import Converted
     from toolfleet_registry.policy.limits import Remaining
     from toolfleet_registry.tags.tags import ToolContext
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from toolfleet_tasks.calls.handle import CallHandle
     from toolfleet_tasks.client.call_listeners import OnInput
     from toolfleet_tasks.client.sync_handle import SyncCallHandle
-    from toolfleet_tasks.metrics.agent_metrics import MetricsRegistry
 
 
 class ToolFleet:
@@ -50,7 +51,7 @@ class ToolFleet:
         settings: Settings | None = None,
         *,
         gate: "EvalGate | None" = None,
-        metrics: "int | MetricsRegistry | None" = None,
+        metrics: "int | CollectorRegistry | None" = None,
         is_shared: bool = False,
     ) -> None:
         settings = fleet_settings(url, settings)
@@ -75,7 +76,7 @@ class ToolFleet:
         settings: Settings | None = None,
         *,
         gate: "EvalGate | None" = None,
-        metrics: "int | MetricsRegistry | None" = None,
+        metrics: "int | CollectorRegistry | None" = None,
     ) -> "SyncToolFleet":
         """The same for programs without an event loop: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`."""
         return SyncToolFleet(cls(url, settings, gate=gate, metrics=metrics))

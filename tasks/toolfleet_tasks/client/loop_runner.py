@@ -24,7 +24,7 @@ class LoopRunner:
         self.is_started = False
         self._lock = threading.Lock()
         self._thread: _LoopThread | None = None
-        fork_safety.tell(self)
+        fork_safety.tell(self.forked)
 
     def start(self) -> None:
         """Let coroutines in. The thread begins with the first of them."""
@@ -61,7 +61,7 @@ class LoopRunner:
             raise
 
     def forked(self) -> None:
-        """Implements `fork_safety.Forked`: threads stay with the parent; the child's first call starts its own."""
+        """Leave the thread to the parent: the child's first call starts its own."""
         fork_safety.leave_behind(self._thread)
         self._lock, self._thread = threading.Lock(), None
 

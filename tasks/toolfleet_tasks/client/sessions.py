@@ -29,7 +29,7 @@ class Sessions:
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Session]] = {}
         self._entered = 0
         self._is_usable = False
-        fork_safety.tell(self)
+        fork_safety.tell(self.forked)
 
     async def enter(self) -> None:
         """Open the session of the running loop. Raises what `Session.open` does."""
@@ -109,7 +109,7 @@ class Sessions:
         return await session.begin(*asked, waits=waits, waits_for_worker=waits_for_worker, around=around)
 
     def forked(self) -> None:
-        """Implements `fork_safety.Forked`: this process opens its own; the copies are its parent's."""
+        """Forget the copies, which are the parent's: this process opens its own."""
         for session in self._open.values():
             session.forked()
         fork_safety.leave_behind(self._opening)

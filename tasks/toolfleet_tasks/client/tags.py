@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -15,21 +15,8 @@ from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.calls.eval_gate import Circumstances, EvalGate
 from toolfleet_tasks.in_process import OwnProcess
 
-
-class Fleet(Protocol):
-    """A fleet that runs the calls."""
-
-    async def call_around(
-        self,
-        call: ToolCall,
-        caller: Caller,
-        around: Circumstances,
-        *,
-        conversation: Conversation | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline
-    ) -> ToolResult:
-        """Run a tool and bring its result."""
-        ...
+if TYPE_CHECKING:
+    from toolfleet_tasks.client.fleet import ToolFleet
 
 
 class TagRegistry(Tags):
@@ -42,13 +29,13 @@ class TagRegistry(Tags):
 
     def __init__(
         self,
-        fleet: Fleet | None = None,
+        fleet: "ToolFleet | None" = None,
         *,
         caller: Callable[[ToolContext], Caller] | None = None,
         gate: EvalGate | None = None,
     ) -> None:
         super().__init__(runs_here=fleet is None)
-        self._fleet = fleet or OwnProcess()
+        self._call = OwnProcess().call_around if fleet is None else fleet.call_around
         self._caller = caller
         self._gate = gate
 
@@ -76,7 +63,7 @@ class TagRegistry(Tags):
         ctx = _completed(ctx, tag)
         call = _call_of(tag, ctx)
         began_at = machine_clock.monotonic()
-        result = await self._fleet.call_around(
+        result = await self._call(
             call,
             self._caller_of(call, ctx),
             Circumstances(ctx, _terms_of(tag.tool), tag.tool, ctx.raw_arg, self._gate),

@@ -1,9 +1,9 @@
 """Sets up Celery's worker process, without what a fleet has no use for, and without people's data in its log."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from celery.apps.worker import Worker
 from celery.worker import state
@@ -35,14 +35,6 @@ class FleetWorker(Worker):  # type: ignore[misc] # Celery ships no types
         """As Celery's command line gives them, but for these two."""
         args: dict[str, Any] = super().prepare_args(**kwargs)
         return args | {"without_mingle": True, "without_gossip": True}
-
-
-class LoopPool(Protocol):
-    """A pool whose calls run on a loop of the consumer's own thread."""
-
-    def wait_for(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Return when it has ended; what runs goes on meanwhile. Raises what it raises."""
-        ...
 
 
 class FleetConsumer(Consumer):  # type: ignore[misc] # as above
@@ -79,7 +71,7 @@ class FleetConsumer(Consumer):  # type: ignore[misc] # as above
             pool: Any = self.pool
             if conn.transport.driver_type != "amqp" or not hasattr(pool, "wait_for"):
                 return super().ensure_connected(conn)
-            _connect(conn, pool)
+            _connect(conn, pool.wait_for)
             self.first_connection_attempt = False
             return conn
         finally:
@@ -117,16 +109,16 @@ class FleetConsumer(Consumer):  # type: ignore[misc] # as above
         super().on_unknown_task(body, _hidden(message), exc)
 
 
-def _connect(conn: Connection, pool: LoopPool) -> None:
+def _connect(conn: Connection, wait_for: Callable[[Coroutine[Any, Any, object]], None]) -> None:
     # Each of its addresses once. In a thread: one that is frozen takes connections and says nothing.
     try_once = partial(conn.ensure_connection, max_retries=max(len(conn.alt) - 1, 0), interval_start=0)
     while True:
         state.maybe_shutdown()
         try:
-            return pool.wait_for(asyncio.to_thread(try_once))
+            return wait_for(asyncio.to_thread(try_once))
         except OperationalError as exc:
             log.error("worker_waits_for_broker", url=conn.as_uri(), error=str(exc))  # noqa: TRY400 - the error says all
-            pool.wait_for(asyncio.sleep(_PAUSE_SECONDS))
+            wait_for(asyncio.sleep(_PAUSE_SECONDS))
 
 
 def _hidden(message: Any) -> Any:

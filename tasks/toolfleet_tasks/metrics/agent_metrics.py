@@ -1,7 +1,7 @@
 """Answers for an agent's metrics: on a port of its own, or in the registry that its program has already."""
 
 import asyncio
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from toolfleet_registry.metrics import process_recorder
 from toolfleet_registry.metrics.exposition import Exposition, RecordedMetrics
@@ -11,21 +11,14 @@ from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.metrics.endpoint import MetricsEndpoint
 from toolfleet_tasks.metrics.sampler import ProcessSampler
 
-
-class MetricsRegistry(Protocol):
-    """A `CollectorRegistry` of `prometheus_client`."""
-
-    def register(self, collector: Any) -> None:
-        """Ask the collector from now on."""
-
-    def unregister(self, collector: Any) -> None:
-        """Ask it no more."""
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 
 class AgentMetrics:
     """The metrics of a fleet's client in this process. `where`: a port, a registry, or `None`: then it does nothing."""
 
-    def __init__(self, settings: Settings, where: int | MetricsRegistry | None) -> None:
+    def __init__(self, settings: Settings, where: "int | CollectorRegistry | None") -> None:
         self._settings = settings
         self._where = where
         self._opened = 0
@@ -61,11 +54,11 @@ class AgentMetrics:
             await end([sampling])
         if self._endpoint is not None:
             await asyncio.to_thread(self._endpoint.close)
-        elif not isinstance(self._where, int | None):
+        elif not isinstance(self._where, int | None) and self._collector is not None:
             self._where.unregister(self._collector)
         process_recorder.stop()
 
-    def _answer(self, recorder: Recorder, where: int | MetricsRegistry) -> None:
+    def _answer(self, recorder: Recorder, where: "int | CollectorRegistry") -> None:
         if isinstance(where, int):
             own = self._settings.model_copy(update={"metrics_port": where, "metrics_ports": 1})
             self._endpoint = MetricsEndpoint(own, Exposition(recorder).text)

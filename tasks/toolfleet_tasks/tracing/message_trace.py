@@ -1,24 +1,17 @@
 """Reads a call's place in a trace from its message, or from the stored call that waits for an approval."""
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from toolfleet_registry.tracing.trace_context import TRACEPARENT, TRACESTATE, TraceContext, context_of
 
 
-class Headers(Protocol):
-    """A request of a task: Celery's, or what stands for it."""
+def trace_of(header: Callable[[str], Any]) -> TraceContext | None:
+    """Return the message's place in a trace. `header` returns its value of a header, `None` without one.
 
-    def get(self, name: str, /) -> Any:
-        """Return the message's value of a header; `None` without one."""
-        ...
-
-
-def trace_of(request: Headers) -> TraceContext | None:
-    """Return the message's place in a trace, by its task's request.
-
-    The header is not signed: it affects only ids in traces.
+    These headers are not signed: they affect only ids in traces.
     """
-    return context_of(request.get(TRACEPARENT), request.get(TRACESTATE))
+    return context_of(header(TRACEPARENT), header(TRACESTATE))
 
 
 def trace_text(context: TraceContext | None) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from celery.worker import state
 from kombu.utils.json import loads
@@ -174,22 +174,10 @@ def _make_leases(runtime: WorkerRuntime, channel: Any, keys: Keys) -> Leases:
     return leases
 
 
-class BroadcastListener(Protocol):
-    """A listener for broadcasts."""
-
-    def topics(self) -> Iterable[str]:
-        """The pub/sub patterns to listen to, without the key prefix."""
-        ...
-
-    def hear(self, exchange: str, message: dict[str, Any]) -> None:
-        """Do what a message says. May switch greenlets."""
-        ...
-
-
 class Broadcasts:
     """Listens for one listener, over a connection that it shares with others."""
 
-    def __init__(self, listener: BroadcastListener, *, connection: PipelinedConnection, prefix: str) -> None:
+    def __init__(self, listener: ChannelAdapter, *, connection: PipelinedConnection, prefix: str) -> None:
         self._patterns: set[bytes] = set()
         self._listener = listener
         self._connection = connection

@@ -1,7 +1,7 @@
 """Surrounds an attempt in a worker with its CONSUMER span: a child of the message's, with links to earlier attempts."""
 
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Ignore, Reject, Retry
 
@@ -16,20 +16,13 @@ from toolfleet_tasks.tracing.message_trace import trace_of
 from toolfleet_tasks.tracing.sending import message_attributes, system_of
 from toolfleet_tasks.worker.running_task import RunningTask
 
-
-class Attempted(Protocol):
-    """One claimed call, run. `came_to`: its end, or what its attempt came to before a retry; `None` if it goes on elsewhere."""
-
-    came_to: ToolResult | None
-
-    def run(self) -> Coroutine[Any, Any, str]:
-        """Run it: raises as Celery's tracer understands."""
-        ...
+if TYPE_CHECKING:
+    from toolfleet_tasks.worker.execute import Execution
 
 
-def processed(task: RunningTask, claim: Claim, execution: Attempted) -> Coroutine[Any, Any, str]:
+def processed(task: RunningTask, claim: Claim, execution: "Execution") -> Coroutine[Any, Any, str]:
     """Run a claimed call of `task` in the span of its attempt, or directly if it is not recorded."""
-    parent = trace_of(task.request)
+    parent = trace_of(task.request.get)
     place = task.app.tracing.unrecorded(parent)
     if place is None:
         return _recorded(task, claim, execution, parent)
@@ -37,7 +30,7 @@ def processed(task: RunningTask, claim: Claim, execution: Attempted) -> Coroutin
     return execution.run()
 
 
-async def _recorded(task: RunningTask, claim: Claim, execution: Attempted, parent: TraceContext | None) -> str:
+async def _recorded(task: RunningTask, claim: Claim, execution: "Execution", parent: TraceContext | None) -> str:
     tracing, request = task.app.tracing, task.request
     started = _start(tracing, request, claim, parent, system_of(task.app.settings.broker))
     with tracing.within(started):
@@ -103,7 +96,7 @@ def _links(tracing: Tracing, claim: Claim, parent: TraceContext | None) -> list[
     return links
 
 
-def _go_on(span: OpenSpan, execution: Attempted) -> None:
+def _go_on(span: OpenSpan, execution: "Execution") -> None:
     """Note the state of an attempt without an end here: another worker has the call, or its module continues it, or asks."""
     if execution.came_to is None:
         span.note({names.EFFECT_STATE: "unknown"})

@@ -334,12 +334,15 @@ async def _run(task: RunningTask, message: str, ledger: Ledger) -> str:
 async def _claimed(task: RunningTask, ledger: Ledger, claim: Claim, known: Known) -> str:
     claim.granted = accepted.granted_to(task, claim)
     with ledger.claims.holding(claim):
-        execution = _Execution(task, ledger, claim, known)
+        execution = Execution(task, ledger, claim, known)
         return await (execution.run() if task.app.tracing is None else processed(task, claim, execution))
 
 
-class _Execution:
-    """One claimed call, from here to its end or to the retry."""
+class Execution:
+    """One claimed call, from here to its end or to the retry.
+
+    `came_to`: its end, or what its attempt came to before a retry; `None` if it goes on elsewhere.
+    """
 
     def __init__(self, task: RunningTask, ledger: Ledger, claim: Claim, known: Known) -> None:
         self._task = task
@@ -354,6 +357,7 @@ class _Execution:
         self._attempts = claim.attempts - (claim.granted == "go")  # those that have met the runner
 
     async def run(self) -> str:
+        """Run it: raises as Celery's tracer understands."""
         claim, tool_name = self._claim, self._call.tool_name
         if claim.granted in {"go", "accepted"}:
             return await (self._go() if claim.granted == "go" else self._ask())

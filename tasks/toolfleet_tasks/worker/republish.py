@@ -35,7 +35,7 @@ def _delivered(task: RunningTask) -> Delivered:
     hard_limit, soft_limit = request.timelimit or _UNLIMITED
     queue, limits = request.delivery_info["routing_key"], (soft_limit, hard_limit)
     label = Label(
-        request.id, request.shadow or "", request.argsrepr or "", queue, limits, task.links, trace_of(request)
+        request.id, request.shadow or "", request.argsrepr or "", queue, limits, task.links, trace_of(request.get)
     )
     headers = None if task.app.settings.is_fast else request.as_execution_options()["headers"]
     return Delivered(request.args[0], label, request.reply_to or "", deaths_of(request), headers)

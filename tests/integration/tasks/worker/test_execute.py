@@ -24,7 +24,7 @@ from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.results.stored import read_stored
 from toolfleet_tasks.worker import execute
-from toolfleet_tasks.worker.execute import _claimed, _Execution
+from toolfleet_tasks.worker.execute import Execution, _claimed
 from toolfleet_tasks.worker.health_checks import checks_of
 
 pytestmark = pytest.mark.usefixtures("same_day")
@@ -95,7 +95,7 @@ async def run(ledger: Ledger, runner: Runner, call: PublishedCall = CALL) -> Any
     task = task_of(ledger, runner)
     claim = await begun(ledger, call)
     with ledger.claims.holding(claim):
-        execution = _Execution(task, ledger, claim, await runner.terms(call))
+        execution = Execution(task, ledger, claim, await runner.terms(call))
         text = await execution.run()
     return execution, read_stored(text, call.tool_name) if text.startswith("{") else None
 
@@ -198,7 +198,7 @@ async def test_a_call_that_nobody_knows_was_not_tried(ledger: Ledger, redis: Red
     runner = Runner()
     claim = await begun(ledger, CALL)
     with ledger.claims.holding(claim):
-        await _Execution(task_of(ledger, runner), ledger, claim, fleet_results.not_known(CALL.tool_name, 4)).run()
+        await Execution(task_of(ledger, runner), ledger, claim, fleet_results.not_known(CALL.tool_name, 4)).run()
     line = await audit_line(redis)
 
     assert runner.ran == []
@@ -300,7 +300,7 @@ async def test_an_undeclared_tool_is_retried_where_that_is_a_habit(
     async with worker_ledger(redis_url, retry_undeclared=is_set) as ledger:
         claim = await begun(ledger, CALL.model_copy(update={"effect": effect}))
         with ledger.claims.holding(claim):
-            execution = _Execution(task_of(ledger, Runner(retries=retries)), ledger, claim, None)
+            execution = Execution(task_of(ledger, Runner(retries=retries)), ledger, claim, None)
             follows = execution._decide(attempt(Outcome.FAILED))
 
     assert (follows.delay is not None) == is_retried

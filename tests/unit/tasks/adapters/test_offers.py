@@ -27,7 +27,7 @@ def tool(name: str, description: str = "") -> ToolDefinition:
 
 async def test_while_nothing_changes_a_listing_is_the_same_object() -> None:
     """Whoever keeps it need not compare it, and nothing is written anew for a model's step."""
-    offers = ToolOffers(Source("owls.echo", "owls.nap"), Offer)
+    offers = ToolOffers(Source("owls.echo", "owls.nap").tools, Offer)
 
     first = await offers.of(ADA)
 
@@ -38,7 +38,7 @@ async def test_while_nothing_changes_a_listing_is_the_same_object() -> None:
 async def test_only_what_has_changed_is_made_anew() -> None:
     """A tool that is as it was keeps its offer, also where its manifest was read again."""
     source = Source("owls.echo", "owls.nap")
-    offers = ToolOffers(source, Offer)
+    offers = ToolOffers(source.tools, Offer)
     first = await offers.of(ADA)
 
     source.listed["user"] = [tool("owls.echo"), tool("owls.nap", "sleeps"), tool("owls.late")]
@@ -51,21 +51,21 @@ async def test_only_what_has_changed_is_made_anew() -> None:
 
 async def test_each_kind_of_caller_has_its_own() -> None:
     """What one may use is not offered to another."""
-    offers = ToolOffers(Source("owls.echo"), Offer)
+    offers = ToolOffers(Source("owls.echo").tools, Offer)
 
     assert (list(await offers.of(ADA)), list(await offers.of(EVE))) == (["owls__echo"], ["owls__secret"])
 
 
 async def test_a_choice_leaves_tools_out() -> None:
     """A model is offered fewer than its caller may use."""
-    offers = ToolOffers(Source("owls.echo", "owls.nap"), Offer, lambda tool: tool.name.endswith("nap"))
+    offers = ToolOffers(Source("owls.echo", "owls.nap").tools, Offer, lambda tool: tool.name.endswith("nap"))
 
     assert list(await offers.of(ADA)) == ["owls__nap"]
 
 
 async def test_listings_of_many_kinds_of_callers_do_not_grow() -> None:
     """A few are kept."""
-    offers = ToolOffers(Source("owls.echo"), Offer)
+    offers = ToolOffers(Source("owls.echo").tools, Offer)
     for number in range(1_000):
         await offers.of(Caller(permission="user", allowed_modules=frozenset({f"module{number}"})))
 

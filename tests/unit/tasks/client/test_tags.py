@@ -1,7 +1,6 @@
 """What a tag asks of the fleet, and what its answer is to an agent."""
 
 import math
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,19 +12,21 @@ from toolfleet_registry.errors import ToolNotFound, ToolRateLimited
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import TagResult, ToolContext, ToolDef
 from toolfleet_tasks.calls.eval_gate import Circumstances
+from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.client.tags import TagRegistry
 from toolfleet_tasks.queues import lane_of, queues_of
 
 
-@dataclass
-class Answering:
+class Answering(ToolFleet):
     """A fleet that has one answer for every call, and remembers them."""
 
-    answer: ToolResult
-    calls: list[ToolCall] = field(default_factory=list)
-    callers: list[Caller] = field(default_factory=list)
-    around: list[Circumstances] = field(default_factory=list)
-    rest: list[tuple[Conversation | None, float | None]] = field(default_factory=list)
+    def __init__(self, answer: ToolResult) -> None:
+        super().__init__(settings=Settings(redis_url="redis://127.0.0.1:1"))
+        self.answer = answer
+        self.calls = list[ToolCall]()
+        self.callers = list[Caller]()
+        self.around = list[Circumstances]()
+        self.rest = list[tuple[Conversation | None, float | None]]()
 
     async def call_around(
         self,
