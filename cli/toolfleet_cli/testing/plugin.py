@@ -16,7 +16,7 @@ What a test has started ends with it. It is loaded wherever Toolfleet is install
 
 from collections.abc import Generator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,20 +27,31 @@ if TYPE_CHECKING:
     from toolfleet_registry.contracts import Level
 
 
-class OpenModule(Protocol):
+class OpenModule:
     """The type of the fixture `toolfleet_module`."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
 
     def __call__(self, module: "Module", *, user_id: str | None = None, permission: "Level" = "user") -> "InProcess":
         """Start the module in this process. `user_id` and `permission` are those of calls that name none."""
-        ...
+        from toolfleet_cli.testing.in_process import in_process
+
+        return self._stack.enter_context(in_process(module, user_id=user_id, permission=permission))
 
 
-class StartFleet(Protocol):
+class StartFleet:
     """The type of the fixture `toolfleet_fleet`."""
+
+    def __init__(self, stack: ExitStack, folders: pytest.TempPathFactory) -> None:
+        self._stack, self._folders = stack, folders
 
     def __call__(self, *modules: "Module | str", with_beat: bool = False, **settings: Any) -> "RunningFleet":
         """Start a fleet of its own, as `run_fleet` does."""
-        ...
+        from toolfleet_cli.testing.fleet import run_fleet
+
+        folder = self._folders.mktemp("toolfleet")
+        return self._stack.enter_context(run_fleet(*modules, folder=folder, with_beat=with_beat, **settings))
 
 
 @pytest.fixture
@@ -49,14 +60,8 @@ def toolfleet_module() -> Generator[OpenModule]:
 
     The call goes through the module's own app: arguments are checked, results bounded, progress is in `result.progress`.
     """
-    from toolfleet_cli.testing.in_process import in_process
-
     with ExitStack() as stack:
-
-        def open_module(module: "Module", *, user_id: str | None = None, permission: "Level" = "user") -> "InProcess":
-            return stack.enter_context(in_process(module, user_id=user_id, permission=permission))
-
-        yield open_module
+        yield OpenModule(stack)
 
 
 @pytest.fixture
@@ -67,12 +72,5 @@ def toolfleet_fleet(tmp_path_factory: pytest.TempPathFactory) -> Generator[Start
     test can look into it; an import path from another one. The rest are settings. For a fleet that several tests share,
     use `toolfleet_cli.testing.fleet.run_fleet` in a fixture of your own.
     """
-    from toolfleet_cli.testing.fleet import run_fleet
-
     with ExitStack() as stack:
-
-        def start(*modules: "Module | str", with_beat: bool = False, **settings: Any) -> "RunningFleet":
-            folder = tmp_path_factory.mktemp("toolfleet")
-            return stack.enter_context(run_fleet(*modules, folder=folder, with_beat=with_beat, **settings))
-
-        yield start
+        yield StartFleet(stack, tmp_path_factory)
