@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
@@ -18,6 +15,7 @@ from support.module_server import ModuleServer, serve
 from support.modules.listed_modules import until_listed
 from support.owls import make_module
 from support.servers.rabbitmq import RabbitMq, is_installed, rabbitmq
+from support.up import toolfleet
 from support.waiting import wait_until, wait_until_answered
 from toolfleet import Caller, QueueOverview, ToolCall, ToolFleet
 from toolfleet_cli.local.environment import environment_of
@@ -70,11 +68,8 @@ async def fleet(bed: TestBed, gateway: KeyedGateway, owls: ModuleServer) -> Asyn
 
 async def command(bed: TestBed, *words: str, key: str = "") -> tuple[int, str]:
     """Run `toolfleet` with these words. Its exit code, and all that it has said."""
-    argv = [sys.executable, "-m", "toolfleet_cli", *words]
-    env = {**os.environ, **environment_of(bed.settings), **({"TOOLFLEET_GATEWAY_KEY": key} if key else {})}
-    ended = await asyncio.to_thread(
-        subprocess.run, argv, env=env, cwd=bed.folder, capture_output=True, text=True, timeout=60, check=False
-    )
+    env = {**environment_of(bed.settings), **({"TOOLFLEET_GATEWAY_KEY": key} if key else {})}
+    ended = await asyncio.to_thread(toolfleet, *words, cwd=bed.folder, env=env)
     return ended.returncode, ended.stdout + ended.stderr
 
 
