@@ -1,13 +1,11 @@
 """The three small examples: a module, an agent, and a conversation that is woken."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.up import Up, up
+from support.up import Up, printed, up
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PRINTED = {
@@ -26,11 +24,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 @pytest.mark.parametrize("program", PRINTED)
 def test_a_small_program_runs_as_it_stands(program: str, running: Up) -> None:
-    """In a process of its own, beside the fleet that it names."""
-    command = [sys.executable, str(EXAMPLES / program)]
-    ended = subprocess.run(command, cwd=running.folder, capture_output=True, text=True, check=False)
-
-    assert ended.stdout == PRINTED[program], ended.stderr
+    """Beside the fleet that it names."""
+    assert printed((EXAMPLES / program).read_text(), cwd=running.folder) == PRINTED[program]
 
 
 def test_a_small_example_fits_on_a_screen() -> None:

@@ -1,16 +1,21 @@
 """`toolfleet up` as a person runs it, and the other commands beside it."""
 
 import contextlib
+import io
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from unittest.mock import patch
 
 import psutil
+import structlog
 
 from support.processes import is_gone
 from support.programs.fork_server import Process, run
@@ -106,6 +111,20 @@ def toolfleet(*words: object, cwd: Path, env: Mapping[str, str] | None = None) -
     """Run another command to its end."""
     argv = [sys.executable, "-m", "toolfleet_cli", *map(str, words)]
     return run(argv, cwd=cwd, env=env or {}, timeout_seconds=_CALL_SECONDS)
+
+
+def printed(program: str, *, cwd: Path, env: Mapping[str, str] = MappingProxyType({})) -> str:
+    """What a reader's program prints, run to its end as a file of that folder; in this process, which has its imports done."""
+    file = cwd / "program.py"
+    file.write_text(program)
+    structlog.reset_defaults()  # a program of its own has configured nothing, whatever ran here before
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.chdir(cwd))
+        stack.enter_context(patch.dict(os.environ, env))
+        stack.enter_context(patch.object(sys, "path", [str(cwd), *sys.path]))
+        output = stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        runpy.run_path(str(file), run_name="__main__")
+    return output.getvalue()
 
 
 def call(tool: str, *words: str, cwd: Path) -> dict[str, object]:

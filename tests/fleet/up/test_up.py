@@ -4,9 +4,8 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -19,7 +18,7 @@ from support.documents import programs
 from support.modules.example_modules import EXAMPLES
 from support.processes import is_gone
 from support.servers.plain_http import PLAIN
-from support.up import COMMAND, Up, up
+from support.up import COMMAND, Up, printed, up
 from support.waiting import wait_until_sync
 from support.workers.wakes import SECRET
 from toolfleet_cli.local.examples import SLOW_EXAMPLES
@@ -50,17 +49,6 @@ def below(fleet: Up) -> Path:
     folder = fleet.folder / "some" / "where"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def python(program: str, fleet: Up, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=fleet.folder,
-        env={**os.environ, **(env or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def inside(lines: str, *, given: str, said: str) -> str:
@@ -207,10 +195,10 @@ async def create(*, tools, **asked):
     return Answer(content=[block])
 client, model, messages = Answer(messages=Answer(create=create)), "a model", []
 """
-    ended = python(inside(lines, given=given, said='reply["tool_use_id"], reply.get("is_error")'), fleet)
+    said = printed(inside(lines, given=given, said='reply["tool_use_id"], reply.get("is_error")'), cwd=fleet.folder)
 
-    assert ended.stdout.startswith("t1 "), ended.stderr
-    assert "True" not in ended.stdout
+    assert said.startswith("t1 ")
+    assert "True" not in said
 
 
 @pytest.mark.slow
@@ -223,16 +211,13 @@ prompt, question = "", "what is new?"
 text = "I will look.\\nRESEARCH: slow lanes"
 """
     program = inside(TAGS["tags"], given=given, said='result.message, "|", parsed')
-    ended = python(program, local_fleet, LOCAL_TOOLS)
 
-    assert ended.stdout.startswith("Looking for slow lanes. |"), ended.stderr
+    assert printed(program, cwd=local_fleet.folder, env=LOCAL_TOOLS).startswith("Looking for slow lanes. |")
 
 
 def test_a_job_is_polled_and_its_end_is_heard_of(fleet: Up) -> None:
     """The program about jobs, as it stands, beside a fleet that is up."""
-    ended = python(programs("docs/guides/jobs.md")["job"], fleet)
-
-    assert ended.stdout.startswith("job.completed "), ended.stderr
+    assert printed(programs("docs/guides/jobs.md")["job"], cwd=fleet.folder).startswith("job.completed ")
 
 
 def test_a_core_acts_once_on_what_comes_twice(fleet: Up) -> None:
@@ -267,9 +252,9 @@ async def main():
 asyncio.run(main())
 """
     core = programs("docs/guides/jobs.md")["core"]
-    ended = python(f"{given}\n{core}\n{sending}", fleet, {"TOOLFLEET_CORE_SECRET": SECRET})
+    said = printed(f"{given}\n{core}\n{sending}", cwd=fleet.folder, env={"TOOLFLEET_CORE_SECRET": SECRET})
 
-    assert ended.stdout == "204\n204\n401\n1\n", ended.stderr
+    assert said == "204\n204\n401\n1\n"
 
 
 @pytest.mark.parametrize(

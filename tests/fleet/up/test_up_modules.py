@@ -6,7 +6,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from support.documents import ROOT, programs
 from support.module_server import serve
 from support.owls import make_module
 from support.processes import is_gone
-from support.up import Up, up
+from support.up import Up, printed, up
 from support.waiting import wait_until_sync
 
 README = "README.md"
@@ -88,13 +87,12 @@ def pid_of(fleet: Up, name: str) -> int:
 def test_the_readmes_programs_do_what_it_shows(fleet: Up) -> None:
     """The module is served by the command that stands there, the agent prints what stands there, and curl calls the tool."""
     shown, env = typed(README), {**os.environ, "no_proxy": "*"}
-    agent = [sys.executable, "-c", programs(README)["agent"]]
-    ended = subprocess.run(agent, cwd=fleet.folder, capture_output=True, text=True, check=False)
+    said = printed(programs(README)["agent"], cwd=fleet.folder)
     lines = run("audit", "tail", cwd=fleet.folder).out.splitlines()
     curl = ["/bin/sh", "-euc", programs(README)["curl"]]  # wherever the gateway is
     over_http = json.loads(subprocess.check_output(curl, cwd=fleet.folder, env=env, text=True))
 
-    assert ended.stdout == shown["python agent.py"], ended.stderr
+    assert said == shown["python agent.py"]
     written = shown["toolfleet audit tail"].splitlines()
     assert [_DIFFERS.sub("…", line) for line in lines[-2:]] == [_DIFFERS.sub("…", line) for line in written]
     assert (over_http["success"], over_http["result"]) == (True, {"owls": 8})
