@@ -13,8 +13,6 @@ CONTRACTS: list[dict[str, Any]] = LINTER["contracts"]
 STRICT = {
     "layers": {"name", "type", "layers", "containers"},
     "forbidden": {"name", "type", "source_modules", "forbidden_modules", "allow_indirect_imports"},
-    "independence": {"name", "type", "modules"},
-    "protected": {"name", "type", "protected_modules", "allowed_importers"},
 }
 
 SOURCES = sorted(path for room in ("registry", "tasks", "workers", "gateway") for path in (ROOT / room).rglob("*.py"))
