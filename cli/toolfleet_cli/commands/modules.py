@@ -1,11 +1,13 @@
 """Lists what every module offers, how old that is, and the key of each: `toolfleet modules`."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import ValidationError
+from rich.text import Text
 
 from toolfleet_cli.console.output import (
     add_row,
@@ -19,20 +21,20 @@ from toolfleet_cli.console.output import (
     shown_url,
     table,
 )
-from toolfleet_cli.console.replicas import refused_of, replicas_of, show_replicas
+from toolfleet_cli.operations import ask
 from toolfleet_cli.processes.completion import complete_modules
-from toolfleet_cli.remote import modules as remote_modules
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway
-from toolfleet_cli.remote.modules import note_undeclared, show_modules
 from toolfleet_registry.contracts import NEVER_PROBED, ModuleStatus
 from toolfleet_registry.contracts.names import LOCAL, is_module_name
 from toolfleet_registry.directory.entries import AnnouncedModule, ModuleEntry
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.policy.hints import UNDECLARED_LINES
 from toolfleet_registry.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from toolfleet_tasks.operations.module_overview import ModuleOverview
+    from toolfleet_registry.directory.replicas import Replica
+    from toolfleet_tasks.resources.modules import ModuleOverview
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The module's name.", autocompletion=complete_modules)
@@ -43,12 +45,8 @@ app = typer.Typer(help="The modules: which there are, and whether they answer.",
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Give the group the commands."""
-    for command in (add, remove):
-        app.command()(over_fleet(command))
-
-
+@app.command()
+@over_fleet
 def add(  # noqa: PLR0913 - each is an option
     name: NameArgument,
     url: Annotated[str, typer.Argument(metavar="URL", help="Where the workers reach it.")],
@@ -67,16 +65,20 @@ def add(  # noqa: PLR0913 - each is an option
 
     Nothing is restarted. Agents need not reach it.
     """
+    from toolfleet_tasks.resources import modules
+
     try:
         entry = ModuleEntry(module=name, url=url, slow=slow, timeout_seconds=timeout, scales_from_zero=scales_from_zero)
     except ValidationError as exc:
         raise SettingsError(" ".join(f"{_sentence(error['msg'], error['loc'])}" for error in exc.errors())) from exc
-    stored = asyncio.run(_add(entry, by)) if gateway is None else entry
-    lane = stored.lane if gateway is None else remote_modules.added(gateway, entry)
-    say(f"Module {stored.module} is in the {lane} lane, at {shown_url(str(stored.url))}.")
+    body = entry.model_dump(include=set(modules.NewModule.model_fields))
+    lane = ask(modules.add_module, gateway, body=body, by=by).lane
+    say(f"Module {name} is in the {lane} lane, at {shown_url(str(entry.url))}.")
     note("`toolfleet modules list` shows what it offers, as soon as a worker has asked it.")
 
 
+@app.command()
+@over_fleet
 def remove(
     name: NameArgument,
     *,
@@ -88,35 +90,13 @@ def remove(
     by: str | None = None,
 ) -> None:
     """Remove a module from the running fleet: it takes no more calls, and what waits is run, or ended with a clear result."""
-    seconds = asyncio.run(_remove(name, drain, by)) if gateway is None else remote_modules.removed(gateway, name, drain)
+    from toolfleet_tasks.resources import modules
+
+    gone = ask(modules.remove_module, gateway, path={"module": name}, query={"drain_seconds": drain}, by=by)
+    seconds = gone.drain_seconds or 0
     say(
         f"Module {name} takes no more calls. Those that still wait in {seconds:g} s are ended: nothing of them is executed."
     )
-
-
-async def _add(entry: ModuleEntry, by: str | None) -> ModuleEntry:
-    from toolfleet_tasks.operations.change_trail import Actor
-    from toolfleet_tasks.operations.module_changes import ModuleChanges
-
-    async with ModuleChanges.of(load_settings(), by=Actor.at_command_line(by)) as changes:
-        return await changes.add(entry)
-
-
-async def _remove(name: str, drain: float | None, by: str | None) -> float:
-    from toolfleet_tasks.operations.change_trail import Actor
-    from toolfleet_tasks.operations.module_changes import DRAIN_SECONDS, ModuleChanges
-
-    seconds = DRAIN_SECONDS if drain is None else drain
-    async with ModuleChanges.of(load_settings(), by=Actor.at_command_line(by)) as changes:
-        return (await changes.remove(name, drain_seconds=seconds)).drain_seconds
-
-
-def _sentence(message: str, place: tuple[int | str, ...]) -> str:
-    words = message.removeprefix("Value error, ").rstrip(".")
-    return f"{place[0] if place else 'The module'}: {words}."
-
-
-register(app)
 
 
 @app.command("list")
@@ -124,9 +104,9 @@ register(app)
 def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """Show what is known of every module. Asks none of them."""
     if gateway is not None:
-        show_modules(gateway, refreshed=False, as_json=as_json)
+        _show_at_gateway(gateway, is_refreshed=False, as_json=as_json)
         return
-    _show(*asyncio.run(_read_modules(ask=False)), as_json=as_json)
+    _show(*asyncio.run(_read_modules(is_refreshed=False)), as_json=as_json)
 
 
 @app.command()
@@ -134,9 +114,9 @@ def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> Non
 def refresh(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """Ask every module now for what it offers, and show what came of it."""
     if gateway is not None:
-        show_modules(gateway, refreshed=True, as_json=as_json)
+        _show_at_gateway(gateway, is_refreshed=True, as_json=as_json)
         return
-    _show(*asyncio.run(_read_modules(ask=True)), as_json=as_json)
+    _show(*asyncio.run(_read_modules(is_refreshed=True)), as_json=as_json)
 
 
 @app.command()
@@ -167,14 +147,19 @@ def key(
     say(module_keys(settings.signing_keys, module))
 
 
-async def _read_modules(*, ask: bool) -> tuple[Settings, dict[str, ModuleStatus], "ModuleOverview"]:
+def _sentence(message: str, place: tuple[int | str, ...]) -> str:
+    words = message.removeprefix("Value error, ").rstrip(".")
+    return f"{place[0] if place else 'The module'}: {words}."
+
+
+async def _read_modules(*, is_refreshed: bool) -> tuple[Settings, dict[str, ModuleStatus], "ModuleOverview"]:
     """Return the status of each module: its tools, and the fleet's other facts about it."""
     from toolfleet import ToolFleet
-    from toolfleet_tasks.operations.module_overview import read_overview
+    from toolfleet_tasks.resources.modules import read_overview
 
     settings = load_settings()
     async with progress("Asking the modules"), ToolFleet(settings=settings) as fleet:
-        statuses = await (fleet.modules.refresh() if ask else fleet.modules.statuses())
+        statuses = await (fleet.modules.refresh() if is_refreshed else fleet.modules.statuses())
         return settings, statuses, await read_overview(settings)
 
 
@@ -192,8 +177,8 @@ def _show(settings: Settings, statuses: dict[str, ModuleStatus], overview: "Modu
             facts = coloured(row.state), str(row.workers), _tools(status), old, row.lane, row.error(overview)
             add_row(shown, status.module, shown_url(row.url), *facts)
         show_table(shown)
-        show_replicas(overview)
-        note_undeclared({name: status.undeclared for name, status in statuses.items()})
+        _show_replicas(overview)
+        _note_undeclared({name: status.undeclared for name, status in statuses.items()})
         if any(row.status.withheld or row.status.drifted for row in rows):
             note("`toolfleet tools diff` shows what is offered and not in effect.")
     else:
@@ -235,8 +220,8 @@ class _Row:
             "queue": overview.queue_states.get(self.status.module, "open"),
             "origin": None if entry is None else entry.origin,
             "conflicts": overview.conflicts.get(self.status.module, 0),
-            "replicas": replicas_of(self.status.module, overview),
-            "refused_hosts": refused_of(self.status.module, overview),
+            "replicas": _replicas_as_json(self.status.module, overview),
+            "refused_hosts": _refused_as_json(self.status.module, overview),
         }
 
 
@@ -286,3 +271,90 @@ def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
     if status.error is not None and status.error.startswith(LOCAL_FAULT):
         return "failed"
     return "stale" if status.is_stale or not status.ok else "ok"
+
+
+def _show_replicas(overview: "ModuleOverview") -> None:
+    """Print a table of each module with several hosts, and of hosts that are refused; nothing where there are none."""
+    refused = {host.module for host in overview.refused}
+    several = {name: found for name, found in _replicas(overview).items() if len(found) > 1 or name in refused}
+    if not several and not refused:
+        return
+    shown = table("HOST OF", "URL", "STATE", "IN FLIGHT", "FAILURES", "REASON")
+    for name in sorted(several.keys() | refused):
+        for replica in several.get(name, ()):
+            counts = _replica_facts(name, replica, overview)
+            ejected = counts["ejected_seconds"]
+            state = (
+                Text(f"left alone for {ejected:.0f} s", style="yellow") if ejected else Text("serves", style="green")
+            )
+            numbers = str(counts["in_flight"]), str(counts["failures"])
+            add_row(shown, name, shown_url(replica.url), state, *numbers, "")
+        for host in overview.refused:
+            if host.module == name:
+                add_row(
+                    shown, name, shown_url(host.url) or host.id, Text("refused", style="red"), "-", "-", host.reason
+                )
+    show_table(shown)
+
+
+def _replicas_as_json(module: str, overview: "ModuleOverview") -> list[dict[str, object]]:
+    """Return the hosts of a module, for programs."""
+    return [
+        {"id": one.id, "url": shown_url(one.url), **_replica_facts(module, one, overview)}
+        for one in _replicas(overview).get(module, ())
+    ]
+
+
+def _refused_as_json(module: str, overview: "ModuleOverview") -> list[dict[str, str]]:
+    """Return the refused hosts of a module, and why, for programs."""
+    found = [host for host in overview.refused if host.module == module]
+    return [{"id": host.id, "url": shown_url(host.url), "reason": host.reason} for host in found]
+
+
+def _replica_facts(module: str, replica: "Replica", overview: "ModuleOverview") -> dict[str, float]:
+    """Return the findings of all workers about a host: zeros, if it is the only one of its module."""
+    count = overview.counts.get(module, {}).get(replica.id)
+    if count is None:
+        return {"in_flight": 0, "failures": 0, "ejected_seconds": 0.0}
+    return {"in_flight": count.in_flight, "failures": count.failures, "ejected_seconds": count.ejected_seconds}
+
+
+def _replicas(overview: "ModuleOverview") -> "Mapping[str, tuple[Replica, ...]]":
+    entries = overview.entries.items()
+    return {name: entry.replicas for name, entry in entries if isinstance(entry, AnnouncedModule)}
+
+
+def _show_at_gateway(gateway: Gateway, *, is_refreshed: bool, as_json: bool) -> None:
+    """Print the status of each module; `is_refreshed`: after a new probe."""
+    found = (gateway.post("/refresh-tools") if is_refreshed else gateway.get("/modules"))["modules"]
+    if as_json:
+        say_json(found)
+        return
+    if not found:
+        note("There are no modules that this key reaches.")
+        return
+    shown = table("MODULE", "STATE", "TOOLS", "AGE", "ERROR")
+    for each in found:
+        add_row(
+            shown,
+            each["module"],
+            _state_at_gateway(each),
+            str(each["tools"]),
+            age(each.get("age_seconds")),
+            each.get("error") or "",
+        )
+    show_table(shown)
+    _note_undeclared({each["module"]: each.get("undeclared", 0) for each in found})
+
+
+def _note_undeclared(undeclared: Mapping[str, int]) -> None:
+    """Say how many tools of which modules declare no effect."""
+    if modules := [name for name, count in undeclared.items() if count]:
+        note(
+            f"{sum(undeclared.values())} tools of {', '.join(modules)} declare no effect: the fleet never repeats them once they may have "
+            f"been executed; {UNDECLARED_LINES}."
+        )
+
+
+def _state_at_gateway(module: dict[str, Any]) -> str:
+    return "stale" if module["is_stale"] else ("ok" if module["ok"] else "failed")

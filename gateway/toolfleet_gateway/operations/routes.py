@@ -1,7 +1,6 @@
 """Lists the routes for viewers, operators and admins."""
 
 from toolfleet_gateway.http.routes import AnyRoute
-from toolfleet_gateway.operations.modules import operated_module_routes
 from toolfleet_gateway.operations.resource_routes import resource_routes
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
@@ -12,5 +11,4 @@ def operation_routes(fleet: ToolFleet, settings: Settings, calls: CallIndex) -> 
     """Return the routes below `/operations`: reading needs the role `viewer`, changing `operator`, and keys and agents `admin`."""
     return [
         *resource_routes(fleet, settings, calls),
-        *operated_module_routes(settings),
     ]

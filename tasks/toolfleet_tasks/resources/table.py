@@ -4,7 +4,19 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Final
 
-from toolfleet_tasks.resources import agents, audit, calls, dead_letters, jobs, keys, queues, status, tools, wakeups
+from toolfleet_tasks.resources import (
+    agents,
+    audit,
+    calls,
+    dead_letters,
+    jobs,
+    keys,
+    modules,
+    queues,
+    status,
+    tools,
+    wakeups,
+)
 from toolfleet_tasks.resources.operation import AnyOperation, ResourceOperation
 
 RESOURCES: Final[tuple[ModuleType, ...]] = (
@@ -14,6 +26,7 @@ RESOURCES: Final[tuple[ModuleType, ...]] = (
     dead_letters,
     jobs,
     keys,
+    modules,
     queues,
     status,
     tools,

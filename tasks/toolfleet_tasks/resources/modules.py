@@ -1,0 +1,200 @@
+"""Shows where each module of a fleet is and which workers serve it, adds modules, and removes them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from redis.exceptions import RedisError
+
+from toolfleet_registry.directory.directory import ModuleDirectory
+from toolfleet_registry.directory.entries import ModuleEntry, plain_url
+from toolfleet_registry.directory.host_judgement import RefusedHost
+from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.errors import FleetUnavailable, InvalidQuestion
+from toolfleet_registry.redis.redis_errors import reason_of
+from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.urls import fleet_url
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.operations.fleet_status import ModuleTrouble, read_status
+from toolfleet_tasks.operations.module_changes import DRAIN_SECONDS, ModuleChanges
+from toolfleet_tasks.presence.consumers import workers_by_queue
+from toolfleet_tasks.presence.replica_counts import ReplicaCount, replica_counts
+from toolfleet_tasks.queue_states.store import QueueStateStore
+from toolfleet_tasks.queues import lane_of, queue_of
+from toolfleet_tasks.resources.operation import OperationRequest, operation
+
+_LIST, _ONE = "/operations/modules", "/operations/modules/{module}"
+
+
+class NewModule(BaseModel):
+    """A module that is to be in the fleet."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    module: str = Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")
+    """Its name."""
+    url: str = Field(pattern=r"^https?://[^\s]+$", max_length=2_000)
+    """Where the workers reach it."""
+    slow: bool = False
+    """Whether the slow lane serves it."""
+    timeout_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """The limit of its calls, instead of the lane's."""
+    scales_from_zero: bool = False
+    """Whether its lane may have no worker at times, and calls wait for one."""
+
+
+class PlacedModule(BaseModel):
+    """Where a module is, and who serves it."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    module: str
+    """Its name."""
+    url: str | None = None
+    """Where the workers reach it, without a password, if it is not in the workers themselves."""
+    origin: str | None = None
+    """`settings`, `added` or `announced`."""
+    lane: Literal["fast", "slow"]
+    """The lane that serves it."""
+    workers: int
+    """How many workers take its calls."""
+    queue: Literal["open", "paused", "draining"] = "open"
+    """What operators have done to its queue."""
+    trouble: str | None = None
+    """What is wrong with it: `away`, `recovering`, `failing`, `not ready`, `stale`, `unreachable` and the like."""
+    reason: str | None = None
+    """The reason, in words."""
+    ignored: str | None = None
+    """Why its entry does not count."""
+    drain_seconds: float | None = None
+    """Of a module that was removed: for how long calls that wait are run."""
+
+
+class PlacedModuleList(BaseModel):
+    """All modules of the fleet's directory."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    modules: list[PlacedModule]
+    """By name."""
+    count: int
+    """How many there are."""
+
+
+class DrainQuery(BaseModel):
+    """A query with the time for draining a removed module."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    drain_seconds: float = Field(
+        DRAIN_SECONDS, ge=0, le=86_400, description="For how long calls that wait are run, before the rest are ended."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleOverview:
+    """The facts by module.
+
+    `entries` are those of the directory, and `ignored` says why others do not count, as `refused` do of hosts.
+
+    `counts`: the findings of all workers about each host, by its id, of modules with several. `queue_states`: the
+    operators' states of its queue, `paused` or `draining`, if any. `conflicts`: how many different entries live
+    processes have in their settings, if more than one. `lanes` and `workers` say who runs a module's calls; `troubles`
+    are those that a fleet's status shows.
+    """
+
+    entries: Mapping[str, ModuleEntry]
+    ignored: Mapping[str, str]
+    conflicts: Mapping[str, int]
+    lanes: Mapping[str, str]
+    workers: Mapping[str, int]
+    troubles: Mapping[str, ModuleTrouble]
+    refused: Sequence[RefusedHost] = ()
+    counts: Mapping[str, Mapping[str, ReplicaCount]] = field(default_factory=dict[str, Mapping[str, ReplicaCount]])
+    queue_states: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@operation("GET", _LIST, role="viewer", answers="All of them.")
+async def list_placed_modules(asked: OperationRequest[None, None]) -> PlacedModuleList:
+    """List all modules: where each is, and how many workers serve it."""
+    found = await read_overview(asked.settings)
+    modules = [
+        PlacedModule(
+            module=name,
+            url=None if (entry := found.entries.get(name)) is None or entry.url is None else plain_url(entry.url),
+            origin=None if entry is None else entry.origin,
+            lane="slow" if lane == "slow" else "fast",
+            workers=found.workers.get(name, 0),
+            queue=_queue_state(found.queue_states.get(name)),
+            trouble=None if (trouble := found.troubles.get(name)) is None else trouble.trouble,
+            reason=None if trouble is None else trouble.words or None,
+            ignored=found.ignored.get(name),
+        )
+        for name, lane in sorted(found.lanes.items())
+    ]
+    return PlacedModuleList(modules=modules, count=len(modules))
+
+
+@operation("POST", _LIST, role="operator", answers="What is stored.", problems=(409,))
+async def add_module(asked: OperationRequest[NewModule, None]) -> PlacedModule:
+    """Add a module to the running fleet."""
+    # The command line may add a module at a private address: its user reaches the directory in Redis anyway.
+    public_only = asked.operator.caller is not None
+    try:
+        entry = ModuleEntry(**asked.body.model_dump(), public_only=public_only)
+    except ValueError:
+        raise InvalidQuestion("The module's name or URL is none.") from None
+    async with ModuleChanges.of(asked.settings, by=asked.operator.actor) as changes:
+        return _placed(await changes.add(entry))
+
+
+@operation("DELETE", _ONE, role="operator", answers="What is stored.", problems=(409,))
+async def remove_module(asked: OperationRequest[None, DrainQuery]) -> PlacedModule:
+    """Remove a module: it takes no more calls."""
+    async with ModuleChanges.of(asked.settings, by=asked.operator.actor) as changes:
+        gone = await changes.remove(asked.path["module"], drain_seconds=asked.query.drain_seconds)
+    return _placed(gone).model_copy(update={"drain_seconds": gone.drain_seconds})
+
+
+async def read_overview(settings: Settings) -> ModuleOverview:
+    """Return the facts about all modules of the fleet. Raises `FleetUnavailable` within some seconds, or `SettingsError`."""
+    async with async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis:
+        directory = ModuleDirectory(redis, settings)
+        listing, fed = await directory.read(), await directory.fed()
+        states = await QueueStateStore(redis, settings).read()
+    known = KnownModules(settings)
+    known.take(listing.entries)
+    status = await read_status(settings)
+    troubles = {one.module: one for one in status.troubles if one.trouble != "unknown"}  # it has not been asked yet
+    names = known.names | listing.entries.keys() | troubles.keys()
+    workers, lanes = await workers_by_queue(settings), {name: lane_of(name, known.settings) for name in names}
+    return ModuleOverview(
+        entries=listing.entries,
+        ignored=listing.ignored,
+        conflicts={name: count for name, count in fed.items() if count > 1},
+        lanes=lanes,
+        queue_states={
+            name: state.state for name, lane in lanes.items() if (state := states.of(name, lane)) is not None
+        },
+        workers={name: workers[queue_of(name)] for name in names},
+        troubles=troubles,
+        refused=listing.hosts.refused,
+        counts=await _counts(settings),
+    )
+
+
+async def _counts(settings: Settings) -> Mapping[str, Mapping[str, ReplicaCount]]:
+    try:
+        return await replica_counts(settings)
+    except (RedisError, OSError) as exc:
+        raise FleetUnavailable(f"Redis does not say how hosts fare: {reason_of(exc, 'no answer')}") from exc
+
+
+def _queue_state(state: str | None) -> Literal["open", "paused", "draining"]:
+    return "paused" if state == "paused" else "draining" if state == "draining" else "open"
+
+
+def _placed(entry: ModuleEntry) -> PlacedModule:
+    url = None if entry.url is None else plain_url(entry.url)
+    return PlacedModule(module=entry.module, url=url, origin=entry.origin, lane=entry.lane, workers=0)
