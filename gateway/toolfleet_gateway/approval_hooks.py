@@ -5,20 +5,20 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from starlette.responses import Response
 
-from toolfleet_gateway.approvals.bodies import ApprovalDecision
-from toolfleet_gateway.approvals.deciding import take_decision
 from toolfleet_gateway.hook_signature import SIGNED_HEADERS, signed_delivery
 from toolfleet_gateway.http.answers import json_answer
 from toolfleet_gateway.http.body import read_json_body
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
+from toolfleet_gateway.operations.resource_routes import problem_of
 from toolfleet_registry.config.channel_secrets import channel_secret
-from toolfleet_registry.errors import ApprovalNotTaken, SettingsError
+from toolfleet_registry.errors import ApprovalNotTaken, OperationRefused, SettingsError
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.records import StoredApproval
 from toolfleet_tasks.approvals.shown import may_see
 from toolfleet_tasks.client.fleet import ToolFleet
+from toolfleet_tasks.resources.approvals import ApprovalDecision, take_decision
 
 _MOST_BYTES = 64 * 1024  # of a body, which is verified with each secret
 
@@ -106,11 +106,11 @@ class _ApprovalHooks:
         approval_id = said.approval_id
         try:
             found = await take_decision(self._approvals, approval_id, approver, said)
-        except Problem:
+        except OperationRefused as exc:
             # The same request came twice at one moment, and the other one was first.
             if (answer := _taken_of(await self._seen(approval_id, approver), approver)) is not None:
                 return answer
-            raise
+            raise problem_of(exc) from exc
         answer = _taken_of(found, approver)
         assert answer is not None  # noqa: S101 - it was taken
         return answer

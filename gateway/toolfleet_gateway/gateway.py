@@ -9,7 +9,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from toolfleet_gateway.approval_hooks import approval_hook_routes
-from toolfleet_gateway.approvals.routes import approval_routes
+from toolfleet_gateway.approvals import approval_routes
 from toolfleet_gateway.auth.generated_key import GeneratedKey
 from toolfleet_gateway.auth.key_limits import KeyLimits
 from toolfleet_gateway.auth.opening import authenticating

@@ -1,4 +1,4 @@
-"""Checks whether a user may do what only operators may."""
+"""Knows the sender of a request as an operator, and checks whether it may do what only operators may."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -10,9 +10,16 @@ from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.http.routes import RouteRequest
 from toolfleet_registry.access.roles import Role
 from toolfleet_registry.errors import RoleNeeded
+from toolfleet_tasks.operations.change_trail import Actor
+from toolfleet_tasks.resources.operation import FleetOperator
 
 B = TypeVar("B")
 Q = TypeVar("Q")
+
+
+def operator_of(who: Identity) -> FleetOperator:
+    """Return the sender of a request as an operator: the audit names the user, and the key or the token."""
+    return FleetOperator(Actor(who.caller.user_id, who.name), who.caller, who.key_maker(), who.key_id)
 
 
 def require_role(who: Identity, needed: Role) -> None:

@@ -19,6 +19,8 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     │   ├── InvalidQuestion  it makes no sense as it is
     │   ├── BeyondOwnRights  an API key would have more rights than its maker
     │   ├── RoleNeeded       the operator's role is too low for it
+    │   ├── InvalidArguments the tool does not take the arguments that a call is to have
+    │   ├── ApprovalNotTaken a decision about a call that waits no more, or by a user who may not decide
     │   ├── SeveralLetters   dead letters of different kinds have this id
     │   ├── NotReplayable    a dead event cannot be sent again
     │   ├── NoSuchQueue      no module or lane of this name has a queue
@@ -34,7 +36,6 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     │   └── MessageTooLarge  it is larger than an agent publishes it
     ├── NoSuchDeadLetter     no dead letter has this call id
     ├── InputNotTaken        an answer to a question that the call does not ask, or that has another answer
-    ├── ApprovalNotTaken     a decision about a call that waits no more, or by a user who may not decide
     ├── CallRefused          a call cannot be made a signature: its `result` says why
     ├── LinkFailed           a call of a chain or a chord has not succeeded; in Celery's results only
     ├── JobRefused           a job cannot be made as requested: its `result` says why
@@ -52,7 +53,7 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
 
 import math
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 
 class FleetError(Exception):
@@ -113,9 +114,9 @@ class BrokerAway(FleetUnavailable):
 class OperationRefused(FleetError):
     """An operator's request cannot be done; the message says why, and `error_code` says it to programs."""
 
-    error_code: ClassVar[str] = "operation_refused"
-    hint: ClassVar[str | None] = None
-    """What to do next."""
+    error_code: str = "operation_refused"
+    hint: str | None = None
+    """What to know in addition, which no log gets: it may have arguments of a call."""
 
 
 class NoSuchEntry(OperationRefused):
@@ -144,6 +145,12 @@ class RoleNeeded(OperationRefused):
 
     def __init__(self, role: str) -> None:
         super().__init__(f"This needs the role {role!r}, which the request's key does not have.")
+
+
+class InvalidArguments(OperationRefused):
+    """The tool does not take the arguments that an operator gives to a call; the message says which, and why."""
+
+    error_code = "invalid_arguments"
 
 
 class NoSuchQueue(OperationRefused):
@@ -280,7 +287,7 @@ class InputNotTaken(FleetError):
         super().__init__(f"The call {call_id!r} does not take this answer: {why[reason]}.")
 
 
-class ApprovalNotTaken(FleetError):
+class ApprovalNotTaken(OperationRefused):
     """A decision about a call is not taken. `reason` is one word.
 
     It waits no more: `approved`, `rejected`, `expired` or `ended`. This person may not decide: `forbidden`. Too many decide at this moment: `raced`.
@@ -292,6 +299,7 @@ class ApprovalNotTaken(FleetError):
         self, approval_id: str, reason: str, text: str | None = None, *, more: str = "", hint: str | None = None
     ) -> None:
         self.approval_id, self.reason, self.hint = approval_id, reason, hint
+        self.error_code = "approval_forbidden" if reason == "forbidden" else "approval_not_taken"
         said = f"The call {approval_id[:80]!r} is not decided so: {_NOT_DECIDED.get(reason, reason)}{more}."
         super().__init__(text or said)
 

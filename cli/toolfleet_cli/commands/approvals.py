@@ -8,9 +8,8 @@ import typer
 
 from toolfleet_cli.console.dead_letters import ago, one_line
 from toolfleet_cli.console.output import add_row, age, note, say, say_json, show_table, table
-from toolfleet_cli.direct.approvals import RedisApprovals
+from toolfleet_cli.operations import ask
 from toolfleet_cli.processes.completion import complete_approvals
-from toolfleet_cli.remote.approvals import GatewayApprovals
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway
 from toolfleet_registry.time import fleet_clock
@@ -58,7 +57,10 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List calls that wait for people, those that expire next first."""
-    found = _approvals(gateway).listed(settled=settled, limit=limit, offset=offset)
+    from toolfleet_tasks.resources import approvals
+
+    query = {"settled": settled, "limit": limit, "offset": offset}
+    found = ask(approvals.list_approvals, gateway, query=query).approvals
     if as_json:
         say_json([each.model_dump(mode="json") for each in found])
         return
@@ -79,7 +81,7 @@ def list_(
 @over_fleet
 def show(approval_id: ApprovalId, *, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """Show one: which call, whose, and what was decided about it so far."""
-    found = _approvals(gateway).shown(approval_id)
+    found = _shown(approval_id, gateway)
     if as_json:
         say_json(found.model_dump(mode="json"))
         return
@@ -121,8 +123,8 @@ def approve(
     by: str | None = None,
 ) -> None:
     """Approve a call. With the last approval that it needs it is on its way."""
-    approvals, arguments = _approvals(gateway, by), _edited(edit)
-    found = approvals.approved(approval_id, arguments, reason, seen or _confirmed(approvals, approval_id, "Approve"))
+    body = {"decision": "approve", "reason": reason, "arguments": _edited(edit)}
+    found = _decided(approval_id, body, seen, gateway, by)
     if found.state == "waiting":
         note(f"Approved; {found.missing} more have to.")
     else:
@@ -140,22 +142,28 @@ def reject(
     by: str | None = None,
 ) -> None:
     """Reject a call. Its agent is told, with the reason."""
-    approvals = _approvals(gateway, by)
-    approvals.rejected(approval_id, reason, seen or _confirmed(approvals, approval_id, "Reject"))
+    _decided(approval_id, {"decision": "reject", "reason": reason}, seen, gateway, by)
     note("Rejected.")
 
 
-def _approvals(gateway: Gateway | None, by: str | None = None) -> RedisApprovals | GatewayApprovals:
-    return RedisApprovals(by) if gateway is None else GatewayApprovals(gateway)
+def _shown(approval_id: str, gateway: Gateway | None) -> "ShownApproval":
+    from toolfleet_tasks.resources import approvals
+
+    return ask(approvals.get_approval, gateway, path={"approval_id": approval_id})
 
 
-def _confirmed(approvals: RedisApprovals | GatewayApprovals, approval_id: str, verb: str) -> str | None:
-    """Return the binding of the call that a person at a terminal was shown and has confirmed; `None`: no person is asked."""
-    if not sys.stdin.isatty():
-        return None
-    _say(found := approvals.shown(approval_id))
-    typer.confirm(f"{verb} this call?", abort=True)
-    return found.binding
+def _decided(
+    approval_id: str, body: dict[str, Any], seen: str | None, gateway: Gateway | None, by: str | None
+) -> "ShownApproval":
+    """Decide about a call. Without a binding that was `seen`, a person at a terminal is shown the call, and has to confirm it."""
+    from toolfleet_tasks.resources import approvals
+
+    if not seen and sys.stdin.isatty():
+        _say(found := _shown(approval_id, gateway))
+        typer.confirm(f"{body['decision'].capitalize()} this call?", abort=True)
+        seen = found.binding
+    path, body = {"approval_id": approval_id}, {**body, "seen": seen or None}
+    return ask(approvals.decide_approval, gateway, path=path, body=body, by=by)
 
 
 def _arguments(found: "ShownApproval", indent: int | None = None) -> str:

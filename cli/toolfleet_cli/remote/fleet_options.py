@@ -63,7 +63,7 @@ def over_fleet(command: Command) -> Command:
         try:
             command(**said)
         except OperationRefused as exc:
-            fail(str(exc), code=1)
+            fail(" ".join(filter(None, (str(exc), exc.hint))), code=1)
 
     shown: Any = run
     shown.__signature__ = inspect.Signature(made)

@@ -21,11 +21,11 @@ from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
 from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, ServerSentEvent
+from toolfleet_gateway.roles import operator_of
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.logs import LogMessage
 from toolfleet_registry.contracts.progress import Progress
 from toolfleet_tasks.aio.cancellation import end
-from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.shown import ShownApproval, shown
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 
@@ -121,7 +121,7 @@ class FollowingRoutes:
 
     async def _approvals(self, who: Identity, handle: BegunHandle) -> AsyncGenerator[ShownApproval]:
         """The approval that the call waits for, or waited for: as it is, and after each step."""
-        viewer = Approver(who.name, who.caller.user_id, who.caller.permission, who.key_id)
+        viewer = operator_of(who).approver
         steps = self.calling.fleet.approvals.steps(handle.id, lambda: handle.has_ended)
         async with aclosing(steps):
             async for step in steps:

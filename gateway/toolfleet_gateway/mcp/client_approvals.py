@@ -5,22 +5,24 @@ there.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from mcp.shared.exceptions import MCPError
 from redis.exceptions import ResponseError
 
-from toolfleet_gateway.approvals.deciding import approver_of
-from toolfleet_gateway.approvals.wording import waits_for
 from toolfleet_gateway.mcp.approval_forms import APPROVAL, form_of, vote_in
 from toolfleet_gateway.mcp.view import McpView
+from toolfleet_gateway.roles import operator_of
+from toolfleet_registry.contracts.approval_terms import ApprovalRule
 from toolfleet_registry.contracts.inputs import InputRequest, PendingInput
 from toolfleet_registry.errors import ApprovalNotTaken, FleetError
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end
-from toolfleet_tasks.approvals.approvers import refusal_of_approver
+from toolfleet_tasks.approvals.approvers import missing_votes, refusal_of_approver
+from toolfleet_tasks.approvals.records import StoredApproval
 from toolfleet_tasks.approvals.shown import shown
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 from toolfleet_tasks.client.fleet import ToolFleet
@@ -30,6 +32,7 @@ log = get_logger(__name__)
 AskOlder: TypeAlias = Callable[[PendingInput], Awaitable[dict[str, Any]]]
 _READ_SECONDS = 5.0
 _POLL_SECONDS = 1.0  # between two looks at whether others have decided
+_MOST_NAMED = 5  # users, and keys: a sentence is no list
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class ClientApprovals:
             return None
         if not found.is_open:
             return None
-        approver, sentence = approver_of(view.who), waits_for(found)
+        approver, sentence = operator_of(view.who).approver, _waits_for(found)
         may = refusal_of_approver(found.request, approver, found.votes) is None
         question = form_of(shown(found, approver), sentence) if may else None
         return CallApproval(found.approval_id, found.request.binding, found.request.expires_at, sentence, question)
@@ -78,7 +81,7 @@ class ClientApprovals:
         for an invalid answer, and `FleetUnavailable`: then it may have been taken, and the same answer may be given
         again.
         """
-        said, approver = vote_in(answer), approver_of(view.who)
+        said, approver = vote_in(answer), operator_of(view.who).approver
         if said.decision == "dismissed":
             return True
         decide = self._fleet.approvals.approve if said.decision == "approve" else self._fleet.approvals.reject
@@ -118,3 +121,30 @@ async def _answered(ask: AskOlder, question: PendingInput) -> Any:
 async def _decided(handle: BegunHandle) -> None:
     while await handle.status() in {"waiting_approval", "unknown"} and await handle.end_within(_POLL_SECONDS) is None:
         pass
+
+
+def _waits_for(found: StoredApproval) -> str:
+    """Return the sentence: who may approve, how many have to, and until when."""
+    request = found.request
+    who = "; and ".join(dict.fromkeys(map(_approvers_of, request.rules)))
+    missing = missing_votes(request, found.votes)
+    more = f", {missing} of them" if missing > 1 else ""
+    until = datetime.fromtimestamp(request.expires_at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return f"A person has to approve it first, until {until}: {who}{more}."
+
+
+def _approvers_of(rule: ApprovalRule) -> str:
+    ways = []
+    if rule.permission is not None:
+        ways.append(f"whoever has the permission {rule.permission!r} or more")
+    if rule.users:
+        ways.append(_named("user", sorted(rule.users)))
+    if rule.keys:
+        ways.append(_named("the holder of key", sorted(rule.keys)))
+    said = " or ".join(ways) or "nobody"
+    return said if rule.self_approval else f"{said}, but not who asks"
+
+
+def _named(kind: str, names: Sequence[str]) -> str:
+    more = f" or {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return " or ".join(f"{kind} {name}" for name in names[:_MOST_NAMED]) + more

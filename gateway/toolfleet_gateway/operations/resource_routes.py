@@ -7,26 +7,26 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.http.answers import json_text, nothing, text_answer
 from toolfleet_gateway.http.problems import Problem, invalid_request
 from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
-from toolfleet_gateway.roles import require_role
+from toolfleet_gateway.roles import operator_of, require_role
 from toolfleet_registry.errors import OperationRefused, ProfileChanged
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.operations.calls.call_index import CallIndex
-from toolfleet_tasks.operations.change_trail import Actor
-from toolfleet_tasks.resources.operation import AnyOperation, FleetOperator, OperationRequest
+from toolfleet_tasks.resources.operation import AnyOperation, OperationRequest
 from toolfleet_tasks.resources.table import OPERATIONS
 
 _STATUSES: Final[Mapping[str, int]] = {
     "invalid_request": 400,
+    "approval_forbidden": 403,
     "beyond_own_rights": 403,
     "role_needed": 403,
     "not_found": 404,
     "profile_changed": 412,
     "unknown_queue": 404,
+    "invalid_arguments": 422,
 }
 """The status of a refused operation by its error code; any other one is a conflict (409)."""
 
@@ -60,18 +60,12 @@ def resource_routes(fleet: ToolFleet, settings: Settings, calls: CallIndex) -> l
     return [_route(operation, asked) for operation in OPERATIONS.values()]
 
 
-def operator_of(who: Identity) -> FleetOperator:
-    """Return the sender of a request as an operator: the audit names the user, and the key or the token."""
-    return FleetOperator(Actor(who.caller.user_id, who.name), who.caller, who.key_maker())
-
-
 def problem_of(refusal: OperationRefused) -> Problem:
     """Return the problem that tells of a refused operation."""
     version = refusal.version if isinstance(refusal, ProfileChanged) else None
     headers = {} if version is None else {"etag": f'"{version}"'}
-    return Problem(
-        _STATUSES.get(refusal.error_code, 409), refusal.error_code, str(refusal), hint=refusal.hint, headers=headers
-    )
+    status = _STATUSES.get(refusal.error_code, 409)
+    return Problem(status, refusal.error_code, str(refusal), hint=refusal.hint, headers=headers)
 
 
 def _route(
@@ -105,7 +99,7 @@ def _route(
         query=operation.query,
         headers=(_IF_MATCH,) if operation.is_versioned and is_change else (),
         problems=operation.problems,
-        tag="operations",
+        tag=operation.path.split("/")[1],
     )
 
 

@@ -14,12 +14,7 @@ from typing import Final, Literal, Self, TypeAlias
 from redis.asyncio import Redis
 
 from toolfleet_registry.contracts.outcomes import AuditOutcome
-from toolfleet_registry.errors import (
-    ApprovalNotTaken,
-    FleetUnavailable,
-    NoSuchDeadLetter,
-    OperationRefused,
-)
+from toolfleet_registry.errors import FleetUnavailable, NoSuchDeadLetter, OperationRefused
 from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
@@ -67,7 +62,7 @@ BEGUN: Final = "is_begun"
 
 _PATIENCE_SECONDS = 2.0  # for each of the two lines: a change must not wait long for them
 _LONGEST = 256  # characters of a name, an id or a reason
-_REFUSALS = (ApprovalNotTaken, NoSuchDeadLetter, OperationRefused, ValueError)
+_REFUSALS = (NoSuchDeadLetter, OperationRefused, ValueError)
 
 log = get_logger(__name__)
 

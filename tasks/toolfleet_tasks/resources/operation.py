@@ -23,6 +23,7 @@ from toolfleet_registry.access.roles import Role, has_role
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.errors import RoleNeeded
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.operations.change_trail import Actor, ChangeKind, ChangeTrail, OperatorChange
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 @dataclass(frozen=True, slots=True)
 class FleetOperator:
-    """The user who asks: `actor` in the audit, `caller` of calls that it makes itself, `maker` of API keys.
+    """The user who asks: `actor` in the audit, `caller` of calls that it makes itself, `maker` of API keys, `approver` of calls.
 
     By default all rights of the command line, which reaches the stores anyway.
     """
@@ -46,6 +47,13 @@ class FleetOperator:
     actor: Actor
     caller: Caller | None = None
     maker: KeyMaker = COMMAND_LINE
+    key_id: str | None = None
+    """The id of the API key that the user holds."""
+
+    @property
+    def approver(self) -> Approver:
+        """The same user, as one who decides about calls."""
+        return Approver(self.actor.by, self.actor.user_id, self.maker.permission, self.key_id)
 
     def require(self, role: Role) -> None:
         """Raise `RoleNeeded` if the operator does not have the role."""
@@ -132,7 +140,7 @@ def operation(  # noqa: PLR0913 - what a route is described by
     Args:
         method: Of the route.
         path: Of the route; `{name}` is a part that `OperationRequest.path` has.
-        role: The lowest role that may ask for it.
+        role: The lowest role that may ask for it; `none`: all users may, and the operation itself says what is theirs.
         answers: What the answer tells, in a sentence.
         status: The status of the answer over HTTP; by default 200, or 204 where there is no answer.
         problems: The statuses of its own refusals over HTTP.
@@ -147,12 +155,14 @@ def operation(  # noqa: PLR0913 - what a route is described by
         body, query = (None if model is type(None) else model for model in get_args(hints["asked"]))
         answer = None if hints["return"] is type(None) else hints["return"]
         first, *others = run.__name__.split("_")
+        summary = str(run.__doc__).splitlines()[0].removesuffix(".")
         return ResourceOperation(
             name=first + "".join(word.capitalize() for word in others),
             method=method,
             path=path,
             role=role,
-            summary=f"{str(run.__doc__).splitlines()[0].removesuffix('.')}; for {role}s"
+            summary=summary
+            + ("" if role == "none" else f"; for {role}s")
             + (", and for its own user" if is_for_owner else ""),
             run=run,
             body=body,

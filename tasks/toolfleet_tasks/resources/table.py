@@ -6,6 +6,7 @@ from typing import Final
 
 from toolfleet_tasks.resources import (
     agents,
+    approvals,
     audit,
     calls,
     dead_letters,
@@ -21,6 +22,7 @@ from toolfleet_tasks.resources.operation import AnyOperation, ResourceOperation
 
 RESOURCES: Final[tuple[ModuleType, ...]] = (
     agents,
+    approvals,
     audit,
     calls,
     dead_letters,

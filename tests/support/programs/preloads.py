@@ -91,7 +91,7 @@ _PRELOADS = {
         "opentelemetry.sdk.resources",
         "opentelemetry.sdk.trace.export",
         "psutil",
-        "toolfleet_tasks.approvals.changes",
+        "toolfleet_tasks.operations.change_trail",
         "toolfleet_tasks.client.namespaces.canvas",
         "toolfleet_tasks.client.namespaces.jobs",
         "toolfleet_tasks.client.namespaces.queues",

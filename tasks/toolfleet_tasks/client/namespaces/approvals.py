@@ -10,11 +10,12 @@ from toolfleet_registry.contracts import Caller
 from toolfleet_registry.contracts.approval_terms import ApprovalRule
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_tasks.approvals.approvers import Approver
-from toolfleet_tasks.approvals.changes import ApprovalChanges
 from toolfleet_tasks.approvals.feed import ApprovalEvent
 from toolfleet_tasks.approvals.records import ListedApproval, StoredApproval
+from toolfleet_tasks.approvals.service import ApprovalService
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
+from toolfleet_tasks.operations.change_trail import Actor, ChangeKind, ChangeTrail, OperatorChange
 
 _READ_SECONDS = 5.0  # for Redis to say what it has: its connection would ask again for as long as it is silent
 
@@ -94,15 +95,19 @@ class FleetApprovals:
         once the call was edited (`unseen`). Raises `ApprovalNotTaken`, and `ValueError` for arguments that
         the tool does not take.
         """
-        async with self._changes(approver) as changes:
-            return await changes.approve(approval_id, arguments=arguments, reason=reason, seen=seen)
+        async with self._change("call_approved", approval_id, approver) as (service, change):
+            found = await service.approve(approval_id, approver, arguments=arguments, reason=reason, seen=seen)
+            change.facts |= {"call_tool": found.request.tool_name, "state": found.state, "edited": int(bool(arguments))}
+            return found
 
     async def reject(
         self, approval_id: str, approver: Approver, *, reason: str = "", seen: str | None = None
     ) -> StoredApproval:
         """Reject a call, which ends with that; its agent is told the `reason`. `seen` as of `approve`. Raises `ApprovalNotTaken`."""
-        async with self._changes(approver) as changes:
-            return await changes.reject(approval_id, reason=reason, seen=seen)
+        async with self._change("call_rejected", approval_id, approver) as (service, change):
+            found = await service.reject(approval_id, approver, reason=reason, seen=seen)
+            change.facts["call_tool"] = found.request.tool_name
+            return found
 
     async def events(self, after: str | None = None) -> AsyncGenerator[ApprovalEvent]:
         """Yield the events of all approvals, from now on or since the event of the id `after`.
@@ -129,10 +134,14 @@ class FleetApprovals:
         return (await self._sessions.opened()).preparation.approval_rules(tool_name, caller)
 
     @asynccontextmanager
-    async def _changes(self, approver: Approver) -> AsyncGenerator[ApprovalChanges]:
+    async def _change(
+        self, kind: ChangeKind, approval_id: str, approver: Approver
+    ) -> AsyncGenerator[tuple[ApprovalService, OperatorChange]]:
+        """Write the decision's line into the audit, which has neither arguments nor reasons."""
         session = await self._sessions.opened()
-        async with ApprovalChanges.of(session.approvals, session.settings, approver) as changes:
-            yield changes
+        actor = Actor(approver.user_id, approver.by)
+        async with ChangeTrail.of(session.settings, actor) as trail, trail.change(kind, approval_id) as change:
+            yield session.approvals, change
 
 
 class SyncFleetApprovals(SyncFace[FleetApprovals]):

@@ -1,1 +1,0 @@
-"""Asks Redis and the registry for what `remote` asks a gateway."""

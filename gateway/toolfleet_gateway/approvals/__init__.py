@@ -1,1 +1,0 @@
-"""Has people approve and reject calls over HTTP."""
