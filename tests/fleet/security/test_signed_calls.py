@@ -309,16 +309,6 @@ def test_a_fleet_keeps_its_key_to_itself(tmp_path_factory: pytest.TempPathFactor
     assert WARNING not in fleet.said()
 
 
-@pytest.mark.fleet
-def test_up_says_once_that_calls_are_not_signed(tmp_path: Path, module: ModuleServer) -> None:
-    """Whoever runs a fleet without a key knows it; none of its processes says it again."""
-    with up(tmp_path, {"TOOLFLEET_MODULE_SERVICES": json.dumps({"owls": module.url})}) as fleet:
-        pass
-
-    assert fleet.said().count(WARNING) == 1
-    assert [path for path in written(tmp_path / ".toolfleet") if WARNING.encode() in path.read_bytes()] == []
-
-
 def written(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 

@@ -196,6 +196,15 @@ def test_a_fleet_has_a_gateway(ended: Life) -> None:
     assert f"Key     {ended.key}\n" in ended.said
 
 
+def test_it_says_once_that_calls_are_not_signed(ended: Life) -> None:
+    """Whoever runs a fleet without a key knows it; none of its processes says it again, to its end."""
+    warning = "Calls are not signed"
+    files = [path for path in (ended.folder / ".toolfleet").rglob("*") if path.is_file()]
+
+    assert ended.said.count(warning) == 1
+    assert [path for path in files if warning.encode() in path.read_bytes()] == []
+
+
 def test_the_next_fleet_in_the_folder_has_it_where_it_was(ended: Life, another: Up) -> None:
     """With its key, which only the owner of its file can read, and no log has."""
     assert (key_of(another), url_of(another)) == (ended.key, ended.url)
