@@ -4,6 +4,7 @@
 capability, so `-m usual` is the short way while one works. A test, a class or a parameter has a mark of another tier than its file, such as `@pytest.mark.slow`.
 """
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,7 @@ TIERS = {
 """The tier of each folder of tests, and of each file that is in another one than its folder."""
 
 
+@cache
 def tier_of(path: Path) -> str:
     """Find the tier of a file of tests: its own, or that of the nearest folder that has one.
 
@@ -127,10 +129,10 @@ def tier_of(path: Path) -> str:
 
 def mark_tier(test: pytest.Item) -> None:
     """Leave a test with the mark of one tier: a parameter that takes long takes the whole test with it."""
-    marked = [tier for tier in TARGETS if test.get_closest_marker(tier) is not None]
+    marked = TARGETS.keys() & {mark.name for mark in test.iter_markers()}
     if not marked:
         test.add_marker(tier_of(test.path))
-    elif not set(marked) <= set(SHORT):
+    elif not marked <= set(SHORT):
         test.own_markers[:] = [mark for mark in test.own_markers if mark.name not in SHORT]
 
 
