@@ -6,10 +6,11 @@ running `toolfleet up`. A wrong one is one sentence at start, never a surprise l
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -23,21 +24,19 @@ from pydantic_settings import (
 
 from toolfleet_registry.config import setting_sources
 from toolfleet_registry.config.agents.agent_settings import AgentSettings
-from toolfleet_registry.config.approval_settings import ApprovalSettings
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.config.host_settings import HostSettings
 from toolfleet_registry.config.job_settings import JobSettings
-from toolfleet_registry.config.module_settings import ModuleSettings
-from toolfleet_registry.config.overload_settings import OverloadSettings
 from toolfleet_registry.config.run_file import find_run_file
-from toolfleet_registry.config.setting_errors import sentence_of
-from toolfleet_registry.config.setting_values import Count, Seconds, read_json
+from toolfleet_registry.config.setting_values import Count, Networks, Seconds, read_json
 from toolfleet_registry.config.signing_settings import SigningSettings
-from toolfleet_registry.config.telemetry_settings import MetricsSettings, TraceSettings
-from toolfleet_registry.config.webhook_settings import WebhookSettings
+from toolfleet_registry.config.webhook_settings import ApprovalSettings, WebhookSettings
+from toolfleet_registry.contracts import CostClass
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.contracts.tool_definition import ToolLines
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.headers import check_headers
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.urls import check_broker_url, check_redis_url, is_http_url, is_redis_url, is_sentinel_url
 
@@ -50,6 +49,7 @@ LONGEST_RETRY_DELAY = 30  # seconds: the longest Retry-After that is honoured
 SCHEDULING_MARGIN = 10  # seconds beyond the longest call, before its message may be taken for lost
 _FAST_LEASE_SECONDS = 60  # a killed worker's calls come back within about a minute
 _STOCK_LEASE_SECONDS = 7200
+_HOST_KINDS = frozenset({"folder", "mcp", "openapi"})  # of a host, which pydantic puts into the place
 _SHORTEST_LEASE_SECONDS = 2  # below, a worker that is briefly busy renews too late
 
 Names = Annotated[frozenset[str], NoDecode]
@@ -75,6 +75,129 @@ class _SetVariables(PydanticBaseSettingsSource):
                 value = self._source.prepare_field_value(name, field, text, is_json)
                 found[key] = None if text == NULL else value
         return found
+
+
+class OverloadSettings(BaseSettings, defer_build=True):
+    """Bounds of callers, modules and workers, and when a module counts as away."""
+
+    worker_concurrency: Annotated[int, Field(gt=0, le=100_000)] = 1000
+    """Calls in flight in one worker process, its slots; up to a quarter more while one module holds half of them, for the others. A
+    waiting call costs about 30 kB."""
+    backlog_limit: Count = 10_000
+    """Calls that wait in a module's queue before further ones are told `busy`: more would hardly be answered in time."""
+    module_backlogs: Annotated[dict[str, Count], NoDecode] = {}
+    """Module name -> that limit, for single modules."""
+    max_arguments_bytes: Annotated[int, Field(gt=0)] = 2**20
+    """Of a call's arguments, as the JSON that is published: what takes an agent or a worker longer than 20 ms to read, check and write
+    delays all others. One value for agents and workers."""
+    agent_backlog_limit: Count = 50_000
+    """Calls that wait in one agent until they may be published; further ones are `busy`. Each takes about 15 kB there. The more
+    wait, the fewer a single user may have among them: at most as many as there is room left, and half of all."""
+    broker_patience_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30
+    """How long a call waits in its agent, within its deadline, for a Redis or RabbitMQ that is away, before it ends as
+    `fleet_unavailable`: a restart or a fail-over is over by then, most often, and nobody's patience is. It is counted from the first
+    call that finds it away: once that long is over, each further call ends within some three seconds, after one more try."""
+    unserved_seconds: Annotated[float, Field(ge=0)] = 5
+    """How long a module may have been without a worker before its calls are told `busy`: a worker that was killed is back by then,
+    most often. `inf`: calls always wait for a worker."""
+    restart_seconds: Annotated[float, Field(ge=0, le=600)] = 60
+    """How long a worker that was told to end, by SIGTERM, counts as one that is being restarted: its modules' calls wait. 0: not at all."""
+    scale_from_zero_lanes: Annotated[frozenset[Literal["fast", "slow"]], NoDecode] = frozenset()
+    """Lanes whose workers are started when calls wait for them: these calls always wait."""
+    module_concurrency: Annotated[dict[str, Count], NoDecode] = {}
+    """Module name -> calls that may run there at once, over all workers; without an entry as many as there are slots."""
+    calls_per_caller: Count | None = None
+    """A caller's published, unfinished calls in a lane; None: twice the slots of its workers, so that none stays idle."""
+    backlog_bytes: Count = 256 * 2**20
+    """Bytes of calls that wait in a module's queue, roughly: a few hundred large ones fill a Redis as ten thousand small ones do not.
+
+    A call that is smaller than its part of them, which is 26 kB with 10,000 calls, is bounded by their number only.
+    """
+    stored_bytes_per_caller: Count = 256 * 2**20
+    """Bytes of a user's results that nobody has had yet, or had just now, and of their calls that wait for approvals, before
+    further calls are told `busy`. A call that waits counts with 16 KiB at least."""
+    breaker_failures: Count = 20
+    """Calls in a row without an answer after which a module counts as away; so many answers and it is back for all.
+
+    More than a restart under light load brings. One to which no worker can connect is away at once.
+    """
+    breaker_seconds: float = Field(default=10, gt=0)
+    """How long a module that is away is left alone at most: 1 s at first, and longer each time it is looked for in vain."""
+    manifest_requests: Count = 500
+    """Modules that one process asks for their manifests at once: each is an open socket, and 1,024 is a usual limit of these."""
+    cost_budgets: Annotated[dict[CostClass, Count], NoDecode] = {}
+    """Cost class (free, cheap, expensive) -> calls a user may make a UTC day; one value for agents and workers."""
+
+    @field_validator("module_backlogs", "module_concurrency", "cost_budgets", mode="before")
+    @classmethod
+    def _read_bounds(cls, value: Any) -> Any:
+        return read_json(value) if isinstance(value, str) else value
+
+
+class MetricsSettings(BaseSettings, defer_build=True):
+    """Settings of metrics.
+
+    Without a port nothing is counted, except in a gateway, which serves `GET /metrics` to operators.
+    """
+
+    metrics_port: Annotated[int, Field(gt=0, lt=2**16)] | None = None
+    """Answer `GET /metrics` for Prometheus on this port, in each worker, gateway and host; None: on none."""
+    metrics_ports: Annotated[int, Field(gt=0, le=1_000)] = 16
+    """So many ports, from that one on, are tried until one is free: processes that share a machine share its settings."""
+    metrics_address: str = "127.0.0.1"
+    """Of that port. Prometheus on another machine needs 0.0.0.0; whoever reaches it reads the names of modules and tools."""
+    metrics_tools: Count = 200
+    """Tools that one process counts by themselves; what comes later is counted as `other`. Each is a few series in Prometheus."""
+
+
+class TraceSettings(BaseSettings, defer_build=True):
+    """Settings of traces. OpenTelemetry's own variables say where traces go, and how many are kept."""
+
+    traces: bool | None = None
+    """Whether this process writes traces. None: where it has a provider of OpenTelemetry, or OTEL_EXPORTER_OTLP_ENDPOINT is set."""
+    trace_contents: bool = False
+    """Whether traces have arguments and results as well, without those that are sensitive or may be personal data."""
+
+
+class ModuleSpec(ToolLines):
+    """One `[module.NAME]`, of a module of any kind."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+
+class ModuleSettings(BaseSettings, defer_build=True):
+    """Settings of modules' networks, and of the headers that they are sent with each request."""
+
+    module: Annotated[dict[str, ModuleSpec], NoDecode] = {}
+    """Module name -> what is said of its tools: `[module.owls]` with `effects = {count = "read"}` for tools that do not say what a repeat
+    would do, `permission = "admin"`, which raises what they ask for, and `approval = ["pay"]`, which has people approve calls (`approvers`: who, in
+    the place of admins). For workers and beat, the same for all of them: they keep it with
+    the module's manifest, where agents read it."""
+    module_headers: Annotated[dict[str, dict[str, SecretStr]], NoDecode] = Field(default={}, repr=False)
+    """JSON: module name -> header -> value, sent with each request to the module, such as `Authorization` with a token. For workers: an
+    agent asks modules only where there is no fleet. Never logged or shown; read at start."""
+
+    module_networks: Networks = ()
+    """CIDRs in which they may be, comma-separated or JSON, as whoever may add one could else have workers ask any address that they
+    reach. None: everywhere but at link-local and cloud metadata addresses, of which those count that a CIDR names; and one that is added
+    over HTTP at public addresses only."""
+
+    @field_validator("module", mode="before")
+    @classmethod
+    def _read_module(cls, value: Any) -> Any:
+        return read_json(value) if isinstance(value, str) else value
+
+    @field_validator("module")
+    @classmethod
+    def _check_module(cls, module: dict[str, ModuleSpec]) -> dict[str, ModuleSpec]:
+        if wrong := [name for name in module if not is_module_name(name)]:
+            raise ValueError(f"module name {wrong[0][:80]!r} may have letters, digits, '_' and '-' only")
+        return module
+
+    @field_validator("module_headers", mode="before")
+    @classmethod
+    def _check_headers(cls, value: Any) -> Any:
+        return check_headers(read_json(value) if isinstance(value, str) else value)
 
 
 class ServerSettings(BaseSettings, defer_build=True):
@@ -384,7 +507,38 @@ def _read(kind: type[Settings], overrides: dict[str, Any]) -> Settings:
     try:
         return kind(**overrides)
     except ValidationError as exc:
-        sentences = [sentence_of(error, Settings.model_fields, overrides) for error in exc.errors(include_url=False)]
+        sentences = [_sentence_of(error, Settings.model_fields, overrides) for error in exc.errors(include_url=False)]
         raise SettingsError(" ".join(sentences)) from exc
     except (ValueError, OSError) as exc:  # a broken TOML file, or one of another user
         raise SettingsError(f"{setting_sources.TOML_NAME}: {exc}.") from exc
+
+
+def _sentence_of(error: Any, fields: Mapping[str, FieldInfo], overrides: Mapping[str, Any]) -> str:
+    """Return a sentence for one of pydantic's errors in a setting; `overrides` were given as arguments.
+
+    Shows no secret.
+    """
+    reason = error["msg"].removeprefix("Value error, ")
+    if not error["loc"]:
+        return f"{reason}."
+    name, *inner = (str(part) for part in error["loc"])
+    shown = _place_of(error["loc"], overrides)
+    if error["type"] == "extra_forbidden" and not inner:
+        like = setting_sources.likeliest(name, fields)
+        return f"{shown}: there is no such setting{'.' if like is None else f'; did you mean {like}?'}"
+    if place := ".".join(part for part in inner if part not in _HOST_KINDS):
+        shown = f"{shown}, at {place}"
+    if error["type"] == "extra_forbidden":
+        return f"{shown}: there is no such field."
+    # Our own words say enough; and a URL, or a table, may hold a password that must not be shown.
+    if error["type"] == "value_error" or inner or not fields[name].repr:
+        return f"{shown}: {reason}."
+    return f"{shown}: {reason}, not {error['input']!r}."
+
+
+def _place_of(path: Sequence[str | int], overrides: Mapping[str, Any]) -> str:
+    """Return the name of a wrong setting as it was written, and the line of the mistake in it."""
+    name = str(path[0])
+    if name not in overrides and setting_sources.origin_of(name, start=Path.cwd()).source == "file":
+        return f"{setting_sources.setting_place(path, start=Path.cwd())}: {name}"
+    return PREFIX + name.upper()

@@ -26,7 +26,7 @@ from toolfleet_cli.local.tcp_ports import LOOPBACK
 from toolfleet_gateway.auth.generated_key import generate_key
 from toolfleet_gateway.gateway import serve_gateway
 from toolfleet_registry.access.key_text import new_key_text
-from toolfleet_registry.config.host_specs import McpSpec
+from toolfleet_registry.config.host_settings import McpSpec
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.listening import listening_socket
 from toolfleet_registry.time import fleet_clock

@@ -19,7 +19,7 @@ from toolfleet_modules.hosts.folder.scan import ScanRules
 from toolfleet_modules.hosts.packages.installer import InstallOptions
 from toolfleet_modules.hosts.processes.fence import USER_VARIABLE, Fence
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
-from toolfleet_registry.config.host_specs import FencedSpec, FolderSpec, Places, SecretSource
+from toolfleet_registry.config.host_settings import FencedSpec, FolderSpec, Places, SecretSource
 from toolfleet_registry.config.run_file import FOLDER
 from toolfleet_registry.config.setting_sources import private_places
 from toolfleet_registry.directory.reload_requests import ReloadAnswer, ReloadRequests

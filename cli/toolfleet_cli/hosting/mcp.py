@@ -19,7 +19,7 @@ from toolfleet_modules.hosts.mcp.oauth.providers import signing_algorithm
 from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions, StdioServer
 from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
-from toolfleet_registry.config.host_specs import NAME_FORM, McpSpec, OAuthSpec
+from toolfleet_registry.config.host_settings import NAME_FORM, McpSpec, OAuthSpec
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.functions.server_change import ServerChange
 from toolfleet_registry.redis.gateway_keys import GatewayKeys

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toolfleet_cli.hosting.mcp_words import checked_spec
-from toolfleet_registry.config.host_specs import McpSpec
+from toolfleet_registry.config.host_settings import McpSpec
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.errors import SettingsError
 

@@ -31,7 +31,7 @@ from toolfleet_modules.hosts.mcp.options import HttpServer
 from toolfleet_modules.hosts.mcp.server_away import ServerAway
 from toolfleet_modules.hosts.mcp.tool_list import listed_tools
 from toolfleet_modules.hosts.mcp.transports.http_transport import http_transport
-from toolfleet_registry.config.host_specs import McpSpec
+from toolfleet_registry.config.host_settings import McpSpec
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from toolfleet_registry.config.host_specs import McpSpec
+from toolfleet_registry.config.host_settings import McpSpec
 from toolfleet_registry.errors import SettingsError
 
 

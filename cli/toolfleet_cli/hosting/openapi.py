@@ -12,7 +12,7 @@ from toolfleet_modules.hosts.openapi.document_tools import base_fault
 from toolfleet_modules.hosts.openapi.openapi_host import OpenApiHost
 from toolfleet_modules.hosts.openapi.options import OpenApiOptions
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
-from toolfleet_registry.config.host_specs import NAME_FORM, OpenApiSpec
+from toolfleet_registry.config.host_settings import NAME_FORM, OpenApiSpec
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolfleet_registry.config.host_specs import FolderSpec, HostBase
+from toolfleet_registry.config.host_settings import FolderSpec, HostBase
 from toolfleet_registry.config.run_file import FOLDER
 from toolfleet_registry.config.setting_sources import find_toml
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name

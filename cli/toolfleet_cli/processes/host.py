@@ -117,7 +117,7 @@ def openapi(  # noqa: PLR0913 - each is an option
     need("host")
     from toolfleet_cli.hosting.host_server import serve_host
     from toolfleet_cli.hosting.openapi import auth_of, openapi_host
-    from toolfleet_registry.config.host_specs import OpenApiSpec
+    from toolfleet_registry.config.host_settings import OpenApiSpec
 
     spec = OpenApiSpec(
         document=document,

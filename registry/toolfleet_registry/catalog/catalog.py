@@ -41,7 +41,7 @@ from toolfleet_registry.policy.call_faults import fault_in_call
 from toolfleet_registry.policy.hints import FOR_NOBODY
 from toolfleet_registry.schemas.arguments import size_fault
 from toolfleet_registry.schemas.definition import input_schema
-from toolfleet_registry.schemas.small_values import is_small
+from toolfleet_registry.schemas.load import is_small
 from toolfleet_registry.schemas.validation import Checked, checked
 from toolfleet_registry.searching import SearchDocument, TextIndex
 from toolfleet_registry.settings import Settings

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from toolfleet_registry.config.host_specs import SecretSource
+from toolfleet_registry.config.host_settings import SecretSource
 from toolfleet_registry.config.job_settings import secret_fault
 from toolfleet_registry.config.secret_value import secret_value
 from toolfleet_registry.config.setting_sources import find_toml

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from toolfleet_registry.config.host_specs import SecretSource
+from toolfleet_registry.config.host_settings import SecretSource
 from toolfleet_registry.errors import SettingsError
 
 _COMMAND_SECONDS = 30.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from toolfleet_registry.config.host_specs import SecretSource
+from toolfleet_registry.config.host_settings import SecretSource
 from toolfleet_registry.config.run_file import FOLDER, find_running
 from toolfleet_registry.config.toml_lines import line_of
 

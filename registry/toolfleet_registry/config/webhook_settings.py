@@ -1,16 +1,26 @@
-"""Declares the settings of webhooks that tell of the registry's changes; a part of `Settings`."""
+"""Declares the settings of webhooks that tell of the registry's changes and of approvals; a part of `Settings`."""
 
-from typing import Annotated, Any, Self
+import re
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode
 
+from toolfleet_registry.config.host_settings import SecretName
 from toolfleet_registry.config.job_settings import secret_fault
 from toolfleet_registry.config.setting_values import Count, read_json
+from toolfleet_registry.contracts import Level
 from toolfleet_registry.contracts.event_kinds import EVENT_KINDS, EventKind
+from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.redis.urls import is_http_url
 
+ApprovalNotice = Literal["asked", "voted", "edited", "approved", "rejected", "expired", "withdrawn"]
+"""What may happen to an approval."""
+
 MOST_WEBHOOKS = 20  # each has a queue and connections of its own, in every worker
+_MOST_APPROVERS = 20  # each one's secrets are tried for a request
+_APPROVER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_ASKED_AND_DECIDED: tuple[ApprovalNotice, ...] = ("asked", "approved", "rejected", "expired", "withdrawn")
 
 
 class WebhookSettings(BaseSettings, defer_build=True):
@@ -72,3 +82,87 @@ class WebhookSettings(BaseSettings, defer_build=True):
 
 def _are_kinds(value: object) -> bool:
     return isinstance(value, list | tuple) and all(kind in EVENT_KINDS for kind in value)
+
+
+class ApprovalWebhook(BaseModel):
+    """One URL that is told of approvals."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
+
+    url: str = Field(repr=False)
+    """Where it is sent to. Nobody but who writes the settings says so."""
+    secret: SecretName
+    """The secret that signs it, by its name in `[secrets]`, or of an environment variable: `whsec_` and base64 of 24 to 64 bytes."""
+    events: tuple[ApprovalNotice, ...] = _ASKED_AND_DECIDED
+    """Of what it is told."""
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        if not is_http_url(url):
+            raise ValueError("must be an http:// or https:// URL with a host")
+        return url
+
+
+class WebhookApprover(BaseModel):
+    """One outside system that may decide, as a user of the fleet."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
+
+    secrets: Annotated[tuple[SecretName, ...], Field(min_length=1, max_length=5)]
+    """The secrets that its requests are signed with, by name; several while one is changed."""
+    user_id: Annotated[str, Field(min_length=1, max_length=256)]
+    """The user in whose name it decides."""
+    permission: Level = "user"
+    """What that user may do: with `users` of a rule the name is enough."""
+
+
+class ApprovalChannels(BaseModel):
+    """Channels of approvals other than commands, REST and MCP."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
+
+    webhooks: tuple[ApprovalWebhook, ...] = ()
+    """Who is told, at most 20."""
+    approvers: dict[str, WebhookApprover] = {}
+    """Name -> an outside system that decides by signed requests, at most 20."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_one_secret(cls, value: Any) -> Any:
+        """`secret = "NAME"` of an approver stands for one in `secrets`."""
+        if not isinstance(value, dict) or not isinstance(value.get("approvers"), dict):
+            return value
+        approvers = {name: _with_list(one) for name, one in value["approvers"].items()}
+        return {**value, "approvers": approvers}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.webhooks) > MOST_WEBHOOKS or len(self.approvers) > _MOST_APPROVERS:
+            raise ValueError(f"at most {MOST_WEBHOOKS} webhooks, and {_MOST_APPROVERS} approvers")
+        if len({each.url for each in self.webhooks}) < len(self.webhooks):
+            raise ValueError("each webhook has a URL of its own")
+        if wrong := [name for name in self.approvers if not _APPROVER_NAME.fullmatch(name)]:
+            raise ValueError(f"an approver cannot be named {wrong[0][:80]!r}: letters, digits, '_', '.' and '-'")
+        names = [name for each in self.approvers.values() for name in each.secrets]
+        if len(set(names)) < len(names) or {each.secret for each in self.webhooks} & set(names):
+            raise ValueError("each approver has secrets of its own, which sign nothing else: who is told could decide")
+        return self
+
+
+def _with_list(approver: Any) -> Any:
+    if not isinstance(approver, dict) or "secret" not in approver or "secrets" in approver:
+        return approver
+    return {**{name: value for name, value in approver.items() if name != "secret"}, "secrets": [approver["secret"]]}
+
+
+class ApprovalSettings(BaseSettings, defer_build=True):
+    """Settings of the people outside of the fleet who hear of approvals and decide them."""
+
+    approvals: Annotated[ApprovalChannels, NoDecode] = Field(default=ApprovalChannels.model_construct(), repr=False)
+    """`[approvals]` with `webhooks` (each `url`, `secret` and perhaps `events`) and `approvers` (name -> `secret`, `user_id` and `permission`); or JSON. Workers need the webhooks, gateways the approvers. Secrets are named, and read as those of hosts."""
+
+    @field_validator("approvals", mode="before")
+    @classmethod
+    def _read_approvals(cls, value: Any) -> Any:
+        return read_json(value) if isinstance(value, str) else value

@@ -11,8 +11,7 @@ from toolfleet_registry.formats.schemas.notes import Converted, Note, Notes
 from toolfleet_registry.formats.schemas.references import localized
 from toolfleet_registry.formats.schemas.relaxing import relaxed
 from toolfleet_registry.formats.schemas.roots import rooted
-from toolfleet_registry.formats.schemas.strict_budget import StrictBudget
-from toolfleet_registry.formats.schemas.strictness import strict_schema
+from toolfleet_registry.formats.schemas.strictness import StrictBudget, strict_schema
 from toolfleet_registry.formats.schemas.subschemas import JsonObject
 from toolfleet_registry.formats.tool_names import offered_name
 from toolfleet_registry.manifests.effects import effect_of

@@ -16,14 +16,15 @@ from json import JSONEncoder
 from typing import Any
 
 from toolfleet_registry.errors import PersonalDataBlocked
-from toolfleet_registry.personal_data.detectors.accounts import IbanDetector
-from toolfleet_registry.personal_data.detectors.cards import CardDetector
-from toolfleet_registry.personal_data.detectors.emails import EmailDetector
-from toolfleet_registry.personal_data.detectors.internet_addresses import IpDetector, MacAddressDetector
+from toolfleet_registry.personal_data.detectors.addresses import (
+    EmailDetector,
+    IpDetector,
+    MacAddressDetector,
+    UrlDetector,
+)
 from toolfleet_registry.personal_data.detectors.number_plans import NumberPlans
-from toolfleet_registry.personal_data.detectors.phones import PhoneDetector
+from toolfleet_registry.personal_data.detectors.numbers import CardDetector, IbanDetector, PhoneDetector
 from toolfleet_registry.personal_data.detectors.scan import scanner
-from toolfleet_registry.personal_data.detectors.urls import UrlDetector
 from toolfleet_registry.personal_data.found import KINDS, NOT_SEARCHED, FoundData, settled
 from toolfleet_registry.personal_data.patterns import own_patterns
 from toolfleet_registry.personal_data.searched_texts import SearchedTexts

@@ -24,10 +24,9 @@ from jsonschema_rs import (
 
 from toolfleet_registry.schemas.effort import Effort, TooIntricate, effort_of
 from toolfleet_registry.schemas.faults import FaultWords, names_in
-from toolfleet_registry.schemas.load import WEIGHT_OF_SMALL, load_of, price_of_patterns
+from toolfleet_registry.schemas.load import WEIGHT_OF_SMALL, is_small, load_of, price_of_patterns
 from toolfleet_registry.schemas.outline import Outline, outline_of
 from toolfleet_registry.schemas.patterns import BACKTRACKING, MOST_STATES, PatternSizes, sizes_in
-from toolfleet_registry.schemas.small_values import is_small
 from toolfleet_registry.schemas.subschemas import ReferenceUnknown, SchemaDocument
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from toolfleet_cli.hosting.mcp import mcp_host
 from toolfleet_cli.hosting.named_host import named_host
 from toolfleet_cli.hosting.openapi import openapi_host
 from toolfleet_modules.sdk.client import ModuleClient
-from toolfleet_registry.config.host_specs import McpSpec, OpenApiSpec
+from toolfleet_registry.config.host_settings import McpSpec, OpenApiSpec
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import load_settings
 

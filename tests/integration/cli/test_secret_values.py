@@ -6,7 +6,7 @@ import pytest
 
 from toolfleet_cli.hosting.folder import fence_of
 from toolfleet_cli.hosting.secret_values import read_secrets
-from toolfleet_registry.config.host_specs import FolderSpec, SecretSource
+from toolfleet_registry.config.host_settings import FolderSpec, SecretSource
 from toolfleet_registry.errors import SettingsError
 
 VALUE = "planted-0123456789"

@@ -12,7 +12,7 @@ from bed.fleet import Bed, until
 from support.module_server import ModuleServer, Request
 from support.owls import echo
 from toolfleet import Caller, Conversation, ToolCall
-from toolfleet_registry.config.module_settings import ModuleSpec
+from toolfleet_registry.settings import ModuleSpec
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*", agent="production")
 LIMIT, AGENTS, EACH = 7, 4, 10

@@ -8,7 +8,7 @@ from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer
 from support.owls import echo
 from toolfleet import ApprovalNotTaken, Approver, Caller, Conversation, ToolCall, ToolFleet
-from toolfleet_registry.config.module_settings import ModuleSpec
+from toolfleet_registry.settings import ModuleSpec
 from toolfleet_tasks.messages import json_text
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")

@@ -17,7 +17,7 @@ from toolfleet_cli.hosting.mcp import oauth_of
 from toolfleet_cli.hosting.mcp_login import log_in
 from toolfleet_cli.hosting.named_host import named_host
 from toolfleet_cli.processes.mcp_hosts import McpCommand, log_in_mcp
-from toolfleet_registry.config.host_specs import McpSpec, OAuthSpec
+from toolfleet_registry.config.host_settings import McpSpec, OAuthSpec
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
 

@@ -8,7 +8,7 @@ import pytest
 from toolfleet_cli.hosting.named_host import named_host
 from toolfleet_cli.hosting.openapi import auth_of, openapi_host
 from toolfleet_modules.hosts.openapi.openapi_host import OpenApiHost
-from toolfleet_registry.config.host_specs import OpenApiSpec
+from toolfleet_registry.config.host_settings import OpenApiSpec
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
 

@@ -18,7 +18,6 @@ from toolfleet_registry.catalog import batch_registration, module_registration
 from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.catalog.operator import Operator, adopt_registry, operating
 from toolfleet_registry.catalog.registration import Registrar
-from toolfleet_registry.config.module_settings import ModuleSpec
 from toolfleet_registry.contracts import Caller, ModuleManifest, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.tool_definition import ToolLines
 from toolfleet_registry.errors import FleetUnavailable, OperationRefused, RegistryAway
@@ -28,7 +27,7 @@ from toolfleet_registry.manifests.overrides import broken_tools, seen_tools
 from toolfleet_registry.manifests.specs import ToolSpec
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.schemas import validation
-from toolfleet_registry.settings import Settings
+from toolfleet_registry.settings import ModuleSpec, Settings
 from toolfleet_registry.store.memory import InMemoryToolRegistry
 from toolfleet_registry.store.redis import RedisToolRegistry
 

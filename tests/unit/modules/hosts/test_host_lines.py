@@ -11,7 +11,7 @@ from toolfleet_modules.hosts.mcp.mcp_host import McpHost
 from toolfleet_modules.hosts.openapi.openapi_host import OpenApiHost
 from toolfleet_modules.hosts.serving.host import Host
 from toolfleet_modules.hosts.serving.options import HostOptions
-from toolfleet_registry.config.host_specs import FolderSpec
+from toolfleet_registry.config.host_settings import FolderSpec
 from toolfleet_registry.contracts import Effect, ToolAnnotations, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import ToolLines
 from toolfleet_registry.settings import Settings

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from toolfleet_registry.config.host_specs import FolderSpec, McpSpec, Places
+from toolfleet_registry.config.host_settings import FolderSpec, McpSpec, Places
 
 
 @pytest.fixture

@@ -1,4 +1,8 @@
-"""Finds addresses of machines: of IPv4 and IPv6, in all their spellings, and of network cards."""
+"""Finds addresses: of email, of pages (URL), of machines (IPv4 and IPv6) and of network cards.
+
+Email addresses may be of any script, with a tag, with a domain in Unicode or in punycode. A URL has a scheme, `://` and a
+host, or begins with `www.`. Machines' addresses are found in all their spellings.
+"""
 
 import re
 from collections.abc import Iterator
@@ -9,6 +13,130 @@ from toolfleet_registry.linear_patterns import compiled
 from toolfleet_registry.personal_data.detectors.scan import EXTRA, scanner
 from toolfleet_registry.personal_data.found import FoundData
 from toolfleet_registry.personal_data.searched_texts import SearchedTexts
+
+
+class EmailDetector:
+    """Finds email addresses with a local part of at most 64 characters, and a domain whose last label is no number.
+
+    Not an address: what is between `://` and `@` in a URL, `git@host:path` of a clone, `name@1.2.3` of a package, and
+    `logo@2x.png`. Quoted local parts and domains in brackets are not searched for.
+    """
+
+    def __init__(self) -> None:
+        self._scanner = scanner(r"[0-9A-Za-z._%+'?\x80-\xff-]@[0-9A-Za-z?\x80-\xff][0-9A-Za-z.?\x80-\xff-]*")
+
+    def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
+        """Yield each address, from its first character to its last."""
+        if b"@" not in texts.data:
+            return
+        plain = texts.plain
+        for match in self._scanner.finditer(texts.data):
+            at = match.start() + 1
+            domain = _DOMAIN.match(plain, at + 1, min(match.end(), at + 1 + _LONGEST_DOMAIN))
+            local = _LOCAL.search(plain[max(at - _LONGEST_LOCAL - 1, 0) : at]) if domain else None
+            if local is None or domain is None:
+                continue
+            start = at - len(_without_words(local.group()).lstrip(".'%+-"))
+            if start < at and _is_address(plain, start, at, domain):
+                yield FoundData("email", start, domain.end())
+
+
+def _without_words(local: str) -> str:
+    """Remove words before an address, in languages without blanks."""
+    if local.isascii():
+        return local
+    dense = [match.end() for match in _DENSE.finditer(local)]
+    return local[dense[-1] :] if dense and dense[-1] < len(local) else local
+
+
+def _is_address(plain: str, start: int, at: int, domain: re.Match[str]) -> bool:
+    name, written = plain[start:at], domain.group()
+    before = plain[start - 1 : start] if start else ""
+    if at - start > _LONGEST_LOCAL or ".." in name or before in {"@", "\\"}:
+        return False
+    if _VERSION.match(written) or _SCALED.fullmatch(written):
+        return False
+    if name == "git" and plain[domain.end() : domain.end() + 1] == ":":
+        return False
+    scheme = plain.rfind("://", max(0, start - _LONGEST_LOCAL), start)
+    return scheme < 0 or bool(_AFTER_AUTHORITY.search(plain, scheme + 3, at))
+
+
+_LONGEST_LOCAL, _LONGEST_DOMAIN = 64, 253
+_LOCAL = re.compile(r"[\w.%+'-]*[\w%+'-]\Z")
+_LABEL = r"[^\W_](?:[\w-]{0,61}[^\W_])?"
+_DOMAIN = re.compile(
+    rf"(?:{_LABEL}\.)+(?:xn--[0-9a-zA-Z-]{{2,59}}|[a-zA-Z]{{2,24}}|[^\W\d_\x00-\x7f]{{2,24}})(?![0-9a-zA-Z_]|-[0-9a-zA-Z])"
+)
+_DENSE = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uff00-\uffef]+")
+_VERSION = re.compile(r"v?\d+\.\d+(?:\.|-|$)")
+_SCALED = re.compile(r"[1-9]x\.(?:png|jpe?g|gif|webp|svg|avif)", re.IGNORECASE)
+_AFTER_AUTHORITY = re.compile(r"[/?#\s\"'<>,;]")
+
+
+class UrlDetector:
+    """Finds URLs, from the scheme to the end of path, query and fragment, with user, password, port and a host in brackets.
+
+    Not part of it: punctuation at its end, a bracket or quote that was opened before it, and words after it in
+    languages without blanks. A host alone (`example.com`) is none: it may be a file or a method.
+    """
+
+    def __init__(self) -> None:
+        self._scanner = scanner(r"(?i)(?:[a-z][a-z0-9+.-]*://|\bwww\.)[^\x00-\x20\"<>`{}|^\\\x7f]+")
+
+    def find(self, texts: SearchedTexts) -> Iterator[FoundData]:
+        """Yield each URL, without the rest of its sentence."""
+        if b"://" not in texts.data and b"www." not in texts.data.lower():
+            return
+        plain = texts.plain
+        for match in self._scanner.finditer(texts.data):
+            position, end = match.start(), match.end()
+            position = max(position, plain.find("://", position, end) - _LONGEST_SCHEME)
+            while position < end:  # several may follow one another without a blank
+                written = _WRITTEN.match(plain, position, end)
+                if written is None:
+                    break
+                start, stop = written.start(1), _end(plain, written)
+                yield FoundData("url", start, stop)
+                position = max(written.end(), stop)
+
+
+def _end(plain: str, written: re.Match[str]) -> int:
+    start, end = written.start(1), written.end()
+    before = plain[start - 1 : start]
+    if before in _AROUND and (after := plain.find(before, start, end)) >= 0:
+        end = after
+    if (words := _WORDS.search(plain, written.start("host"), end)) is not None:
+        end = words.start() + 1
+    while end > start and (plain[end - 1] in ".,;:!?'*\"…" or _is_closing(plain, start, end)):
+        end -= 1
+    return end
+
+
+def _is_closing(plain: str, start: int, end: int) -> bool:
+    """Return whether the last character closes a bracket that was opened before the URL."""
+    opening = _OPENING.get(plain[end - 1])
+    if opening is None or end - start > _LONGEST_COUNTED:
+        return opening is not None and end - start > _LONGEST_COUNTED
+    return plain.count(opening, start, end) < plain.count(plain[end - 1], start, end)
+
+
+_AROUND = {"'", ",", ";"}  # a quote, or what parts the columns of a table
+_LONGEST_SCHEME = 16
+_OPENING = {")": "(", "]": "["}
+_LONGEST_COUNTED = 4_000  # characters: brackets are counted again for each that stands at the end
+_DENSE_SCRIPTS = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_NO_PART = (
+    r"\s\"<>`{}|^\\\u3000-\u3003\u3008-\u3020\uff01-\uff0c\uff0e\uff1a-\uff1f\uff3b-\uff3d\uff5b-\uff65\u2018-\u201f«»"
+)
+_HOST = rf"(?:\[[0-9A-Fa-f:.%]+\]|(?:[0-9A-Za-z_-]|[^\W\x00-\x7f])[^{_NO_PART}/?#\[\]()@,;:!'*$&=+~]*)"
+# A scheme has letters before it only where it is none, and a second URL begins behind a comma at most.
+_WRITTEN = re.compile(
+    rf"[^a-zA-Z]?((?:[a-zA-Z][a-zA-Z0-9+.-]{{1,15}}://(?:[^{_NO_PART}/?#@\[\]]{{1,200}}@)?|www\.)(?P<host>{_HOST})"
+    rf"(?::\d{{1,5}})?(?:[/?#](?:(?![,;][a-zA-Z][a-zA-Z+]{{1,9}}://)[^{_NO_PART}])*)?)",
+    re.IGNORECASE,
+)
+_WORDS = re.compile(rf"[0-9A-Za-z](?=[{_DENSE_SCRIPTS}])")
 
 
 class IpDetector:
