@@ -72,7 +72,7 @@ _SMALLEST, _LARGEST = PLAIN_FLOATS
 _OF_A_FLOAT = 10
 _HEAVIEST = 2_000_000  # of one level: each unit of weight takes 10 ns or more
 WEIGHT_OF_SMALL = 800
-"""No small value (see `small_values`) weighs more."""
+"""No small value (see `is_small`) weighs more."""
 _COMPARED_AT_ONCE = 15  # integers that are not plain are compared each with each, where no two may be equal
 
 
