@@ -106,13 +106,7 @@ def fast_mode(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def redis_process_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that writes before it answers, and does not wait for the disk: a process that is killed loses nothing by that.
-
-    To wait is most of what a command costs. Servers of a test's own do, as those of fleets.
-    """
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        with Redis.from_url(url) as client:
-            client.config_set("appendfsync", "no")
         yield url
 
 
