@@ -24,7 +24,7 @@ from starlette.routing import Route
 from toolfleet_cli.hosting.mcp import oauth_of
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer
-from toolfleet_modules.hosts.mcp.oauth.login import log_in as log_in_person
+from toolfleet_modules.hosts.mcp.oauth.authorizer import log_in as log_in_person
 from toolfleet_modules.hosts.mcp.oauth.oauth_errors import AuthorizationAway, AuthorizationRefused
 from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
 from toolfleet_modules.hosts.mcp.options import HttpServer

@@ -17,8 +17,7 @@ from support.hosts.mcp_server import HostedServer, hosted_server
 from support.oauth.loopback_app import served
 from support.oauth.robot_person import RobotPerson
 from support.oauth.toy_authorization import ToyAuthorization, toy_authorization
-from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer
-from toolfleet_modules.hosts.mcp.oauth.login import log_in
+from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer, log_in
 from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
 from toolfleet_modules.hosts.mcp.options import HttpServer
 from toolfleet_modules.hosts.serving.secrets import Secrets

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from toolfleet_modules.hosts.folder.scan import ScanRules
-from toolfleet_modules.hosts.packages.installer import InstallOptions
+from toolfleet_modules.hosts.packages import InstallOptions
 from toolfleet_modules.hosts.processes.fence import Fence
 from toolfleet_modules.hosts.serving.options import HostOptions
 

@@ -9,9 +9,7 @@ from support.hosts.isolation import can_isolate
 from support.hosts.tool_folder import GREET, HEAD, hosted
 from support.hosts.wheels import build_sdist, build_wheel, installed_from
 from support.waiting import wait_until
-from toolfleet_modules.hosts.packages.environments import Environments
-from toolfleet_modules.hosts.packages.installer import Installer, InstallOptions
-from toolfleet_modules.hosts.packages.requirements import Requirements
+from toolfleet_modules.hosts.packages import Environments, Installer, InstallOptions, Requirements
 from toolfleet_modules.hosts.processes.fence import Fence
 
 pytestmark = pytest.mark.asyncio

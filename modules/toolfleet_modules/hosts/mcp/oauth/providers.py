@@ -15,10 +15,9 @@ from mcp.client.auth.extensions.client_credentials import (
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata
 from pydantic import AnyUrl
 
-from toolfleet_modules.hosts.mcp.oauth.authorization_record import AuthorizationRecord
+from toolfleet_modules.hosts.mcp.oauth.authorization_record import AuthorizationRecord, RecordStorage
 from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
 from toolfleet_modules.hosts.mcp.oauth.person_port import PersonPort
-from toolfleet_modules.hosts.mcp.oauth.record_storage import RecordStorage
 
 # What a flow finds is worded by its caller; the SDK's own words may show what a server has sent.
 logging.getLogger("mcp.client.auth").setLevel(logging.CRITICAL)

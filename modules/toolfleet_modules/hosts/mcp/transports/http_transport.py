@@ -12,10 +12,10 @@ from mcp.shared.exceptions import MCPError
 from opentelemetry.trace import get_current_span
 from pydantic_core import to_json
 
+from toolfleet_modules.hosts.mcp.oauth.authorization_client import is_same_origin
+from toolfleet_modules.hosts.mcp.oauth.authorizer import OAuthTransport
 from toolfleet_modules.hosts.mcp.oauth.challenge import Challenge
 from toolfleet_modules.hosts.mcp.oauth.oauth_errors import AuthorizationAway, AuthorizationRefused
-from toolfleet_modules.hosts.mcp.oauth.oauth_transport import OAuthTransport
-from toolfleet_modules.hosts.mcp.oauth.safe_addresses import is_same_origin
 from toolfleet_modules.hosts.mcp.options import HttpServer
 from toolfleet_modules.hosts.mcp.transports.call_spans import describe_call, note_result
 from toolfleet_modules.hosts.mcp.transports.exchanges import (

@@ -1,1 +1,0 @@
-"""Provides the packages that tool files ask for, in environments of the host's own."""
