@@ -14,8 +14,7 @@ from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_tasks.webhooks.dedup import Seen
 from toolfleet_tasks.webhooks.dedup import lazy_attribute as __getattr__  # noqa: F401 - Python asks it for what is not here
 from toolfleet_tasks.webhooks.dedup_redis import RedisSeen
-from toolfleet_tasks.webhooks.receiver import Delivery, WakeReceiver
-from toolfleet_tasks.webhooks.registry_receiver import RegistryReceiver
+from toolfleet_tasks.webhooks.receiver import Delivery, RegistryReceiver, WakeReceiver
 
 if TYPE_CHECKING:
     from toolfleet_tasks.webhooks.dedup_sql import SQLSeen

@@ -14,8 +14,7 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
-from toolfleet_tasks.fairness.fair_slots import UNBOUNDED, FairSlots
-from toolfleet_tasks.fairness.paused_queues import PausedQueues
+from toolfleet_tasks.fairness import UNBOUNDED, FairSlots, PausedQueues
 from toolfleet_tasks.redis.connection import PipelinedConnection, Push
 
 P = ParamSpec("P")

@@ -1,8 +1,8 @@
-"""Runs one call: middleware around an executor, one call in, one attempt out."""
+"""Runs one call: middleware around the executor of its module, one call in, one attempt out."""
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -331,8 +331,38 @@ class _Chain:
 
 
 _Layers = tuple[tuple[Middleware, Callable[[PublishedCall], bool] | None], ...]
+
+
 """Middleware, each with what says that it has nothing to do for a call."""
 
 
 def _layers_of(middleware: Sequence[Middleware]) -> _Layers:
     return tuple((layer, getattr(layer, "skips", None)) for layer in middleware)
+
+
+class RoutedExecutor:
+    """Gives a call to the executor of its module, and to `others` where it has none of its own."""
+
+    def __init__(self, by_module: Mapping[str, Executor], *, others: Executor) -> None:
+        self._by_module = by_module
+        self._others = others
+
+    async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
+        """One attempt, as the executor makes it."""
+        return await self._of(call).execute(call, seconds=seconds, lease=lease)
+
+    async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:
+        """Return what the executor knows of a call that was started before."""
+        return await self._of(call).reconcile(call, seconds=seconds, lease=lease)
+
+    async def probe(self, module: str, *, seconds: float) -> Health:
+        """Check whether the module is there, by its executor."""
+        return await self._by_module.get(module, self._others).probe(module, seconds=seconds)
+
+    async def aclose(self) -> None:
+        """Close them all."""
+        for executor in (*self._by_module.values(), self._others):
+            await executor.aclose()
+
+    def _of(self, call: PublishedCall) -> Executor:
+        return self._by_module.get(call.tool_name.partition(".")[0], self._others)

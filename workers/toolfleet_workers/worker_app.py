@@ -15,7 +15,6 @@ from toolfleet_workers import metrics
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http.module_client import HttpClientPort
 from toolfleet_workers.executors.http_client.client import HttpClient
-from toolfleet_workers.executors.routed import RoutedExecutor
 from toolfleet_workers.middleware.agent_profile import ApprovalCheck, ProfileCheck
 from toolfleet_workers.middleware.call_log import CallLog
 from toolfleet_workers.middleware.own_middleware import OwnMiddleware
@@ -24,7 +23,7 @@ from toolfleet_workers.middleware.personal_data import PersonalDataGuard
 from toolfleet_workers.middleware.result_check import ResultCheck
 from toolfleet_workers.pool import bootsteps
 from toolfleet_workers.pool.served_modules import ServedModules
-from toolfleet_workers.runner import CallRunner, Executor, Middleware
+from toolfleet_workers.runner import CallRunner, Executor, Middleware, RoutedExecutor
 from toolfleet_workers.tool_cache import ToolCache
 
 log = get_logger(__name__)

@@ -2,8 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -18,25 +18,71 @@ from agents import (
     ToolErrorFormatterArgs,
 )
 from agents.exceptions import AgentsException
+from agents.tool import ToolOutputFileContent, ToolOutputImage, ToolOutputText
 from agents.tool_context import ToolContext
 
-from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import Caller, Conversation, ResultFile, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.jobs import Poll
 from toolfleet_registry.formats.calls import spoken_arguments
+from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.system import randomness
 from toolfleet_tasks.adapters.calling import AdapterCalls
 from toolfleet_tasks.adapters.decisions import Decision, WaitsForApproval
 from toolfleet_tasks.adapters.deferrals import StillRunning
 from toolfleet_tasks.adapters.framework_call import FrameworkCall, caller_of, conversation_of, in_run, no_such_tool
 from toolfleet_tasks.adapters.offers import ToolOffers
-from toolfleet_tasks.adapters.openai_calls import NO_CALL, OfferedFunction, Output, function_tool_of, shown_output
 from toolfleet_tasks.adapters.result_text import shown_parts
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.messages import fleet_results
 
 Context = RunContextWrapper[Any]
+
 TContext = TypeVar("TContext")
+
+Output = str | Sequence[ToolOutputText | ToolOutputImage | ToolOutputFileContent]
+
+NO_CALL = "toolfleet-no-call"
+"""An id that no call has: it is approved only where its tool is for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedFunction:
+    """One tool as a run is offered it."""
+
+    tool: FunctionTool
+    definition: ToolDefinition
+    run_id: str
+    ended: dict[str | None, ToolResult] = field(default_factory=dict)
+    """By their keys: of calls that have ended before the SDK runs them."""
+
+
+def function_tool_of(definition: ToolDefinition, name: str) -> FunctionTool:
+    """Return the tool under the name shown to models; its behaviour is set by the caller."""
+    return FunctionTool(
+        name=name,
+        description=definition.description,
+        params_json_schema=input_schema(definition),
+        on_invoke_tool=_nothing,
+        strict_json_schema=False,  # else the schema is rewritten in place
+    )
+
+
+def shown_output(result: ToolResult) -> Output:
+    """The SDK repeats no call, and has no mark for a failure: its text says all."""
+    text, files = shown_parts(result)
+    return [ToolOutputText(text=text), *map(_part, files)] if files else text
+
+
+async def _nothing(run: ToolContext[Any], arguments: str) -> str:
+    raise NotImplementedError
+
+
+def _part(file: ResultFile) -> ToolOutputImage | ToolOutputFileContent:
+    url = f"data:{file.media_type};base64,{file.data}"
+    if file.kind == "image":
+        return ToolOutputImage(image_url=url)
+    return ToolOutputFileContent(file_data=url, filename=file.name or "file.pdf")
 
 
 class FleetTools:

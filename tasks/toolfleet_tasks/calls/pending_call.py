@@ -18,15 +18,14 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.shared_timers import SharedTimer, shared_timers
 from toolfleet_tasks.calls.answers import InputAnswers
 from toolfleet_tasks.calls.status import UNKNOWN, CallStatus, Place
-from toolfleet_tasks.fairness.wait_queue import WaitQueue
+from toolfleet_tasks.fairness import WaitQueue
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.redis.connection import RedisConnectionClosed, RedisConnectionLost
-from toolfleet_tasks.results.call_log import HeardLog
 from toolfleet_tasks.results.end_check import Meta
 from toolfleet_tasks.results.listener import ResultListener
-from toolfleet_tasks.results.progress import follow_progress, read_progress
+from toolfleet_tasks.results.progress import HeardLog, follow_progress, read_progress
 from toolfleet_tasks.results.reader import PEEK_SECONDS
 from toolfleet_tasks.results.stored import ending_of, read_stored, result_of
 

@@ -3,12 +3,20 @@
 Redis is asked only for a tool that requires a gate, before the gate is. Everything else is known in memory.
 """
 
+import asyncio
+import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from toolfleet_registry.agents import approval_rules as rules_of
+from toolfleet_registry.agents.approval_rules import terms_of_approval
+from toolfleet_registry.agents.data_guards import counted
+from toolfleet_registry.agents.own_classes import OwnClasses
+from toolfleet_registry.agents.reach import Reach
 from toolfleet_registry.catalog.catalog import Catalog, Judged
+from toolfleet_registry.config.agents.middleware_specs import OwnMiddlewareSpec, PiiSpec
 from toolfleet_registry.contracts import (
     Caller,
     Conversation,
@@ -19,8 +27,9 @@ from toolfleet_registry.contracts import (
     ToolResult,
 )
 from toolfleet_registry.contracts.approval_terms import ApprovalRule
-from toolfleet_registry.contracts.decisions import CONVERSATION, collecting, facts_of
+from toolfleet_registry.contracts.decisions import CONVERSATION, collecting, facts_of, note
 from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
 from toolfleet_registry.local.scheduler_tools import ADD_JOB, is_newer_job
 from toolfleet_registry.manifests.effects import effect_of
 from toolfleet_registry.policy.call_faults import version_fault
@@ -29,38 +38,34 @@ from toolfleet_registry.policy.limits import strictest
 from toolfleet_registry.policy.reach import resolved
 from toolfleet_registry.policy.sensitive_arguments import sensitive_paths
 from toolfleet_registry.policy.sensitive_results import has_sensitive_results
+from toolfleet_registry.schemas.arguments import size_of
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
+from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.asked_by import asked_by_here
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.context import as_before, context_for, size_fault_with
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, Evaluation, requires_gate
-from toolfleet_tasks.calls.guards import (
-    OwnCallMiddleware,
-    approval_rules,
-    hidden_arguments,
-    specs_of,
-    with_approval,
-    without_personal_data,
-)
 from toolfleet_tasks.calls.pending_call import new_call_id
 from toolfleet_tasks.limits import Within, limits_of, terms_for, unnamed
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.queues import lane_of, limit_of
 
-_LONGEST_TIMEOUT = 10 * 365 * 86400.0  # seconds: longer is for ever, which clocks and brokers cannot count
+log = get_logger(__name__)
 
+_LONGEST_TIMEOUT = 10 * 365 * 86400.0  # seconds: longer is for ever, which clocks and brokers cannot count
 _NOTHING = frozenset[str]()
 _PLATFORM = frozenset({"platform", "platform_channel_id", "platform_thread_id"})
 _RESUMES = frozenset({"conversation_id"})
 _RESUMED_BY = "scheduler.add_job"  # the one tool that must wake the right conversation later
-
 
 LimitCheck = Callable[..., Awaitable[ToolResult | None]]
 """Returns what its limits have against a call now, or `None`: `check(tool_name, limits, *, intent, seconds)`.
 
 `intent` is the key of its intention; takes `seconds` at most, and fails open. Nothing is counted.
 """
+
+_OWN_MIDDLEWARE_SECONDS = 2.0  # for each: an agent's user waits meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,3 +357,100 @@ def _fields_for(tool_name: str, context_modules: frozenset[str]) -> frozenset[st
     if tool_name == _RESUMED_BY:
         return _RESUMES | (_PLATFORM if tool_name.partition(".")[0] in context_modules else _NOTHING)
     return _PLATFORM if tool_name.partition(".")[0] in context_modules else _NOTHING
+
+
+async def without_personal_data(judged: Judged, catalog: Catalog) -> Judged | ToolResult:
+    """Return the call with the arguments its tool may have, without judging it again; or the refusal if its profile blocks such data."""
+    hidden = await hidden_arguments(judged.tool, judged.reach, judged.arguments, catalog)
+    if isinstance(hidden, ToolResult) or hidden is judged.arguments:
+        return hidden if isinstance(hidden, ToolResult) else judged
+    return dataclasses.replace(judged, arguments=hidden)
+
+
+def specs_of(tool: ToolDefinition, reach: Reach) -> tuple[PiiSpec, ...]:
+    """Return what the caller's agent has hidden around calls of the tool."""
+    return () if reach.profile is None else reach.profile.rules(tool).personal_data
+
+
+async def hidden_arguments(
+    tool: ToolDefinition, reach: Reach, arguments: dict[str, Any], catalog: Catalog
+) -> dict[str, Any] | ToolResult:
+    """Arguments as the tool may be told them, the very same if there is nothing to hide; or the refusal."""
+    specs = specs_of(tool, reach)
+    if not specs:
+        return arguments
+    try:
+        hidden = await catalog.profiles.guards.hide(specs, "arguments", arguments, size=size_of(arguments))
+    except PersonalDataBlocked as exc:
+        note("personal_data", "blocked")
+        return ToolResult.refused(tool.name, "invalid_arguments", f"Tool call refused: {exc}")
+    if hidden.counts:
+        note("personal_data", counted(hidden.counts))
+    found: dict[str, Any] = hidden.value
+    return found
+
+
+class OwnCallMiddleware:
+    """The operators' middleware of the profiles that the catalog knows."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    async def changed(self, call: ToolCall, caller: Caller) -> ToolCall | ToolResult:
+        """The call with the arguments that they leave, or the first refusal."""
+        own = self._catalog.profiles.own
+        for spec in self._specs(call, caller):
+            if own is None or not own.runs_here(spec):
+                continue
+            answer = await _asked(own, spec, call, caller)
+            if isinstance(answer, ToolResult):
+                return answer
+            call = call.model_copy(update={"arguments": answer.arguments})
+        return call
+
+    def _specs(self, call: ToolCall, caller: Caller) -> list[OwnMiddlewareSpec]:
+        profiles = self._catalog.profiles
+        if caller.agent is None and profiles.is_empty:  # nearly every call
+            return []
+        try:
+            profile, tool = profiles.of(caller), self._catalog.find(call.tool_name)
+        except UnknownAgent:  # it is refused where it is judged
+            return []
+        if profile is None or tool is None:
+            return []
+        return list(profile.rules(tool.definition).own)
+
+
+async def _asked(own: OwnClasses, spec: OwnMiddlewareSpec, call: ToolCall, caller: Caller) -> ToolCall | ToolResult:
+    try:
+        async with asyncio.timeout(_OWN_MIDDLEWARE_SECONDS):
+            answer: object = await own.made(spec)(call, caller)
+    except TimeoutError:
+        return _failed(spec, call, "it did not answer in time")
+    except (Exception, SystemExit) as exc:  # noqa: BLE001 - operators' own code raises anything
+        return _failed(spec, call, f"it raised {type(exc).__name__}")
+    if isinstance(answer, ToolResult) and not answer.success:
+        return answer
+    if isinstance(answer, ToolCall) and answer.tool_name == call.tool_name:
+        return answer
+    return _failed(spec, call, "what it returned is neither the call nor a refusal")
+
+
+def _failed(spec: OwnMiddlewareSpec, call: ToolCall, reason: str) -> ToolResult:
+    log.warning("own_middleware_failed", middleware=spec.name, tool=call.tool_name[:256], reason=reason)
+    text = f"Tool call refused: the middleware {spec.name!r} of the agent's profile failed, and {reason}."
+    return ToolResult.refused(call.tool_name, "internal", text)
+
+
+def approval_rules(tool: ToolDefinition, reach: Reach) -> tuple[ApprovalRule, ...]:
+    """The rules that have people approve calls of the tool: its own, and those of the profile, if there is one."""
+    specs = () if reach.profile is None else reach.profile.rules(tool).approvals
+    return rules_of.approval_rules(tool, specs)
+
+
+def with_approval(call: PublishedCall, judged: Judged, asked_by: tuple[str, ...]) -> PublishedCall:
+    """The call with what people have to approve of it, if they have to, and by which credentials it was asked for."""
+    rules = approval_rules(judged.tool, judged.reach)
+    if not rules:
+        return call
+    return call.model_copy(update={"approval": terms_of_approval(call, judged.tool, rules), "asked_by": asked_by})

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from toolfleet_tasks.client.namespaces.begun_calls import FleetBegunCalls
     from toolfleet_tasks.client.namespaces.canvas import CanvasApp, FleetCanvas, SyncFleetCanvas
     from toolfleet_tasks.client.namespaces.dead_letters import FleetDeadLetters, SyncFleetDeadLetters
-    from toolfleet_tasks.client.namespaces.hooks import FleetHooks
-    from toolfleet_tasks.client.namespaces.jobs import FleetJobs, SyncFleetJobs
+    from toolfleet_tasks.client.namespaces.jobs import FleetHooks, FleetJobs, SyncFleetJobs
     from toolfleet_tasks.client.namespaces.modules import FleetModules, SyncFleetModules
     from toolfleet_tasks.client.namespaces.queues import FleetQueues, SyncFleetQueues
     from toolfleet_tasks.client.namespaces.wakeups import FleetWakeups, SyncFleetWakeups
@@ -34,7 +33,7 @@ else:
             "FleetBegunCalls": "toolfleet_tasks.client.namespaces.begun_calls",
             "FleetCanvas": "toolfleet_tasks.client.namespaces.canvas",
             "FleetDeadLetters": "toolfleet_tasks.client.namespaces.dead_letters",
-            "FleetHooks": "toolfleet_tasks.client.namespaces.hooks",
+            "FleetHooks": "toolfleet_tasks.client.namespaces.jobs",
             "FleetJobs": "toolfleet_tasks.client.namespaces.jobs",
             "FleetModules": "toolfleet_tasks.client.namespaces.modules",
             "FleetQueues": "toolfleet_tasks.client.namespaces.queues",

@@ -36,8 +36,7 @@ from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGat
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.calls.prepare import CallPreparation
-from toolfleet_tasks.client.explaining import explained
-from toolfleet_tasks.client.quota import read_remaining, refusal_now
+from toolfleet_tasks.client.allowance import explained, read_remaining, refusal_now
 from toolfleet_tasks.clock import Timekeeper
 from toolfleet_tasks.control.cluster_check import refuse_cluster
 from toolfleet_tasks.control.server_check import say_faults

@@ -1,5 +1,8 @@
 """Schedules the periodic tasks as Celery's beat: watches its loop, answers probes, feeds the directory and webhooks, gets over a lost connection."""
 
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from celery.beat import Scheduler, SchedulingError
@@ -13,8 +16,9 @@ from toolfleet_registry.directory.watch import ModuleWatch
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.process import this_process
 from toolfleet_registry.time import machine_clock
-from toolfleet_tasks.aio.loop_thread import LoopThread
+from toolfleet_tasks.aio.greenlet_bridge import run_here
 from toolfleet_tasks.broker import confirming
 from toolfleet_tasks.control.probes import STILL_SECONDS, Probes
 from toolfleet_tasks.redis.connection import PipelinedConnection
@@ -23,13 +27,53 @@ from toolfleet_tasks.wakeups.webhook_feed import WebhookFeed
 log = get_logger(__name__)
 
 _FEED_END_SECONDS = 2.0  # what it was at is done by the next beat
-
 _END_SECONDS = 4.0  # for the thread, which may be waiting for Redis: it ends with the process at the latest
 
 ROLE = "beat"
 
 _PAUSE_SECONDS = 1.0  # between two tries to connect: jobs wait for it, and Celery's own grow to half a minute
 _STEP_SECONDS = 1.0  # a clock that is slewed is less off between two ticks
+
+
+class LoopThread:
+    """Runs `main` from `start` to `end`, which cancels it; `last` runs after that. Both must end soon then, or end with the process."""
+
+    def __init__(
+        self,
+        main: Callable[[], Coroutine[object, object, None]],
+        *,
+        name: str,
+        last: Callable[[], Coroutine[object, object, None]],
+    ) -> None:
+        self._main, self._last = main, last
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._is_ending = False
+        self._thread = this_process().thread(self._run, name=name)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def end(self, *, seconds: float) -> None:
+        """Cancel it, and wait so long for its end. Safe to call twice, and from a signal's handler."""
+        self._is_ending = True
+        if self._loop is not None and self._running is not None:
+            with contextlib.suppress(RuntimeError):  # its loop has ended already
+                self._loop.call_soon_threadsafe(self._running.cancel)
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        run_here(self._keep())
+
+    async def _keep(self) -> None:
+        self._running = asyncio.create_task(self._main())
+        self._loop = asyncio.get_running_loop()
+        if self._is_ending:  # before there was anything to cancel
+            self._running.cancel()
+        await asyncio.wait([self._running])
+        await self._last()
 
 
 class RegistryFeed:
@@ -215,5 +259,9 @@ def _feed_webhooks(sender: Any, **_: object) -> None:
 
 
 beat_init.connect(_feed_directory, weak=False)
+
+
 beat_init.connect(_feed_webhooks, weak=False)
+
+
 beat_init.connect(_answer_probes, weak=False)

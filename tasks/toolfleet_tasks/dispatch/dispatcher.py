@@ -24,7 +24,7 @@ from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold
 from toolfleet_tasks.dispatch.worker_wait import WorkerWait
-from toolfleet_tasks.fairness.wait_queue import WaitQueue
+from toolfleet_tasks.fairness import WaitQueue
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.publish.publisher import Publisher
 from toolfleet_tasks.queues import queue_for

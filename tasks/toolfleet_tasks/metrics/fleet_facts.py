@@ -25,9 +25,9 @@ from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.lua.consumers import COUNT
 from toolfleet_tasks.lua.fleet_status import BREAKERS, QUEUES
 from toolfleet_tasks.operations.fleet_status import BROKER_SECONDS, age_of
-from toolfleet_tasks.presence.fleet_versions import read_notes
 from toolfleet_tasks.presence.worker_load import read_loads
-from toolfleet_tasks.queue_states.states import QueueState, states_of
+from toolfleet_tasks.presence.worker_notes import read_notes
+from toolfleet_tasks.queue_states import QueueState, states_of
 from toolfleet_tasks.queues import CONTROL, lane_of, queue_of
 
 if TYPE_CHECKING:

@@ -17,9 +17,7 @@ from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url, is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.metrics.fleet_facts import FleetFacts, FleetReader, QueueFacts
-from toolfleet_tasks.queue_states.names import stored_name
-from toolfleet_tasks.queue_states.states import LANE_PREFIX, QueueStates
-from toolfleet_tasks.queue_states.store import QueueStateStore
+from toolfleet_tasks.queue_states import LANE_PREFIX, QueueStates, QueueStateStore, stored_name
 from toolfleet_tasks.queues import CONTROL, queue_of
 
 OverviewState: TypeAlias = Literal["open", "paused", "draining", "drained"]

@@ -29,9 +29,8 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.lua.fleet_status import BREAKERS, NOW, QUEUES
 from toolfleet_tasks.presence.consumers import workers_by_queue
-from toolfleet_tasks.presence.fleet_versions import read_notes
-from toolfleet_tasks.queue_states.states import QueueStates
-from toolfleet_tasks.queue_states.store import QueueStateStore
+from toolfleet_tasks.presence.worker_notes import read_notes
+from toolfleet_tasks.queue_states import QueueStates, QueueStateStore
 from toolfleet_tasks.queues import CONTROL, lane_of, queue_of
 
 ShownState = Literal["open", "paused", "draining"]

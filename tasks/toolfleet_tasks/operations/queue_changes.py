@@ -13,9 +13,16 @@ from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.change_trail import Actor, ChangeKind, ChangeTrail
-from toolfleet_tasks.queue_states.names import stored_name
-from toolfleet_tasks.queue_states.states import LANE_PREFIX, QueueCondition, QueueState, QueueStates, lane_name
-from toolfleet_tasks.queue_states.store import QueueStateStore, StateChange
+from toolfleet_tasks.queue_states import (
+    LANE_PREFIX,
+    QueueCondition,
+    QueueState,
+    QueueStates,
+    QueueStateStore,
+    StateChange,
+    lane_name,
+    stored_name,
+)
 from toolfleet_tasks.queues import lane_of
 
 LONGEST_REASON: Final = 256

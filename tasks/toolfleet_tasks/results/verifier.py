@@ -1,6 +1,6 @@
 """Decides which reports about a call are genuine: signed ones of the fleet; unsigned ones only while workers run that do not sign.
 
-The workers' notes say which these are (`presence/lane_capacity.py`): everybody who can write to Redis can write such a
+The workers' notes say which these are (`presence/worker_notes.py`): everybody who can write to Redis can write such a
 note as well, so `TOOLFLEET_REQUIRE_SIGNED_RESULTS` should be set as soon as all workers sign. Fails closed.
 """
 

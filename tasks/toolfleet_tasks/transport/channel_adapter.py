@@ -13,7 +13,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import Bridge
-from toolfleet_tasks.fairness.paused_queues import PausedQueues
+from toolfleet_tasks.fairness import PausedQueues
 from toolfleet_tasks.queues import queue_of
 from toolfleet_tasks.redis.connection import PipelinedConnection, Push
 from toolfleet_tasks.transport.death_reports import write_note

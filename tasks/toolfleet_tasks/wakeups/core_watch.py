@@ -1,6 +1,6 @@
 """Finds out whether workers wake an agent's core: what a reader of completions waits for goes there, and it would wait for ever.
 
-Workers say so in the notes of their slots (`presence/lane_capacity.py`).
+Workers say so in the notes of their slots (`presence/worker_notes.py`).
 """
 
 import asyncio

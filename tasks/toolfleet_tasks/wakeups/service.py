@@ -1,14 +1,205 @@
-"""Offers an agent what it has to do with wake-ups, over one loop's connections."""
+"""Offers an agent its wake-ups over one loop's connections: readers of a conversation's stream, and inboxes."""
 
+import asyncio
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts.jobs import WakeUp
+from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_registry.system import randomness
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.aio.cancellation import end, is_wanted
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.signing import Seal, seal_of
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.redis.durable_write import run_durably
 from toolfleet_tasks.wakeups.core_watch import CoreWatch
 from toolfleet_tasks.wakeups.inbox import CompletionInbox
-from toolfleet_tasks.wakeups.stream import Reader
+from toolfleet_tasks.wakeups.outcomes import outcome_line
+from toolfleet_tasks.wakeups.stream_scripts import DONE, KEEP, LEAVE, REPORTED, SKIP, TAKE
+
+log = get_logger(__name__)
+
+_GROUP = "readers"
+
+_NOTHING, _LOST = 0, 2  # of what `TAKE` returns
+
+_BLOCK_MS = 4_000  # less than the connection's patience with a silent server
+_KEEP_SECONDS = 10.0
+_DEAD_AFTER_MS = 35_000  # a reader without a sign of life for three times as long
+_LEAVE_SECONDS = 2.0
+_PAUSE_SECONDS = 1.0  # after an error of Redis
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    stream: bytes
+    entry_id: bytes
+    wake: WakeUp
+
+
+class Reader:
+    """One reader of a conversation's streams.
+
+    `connection` is shared with others; `connect` makes a connection of its own, which it blocks.
+
+    `check_core` is called while there is nothing to read, and `on_lost` with how many unread entries were trimmed.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it needs of its session
+        self,
+        keys: Keys,
+        conversation_id: str,
+        *,
+        seal: Seal,
+        connection: PipelinedConnection,
+        connect: Callable[[], PipelinedConnection],
+        check_core: Callable[[], Awaitable[None]],
+        consumer: str | None = None,
+        on_lost: Callable[[int], object] | None = None,
+    ) -> None:
+        self._all = {"stream": keys.completions(conversation_id), "users": keys.completion_users(conversation_id)}
+        self._lost_key = keys.completions_lost(conversation_id)
+        self._job_key = keys.job
+        self._on_lost = on_lost
+        self._turns = itertools.count()
+        self._conversation_id = conversation_id
+        self._seal = seal
+        self._connection = connection
+        self._connect = connect
+        self._check_core = check_core
+        self._consumer = consumer or randomness.uuid4().hex
+
+    async def read(self) -> AsyncGenerator[WakeUp]:
+        """Yield the wake-ups, for ever; one is removed from the stream when the next is asked for.
+
+        Ends with the connections.
+        """
+        blocking = self._connect()
+        try:
+            while True:
+                entry = await self._next(blocking)
+                async with self._kept(entry):
+                    yield entry.wake
+                await self._done(entry.stream, entry.entry_id, entry.wake)
+        except RedisConnectionLost:  # for good: the fleet was left
+            return
+        finally:
+            await blocking.aclose()
+            await self._leave()
+
+    async def _next(self, blocking: PipelinedConnection) -> _Entry:
+        while True:
+            what, *found = await self._take()
+            if what == _NOTHING:
+                await self._wait_for_more(blocking, *found)
+                continue
+            if what == _LOST:
+                await self._tell_lost(*found)
+                continue
+            stream, entry_id, fields = found
+            body = dict(zip(fields[::2], fields[1::2], strict=False)).get(b"body", b"")
+            try:
+                return _Entry(stream, entry_id, self._read(body))
+            except (
+                MessageRefused
+            ) as exc:  # foreign, or our key is not the fleet's: it stays in the stream, for inspection
+                log.error("completion_refused", entry_id=entry_id.decode(), reason=str(exc))  # noqa: TRY400
+                await self._run(SKIP, stream=stream, entry_id=entry_id)
+            except ValueError as exc:  # of another version: it will not get better
+                log.error("completion_unreadable", entry_id=entry_id.decode(), error=type(exc).__name__)  # noqa: TRY400
+                await self._done(stream, entry_id, None)
+
+    def _read(self, body: bytes) -> WakeUp:
+        wake = json_text.load(WakeUp, self._seal.read(body.decode()))
+        if wake.conversation_id != self._conversation_id:
+            raise MessageRefused("The news are those of another conversation.")
+        return wake
+
+    async def _take(self) -> Any:
+        while True:
+            try:
+                turn, lost, names, ids = next(self._turns), self._lost_key, list[bytes](), list[bytes]()
+                known: dict[str, Part] = {
+                    **self._all,
+                    "lost": lost,
+                    "consumer": self._consumer,
+                    "idle_ms": _DEAD_AFTER_MS,
+                    "turn": turn,
+                }
+                for page in itertools.count():
+                    what, *found = await self._run(TAKE, **known, page=page)
+                    if what != _NOTHING:
+                        return [what, *found]
+                    names += found[0]
+                    ids += found[1]
+                    if not found[2]:
+                        return [what, names, ids]
+            except ResponseError as exc:  # the stream went just then, or is none
+                log.warning("completions_not_read", error=str(exc))
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _tell_lost(self, key: bytes, said: bytes) -> None:
+        """Say once how many entries were trimmed: again if this process dies before it is written down."""
+        count = int(said.partition(b" ")[0])
+        log.warning("completions_lost", conversation_id=self._conversation_id, count=count)
+        if self._on_lost is not None:
+            self._on_lost(count)
+        await run_durably(self._connection, REPORTED, REPORTED.parameters(lost=key, said=said))
+
+    async def _wait_for_more(self, blocking: PipelinedConnection, streams: list[bytes], after: list[bytes]) -> None:
+        """Return once there is an entry after these, or when entries of dead readers are due to be checked."""
+        await self._check_core()
+        try:
+            await blocking.execute("XREAD", "COUNT", 1, "BLOCK", _BLOCK_MS, "STREAMS", *streams, *after)
+        except ResponseError as exc:
+            log.warning("completions_not_awaited", error=str(exc))
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    @asynccontextmanager
+    async def _kept(self, entry: _Entry) -> AsyncGenerator[None]:
+        """Keep this reader marked as alive while it processes an entry."""
+        keeping = asyncio.create_task(self._keep(entry), name="toolfleet-completion")
+        try:
+            yield
+        finally:
+            await end([keeping])
+
+    async def _keep(self, entry: _Entry) -> None:
+        while is_wanted():
+            await asyncio.sleep(_KEEP_SECONDS)
+            try:
+                await self._run(KEEP, stream=entry.stream, consumer=self._consumer, entry_id=entry.entry_id)
+            except RedisConnectionLost:  # as above
+                return
+            except ResponseError as exc:
+                log.warning("completion_not_kept", error=str(exc))
+
+    async def _leave(self) -> None:
+        try:
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await self._run(LEAVE, **self._all, consumer=self._consumer)
+        except (TimeoutError, RedisConnectionLost, ResponseError):  # it is taken over, a little later
+            log.info("completions_left_behind")
+
+    async def _done(self, stream: bytes, entry_id: bytes, wake: WakeUp | None) -> None:
+        """Take an entry out of its stream; its job keeps that it was read."""
+        job = stream if wake is None else self._job_key(wake.job_id)
+        outcome = "" if wake is None else outcome_line(wake.wake_id, "read", f"reader {self._consumer}")
+        parameters = DONE.parameters(stream=stream, job=job, group=_GROUP, entry_id=entry_id, outcome=outcome)
+        await run_durably(self._connection, DONE, parameters)
+
+    async def _run(self, script: Script, **args: Part) -> Any:
+        return await run_durably(self._connection, script, script.parameters(group=_GROUP, **args))
 
 
 class WakeupService:

@@ -1,12 +1,15 @@
-"""Receives wake-ups for an agent's core: verifies who sends one, and acts on each once, however often it is delivered."""
+"""Receives the fleet's webhooks: wake-ups, each acted on once however often it is delivered, and the registry's events."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, overload
 
+from pydantic import BaseModel
+
 from toolfleet_registry.contracts.jobs import WakeKind, WakeUp
-from toolfleet_registry.errors import FleetUnavailable, WakeBusy, WakeLost, WakeRefused
+from toolfleet_registry.errors import FleetUnavailable, WakeBusy, WakeLost, WakeRefused, WebhookRefused
+from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_registry.once.port import OnceStore
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
@@ -152,3 +155,37 @@ class WakeReceiver:
         if wake.kind != kind:
             raise WakeRefused(f"The wake-up is of the kind {wake.kind!r}, and was sent to another path.")
         return wake
+
+
+class RegistryReceiver:
+    """Reads what the fleet sends to a URL of `TOOLFLEET_REGISTRY_WEBHOOKS`: who sent it, and what has happened to which tool.
+
+    Knows the fleet's `registry_webhooks_secret`, or several while it is changed. Raises `ValueError` for one that no
+    fleet has.
+    """
+
+    def __init__(self, secret: str | Sequence[str]) -> None:
+        self._requests = SignedRequests(secret, WebhookRefused)
+
+    def read(self, headers: Mapping[str, str], body: bytes) -> RegistryEvent:
+        """The event, if the fleet has sent it. Raises `WebhookRefused`: answer 401.
+
+        An event may come again, with the same `id`, and after a later one: ids grow, so keep the last one of each tool.
+        """
+        webhook_id = self._requests.verify(headers, body)
+        try:
+            event = _Payload.model_validate_json(body, extra="ignore").data
+        except ValueError:
+            raise WebhookRefused("The event cannot be read.") from None
+        if event.id != webhook_id:
+            raise WebhookRefused("The event has another id than its message.")
+        return event
+
+
+class _Payload(BaseModel):
+    """A webhook's payload.
+
+    Its `type` and `timestamp`, which Standard Webhooks recommends, repeat the event's kind and time.
+    """
+
+    data: RegistryEvent

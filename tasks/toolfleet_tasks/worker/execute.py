@@ -38,7 +38,7 @@ from toolfleet_tasks.messages.deaths import DIED, deaths_of
 from toolfleet_tasks.messages.envelope import begins_when_taken
 from toolfleet_tasks.messages.json_text import NewerMessage
 from toolfleet_tasks.ports import Runner
-from toolfleet_tasks.presence.fleet_versions import live_workers
+from toolfleet_tasks.presence.worker_notes import live_workers
 from toolfleet_tasks.publish.control_tasks import evaluate_soon
 from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN, lane_of, queue_of
 from toolfleet_tasks.redis.connection import RedisConnectionClosed, RedisConnectionLost

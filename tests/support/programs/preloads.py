@@ -30,12 +30,11 @@ _WORKER = (
     "toolfleet_tasks.transport.result_backend",
     "toolfleet_workers.pool.bootsteps",
     "toolfleet_workers.executors.http.executor",
-    "toolfleet_workers.executors.routed",
+    "toolfleet_workers.runner",
     "toolfleet_workers.tool_cache",
     "toolfleet_workers.middleware.call_log",
     "toolfleet_workers.middleware.permission",
     "toolfleet_workers.middleware.result_check",
-    "toolfleet_workers.runner",
     "toolfleet_workers.worker_app",
 )
 _SERVER = (
@@ -96,7 +95,7 @@ _PRELOADS = {
         "toolfleet_tasks.client.namespaces.jobs",
         "toolfleet_tasks.client.namespaces.queues",
         "toolfleet_tasks.client.namespaces.wakeups",
-        "toolfleet_tasks.client.replay",
+        "toolfleet_tasks.client.namespaces.dead_letters",
         "toolfleet_tasks.metrics.agent_metrics",
     ),
 }

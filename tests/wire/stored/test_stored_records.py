@@ -30,7 +30,7 @@ from toolfleet_tasks.dead_letters.store import DeadStore
 from toolfleet_tasks.jobs.positions import JobPosition
 from toolfleet_tasks.jobs.records import JobChange
 from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.operations.calls.call_trail import parts_of
+from toolfleet_tasks.operations.calls.call_story import parts_of
 from toolfleet_tasks.presence.worker_load import read_loads
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from wire.keep import MODES

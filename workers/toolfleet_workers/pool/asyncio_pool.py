@@ -20,7 +20,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.greenlet_bridge import require_greenlet_stacks
-from toolfleet_tasks.fairness.fair_slots import UNBOUNDED, FairSlots
+from toolfleet_tasks.fairness import UNBOUNDED, FairSlots
 from toolfleet_workers.pool.hub_loop import HubLoop
 from toolfleet_workers.pool.task_run import GRACE_SECONDS, Assignment, TaskRun
 

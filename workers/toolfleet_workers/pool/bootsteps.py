@@ -32,11 +32,9 @@ from toolfleet_tasks.clock import ClockWatch
 from toolfleet_tasks.control.probes import Probes
 from toolfleet_tasks.control.server_check import insist_on_fit
 from toolfleet_tasks.presence.consumers import ConsumerNotes
-from toolfleet_tasks.presence.lane_capacity import LaneCapacity
 from toolfleet_tasks.presence.transport_check import Presence
-from toolfleet_tasks.queue_states.states import QueueStates
-from toolfleet_tasks.queue_states.store import read_states_now
-from toolfleet_tasks.queue_states.watch import QueueStateWatch
+from toolfleet_tasks.presence.worker_notes import LaneCapacity
+from toolfleet_tasks.queue_states import QueueStates, QueueStateWatch, read_states_now
 from toolfleet_tasks.queues import lane_of, queue_of
 from toolfleet_tasks.worker.ledgers import calls_held
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool

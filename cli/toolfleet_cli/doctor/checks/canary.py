@@ -10,7 +10,7 @@ from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_tasks.operations.canaries import CanaryFlight, fly
 from toolfleet_tasks.presence.consumers import workers_by_queue
-from toolfleet_tasks.queue_states.store import QueueStateStore
+from toolfleet_tasks.queue_states import QueueStateStore
 from toolfleet_tasks.queues import CONTROL, lane_of, queue_of
 
 _ASKED_NOTHING = frozenset({LOCAL, SCHEDULER})  # they are where the worker is

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.finding import CheckResult, Diagnosis, remark, warning
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.presence.fleet_versions import LiveWorker, live_workers, mixed_versions
+from toolfleet_tasks.presence.worker_notes import LiveWorker, live_workers, mixed_versions
 
 _ORDER = "Upgrade what is older: docs/operations/upgrade.md says in which order."
 

@@ -1,4 +1,4 @@
-"""Starts, shows and cancels jobs: `fleet.jobs`."""
+"""Starts, shows and cancels jobs (`fleet.jobs`), and ends them from outside (`fleet.hooks`)."""
 
 import builtins
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolResult
+from toolfleet_registry.contracts import Caller, Conversation, ErrorCode, ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import Completion, HookSpec, Job, JobRefused, JobSpec, Poll, Schedule
 from toolfleet_registry.policy.reach import resolved
 from toolfleet_registry.settings import Settings
@@ -14,10 +14,13 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.asked_by import asked_by_here
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
+from toolfleet_tasks.jobs.hooks import HookEnd
+from toolfleet_tasks.jobs.positions import EndedRound
 from toolfleet_tasks.messages.ids import job_id_for
 
 _NO_DEADLINE_SECONDS = 7 * 86_400  # of a job without a given one: longer than anything that is still waited for
 _LONGEST_NAME = 200
+_FAILED: ErrorCode = "module_error"  # as when a poll's result says that the work has failed
 
 
 class FleetJobs:
@@ -126,3 +129,26 @@ def _default_seconds(poll: Poll | None, schedule: Schedule | None, longest: floa
         return longest
     ahead = max((schedule.at or 0) - fleet_clock.now(), 0) if schedule is not None else 0
     return min(ahead + max(_NO_DEADLINE_SECONDS, 2 * poll.max_seconds if poll is not None else 0), longest)
+
+
+class FleetHooks:
+    """The hooks of jobs, for gateways, which verify the sender. Raises `FleetUnavailable`."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    async def of_job(self, job_id: str) -> HookSpec | None:
+        """Return the hook of any user's job; `None` for one without a hook, or that there is not."""
+        return await (await self._sessions.opened()).jobs.hooks.of_job(job_id)
+
+    async def complete(self, job_id: str, delivery: str, result: Any) -> HookEnd | None:
+        """End a job as completed, once; `delivery` is the request's id. `None`: there is no such job with a hook."""
+        return await self._end(job_id, delivery, EndedRound("completed", result))
+
+    async def fail(self, job_id: str, delivery: str, error: str) -> HookEnd | None:
+        """End the job as `complete` does, as failed: `error` is the outside system's message."""
+        text = f"The job has failed: its hook says: {error}"
+        return await self._end(job_id, delivery, EndedRound("failed", error=text, error_code=_FAILED))
+
+    async def _end(self, job_id: str, delivery: str, said: EndedRound) -> HookEnd | None:
+        return await (await self._sessions.opened()).jobs.hooks.end(job_id, delivery, said)

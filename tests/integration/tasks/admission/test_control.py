@@ -13,9 +13,9 @@ from support.workers.hand_worker import HandWorker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks import fairness
 from toolfleet_tasks.admission import AdmissionControl
-from toolfleet_tasks.fairness import wait_queue
-from toolfleet_tasks.fairness.wait_queue import WaitQueue
+from toolfleet_tasks.fairness import WaitQueue
 from toolfleet_tasks.redis.connection import PipelinedConnection
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})
@@ -95,7 +95,7 @@ async def test_calls_beyond_the_share_wait_for_their_turn(
 ) -> None:
     """In the order in which they came; each that ends lets the next one in, and all have their results."""
     for name in ("_SHORTEST_ASK", "_LONGEST_ASK"):
-        monkeypatch.setattr(wait_queue, name, 60.0)  # who asks in vain just then is overtaken by whom the end lets in
+        monkeypatch.setattr(fairness, name, 60.0)  # who asks in vain just then is overtaken by whom the end lets in
     async with ToolFleet(settings=make(calls_per_caller=2)) as fleet:
         calling = asyncio.create_task(fleet.call_many([echo(number) for number in range(6)], ADA))
         ran: list[int] = []

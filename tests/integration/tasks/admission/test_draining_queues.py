@@ -11,7 +11,7 @@ from toolfleet_registry.redis.queue_keys import QueueKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission import AdmissionControl
 from toolfleet_tasks.messages.ids import is_later_step
-from toolfleet_tasks.queue_states.states import QueueState
+from toolfleet_tasks.queue_states import QueueState
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 STATES = QueueKeys().states

@@ -17,7 +17,7 @@ from toolfleet import Caller, GateDecision, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import ToolContext
-from toolfleet_tasks.client.quota import refusal_now
+from toolfleet_tasks.client.allowance import refusal_now
 from toolfleet_tasks.limits import Limit
 from toolfleet_tasks.lua.limits import JUDGE
 from toolfleet_tasks.redis.connection import PipelinedConnection

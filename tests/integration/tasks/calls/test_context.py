@@ -17,7 +17,7 @@ from toolfleet_registry.tags.tags import ToolContext
 from toolfleet_tasks.calls.context import as_before, context_for
 from toolfleet_tasks.calls.eval_gate import Circumstances
 from toolfleet_tasks.client.fleet import ToolFleet
-from toolfleet_tasks.client.replay import Replay, replay_of
+from toolfleet_tasks.client.namespaces.dead_letters import Replay, replay_of
 from toolfleet_tasks.client.tags import TagRegistry
 from toolfleet_tasks.ledger.dead_letters import dead_letter
 from toolfleet_tasks.messages import json_text

@@ -20,7 +20,7 @@ from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.lua.consumers import READ
 from toolfleet_tasks.operations.module_changes import ModuleChanges
 from toolfleet_tasks.presence.consumers import ConsumerNotes
-from toolfleet_tasks.presence.fleet_versions import note_of
+from toolfleet_tasks.presence.worker_notes import note_of
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})

@@ -12,7 +12,7 @@ from toolfleet_registry.redis.queue_keys import QueueKeys
 from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.ledger.parameters import Ended
-from toolfleet_tasks.queue_states.states import QueueState
+from toolfleet_tasks.queue_states import QueueState
 
 CALL = published(effect="once", deadline_at=time.time() + 3600)
 SETTINGS = {"module_concurrency": {"research": 1}}

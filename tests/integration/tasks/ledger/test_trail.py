@@ -15,8 +15,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.ledger.parameters import Ended
-from toolfleet_tasks.operations.calls.call_story import LineTimes, spans_of
-from toolfleet_tasks.operations.calls.call_trail import TrailPart, holder_of, parts_of
+from toolfleet_tasks.operations.calls.call_story import LineTimes, TrailPart, holder_of, parts_of, spans_of
 
 CALL = published(effect="read", deadline_at=time.time() + 3600, takes_input=True)
 WHO = Question({"who": InputRequest(method="elicitation/create", params={"message": "Who?"})}, "", "none")

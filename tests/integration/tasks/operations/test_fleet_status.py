@@ -19,7 +19,7 @@ from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_tasks.operations import fleet_status
 from toolfleet_tasks.operations.fleet_status import FleetStatus, age_of, read_status
 from toolfleet_tasks.presence.consumers import ConsumerNotes
-from toolfleet_tasks.presence.lane_capacity import LaneCapacity
+from toolfleet_tasks.presence.worker_notes import LaneCapacity
 
 KEY = "0123456789abcdefghijklmnopqrstuvwxyz"
 

@@ -35,7 +35,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.fairness.paused_queues import PausedQueues
+from toolfleet_tasks.fairness import PausedQueues
 from toolfleet_tasks.transport import kombu_transport
 from toolfleet_tasks.transport.channel_adapter import ConsumedQueues
 

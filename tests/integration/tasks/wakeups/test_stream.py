@@ -22,7 +22,7 @@ from toolfleet import Settings, SettingsError, ToolFleet
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.messages.signing import Seal
-from toolfleet_tasks.wakeups import stream
+from toolfleet_tasks.wakeups import service
 from toolfleet_tasks.wakeups.events import wake_body
 
 STREAM = Keys().completions_of("talk-1", "ada")
@@ -96,7 +96,7 @@ async def test_news_come_in_order_and_are_forgotten_when_read(
     fleet: ToolFleet, redis: Redis, look: SyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that waited already, and those that come; what was read is taken from the stream."""
-    monkeypatch.setattr(stream, "_BLOCK_MS", 600_000)  # what comes is announced, not found by a look
+    monkeypatch.setattr(service, "_BLOCK_MS", 600_000)  # what comes is announced, not found by a look
     await complete(redis, "job-1")
     await complete(redis, "job-2")
     heard = list[str]()
@@ -266,7 +266,7 @@ async def test_readers_hear_of_all_users(
     fleet: ToolFleet, redis: Redis, look: SyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of those that come, those that were there, and what older processes write for all of them; each entry is announced."""
-    monkeypatch.setattr(stream, "_BLOCK_MS", 600_000)
+    monkeypatch.setattr(service, "_BLOCK_MS", 600_000)
     await complete(redis, "job-1", is_older=True)
     await complete(redis, "job-2")
     heard = list[str]()

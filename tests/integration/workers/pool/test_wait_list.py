@@ -20,7 +20,7 @@ from support.workers.held_messages import (
     start_reading,
     stop_reading,
 )
-from toolfleet_tasks.fairness.fair_slots import FairSlots
+from toolfleet_tasks.fairness import FairSlots
 from toolfleet_tasks.lua.queues import RESERVE
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.transport.fetcher import Fetcher, Message

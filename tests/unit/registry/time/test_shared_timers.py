@@ -20,7 +20,7 @@ from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_registry.time.shared_timers import SharedTimeout, SharedTimer, SharedTimers, shared_timers
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Evaluation
 from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold
-from toolfleet_tasks.fairness.wait_queue import WaitQueue
+from toolfleet_tasks.fairness import WaitQueue
 
 
 def virtually(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -10,7 +10,7 @@ from toolfleet_registry.errors import BrokerUnavailable, NotPublished
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold, WaitingCalls
-from toolfleet_tasks.fairness.wait_queue import WaitQueue
+from toolfleet_tasks.fairness import WaitQueue
 from toolfleet_tasks.publish.publisher import Delivered
 
 ADA, BOB = ("fast", "ada"), ("fast", "bob")

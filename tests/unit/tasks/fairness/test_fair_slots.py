@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from support.schemas.examples import examples
-from toolfleet_tasks.fairness.fair_slots import FairSlots
+from toolfleet_tasks.fairness import FairSlots
 
 OWLS, CATS, DOGS = "tools.owls", "tools.cats", "tools.dogs"
 

@@ -7,7 +7,7 @@ import pytest
 
 from support.waiting import wait_until
 from toolfleet_registry.errors import NotPublished
-from toolfleet_tasks.fairness.wait_queue import WaitQueue
+from toolfleet_tasks.fairness import WaitQueue
 
 ADA, BOB = ("fast", "ada"), ("fast", "bob")
 

@@ -5,8 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from toolfleet_tasks.operations.calls.call_story import RECORD_FIELDS, LineTimes, StorySpan, spans_of, story_of
-from toolfleet_tasks.operations.calls.call_trail import parts_of
+from toolfleet_tasks.operations.calls.call_story import (
+    RECORD_FIELDS,
+    LineTimes,
+    StorySpan,
+    parts_of,
+    spans_of,
+    story_of,
+)
 
 PLAIN = LineTimes(ended=2_000.0, queued=300.0, ran=500.0, worker="w1", outcome="success", attempts=1)
 """Published at 1,200, begun at 1,500, ended at 2,000."""

@@ -21,7 +21,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import TagResult
 from toolfleet_registry.time.lease import UNBOUNDED, Lease
 from toolfleet_workers.executors.local import LocalExecutor
-from toolfleet_workers.executors.routed import RoutedExecutor
+from toolfleet_workers.runner import RoutedExecutor
 
 SECONDS = 10  # long enough that only a defect can use it up
 seen: list[Any] = []

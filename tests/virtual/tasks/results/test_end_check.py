@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from bed.fleet import Bed, until
 from support.workers.held_messages import open_connection
 from toolfleet_registry.redis.servers import connection_factory
-from toolfleet_tasks.presence.lane_capacity import LaneCapacity
+from toolfleet_tasks.presence.worker_notes import LaneCapacity
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.results.end_check import EndCheck, Meta
 from toolfleet_tasks.results.reader import ResultReader

@@ -15,12 +15,12 @@ from toolfleet import ToolFleet
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.process import this_process
 from toolfleet_tasks.messages.signing import Seal
-from toolfleet_tasks.presence.lane_capacity import LaneCapacity
-from toolfleet_tasks.wakeups import stream
+from toolfleet_tasks.presence.worker_notes import LaneCapacity
+from toolfleet_tasks.wakeups import service
 from toolfleet_tasks.wakeups.events import wake_body
 
 DAY = 24 * 3600
-DEAD_SECONDS = stream._DEAD_AFTER_MS / 1000
+DEAD_SECONDS = service._DEAD_AFTER_MS / 1000
 
 
 async def listen(fleet: ToolFleet, heard: list[str], *, takes: float = 0) -> None:

@@ -1,19 +1,70 @@
-"""Tells why a caller may call a tool, or may not: by the catalog's own judgement, and what the limits say now."""
+"""Tells what a caller may call now: why a tool may be called or not, and what is left of the limits in Redis."""
 
 import asyncio
 from collections.abc import Sequence
+
+from redis.exceptions import ResponseError
 
 from toolfleet_registry.agents.explanation import ExplainedTool, ToolExplanation, ToolRule, rules_about
 from toolfleet_registry.agents.reach import reach_of
 from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.contracts import Caller, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.policy.limits import Remaining
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.client.quota import read_remaining, refusal_now
-from toolfleet_tasks.limits import NOWHERE, Limit, Within, limits_of, terms_for
+from toolfleet_tasks.limits import NOWHERE, Limit, Within, limits_of, refused_by, remaining, terms_for
+from toolfleet_tasks.lua.limits import JUDGE, READ
 from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis.script_runner import run
 
+_PATIENCE_SECONDS = 5.0  # a look takes a millisecond, or Redis is away
+_POLL_SECONDS = 2.0  # before a gate, which may take as long: an agent's user waits meanwhile
+_CHUNK = 200  # limits a script, so that none holds Redis up
 _SECONDS = 2.0
+
+
+async def read_remaining(connection: PipelinedConnection, limits: Sequence[Limit]) -> Remaining:
+    """Return the use of these limits. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
+    now, uses = 0, list[int]()
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            for start in range(0, max(len(limits), 1), _CHUNK):
+                chunk = limits[start : start + _CHUNK]
+                terms = [limit.args for limit in chunk]
+                command = READ.command(limits=[limit.key for limit in chunk], terms=terms)
+                now, *used = await connection.execute(*command)
+                uses += used
+    except (OSError, ResponseError) as exc:  # TimeoutError is an OSError
+        raise FleetUnavailable(f"Redis does not say what is left: {str(exc) or 'no answer'}") from exc
+    return remaining(limits, [now, *uses])
+
+
+async def refusal_now(
+    connection: PipelinedConnection, tool_name: str, limits: Sequence[Limit], *, intent: str | None, seconds: float
+) -> ToolResult | None:
+    """Return the result of a call that its limits would refuse now: before an agent's gate is asked. Takes nothing.
+
+    `intent` is the key of its idempotency record, under which it may join another call. Fails open, after `seconds` at
+    the latest: admission judges again, and counts it.
+    """
+    if not limits:
+        return None
+    parameters = JUDGE.parameters(
+        intent=intent or limits[0].key,
+        limits=[limit.key for limit in limits],
+        has_intent=int(bool(intent)),
+        terms=[limit.args for limit in limits],
+    )
+    try:
+        async with asyncio.timeout(min(seconds, _POLL_SECONDS)):
+            answer = await run(connection, JUDGE, parameters)
+    except (OSError, ResponseError):
+        return None
+    if not isinstance(answer, list):
+        return None
+    note("limits", "denied")
+    return refused_by(tool_name, limits, answer[1:])
 
 
 async def explained(

@@ -1,1 +1,0 @@
-"""Decides whose turn it is: in an agent between users, in a worker between queues."""
