@@ -28,7 +28,7 @@ class Link:
     is_away: bool = False
     requests: list[bytes] = field(default_factory=list)
     """What the client has written lately, as it came."""
-    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+    _writers: dict[asyncio.StreamWriter, None] = field(default_factory=dict)  # in the order in which they are cut
     _stranded: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @property
@@ -48,19 +48,19 @@ class Link:
 
     def cut(self) -> int:
         """Reset every connection. Returns how many there were."""
-        there, self._writers = self._writers, set()
+        there, self._writers = self._writers, {}
         for writer in there:
             writer.transport.abort()
         return len(there) // 2
 
     def strand(self) -> None:
         """Lose all that is written to today's connections, by either side, and their ends as well. New ones work."""
-        self._stranded |= self._writers
+        self._stranded |= self._writers.keys()
 
     async def repeat(self) -> None:
         """Have the server get the client's latest request once more, as a proxy does that tries again. The answer is lost."""
         _, writer = await asyncio.open_connection(LOOPBACK, self.server_port)
-        self._writers.add(writer)
+        self._writers[writer] = None
         writer.write(self.requests[-1])
         await writer.drain()
 
@@ -69,8 +69,8 @@ class Link:
             writer.transport.abort()
             return
         there_reader, there_writer = await asyncio.open_connection(LOOPBACK, self.server_port)
-        pair = {writer, there_writer}
-        self._writers |= pair
+        pair = writer, there_writer
+        self._writers |= dict.fromkeys(pair)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._carry(reader, there_writer, is_request=True))
@@ -78,8 +78,8 @@ class Link:
         except* OSError:
             pass  # cut
         finally:
-            self._writers -= pair
             for each in pair:
+                self._writers.pop(each, None)
                 each.transport.abort()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_request: bool) -> None:

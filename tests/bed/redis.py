@@ -43,11 +43,13 @@ class VirtualRedis:
         self._process = _started(binary, library, self.folder, self.port, *self._options, *options)
         assert _is_ready(self._process), "Redis takes no connections"
         self._connect()
+        self.settle()
         self.url = redis_url(self.port)
         with self.client() as client:
             client.config_set("loglevel", "warning")  # its log is a pipe that is not read any more
             if not self._expires_actively:
                 client.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "0")
+        self.settle()  # the client has gone, so that the next one takes its place in memory
 
     def restart(self) -> None:
         """Kill it, and start it again with all its data. Every connection ends."""
@@ -114,9 +116,20 @@ class VirtualRedis:
         if self.is_frozen:
             return
         settling.settle()
+        self._wait_until_idle()
         self.is_frozen = True
         self._process.send_signal(signal.SIGSTOP)
         os.waitpid(self._process.pid, os.WUNTRACED)  # now it has stopped
+
+    def _wait_until_idle(self) -> None:
+        """Return when it waits for questions.
+
+        One that is stopped between its last answer and that takes the questions first when it goes on, and then looks which
+        clients' waits are over; one that has waited does so the other way round.
+        """
+        status = Path(f"/proc/{self._process.pid}/stat")
+        while status.is_file() and not status.read_text().rpartition(") ")[2].startswith("S"):
+            os.sched_yield()
 
     def thaw(self) -> None:
         """Let it go on."""

@@ -117,7 +117,7 @@ def _write(self: socket.socket, data: Any, send: Callable[[Any], Any]) -> Any:
     whole = b"".join(data) if isinstance(data, list) else data
     settling.before_write(self, len(whole))
     if site is None or not site.carries:
-        trace.note(f"{site and site.host} writes {len(whole)} bytes {zlib.crc32(whole):08x}")
+        trace.note(f"{site and site.host} writes {len(whole)} bytes {zlib.crc32(whole):08x}", bytes(whole))
     if site is None or self not in site.sockets:
         return send(data)
     left = site.written(data)

@@ -17,14 +17,14 @@ def write_to(path: Path) -> None:
     _file = path.open("w")
 
 
-def note(what: str) -> None:
-    """Note an event at the present time."""
+def note(what: str, data: bytes = b"") -> None:
+    """Note an event at the present time, and the data that was written. The file shows both, the digest a checksum of the data."""
     global _digest, _events  # noqa: PLW0603 - as above
     line = f"{clock.passed():.6f} {what}\n"
     _digest = zlib.crc32(line.encode(), _digest)
     _events += 1
     if _file is not None:
-        _file.write(line)
+        _file.write(f"{line[:-1]} {data!r}\n" if data else line)
 
 
 def digest() -> str:
