@@ -1,11 +1,13 @@
 """A real Redis server whose clock is the bed's, by libfaketime."""
 
+import ctypes
 import importlib.util
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -17,6 +19,8 @@ from bed import clock, settling, sockets
 from toolfleet_cli.local.redis_server import bundled_redis_server, redis_url
 from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port
 
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 _PING, _PONG = b"PING\r\n", b"+PONG\r\n"
 _ROUNDS = 20  # for what has waited meanwhile
 _START_SECONDS = "3"
@@ -201,7 +205,14 @@ def _started(binary: Path, library: Path, folder: Path, port: int, *options: str
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        preexec_fn=_die_with_parent,  # noqa: PLW1509 - the bed's threads are greenlets
     )
+
+
+def _die_with_parent() -> None:
+    """Have the kernel end this process, also a frozen one, with the one that has started it, however that ends."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _is_ready(process: "subprocess.Popen[bytes]") -> bool:

@@ -20,7 +20,7 @@ from toolfleet_tasks.operations.fleet_status import ModuleTrouble, read_status
 from toolfleet_tasks.operations.module_changes import DRAIN_SECONDS, ModuleChanges
 from toolfleet_tasks.presence.consumers import workers_by_queue
 from toolfleet_tasks.presence.replica_counts import ReplicaCount, replica_counts
-from toolfleet_tasks.queue_states.store import QueueStateStore
+from toolfleet_tasks.queue_states import QueueStateStore
 from toolfleet_tasks.queues import lane_of, queue_of
 from toolfleet_tasks.resources.operation import OperationRequest, operation
 
