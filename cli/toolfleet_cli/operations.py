@@ -69,6 +69,7 @@ async def _here(
     body: Mapping[str, Any] | BaseModel | None,
     by: str | None,
 ) -> R:
+    from toolfleet_registry.access.grants import COMMAND_LINE
     from toolfleet_tasks.operations.change_trail import Actor
     from toolfleet_tasks.resources.operation import FleetOperator, OperationRequest
 
@@ -82,7 +83,7 @@ async def _here(
 
         asked = OperationRequest(
             settings=settings,
-            operator=FleetOperator(Actor.at_command_line(by)),
+            operator=FleetOperator(Actor.at_command_line(by), COMMAND_LINE),  # which reaches the stores anyway
             fleet=fleet,
             body=body if isinstance(body, BaseModel) else _read(operation.body, body or {}),
             query=_read(operation.query, query),

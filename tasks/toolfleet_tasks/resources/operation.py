@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_
 
 from pydantic import BaseModel
 
-from toolfleet_registry.access.grants import COMMAND_LINE, KeyMaker
+from toolfleet_registry.access.grants import KeyMaker
 from toolfleet_registry.access.roles import Role, has_role
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.errors import RoleNeeded
@@ -39,14 +39,12 @@ Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 @dataclass(frozen=True, slots=True)
 class FleetOperator:
-    """The user who asks: `actor` in the audit, `caller` of calls that it makes itself, `maker` of API keys, `approver` of calls.
-
-    By default all rights of the command line, which reaches the stores anyway.
-    """
+    """The user who asks: `actor` in the audit, `caller` of calls that it makes itself, `maker` of API keys, `approver` of calls."""
 
     actor: Actor
+    maker: KeyMaker
+    """What it may do: no field has rights by default."""
     caller: Caller | None = None
-    maker: KeyMaker = COMMAND_LINE
     key_id: str | None = None
     """The id of the API key that the user holds."""
 

@@ -12,6 +12,7 @@ from redis import Redis
 
 from support.programs.closed_port import closed_port
 from toolfleet_registry.access.api_key import KeyDraft
+from toolfleet_registry.access.grants import COMMAND_LINE
 from toolfleet_registry.errors import FleetUnavailable, NoSuchEntry, OperationRefused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
@@ -154,5 +155,5 @@ def _asked(settings: Settings, body: B, **path: str) -> OperationRequest[B, None
         pytest.fail("This needs no client.")
 
     return OperationRequest(
-        settings=settings, operator=FleetOperator(ADA), fleet=no_fleet, body=body, query=None, path=path
+        settings=settings, operator=FleetOperator(ADA, COMMAND_LINE), fleet=no_fleet, body=body, query=None, path=path
     )
