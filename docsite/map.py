@@ -35,7 +35,7 @@ the code.
 """
 _TAIL = """Beside the rooms stand `examples` (real modules, [an agent's core](../guides/agents-core.md) and the demo) and
 `benchmarks`. The public face is the package `toolfleet`: what an agent, a module or a test imports. It holds nothing of
-its own. [What is left out](left-out.md) says what Toolfleet does not bring, and why.
+its own. [What is left out](why-not.md#what-is-left-out-on-purpose) says what Toolfleet does not bring, and why.
 """
 
 

@@ -34,16 +34,19 @@ _GROUPS: Mapping[str, str] = {
     "toolfleet_cli.commands.approvals": "approvals",
     "toolfleet_cli.commands.audit": "audit",
     "toolfleet_cli.commands.create": "create",
-    "toolfleet_cli.commands.dead": "dead",
+    "toolfleet_cli.commands.dead_letters": "dead-letters",
     "toolfleet_cli.processes.host": "host",
     "toolfleet_cli.commands.jobs": "jobs",
     "toolfleet_cli.commands.keys": "keys",
     "toolfleet_cli.commands.modules": "modules",
     "toolfleet_cli.commands.queues": "queues",
     "toolfleet_cli.commands.tools": "tools",
-    "toolfleet_cli.commands.wakes": "wakes",
+    "toolfleet_cli.commands.wake_ups": "wake-ups",
 }
 """The modules whose `app` is a group of commands, and its name."""
+
+_FORMER_NAMES: Mapping[str, str] = {"dead": "dead-letters", "wakes": "wake-ups"}
+"""Groups by the names that they had, which still work and are not shown."""
 
 _NAMES = [name for names in _COMMANDS.values() for name in names] + [*_GROUPS.values()]
 _COMPLETION = "_TOOLFLEET_COMPLETE"  # a shell asks for what could follow, by this variable
@@ -70,14 +73,14 @@ _SUMMARIES: Mapping[str, str] = {
     "approvals": "Calls that wait for people: look at them, approve or reject them.",
     "audit": "Who called or changed what, what was decided, and how it ended.",
     "create": "Begin something new.",
-    "dead": "Calls whose end nobody can know, wake-ups and webhooks that nobody accepted: look at them, try them anew, drop them.",
+    "dead-letters": "Calls whose end nobody can know, wake-ups and webhooks that nobody accepted: look at them, try them anew, drop them.",
     "host": "Serve as a module what was not written as one.",
     "jobs": "Long work that is polled, of all users: look at it, end it.",
     "keys": "The API keys of programs that use the fleet over HTTP.",
     "modules": "The modules: which there are, and whether they answer.",
     "queues": "The queues: how each is, and pausing, draining and resuming them.",
     "tools": "The tools: which there are, what they take, and which are in effect.",
-    "wakes": "Wake-ups of jobs and webhooks that wait to be accepted: look at them, have them sent now, drop them.",
+    "wake-ups": "Wake-ups of jobs and webhooks that wait to be accepted: look at them, have them sent now, drop them.",
 }
 
 
@@ -111,6 +114,7 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):  # and not None, as where there is no stdout
             stream.reconfigure(errors="backslashreplace")
     configure_before_first_line(_log_errors_only)
+    sys.argv[1:2] = [_FORMER_NAMES.get(word, word) for word in sys.argv[1:2]]
     try:
         _needed(sys.argv[1:])()
     except (FleetError, OSError) as exc:  # a folder that cannot be written, a disk that is full

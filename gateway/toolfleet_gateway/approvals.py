@@ -1,4 +1,4 @@
-"""Streams what happens to approvals, to each holder of a key of those that they may see; any gateway goes on where another one has ended."""
+"""Sends what happens to approvals to each user who may see them, as a stream; any gateway goes on where another one has ended."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing

@@ -230,7 +230,9 @@ class NoSuchDeadLetter(FleetError):
 
     def __init__(self, call_id: str) -> None:
         self.call_id = call_id
-        super().__init__(f"There is no dead letter {call_id!r}: `toolfleet dead list` shows those that are kept.")
+        super().__init__(
+            f"There is no dead letter {call_id!r}: `toolfleet dead-letters list` shows those that are kept."
+        )
 
 
 class SeveralLetters(OperationRefused):

@@ -73,7 +73,7 @@ def start(bed: TestBed) -> Iterator[Start]:
 
 
 async def dead(bed: TestBed, *words: str, code: int = 0, stdin: str = "") -> str:
-    """What `toolfleet dead …` prints."""
+    """What `toolfleet dead-letters …` prints."""
     env = environment_of(bed.settings)
     with patch.object(sys, "stdin", io.StringIO(stdin)):
         ended = await asyncio.to_thread(run, "dead", *words, env=env)

@@ -41,7 +41,7 @@ def bed(owls: ModuleServer, tmp_path: Path) -> Iterator[TestBed]:
 
 
 def said(bed: TestBed, *words: str) -> str:
-    """What `toolfleet dead` prints."""
+    """What `toolfleet dead-letters` prints."""
     env = {**os.environ, "TOOLFLEET_REDIS_URL": bed.redis_url}
     return subprocess.run([*COMMAND, "dead", *words], env=env, check=True, capture_output=True, text=True).stdout
 

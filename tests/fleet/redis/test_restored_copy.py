@@ -42,7 +42,7 @@ async def succeeded(fleet: ToolFleet, call_id: str) -> None:
 
 
 def restored(copy: Path, folder: Path) -> None:
-    """What `docs/operations/backup.md` says: read the copy, forget what waits and the data's name, write the append-only file."""
+    """What `docs/operations/redis.md` says: read the copy, forget what waits and the data's name, write the append-only file."""
     folder.mkdir()
     shutil.copy(copy, folder / "dump.rdb")
     port = free_port()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,7 +124,12 @@ def test_it_prints_what_an_agent_elsewhere_must_set(fleet: Up, tmp_path: Path) -
 
     called = run("call", "crows.greet", "--timeout", "40", cwd=tmp_path, env=env)
     assert (called.code, called.out) == (0, "hoot\n"), called.err
-    status = json.loads(run("status", "--json", cwd=tmp_path, env=env).out)
+
+    def status_there() -> dict[str, Any]:
+        return dict(json.loads(run("status", "--json", cwd=tmp_path, env=env).out))
+
+    wait_until_sync(lambda: not status_there()["troubles"], "modules that tests before have restarted are well")
+    status = status_there()
     assert [(lane["lane"], len(lane["workers"]), lane["modules"]) for lane in status["lanes"]] == [
         ("fast", 1, ["crows", "jays", "owls"]),
         ("slow", 0, []),

@@ -20,7 +20,19 @@ OPEN_FLEET = (
     "toolfleet_tasks.client.session",
 )
 OF_COMMANDS = ("redis", "structlog", "toolfleet_cli.commands", "toolfleet_cli.processes.fleet")
-GROUPS = ("agents", "approvals", "audit", "create", "dead", "host", "jobs", "keys", "modules", "tools", "wakes")
+GROUPS = (
+    "agents",
+    "approvals",
+    "audit",
+    "create",
+    "dead-letters",
+    "host",
+    "jobs",
+    "keys",
+    "modules",
+    "tools",
+    "wake-ups",
+)
 COMMANDS = (
     *("up", "worker", "gateway", "mcp", "logs"),
     *("config", "status", "doctor", "capacity", "call", "why"),

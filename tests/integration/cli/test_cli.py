@@ -323,7 +323,7 @@ for words in (["tools", "list"], ["dead", "list"]):
 
 
 def test_client_commands_load_no_worker_library(elsewhere: Path, two_modules: ModuleServer) -> None:
-    """`toolfleet tools list` and `toolfleet dead list` work where the extra is not installed."""
+    """`toolfleet tools list` and `toolfleet dead-letters list` work where the extra is not installed."""
     said = subprocess.check_output([sys.executable, "-c", _CLIENT], text=True).splitlines()
 
     assert (said[1].split()[0], said[-2:]) == ("owls.admin_only", ["0", "0"])

@@ -38,7 +38,7 @@ COMMANDS = """\
 agents list | agents list --json | agents show production | agents show production --json | agents versions production
 approvals list | approvals list --json | approvals show {approval} | approvals show {approval} --json
 audit tail --changes | audit tail --changes --json | audit show {call} | audit show {call} --json
-dead list | dead list --json | dead show dead-1 | dead show dead-1 --json
+dead-letters list | dead-letters list --json | dead-letters show dead-1 | dead-letters show dead-1 --json
 jobs list | jobs list --json | jobs show {job} | jobs show {job} --json
 keys list | keys list --json
 modules list | modules list --json
@@ -46,7 +46,7 @@ queues list | queues list --json
 status | status --json
 tools list | tools list --json | tools list --closed | tools show owls.feed | tools show owls.feed --json
 tools search echo | tools versions owls | tools errors | tools diff
-wakes list | wakes list --json | wakes show wake-1 | wakes show wake-1 --json
+wake-ups list | wake-ups list --json | wake-ups show wake-1 | wake-ups show wake-1 --json
 why owls.feed --user bob | why owls.feed --user bob --json
 """
 ROUTES = """\

@@ -147,6 +147,8 @@ def _left_behind(status: FleetStatus) -> Iterable[Diagnosis]:
         )
     if status.dead_letters:
         text = f"{status.dead_letters} calls are dead letters."
-        yield remark(text, "What became of them is not known: a person has to look.", "toolfleet dead list")
+        yield remark(text, "What became of them is not known: a person has to look.", "toolfleet dead-letters list")
     if dead := status.dead_wakes + status.dead_webhooks:
-        yield remark(f"{dead} wake-ups or webhooks were given up.", "Nobody has accepted them.", "toolfleet dead list")
+        yield remark(
+            f"{dead} wake-ups or webhooks were given up.", "Nobody has accepted them.", "toolfleet dead-letters list"
+        )

@@ -60,5 +60,7 @@ def _full(sizes: dict[str, tuple[int, int]]) -> Iterable[Diagnosis]:
         if size > _NEARLY * most:
             text = f"{size} of at most {most} are kept ({name})."
             yield warning(
-                text, "The oldest are dropped from then on, unseen.", "toolfleet dead list, then replay or drop them"
+                text,
+                "The oldest are dropped from then on, unseen.",
+                "toolfleet dead-letters list, then replay or drop them",
             )

@@ -80,11 +80,11 @@ def test_ids_are_completed(complete: Complete, fleet: str) -> None:
         redis.zadd(KEYS.dead_wakes_order, {"wake-2": 1})
         redis.zadd(KEYS.dead_webhooks("-order"), {"7@0123456789abcdef": 1})
 
-    assert complete("dead", "show", "call-") == ["call-1"]
-    assert complete("dead", "drop", "") == ["7@0123456789abcdef", "call-1", "other", "wake-2"]
-    assert complete("dead", "replay", "wake") == ["wake-2"]
+    assert complete("dead-letters", "show", "call-") == ["call-1"]
+    assert complete("dead-letters", "drop", "") == ["7@0123456789abcdef", "call-1", "other", "wake-2"]
+    assert complete("dead-letters", "replay", "wake") == ["wake-2"]
     assert complete("jobs", "cancel", "job") == ["job-1", "job-2"]
-    assert complete("wakes", "show", "w") == ["wake-1"]
+    assert complete("wake-ups", "show", "w") == ["wake-1"]
 
 
 def test_processes_and_logs_are_completed(complete: Complete, elsewhere: Path) -> None:

@@ -29,10 +29,10 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "audit tail": (),
     "audit show": ("call-1",),
     "call": ("owls.echo",),
-    "dead drop": ("--all",),
-    "dead list": (),
-    "dead replay": ("--all", "--kind", "webhook"),
-    "dead show": ("1",),
+    "dead-letters drop": ("--all",),
+    "dead-letters list": (),
+    "dead-letters replay": ("--all", "--kind", "webhook"),
+    "dead-letters show": ("1",),
     "jobs cancel": ("1",),
     "jobs list": (),
     "jobs show": ("1",),
@@ -62,15 +62,27 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "tools show": ("owls.echo",),
     "tools unpin": ("owls",),
     "tools versions": ("owls.echo",),
-    "wakes drop": ("1",),
-    "wakes list": (),
-    "wakes replay": ("1",),
-    "wakes show": ("1",),
+    "wake-ups drop": ("1",),
+    "wake-ups list": (),
+    "wake-ups replay": ("1",),
+    "wake-ups show": ("1",),
     "why": ("owls.echo",),
 }
 # What is done where the fleet's secrets, files or processes are, or with the settings of this machine.
 AT_HOME = {"modules key", "tools adopt-registry"}
-OF_OPERATORS = ("agents", "approvals", "audit", "dead", "jobs", "keys", "modules", "queues", "status", "tools", "wakes")
+OF_OPERATORS = (
+    "agents",
+    "approvals",
+    "audit",
+    "dead-letters",
+    "jobs",
+    "keys",
+    "modules",
+    "queues",
+    "status",
+    "tools",
+    "wake-ups",
+)
 
 
 def commands() -> Iterator[tuple[str, set[str]]]:

@@ -76,7 +76,7 @@ AT_BOTH: dict[str, list[Line]] = {
             "olga",
             "wakes replay job-1 job-none drop-3",
             1,
-            "(?s)Due now: 1.*'job-1' is dead.*dead replay job-1.*'job-none'",
+            "(?s)Due now: 1.*'job-1' is dead.*dead-letters replay job-1.*'job-none'",
         ),
         ("-vera", "wakes drop drop-1", 1, NO_ROLE("operator")),
         ("olga", "wakes drop drop-1 drop-1", 0, r"\ADropped: 1\.\n\Z"),

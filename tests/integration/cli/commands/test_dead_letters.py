@@ -1,4 +1,4 @@
-"""`toolfleet dead`, on a real Redis and a real module, without workers: letters of calls, of wake-ups and of webhooks."""
+"""`toolfleet dead-letters`, on a real Redis and a real module, without workers: letters of calls, of wake-ups and of webhooks."""
 
 import functools
 import io
@@ -27,8 +27,16 @@ PAY = {"to": "bob", "sum": 5, "pin": "1234-5678"}
 
 @pytest.fixture
 def dead(owls_run: Run) -> Run:
-    """Runs `toolfleet dead`, with a Redis and a module."""
-    return functools.partial(owls_run, "dead")
+    """Runs `toolfleet dead-letters`, with a Redis and a module."""
+    return functools.partial(owls_run, "dead-letters")
+
+
+def test_the_former_name_of_the_group_is_the_same(owls_run: Run) -> None:
+    """Scripts that have it go on; the help does not name it."""
+    assert owls_run("dead", "list") == owls_run("dead-letters", "list")
+    named = [line.split()[1] for line in owls_run("--help").out.splitlines() if line.startswith("│ ")]
+    assert "dead-letters" in named
+    assert "dead" not in named
 
 
 @pytest.fixture
@@ -134,7 +142,7 @@ def test_a_letter_that_is_not_there_is_named(dead: Run, command: str) -> None:
     ended = dead(command, "call-9")
 
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err == "There is no dead letter 'call-9': `toolfleet dead list` shows those that are kept.\n"
+    assert ended.err == "There is no dead letter 'call-9': `toolfleet dead-letters list` shows those that are kept.\n"
 
 
 def test_letters_are_dropped(dead: Run, bury: Bury) -> None:

@@ -1,4 +1,4 @@
-"""`toolfleet wakes`, on a real Redis."""
+"""`toolfleet wake-ups`, on a real Redis."""
 
 import functools
 import json
@@ -16,8 +16,8 @@ Make = Callable[..., None]
 
 @pytest.fixture
 def wakes(redis_run: Run) -> Run:
-    """Runs `toolfleet wakes`, with a Redis."""
-    return functools.partial(redis_run, "wakes")
+    """Runs `toolfleet wake-ups`, with a Redis."""
+    return functools.partial(redis_run, "wake-ups")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Lists, shows, replays and drops the calls whose outcome is unknown: `toolfleet dead`."""
+"""Lists, shows, replays and drops the calls whose outcome is unknown: `toolfleet dead-letters`."""
 
 import asyncio
 import dataclasses
@@ -33,7 +33,7 @@ KindOption = Annotated[Kind | None, typer.Option(help="Only letters of this kind
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _REPLAY_SECONDS = 60.0
 _MORE_SECONDS = 15.0  # for the answer, beyond the call's own time
-_ID = typer.Argument(metavar="ID", help="As `toolfleet dead list` shows it.", autocompletion=complete_dead)
+_ID = typer.Argument(metavar="ID", help="As `toolfleet dead-letters list` shows it.", autocompletion=complete_dead)
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="NAME=TEXT", help="In place of a call's argument; NAME:=JSON is JSON.")
 ]

@@ -1,4 +1,4 @@
-"""Lists, shows, replays and drops wake-ups that were never accepted: `toolfleet wakes`."""
+"""Lists, shows, replays and drops wake-ups that were never accepted: `toolfleet wake-ups`."""
 
 import dataclasses
 import json
@@ -28,11 +28,11 @@ app = typer.Typer(
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 WakeId = Annotated[
     str,
-    typer.Argument(metavar="WAKE_ID", help="As `toolfleet wakes list` shows it.", autocompletion=complete_wakes),
+    typer.Argument(metavar="WAKE_ID", help="As `toolfleet wake-ups list` shows it.", autocompletion=complete_wakes),
 ]
 WakeIds = Annotated[
     list[str] | None,
-    typer.Argument(metavar="WAKE_ID", help="As `toolfleet wakes list` shows it.", autocompletion=complete_wakes),
+    typer.Argument(metavar="WAKE_ID", help="As `toolfleet wake-ups list` shows it.", autocompletion=complete_wakes),
 ]
 KindOption = Annotated[
     Literal["continue", "notify", "call", "registry"] | None, typer.Option("--kind", help="Only those of this kind.")
@@ -128,7 +128,7 @@ def replay(  # noqa: PLR0913 - each is an option
 
     def one(wake_id: str) -> bool:
         if _one(wake_id, gateway).died_at is not None:
-            raise OperationRefused(f"{wake_id!r} is dead: `toolfleet dead replay {wake_id}` has it sent again.")
+            raise OperationRefused(f"{wake_id!r} is dead: `toolfleet dead-letters replay {wake_id}` has it sent again.")
         ask(wakeups.replay_wakeup, gateway, path={"wake_id": wake_id}, by=by)
         return False
 
@@ -229,9 +229,7 @@ def _chosen(kind: str | None, about: str, error: str, min_age: int) -> dict[str,
 
 
 def _none(wake_id: str) -> str:
-    return (
-        f"There is no wake-up {wake_id!r}: `toolfleet wakes list` and `toolfleet dead list` show those that there are."
-    )
+    return f"There is no wake-up {wake_id!r}: `toolfleet wake-ups list` and `toolfleet dead-letters list` show those that there are."
 
 
 def _until(at: float) -> str:
