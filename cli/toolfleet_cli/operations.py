@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from toolfleet_cli.console.output import note, progress
 from toolfleet_cli.remote.gateway import Gateway, place
-from toolfleet_registry.settings import load_settings
+from toolfleet_registry.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from toolfleet import ToolFleet
@@ -30,6 +30,7 @@ def ask(  # noqa: PLR0913 - what a request is made of
     body: Mapping[str, Any] | BaseModel | None = None,
     by: str | None = None,
     seconds: float = _SECONDS,
+    settings: Settings | None = None,
 ) -> R:
     """Ask for an operation and return its answer.
 
@@ -41,6 +42,8 @@ def ask(  # noqa: PLR0913 - what a request is made of
         body: Its body.
         by: The user's name in the audit, where no gateway is asked; by default the name on this machine.
         seconds: How long a gateway may take.
+        settings: Those of this process, where no gateway is asked, for a command that asks again and again: the fleet may end
+            meanwhile, and its run file with it. By default they are read.
 
     Raises:
         OperationRefused: It cannot be done. A command that does not handle it ends with its sentence.
@@ -50,7 +53,7 @@ def ask(  # noqa: PLR0913 - what a request is made of
     """
     known = {name: value for name, value in (query or {}).items() if value is not None}
     if gateway is None:
-        return asyncio.run(_here(operation, path or {}, known, body, by))
+        return asyncio.run(_here(operation, path or {}, known, body, by, settings or load_settings()))
     where = "".join(
         f"/{part}" if not part.startswith("{") else place((path or {})[part[1:-1]])
         for part in operation.path.split("/")[1:]
@@ -68,12 +71,12 @@ async def _here(
     query: Mapping[str, Any],
     body: Mapping[str, Any] | BaseModel | None,
     by: str | None,
+    settings: Settings,
 ) -> R:
     from toolfleet_registry.access.grants import COMMAND_LINE
     from toolfleet_tasks.operations.change_trail import Actor
     from toolfleet_tasks.resources.operation import FleetOperator, OperationRequest
 
-    settings = load_settings()
     async with AsyncExitStack() as stack:
 
         async def fleet() -> "ToolFleet":
@@ -83,17 +86,19 @@ async def _here(
 
         asked = OperationRequest(
             settings=settings,
-            operator=FleetOperator(Actor.at_command_line(by), COMMAND_LINE),  # which reaches the stores anyway
+            # It reaches the stores anyway.
+            operator=FleetOperator(Actor.at_command_line(by), COMMAND_LINE, caller=None, may_reach_private=True),
             fleet=fleet,
             body=body if isinstance(body, BaseModel) else _read(operation.body, body or {}),
             query=_read(operation.query, query),
             path=path,
         )
-        async with progress("Waiting for the fleet"):
-            answer = await operation.run(asked)
-    if asked.audit_missed:  # what was changed may be in a database
-        note("The audit may have no line of this: there is no Redis that answers.", style="dim")
-    return answer
+        try:
+            async with progress("Waiting for the fleet"):
+                return await operation.run(asked)
+        finally:
+            if asked.audit_missed:  # what was changed may be in a database
+                note("The audit may have no line of this: there is no Redis that answers.", style="dim")
 
 
 def _read(model: type[BaseModel] | None, values: Mapping[str, Any]) -> BaseModel | None:

@@ -19,7 +19,7 @@ Q = TypeVar("Q")
 
 def operator_of(who: Identity) -> FleetOperator:
     """Return the sender of a request as an operator: the audit names the user, and the key or the token."""
-    return FleetOperator(Actor(who.caller.user_id, who.name), who.key_maker(), who.caller, who.key_id)
+    return FleetOperator(Actor(who.caller.user_id, who.name), who.key_maker(), who.caller, key_id=who.key_id)
 
 
 def require_role(who: Identity, needed: Role) -> None:

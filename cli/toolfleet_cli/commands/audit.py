@@ -16,6 +16,7 @@ from toolfleet_cli.remote.gateway import Gateway
 from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.contracts.outcomes import AuditOutcome
 from toolfleet_registry.errors import FleetUnavailable, NoSuchEntry
+from toolfleet_registry.settings import load_settings
 
 if TYPE_CHECKING:
     from toolfleet_tasks.resources.audit import AuditLines
@@ -57,9 +58,10 @@ def tail(  # noqa: PLR0913 - each is an option
     from toolfleet_tasks.resources.audit import list_audit
 
     wanted = {"tool": tool, "user": user, "outcome": outcome, "changes": changes}
+    settings = load_settings() if gateway is None else None
 
     def lines(**part: Any) -> "AuditLines":
-        return ask(list_audit, gateway, query=wanted | part)
+        return ask(list_audit, gateway, query=wanted | part, settings=settings)
 
     with while_read():
         latest, last = _latest(lines, count)

@@ -167,8 +167,8 @@ def drop(
             ask(dead_letters.drop_dead_letter, gateway, path={"letter_id": one}, query={"kind": kind}, by=by)
         except NoSuchEntry:
             problems.append(str(NoSuchDeadLetter(one)))
-        except SeveralLetters:
-            problems.append(_several(one))
+        except OperationRefused as exc:
+            problems.append(_several(one) if exc.error_code == SeveralLetters.error_code else str(exc))
     _tell("Dropped", len(wanted) - len(problems), problems)
 
 

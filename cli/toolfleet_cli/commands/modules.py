@@ -84,7 +84,12 @@ def remove(
     *,
     drain: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0, help="Run calls that wait for so long, before the rest are ended. [30]"),
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            max=86_400,
+            help="Run calls that wait for so long, before the rest are ended. [30]",
+        ),
     ] = None,
     gateway: Gateway | None = None,
     by: str | None = None,

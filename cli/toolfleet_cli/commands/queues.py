@@ -118,12 +118,14 @@ def _waited(name: str, seconds: float, gateway: Gateway | None) -> "list[ShownQu
     from toolfleet_tasks.resources import queues
 
     # A gateway does not say which broker it has.
-    emptiness = Emptiness(sees_held=gateway is None and is_redis_url(str(load_settings().broker)))
+    settings = load_settings() if gateway is None else None
+    emptiness = Emptiness(sees_held=settings is not None and is_redis_url(str(settings.broker)))
     until = time.monotonic() + seconds
     while True:
         asked_at = time.monotonic()
-        found = ask(queues.get_queue, gateway, path={"queue": name})
-        if emptiness.is_over(asked_at, is_empty=all(queue.is_empty for queue in found.queues), until=until):
+        found = ask(queues.get_queue, gateway, path={"queue": name}, settings=settings)
+        is_empty = all(queue.is_empty for queue in found.queues)
+        if emptiness.is_over(asked_at, is_empty=is_empty, until=until, waits=seconds > 0):
             return _known(found)
         time.sleep(_POLL_SECONDS if emptiness.seen else min(_POLL_SECONDS, max(until - time.monotonic(), 0)))
 

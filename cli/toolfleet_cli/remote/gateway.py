@@ -12,7 +12,7 @@ import typer
 from toolfleet_cli.console.output import fail
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.config.run_file import FOLDER
-from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchEntry
+from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchEntry, OperationRefused
 from toolfleet_registry.redis.urls import is_http_url
 
 if TYPE_CHECKING:
@@ -129,4 +129,6 @@ def _refuse(status: int, problem: Any, about: str, *, has_key: bool) -> NoReturn
     text = " ".join(filter(None, [*named, *words]))
     if status == _NOT_FOUND:
         raise NoSuchEntry(text)
-    fail(text, code=1)
+    refusal = OperationRefused(text)
+    refusal.error_code = str(known.get("error_code") or refusal.error_code)
+    raise refusal

@@ -13,7 +13,6 @@ from toolfleet_registry.errors import (
     NotReplayable,
     SeveralLetters,
 )
-from toolfleet_registry.settings import Settings
 from toolfleet_tasks.dead_letters.entries import DeadEntries
 from toolfleet_tasks.dead_letters.entry import KINDS, DeadEntry, DeadKind
 from toolfleet_tasks.dead_letters.letter_search import WantedLetters
@@ -134,7 +133,8 @@ async def list_dead_letters(asked: OperationRequest[None, DeadQuery]) -> DeadLet
 )
 async def get_dead_letter(asked: OperationRequest[None, KindQuery]) -> DeadLetterList:
     """Return a dead letter."""
-    letters = await _found(asked.settings, asked.path["letter_id"], asked.query.kinds)
+    async with DeadEntries.of(asked.settings) as dead:
+        letters = await _found(dead, asked.path["letter_id"], asked.query.kinds)
     return DeadLetterList(letters=list(letters), count=len(letters))
 
 
@@ -142,14 +142,20 @@ async def get_dead_letter(asked: OperationRequest[None, KindQuery]) -> DeadLette
 async def replay_dead_letter(asked: OperationRequest[ReplayRequest, KindQuery]) -> ReplayReport:
     """Run a call once more in the same name, or send an event again."""
     letter_id, body = asked.path["letter_id"], asked.body
-    letter = _only(await _found(asked.settings, letter_id, asked.query.kinds))
     own = None if body.arguments is None else asked.operator.caller
+    async with DeadEntries.of(asked.settings) as dead:
+        letter = _only(await _found(dead, letter_id, asked.query.kinds))
+        if letter.kind != "call":
+            async with asked.change("dead_letter_replayed", letter_id):
+                if not await dead.events.replay(letter_id):
+                    raise _absent()
+            return ReplayReport(is_due=True)
+    fleet = await asked.fleet()
     try:
         async with asked.change("dead_letter_replayed", letter_id) as change:
-            if letter.kind != "call":
-                return await _sent_again(letter_id, asked.settings)
-            letters = (await asked.fleet()).dead_letters
-            result = await letters.replay(letter_id, own, arguments=body.arguments, timeout=body.timeout_seconds)
+            result = await fleet.dead_letters.replay(
+                letter_id, own, arguments=body.arguments, timeout=body.timeout_seconds
+            )
             change.facts["call_id"] = result.audit.call_id
     except NoSuchDeadLetter:  # dropped just now
         raise _absent() from None
@@ -176,7 +182,7 @@ async def drop_dead_letter(asked: OperationRequest[None, KindQuery]) -> None:
     """Drop a dead letter."""
     letter_id = asked.path["letter_id"]
     async with DeadEntries.of(asked.settings) as dead, asked.change("dead_letter_dropped", letter_id):
-        letter = _only(await _found(asked.settings, letter_id, asked.query.kinds))
+        letter = _only(await _found(dead, letter_id, asked.query.kinds))
         if not await dead.drop([letter_id], (letter.kind,)):
             raise _absent()
 
@@ -190,19 +196,11 @@ async def drop_dead_letters(asked: OperationRequest[None, KindQuery]) -> Dropped
     return DroppedLetters(dropped=count)
 
 
-async def _found(settings: Settings, letter_id: str, kinds: Collection[DeadKind]) -> Sequence[DeadEntry]:
-    async with DeadEntries.of(settings) as dead:
-        letters = await dead.find(letter_id, kinds)
+async def _found(dead: DeadEntries, letter_id: str, kinds: Collection[DeadKind]) -> Sequence[DeadEntry]:
+    letters = await dead.find(letter_id, kinds)
     if not letters:
         raise _absent()
     return letters
-
-
-async def _sent_again(event_id: str, settings: Settings) -> ReplayReport:
-    async with DeadEntries.of(settings) as dead:
-        if not await dead.events.replay(event_id):
-            raise NoSuchDeadLetter(event_id)
-    return ReplayReport(is_due=True)
 
 
 def _only(letters: Sequence[DeadEntry]) -> DeadEntry:

@@ -140,7 +140,7 @@ async def list_placed_modules(asked: OperationRequest[None, None]) -> PlacedModu
 async def add_module(asked: OperationRequest[NewModule, None]) -> PlacedModule:
     """Add a module to the running fleet."""
     # The command line may add a module at a private address: its user reaches the directory in Redis anyway.
-    public_only = asked.operator.caller is not None
+    public_only = not asked.operator.may_reach_private
     try:
         entry = ModuleEntry(**asked.body.model_dump(), public_only=public_only)
     except ValueError:

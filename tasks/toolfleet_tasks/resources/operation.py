@@ -44,7 +44,10 @@ class FleetOperator:
     actor: Actor
     maker: KeyMaker
     """What it may do: no field has rights by default."""
-    caller: Caller | None = None
+    caller: Caller | None
+    """Who it is as a caller; `None` for the command line, which makes calls of others in their own names."""
+    may_reach_private: bool = False
+    """Whether modules that it adds may have private addresses."""
     key_id: str | None = None
     """The id of the API key that the user holds."""
 

@@ -155,5 +155,10 @@ def _asked(settings: Settings, body: B, **path: str) -> OperationRequest[B, None
         pytest.fail("This needs no client.")
 
     return OperationRequest(
-        settings=settings, operator=FleetOperator(ADA, COMMAND_LINE), fleet=no_fleet, body=body, query=None, path=path
+        settings=settings,
+        operator=FleetOperator(ADA, COMMAND_LINE, caller=None),
+        fleet=no_fleet,
+        body=body,
+        query=None,
+        path=path,
     )
