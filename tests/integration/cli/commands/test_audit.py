@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 from redis import Redis
@@ -103,10 +103,19 @@ def test_an_empty_audit_is_said_on_stderr(tail: Run) -> None:
 
 
 @contextmanager
-def following(redis_url: str, *words: str) -> Generator[tuple[subprocess.Popen[str], IO[str], IO[str]]]:
-    """Run `toolfleet audit tail -f` in a process of its own: with what it prints, and what it says."""
-    command, env = [*COMMAND, "audit", "tail", "-f", *words], {**os.environ, "TOOLFLEET_REDIS_URL": redis_url}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+def following(
+    redis_url: str | None, *words: str, cwd: Path | None = None
+) -> Generator[tuple[subprocess.Popen[str], IO[str], IO[str]]]:
+    """Run `toolfleet audit tail -f` in a process of its own: with what it prints, and what it says.
+
+    Without a URL it reads the `toolfleet.toml` in its folder.
+    """
+    command, named = (
+        [*COMMAND, "audit", "tail", "-f", *words],
+        {} if redis_url is None else {"TOOLFLEET_REDIS_URL": redis_url},
+    )
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env={**os.environ, **named}, cwd=cwd, **pipes) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         try:
@@ -144,11 +153,14 @@ def test_whoever_follows_may_interrupt_it(write: Write, redis_url: str) -> None:
 
 
 def test_following_goes_on_over_a_restart(tmp_path: Path) -> None:
-    """With its data or without; whoever follows hears of both ends of the outage."""
+    """With its data or without, and when the file that named it is gone; whoever follows hears of both ends of the outage."""
     with faulty_redis(tmp_path) as redis:
         redis.look.xadd(KEY, {"line": '{"call_id": "call-1"}'})
-        with following(redis.url, "--json") as (_, out, err):
+        file = tmp_path / "toolfleet.toml"
+        file.write_text(f'redis_url = "{redis.url}"\n')
+        with following(None, "--json", cwd=tmp_path) as (_, out, err):
             assert json.loads(out.readline())["call_id"] == "call-1"
+            file.unlink()
             with redis.restarted():
                 away = err.readline()
             back = err.readline()
