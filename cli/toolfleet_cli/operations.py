@@ -93,12 +93,11 @@ async def _here(
             query=_read(operation.query, query),
             path=path,
         )
-        try:
-            async with progress("Waiting for the fleet"):
-                return await operation.run(asked)
-        finally:
-            if asked.audit_missed:  # what was changed may be in a database
-                note("The audit may have no line of this: there is no Redis that answers.", style="dim")
+        async with progress("Waiting for the fleet"):
+            answer = await operation.run(asked)
+    if asked.audit_missed:  # what was changed may be in a database
+        note("The audit may have no line of this: there is no Redis that answers.", style="dim")
+    return answer
 
 
 def _read(model: type[BaseModel] | None, values: Mapping[str, Any]) -> BaseModel | None:
