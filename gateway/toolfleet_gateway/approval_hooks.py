@@ -10,7 +10,7 @@ from toolfleet_gateway.http.answers import json_answer
 from toolfleet_gateway.http.body import read_json_body
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
-from toolfleet_gateway.operations.resource_routes import problem_of
+from toolfleet_gateway.operations import problem_of
 from toolfleet_registry.config.channel_secrets import channel_secret
 from toolfleet_registry.errors import ApprovalNotTaken, OperationRefused, SettingsError
 from toolfleet_registry.settings import Settings

@@ -30,7 +30,7 @@ from toolfleet_gateway.jobs import job_routes
 from toolfleet_gateway.mcp.front import PATHS, McpFront
 from toolfleet_gateway.metrics import gateway_metrics, metrics_routes
 from toolfleet_gateway.modules import module_routes
-from toolfleet_gateway.operations.routes import operation_routes
+from toolfleet_gateway.operations import resource_routes
 from toolfleet_gateway.tools import tool_routes
 from toolfleet_gateway.tracing import gateway_tracing
 from toolfleet_registry.redis.servers import async_client
@@ -119,5 +119,5 @@ def routes_of(
         *approval_routes(fleet, streams),
         *conversation_routes(fleet, streams),
         *event_routes(fleet, settings, streams),
-        *operation_routes(fleet, settings, calls),
+        *resource_routes(fleet, settings, calls),
     ]

@@ -131,7 +131,7 @@ def _waited(name: str, seconds: float, gateway: Gateway | None) -> "list[ShownQu
 
 
 def _known(found: "ShownQueueList") -> "list[ShownQueue]":
-    """Return the queues, and say why nobody knows what waits."""
+    """Return the queues; if the broker does not say what waits in them, print why."""
     if found.broker_error is not None:
         note(found.broker_error, style="red")
     return found.queues

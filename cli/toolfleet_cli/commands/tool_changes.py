@@ -166,7 +166,7 @@ def unpin(module: ModuleArgument, *, gateway: Gateway | None = None, by: str | N
 
 
 def disable(names: ToolArguments, *, gateway: Gateway | None = None, by: str | None = None) -> None:
-    """Let nobody use a tool, whatever becomes of it, until it is enabled."""
+    """Disable a tool for all callers, until it is enabled."""
     from toolfleet_tasks.resources import tools
 
     _each(names, tools.disable_tool, "disabled", gateway, by)

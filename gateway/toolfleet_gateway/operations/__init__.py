@@ -1,1 +1,0 @@
-"""Does over HTTP what operators do at the command line."""
