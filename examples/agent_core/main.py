@@ -3,7 +3,7 @@
 from agent_core.app import create_app
 from agent_core.settings import AgentSettings
 from toolfleet_registry.settings import load_settings
-from toolfleet_registry.system.private_process import hide_process
+from toolfleet_registry.system.process import hide_process
 
 settings = load_settings()
 if settings.hide_process:

@@ -11,7 +11,7 @@ from toolfleet_gateway.http.body import read_json_body
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.operations import problem_of
-from toolfleet_registry.config.channel_secrets import channel_secret
+from toolfleet_registry.config.secret_values import channel_secret
 from toolfleet_registry.errors import ApprovalNotTaken, OperationRefused, SettingsError
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.approvals.approvers import Approver

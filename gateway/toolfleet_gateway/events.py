@@ -17,12 +17,11 @@ from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Rou
 from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, ServerSentEvent
 from toolfleet_registry.catalog.registry_events import RegistryEvents
 from toolfleet_registry.contracts import Caller, ModuleStatus
-from toolfleet_registry.contracts.event_kinds import EVENT_KINDS
-from toolfleet_registry.contracts.load_errors import NO_TOOLS, ToolLoadError
+from toolfleet_registry.contracts.tool_definition import EVENT_KINDS, NO_TOOLS, ToolLoadError
 from toolfleet_registry.errors import FleetUnavailable, RegistryEventsLost
 from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_registry.permissions import Modules, permits, reaches
-from toolfleet_registry.policy.reach import modules_of
+from toolfleet_registry.policy.call_faults import modules_of
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.rules import read_event_id
 from toolfleet_registry.system.loggers import get_logger

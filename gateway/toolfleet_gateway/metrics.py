@@ -15,8 +15,7 @@ from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
 from toolfleet_gateway.roles import needing
 from toolfleet_registry.metrics import process_recorder
-from toolfleet_registry.metrics.exposition import CONTENT_TYPE, Exposition
-from toolfleet_registry.metrics.recorder import Sample
+from toolfleet_registry.metrics.recorder import CONTENT_TYPE, Exposition, Sample
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings

@@ -13,7 +13,7 @@ from toolfleet_gateway.roles import require_role
 from toolfleet_gateway.tools import ShownLoadError, ShownTool, shown_tool
 from toolfleet_registry.contracts import ModuleStatus, ToolDefinition
 from toolfleet_registry.permissions import reaches
-from toolfleet_registry.policy.reach import modules_of
+from toolfleet_registry.policy.call_faults import modules_of
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.offload import aside
 from toolfleet_tasks.client.fleet import ToolFleet

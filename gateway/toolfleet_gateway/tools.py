@@ -22,9 +22,8 @@ from toolfleet_gateway.roles import require_role
 from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.agents.explanation import ToolExplanation
 from toolfleet_registry.contracts import Caller, Conversation, Level, ToolDefinition
-from toolfleet_registry.contracts.load_errors import ToolLoadError
-from toolfleet_registry.contracts.tool_definition import ToolSource, tool_named
-from toolfleet_registry.directory.reload_requests import reload_tools
+from toolfleet_registry.contracts.tool_definition import ToolLoadError, ToolSource, tool_named
+from toolfleet_registry.directory.requests import reload_tools
 from toolfleet_registry.formats import convert
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.offload import aside

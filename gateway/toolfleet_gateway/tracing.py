@@ -8,12 +8,13 @@ from mcp_types.version import LATEST_MODERN_VERSION
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.tracing import names
-from toolfleet_registry.tracing.port import OpenSpan, Tracing
-from toolfleet_registry.tracing.trace_context import (
+from toolfleet_registry.tracing import port
+from toolfleet_registry.tracing.port import (
     TRACEPARENT,
     TRACESTATE,
+    OpenSpan,
     TraceContext,
+    Tracing,
     carried,
     context_of,
     read_context,
@@ -51,7 +52,7 @@ class TracedPath:
         started = self._tracing.start(
             f"{method} {self._route}",
             "server",
-            {names.HTTP_METHOD: method, names.HTTP_ROUTE: self._route},
+            {port.HTTP_METHOD: method, port.HTTP_ROUTE: self._route},
             parent=context_in(scope["headers"]),
         )
         with self._tracing.within(started):
@@ -61,7 +62,7 @@ class TracedPath:
                 await self._serve(started, scope, receive, send)
 
     async def _serve(self, span: OpenSpan, scope: Scope, receive: Receive, send: Send) -> None:
-        span.note({names.URL_PATH: scope["path"], names.URL_SCHEME: scope.get("scheme")})
+        span.note({port.URL_PATH: scope["path"], port.URL_SCHEME: scope.get("scheme")})
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -78,7 +79,7 @@ class TracedPath:
 
 
 def _say_status(span: OpenSpan, status: int) -> None:
-    span.note({names.HTTP_STATUS: status})
+    span.note({port.HTTP_STATUS: status})
     if status >= _BAD:
         span.fail(str(status))
 
@@ -92,9 +93,9 @@ async def traced_call(
 ) -> dict[str, Any]:
     """Run a call in the span of its request `number`. Its client's place is in `meta`, or in its HTTP headers."""
     started = tracing.start(
-        f"{names.TOOLS_CALL} {name}",
+        f"{port.TOOLS_CALL} {name}",
         "server",
-        {names.MCP_METHOD: names.TOOLS_CALL, names.GEN_AI_OPERATION: names.EXECUTE_TOOL, names.GEN_AI_TOOL_NAME: name},
+        {port.MCP_METHOD: port.TOOLS_CALL, port.GEN_AI_OPERATION: port.EXECUTE_TOOL, port.GEN_AI_TOOL_NAME: name},
         parent=read_context(meta) or carried(),
     )
     with tracing.within(started):
@@ -102,14 +103,14 @@ async def traced_call(
 
 
 async def _run(span: OpenSpan, number: str | int, run: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-    span.note({names.JSONRPC_REQUEST_ID: str(number), names.MCP_PROTOCOL_VERSION: LATEST_MODERN_VERSION})
-    span.note({names.NETWORK_TRANSPORT: "tcp"})
+    span.note({port.JSONRPC_REQUEST_ID: str(number), port.MCP_PROTOCOL_VERSION: LATEST_MODERN_VERSION})
+    span.note({port.NETWORK_TRANSPORT: "tcp"})
     try:
         result = await run()
         if result.get("isError"):
             span.fail(_TOOL_ERROR)
     except MCPError as exc:
-        span.note({names.RPC_STATUS_CODE: str(exc.code)})
+        span.note({port.RPC_STATUS_CODE: str(exc.code)})
         span.fail(str(exc.code))
         raise
     except BaseException as exc:

@@ -23,7 +23,7 @@ from pydantic_settings import (
 )
 
 from toolfleet_registry.config import setting_sources
-from toolfleet_registry.config.agents.agent_settings import AgentSettings
+from toolfleet_registry.config.agent_profile import AgentSettings
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.config.host_settings import HostSettings
 from toolfleet_registry.config.job_settings import JobSettings

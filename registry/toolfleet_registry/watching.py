@@ -7,10 +7,10 @@ from typing import Any, Final, cast, get_args
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
-from toolfleet_registry.functions.server_change import LONGEST_URI, MOST_WATCHED, ChangedKind, ServerChange
+from toolfleet_registry.functions.passed_methods import LONGEST_URI, MOST_WATCHED, ChangedKind, ServerChange
 from toolfleet_registry.lua.files import script
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
-from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.keys import GatewayKeys
+from toolfleet_registry.redis.servers import answering
 
 _KEPT: Final = 5_000  # changes; who is further behind is told that some are lost
 _AT_ONCE = 1_000

@@ -11,7 +11,7 @@ from toolfleet_registry.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from toolfleet_registry.agents.explanation import ToolExplanation
-    from toolfleet_registry.agents.own_protocols import AttemptMiddleware, CallMiddleware
+    from toolfleet_registry.agents.own_classes import AttemptMiddleware, CallMiddleware
     from toolfleet_registry.contracts import (
         Caller,
         Conversation,
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
         ToolDefinition,
         ToolResult,
     )
+    from toolfleet_registry.contracts.call_context import LogMessage, Progress
+    from toolfleet_registry.contracts.call_context import report as report_progress
     from toolfleet_registry.contracts.dead_letters import DeadLetter
     from toolfleet_registry.contracts.inputs import InputRequest, PendingInput
     from toolfleet_registry.contracts.jobs import HookSpec, Job, JobRefused, Poll, Schedule, WakeUp
-    from toolfleet_registry.contracts.logs import LogMessage
-    from toolfleet_registry.contracts.progress import Progress
-    from toolfleet_registry.contracts.progress import report as report_progress
     from toolfleet_registry.errors import (
         ApprovalNotTaken,
         FleetError,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
         NotReplayable,
         SettingsError,
     )
-    from toolfleet_registry.local.url_polls import url_poll
+    from toolfleet_registry.local.scheduler_tools import url_poll
     from toolfleet_registry.policy.limits import LimitUse, Remaining
     from toolfleet_registry.settings import Settings
     from toolfleet_tasks.approvals.approvers import Approver
@@ -57,9 +56,9 @@ else:
         {
             "ApprovalNotTaken": "toolfleet_registry.errors",
             "Approver": "toolfleet_tasks.approvals.approvers",
-            "AttemptMiddleware": "toolfleet_registry.agents.own_protocols",
+            "AttemptMiddleware": "toolfleet_registry.agents.own_classes",
             "CallHandle": "toolfleet_tasks.calls.handle",
-            "CallMiddleware": "toolfleet_registry.agents.own_protocols",
+            "CallMiddleware": "toolfleet_registry.agents.own_classes",
             "CallRefused": "toolfleet_tasks.client.namespaces.canvas",
             "CallStatus": "toolfleet_tasks.calls.status",
             "Caller": "toolfleet_registry.contracts",
@@ -77,14 +76,14 @@ else:
             "KeptWake": "toolfleet_tasks.dead_letters.kept_wakes",
             "LimitUse": "toolfleet_registry.policy.limits",
             "ListedApproval": "toolfleet_tasks.approvals.records",
-            "LogMessage": "toolfleet_registry.contracts.logs",
+            "LogMessage": "toolfleet_registry.contracts.call_context",
             "ModuleStatus": "toolfleet_registry.contracts",
             "NoSuchDeadLetter": "toolfleet_registry.errors",
             "NoSuchQueue": "toolfleet_registry.errors",
             "NotReplayable": "toolfleet_registry.errors",
             "PendingInput": "toolfleet_registry.contracts.inputs",
             "Poll": "toolfleet_registry.contracts.jobs",
-            "Progress": "toolfleet_registry.contracts.progress",
+            "Progress": "toolfleet_registry.contracts.call_context",
             "QueueOverview": "toolfleet_tasks.metrics.queue_overview",
             "Remaining": "toolfleet_registry.policy.limits",
             "ResultFile": "toolfleet_registry.contracts",
@@ -101,8 +100,8 @@ else:
             "ToolResult": "toolfleet_registry.contracts",
             "UnreadableLetter": "toolfleet_tasks.dead_letters.call_letters",
             "WakeUp": "toolfleet_registry.contracts.jobs",
-            "report_progress": "toolfleet_registry.contracts.progress:report",
-            "url_poll": "toolfleet_registry.local.url_polls",
+            "report_progress": "toolfleet_registry.contracts.call_context:report",
+            "url_poll": "toolfleet_registry.local.scheduler_tools",
         },
         install="toolfleet",
     )

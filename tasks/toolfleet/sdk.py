@@ -10,14 +10,13 @@ from toolfleet_modules.requests.status import StatusAnswer
 from toolfleet_modules.sdk.marks import tool
 from toolfleet_modules.sdk.module import Module
 from toolfleet_registry.contracts.call_context import Context
-from toolfleet_registry.functions.encoded_bytes import Media
 from toolfleet_registry.functions.failures import Accepted, InputRequired, ModuleBusy, ToolError
-from toolfleet_registry.functions.files import Audio, File, Image
+from toolfleet_registry.functions.files import Audio, File, Image, Media
 from toolfleet_registry.once.memory import MemoryReplies
 from toolfleet_registry.once.port import OnceStore as Replies
 from toolfleet_registry.once.port import Record
 from toolfleet_registry.system.lazy_names import lazy_names
-from toolfleet_registry.system.private_process import hide_process
+from toolfleet_registry.system.process import hide_process
 
 if TYPE_CHECKING:
     from toolfleet_modules.sdk.client import ModuleClient, ModuleResult

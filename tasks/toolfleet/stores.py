@@ -12,8 +12,9 @@ from toolfleet_registry.manifests.specs import (
     ToolRegistration,
     ToolRegistrySnapshot,
     ToolSpec,
+    compare_versions,
+    is_later,
 )
-from toolfleet_registry.manifests.versions import compare_versions, is_later
 from toolfleet_registry.store import InMemoryToolRegistry, RedisToolRegistry, ToolRegistry, open_store
 from toolfleet_registry.store import lazy_attribute as __getattr__  # noqa: F401 - Python asks it for what is not here
 

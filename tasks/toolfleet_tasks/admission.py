@@ -18,7 +18,7 @@ from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.errors import BegunBefore, NotPublished
 from toolfleet_registry.metrics import families, process_recorder
-from toolfleet_registry.redis.queue_keys import QueueKeys
+from toolfleet_registry.redis.keys import QueueKeys
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock

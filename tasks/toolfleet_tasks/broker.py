@@ -10,7 +10,7 @@ from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 
 from toolfleet_registry.errors import BrokerUnavailable
-from toolfleet_registry.redis.redis_errors import reason_of
+from toolfleet_registry.redis.servers import reason_of
 
 # What py-amqp is told, and other transports ignore. Without the first, "sent" means "lies in a buffer of this machine";
 # without the others a broker that is frozen holds a thread for ever, and the process with it at its end.

@@ -16,9 +16,8 @@ from redis.client import NEVER_DECODE
 
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import FleetUnavailable, NoSuchQueue, OperationRefused
-from toolfleet_registry.redis.queue_keys import QueueKeys
-from toolfleet_registry.redis.redis_errors import answering
-from toolfleet_registry.redis.servers import async_client, sync_client
+from toolfleet_registry.redis.keys import QueueKeys
+from toolfleet_registry.redis.servers import answering, async_client, sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.lua.files import script

@@ -30,8 +30,7 @@ from toolfleet import (
 )
 from toolfleet_cli.local.tcp_ports import LOOPBACK
 from toolfleet_registry.contracts.jobs import Completion
-from toolfleet_registry.redis.approval_keys import ApprovalKeys
-from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.keys import ApprovalKeys, Keys
 from toolfleet_tasks.messages.ids import then_call_id
 
 T = TypeVar("T")

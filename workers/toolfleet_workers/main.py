@@ -3,7 +3,7 @@
 import resource
 
 from toolfleet_registry.settings import load_settings
-from toolfleet_registry.system.private_process import hide_process
+from toolfleet_registry.system.process import hide_process
 from toolfleet_workers.worker_app import make_worker_app
 
 OPEN_FILES = 65_536  # enough for any number of calls in flight; "unlimited" makes some libraries count to infinity

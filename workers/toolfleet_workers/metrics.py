@@ -8,8 +8,7 @@ from celery import Celery, bootsteps
 
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.metrics import families, process_recorder
-from toolfleet_registry.metrics.exposition import Exposition
-from toolfleet_registry.metrics.recorder import Sample
+from toolfleet_registry.metrics.recorder import Exposition, Sample
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.system.process import this_process
 from toolfleet_tasks import worker_runtime

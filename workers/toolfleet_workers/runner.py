@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from toolfleet_registry.agents.tool_rules import NO_RULES, ToolRules
+from toolfleet_registry.agents.profile_rules import NO_RULES, ToolRules
 from toolfleet_registry.contracts import (
     EffectState,
     ErrorCode,
@@ -18,7 +18,7 @@ from toolfleet_registry.contracts import (
 )
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, Standing, StatusMissing
 from toolfleet_registry.errors import ToolNotKnown
-from toolfleet_registry.manifests.overrides import SeenTool
+from toolfleet_registry.manifests.manifest_cache import SeenTool
 from toolfleet_registry.policy.limits import fewest_retries, strictest, terms_of
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock, machine_clock

@@ -6,17 +6,14 @@ from contextvars import Context
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
-from toolfleet_registry.catalog.batch_registration import asked
-from toolfleet_registry.catalog.manifest_fetcher import ManifestFetcher
-from toolfleet_registry.catalog.manifest_reader import ManifestReader
+from toolfleet_registry.catalog.manifest_reader import ManifestFetcher, ManifestReader
+from toolfleet_registry.catalog.registration import asked
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.tool_definition import by_any_name
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
-from toolfleet_registry.manifests.definitions import spec_of
-from toolfleet_registry.manifests.digests import digest_of
-from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache
-from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
+from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache, SeenTool, seen_tools
+from toolfleet_registry.manifests.specs import digest_of, spec_of
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger

@@ -12,7 +12,7 @@ from toolfleet_cli.operations import ask
 from toolfleet_cli.processes.completion import complete_agents
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway
-from toolfleet_registry.config.agents.agent_profile import AgentProfile
+from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.settings import load_settings
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from toolfleet_cli.console.shown_settings import shown_value
 from toolfleet_registry.config.setting_sources import PREFIX, SettingOrigin, origin_of
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.errors import FleetError
-from toolfleet_registry.policy.reach import newly_reached
+from toolfleet_registry.policy.call_faults import newly_reached
 from toolfleet_registry.settings import Settings, load_settings
 
 _ASK_SECONDS = 2.5

@@ -11,7 +11,7 @@ from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import PREFIX, load_settings
 from toolfleet_registry.system.listening import listening_socket
-from toolfleet_registry.system.private_process import hide_process
+from toolfleet_registry.system.process import hide_process
 
 READY = "toolfleet gateway ready"
 

@@ -9,7 +9,7 @@ from toolfleet_cli.console.caller import Level, ModulesOption, PermissionOption,
 from toolfleet_cli.processes.extras import need
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import PREFIX, load_settings
-from toolfleet_registry.system.private_process import hide_process
+from toolfleet_registry.system.process import hide_process
 
 ModuleOption = Annotated[
     str | None, typer.Option("--module", metavar="NAME", help="This module's tools only, by their bare names.")

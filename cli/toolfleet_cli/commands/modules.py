@@ -33,7 +33,7 @@ from toolfleet_registry.policy.hints import UNDECLARED_LINES
 from toolfleet_registry.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from toolfleet_registry.directory.replicas import Replica
+    from toolfleet_registry.directory.entries import Replica
     from toolfleet_tasks.resources.modules import ModuleOverview
 
 NameArgument = Annotated[
@@ -136,7 +136,7 @@ def key(
 
     With TOOLFLEET_SIGNING_KEYS_OLD it is one for each of the fleet's keys, with commas between them.
     """
-    from toolfleet_registry.directory.announcements import announce_keys
+    from toolfleet_registry.directory.hosts import announce_keys
     from toolfleet_tasks.messages.signing import module_keys
 
     settings = load_settings()
@@ -269,7 +269,7 @@ def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
         return "away"
     if trouble is not None:
         return trouble.trouble
-    from toolfleet_registry.directory.probe_failures import LOCAL_FAULT, state_without_manifest
+    from toolfleet_registry.directory.directory import LOCAL_FAULT, state_without_manifest
 
     if status.age_seconds is None and not status.ok and not status.tools:
         return state_without_manifest(None if status.error == NEVER_PROBED else status.error)

@@ -13,8 +13,8 @@ from toolfleet_cli.operations import ask
 from toolfleet_cli.processes.completion import complete_modules, complete_modules_and_tools, complete_tools
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway
-from toolfleet_registry.contracts.event_kinds import FindingKind
-from toolfleet_registry.manifests.versions import is_later
+from toolfleet_registry.contracts.tool_definition import FindingKind
+from toolfleet_registry.manifests.specs import is_later
 from toolfleet_registry.settings import load_settings
 
 if TYPE_CHECKING:

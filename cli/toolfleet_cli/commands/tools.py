@@ -26,14 +26,13 @@ from toolfleet_cli.remote.caller import refuse_caller_options
 from toolfleet_cli.remote.fleet_options import over_fleet
 from toolfleet_cli.remote.gateway import Gateway, place
 from toolfleet_registry.contracts import Caller, ModuleStatus, ToolDefinition
-from toolfleet_registry.contracts.load_errors import ToolLoadError
-from toolfleet_registry.contracts.tool_definition import ToolSource, tool_named
-from toolfleet_registry.manifests.effects import effect_of
+from toolfleet_registry.contracts.tool_definition import ToolLoadError, ToolSource, tool_named
+from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from toolfleet import ToolFleet
-    from toolfleet_registry.directory.reload_requests import ReloadAnswer
+    from toolfleet_registry.directory.requests import ReloadAnswer
 
 app = typer.Typer(help="The tools: which there are, what they take, and which are in effect.", no_args_is_help=True)
 
@@ -286,7 +285,7 @@ async def _errors(settings: Settings) -> list[ToolLoadError]:
 
 
 async def _reloaded(settings: Settings, seconds: float) -> "Sequence[ReloadAnswer]":
-    from toolfleet_registry.directory.reload_requests import reload_tools
+    from toolfleet_registry.directory.requests import reload_tools
 
     async with progress("Asking the hosts"):
         return await reload_tools(settings, seconds=seconds)
@@ -314,7 +313,7 @@ def _found_at(
 
 def _reloaded_at(gateway: Gateway) -> "list[ReloadAnswer]":
     """Return the hosts' answers, by module; unfinished ones first."""
-    from toolfleet_registry.directory.reload_requests import ReloadAnswer
+    from toolfleet_registry.directory.requests import ReloadAnswer
 
     report = gateway.post("/tools/reload", seconds=_RELOAD_SECONDS)
     pending = [ReloadAnswer(module=module) for module in report["pending"]]

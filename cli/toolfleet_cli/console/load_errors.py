@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from toolfleet_cli.console.output import note
-from toolfleet_registry.contracts.load_errors import NO_TOOLS, ToolLoadError
+from toolfleet_registry.contracts.tool_definition import NO_TOOLS, ToolLoadError
 
 _IN_EFFECT = {
     "previous": " Its version before is served.",

@@ -9,8 +9,8 @@ from typing import Any
 import typer
 from pydantic import ValidationError
 
-from toolfleet_registry.config.agents.agent_profile import AgentProfile
-from toolfleet_registry.config.toml_lines import line_of
+from toolfleet_registry.config.agent_profile import AgentProfile
+from toolfleet_registry.config.setting_sources import line_of
 from toolfleet_registry.errors import SettingsError
 
 _TABLE = "agents"

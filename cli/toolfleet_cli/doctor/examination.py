@@ -11,7 +11,7 @@ from toolfleet_cli.console.output import shown_url
 from toolfleet_cli.doctor.check import Check, Patient
 from toolfleet_cli.doctor.finding import CheckResult, Diagnosis, Severity, error, warning
 from toolfleet_registry.errors import BrokerAway, FleetError
-from toolfleet_registry.redis.redis_errors import reason_of
+from toolfleet_registry.redis.servers import reason_of
 
 _REACH_SECONDS = 3.0
 _LEFT_OUT = "Redis does not answer"

@@ -11,8 +11,13 @@ from typing import Any
 
 from toolfleet_modules.sdk.served_module import ServedModule
 from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_registry.directory.announcements import ANNOUNCE_VARIABLE, HEARTBEAT_SECONDS, Announcement, hosts_seal
-from toolfleet_registry.directory.hosts import AnnouncingHost
+from toolfleet_registry.directory.hosts import (
+    ANNOUNCE_VARIABLE,
+    HEARTBEAT_SECONDS,
+    Announcement,
+    AnnouncingHost,
+    hosts_seal,
+)
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import is_http_url

@@ -22,7 +22,7 @@ from toolfleet_modules.requests.authentication import KEY_VARIABLE
 from toolfleet_registry.config.host_settings import FencedSpec, FolderSpec, Places, SecretSource
 from toolfleet_registry.config.run_file import FOLDER
 from toolfleet_registry.config.setting_sources import private_places
-from toolfleet_registry.directory.reload_requests import ReloadAnswer, ReloadRequests
+from toolfleet_registry.directory.requests import ReloadAnswer, ReloadRequests
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings

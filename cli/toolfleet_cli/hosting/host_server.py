@@ -15,16 +15,15 @@ from toolfleet_cli.hosting.announcer import Announcer, announcer_of
 from toolfleet_modules.hosts.serving.joined_writes import JoinedHttpProtocol
 from toolfleet_modules.sdk.served_module import ServedModule
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
-from toolfleet_registry.directory.requested_probes import RequestedProbes
+from toolfleet_registry.directory.requests import RequestedProbes
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.metrics import families, process_recorder
-from toolfleet_registry.metrics.exposition import Exposition
-from toolfleet_registry.metrics.recorder import Recorder
+from toolfleet_registry.metrics.recorder import Exposition, Recorder
 from toolfleet_registry.once.redis import RedisReplies
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.listening import listening_socket
-from toolfleet_registry.system.private_process import hide_process
+from toolfleet_registry.system.process import hide_process
 
 _log = logging.getLogger("toolfleet.host")
 

@@ -21,8 +21,8 @@ from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
 from toolfleet_registry.config.host_settings import NAME_FORM, McpSpec, OAuthSpec
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.functions.server_change import ServerChange
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.functions.passed_methods import ServerChange
+from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.watching import ServerChanges, WatchedResources

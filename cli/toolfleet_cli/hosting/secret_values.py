@@ -5,7 +5,7 @@ from pathlib import Path
 
 from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
 from toolfleet_registry.config.host_settings import SecretSource
-from toolfleet_registry.config.secret_value import secret_value
+from toolfleet_registry.config.secret_values import secret_value
 from toolfleet_registry.errors import SettingsError
 
 

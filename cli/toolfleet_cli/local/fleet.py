@@ -39,8 +39,7 @@ from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.config.run_file import ListedProcess
 from toolfleet_registry.contracts.names import SCHEDULER
 from toolfleet_registry.errors import FleetUnavailable, FolderInUse, SettingsError
-from toolfleet_registry.redis.redis_errors import reason_of
-from toolfleet_registry.redis.servers import async_client, sync_client
+from toolfleet_registry.redis.servers import async_client, reason_of, sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.control.server_check import faults_of
 from toolfleet_tasks.queues import Lane, lane_of

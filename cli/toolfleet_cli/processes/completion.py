@@ -91,7 +91,7 @@ def complete_wakes(incomplete: str) -> list[str]:
 
 def complete_approvals(incomplete: str) -> list[str]:
     """The calls that wait for people."""
-    from toolfleet_registry.redis.approval_keys import ApprovalKeys
+    from toolfleet_registry.redis.keys import ApprovalKeys
 
     return _asked(lambda redis, settings, _: _first(redis, ApprovalKeys(settings.keys).waiting), incomplete)
 

@@ -29,10 +29,10 @@ from toolfleet_registry.config.setting_sources import MCP_FILE, find_toml
 from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.errors import FleetError, SettingsError
 from toolfleet_registry.headers import SETTING
-from toolfleet_registry.manifests.effects import effect_of
+from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.settings import PREFIX, Settings, load_declared, load_settings
-from toolfleet_registry.system.private_process import hide_process
+from toolfleet_registry.system.process import hide_process
 from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.queues import lane_of
 

@@ -11,7 +11,7 @@ from toolfleet_cli.console.output import fail
 from toolfleet_cli.remote.gateway import KEY_VARIABLE, URL_VARIABLE, Gateway, gateway_of
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.errors import OperationRefused
-from toolfleet_registry.policy.identities import LONGEST
+from toolfleet_registry.policy.call_faults import LONGEST
 
 Command: TypeAlias = Callable[..., None]
 

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.redis.keys import GatewayKeys
 
 
 class NotSealedHere(ValueError):

@@ -9,10 +9,9 @@ from toolfleet_gateway.auth.refusals import AuthRefused
 from toolfleet_registry.access.api_key import ApiKey
 from toolfleet_registry.access.grants import KeyMaker
 from toolfleet_registry.access.roles import Role, has_role
-from toolfleet_registry.config.agents.agent_profile import AGENT_NAME
+from toolfleet_registry.config.agent_profile import AGENT_NAME
 from toolfleet_registry.contracts import Caller
-from toolfleet_registry.policy.identities import LONGEST
-from toolfleet_registry.policy.reach import sees_calls_of
+from toolfleet_registry.policy.call_faults import LONGEST, sees_calls_of
 
 UserName = Annotated[str, Field(max_length=LONGEST, json_schema_extra={"minLength": 1})]
 """A user's id as requests name it; `caller_for` says what is wrong with an empty one."""

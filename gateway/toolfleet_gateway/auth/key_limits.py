@@ -18,10 +18,9 @@ from redis.exceptions import NoScriptError
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.auth.refusals import AuthRefused, unavailable
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
-from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.keys import GatewayKeys, Keys
 from toolfleet_registry.redis.script import Parameters, Script, ScriptFolder
+from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.system import randomness
 
 LEASE_SECONDS: Final = 30.0

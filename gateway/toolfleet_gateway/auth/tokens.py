@@ -17,7 +17,7 @@ from toolfleet_registry.access.api_key import LEAST_RATE, MOST_LIMIT, MOST_MODUL
 from toolfleet_registry.access.roles import ROLES, Role
 from toolfleet_registry.config.gateway_settings import DEFAULT_CLAIMS, ClaimUse
 from toolfleet_registry.contracts import Caller, Level
-from toolfleet_registry.policy.identities import LONGEST
+from toolfleet_registry.policy.call_faults import LONGEST
 from toolfleet_registry.system.http_bodies import loads_strict
 from toolfleet_registry.time import fleet_clock
 

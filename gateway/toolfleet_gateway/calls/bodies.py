@@ -7,8 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from toolfleet_gateway.auth.identity import AgentNames, UserName
 from toolfleet_gateway.http.problems import ProblemBody
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.contracts.logs import LogLevel
-from toolfleet_registry.contracts.progress import Progress
+from toolfleet_registry.contracts.call_context import LogLevel, Progress
 
 MOST_IN_BATCH = 50
 LONGEST_KEY = 256

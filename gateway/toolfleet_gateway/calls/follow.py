@@ -23,8 +23,7 @@ from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Rou
 from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, ServerSentEvent
 from toolfleet_gateway.roles import operator_of
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.contracts.logs import LogMessage
-from toolfleet_registry.contracts.progress import Progress
+from toolfleet_registry.contracts.call_context import LogMessage, Progress
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.approvals.shown import ShownApproval, shown
 from toolfleet_tasks.calls.begun_handle import BegunHandle

@@ -11,8 +11,8 @@ from typing import Final
 from redis.asyncio import Redis
 
 from toolfleet_gateway.auth.fleet_codec import FleetCodec, NotSealedHere
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
-from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.keys import GatewayKeys
+from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.time import fleet_clock
 
 COOKIE: Final = "toolfleet_console"

@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 from toolfleet_gateway.mcp.approval_forms import APPROVAL, form_of, vote_in
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_gateway.roles import operator_of
-from toolfleet_registry.contracts.approval_terms import ApprovalRule
+from toolfleet_registry.contracts.calls import ApprovalRule
 from toolfleet_registry.contracts.inputs import InputRequest, PendingInput
 from toolfleet_registry.errors import ApprovalNotTaken, FleetError
 from toolfleet_registry.system.loggers import get_logger

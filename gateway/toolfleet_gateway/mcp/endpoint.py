@@ -24,7 +24,7 @@ from toolfleet_gateway.mcp.replay import again, whole_body
 from toolfleet_gateway.mcp.server import SERVER_INFO
 from toolfleet_gateway.mcp.view import VIEW, McpView
 from toolfleet_gateway.tracing import gateway_tracing
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.client.fleet import ToolFleet

@@ -20,7 +20,7 @@ from toolfleet_gateway.mcp.calls.tool_calls import McpCall
 from toolfleet_gateway.mcp.tool_methods import ToolMethods
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_gateway.tracing import traced_call
-from toolfleet_registry.contracts.logs import is_log_level
+from toolfleet_registry.contracts.call_context import is_log_level
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tracing.port import Tracing
 

@@ -8,7 +8,7 @@ from mcp.shared.exceptions import MCPError
 
 from toolfleet_gateway.mcp.client_request import Context
 from toolfleet_gateway.mcp.view import KEEP_LOG_LEVEL, LOG_LEVEL
-from toolfleet_registry.contracts.logs import LOG_LEVELS, LogLevel, is_log_level
+from toolfleet_registry.contracts.call_context import LOG_LEVELS, LogLevel, is_log_level
 from toolfleet_registry.errors import FleetUnavailable
 
 

@@ -27,7 +27,7 @@ from toolfleet_gateway.mcp.server import build_server
 from toolfleet_gateway.mcp.subscriptions import Place, Subscriptions
 from toolfleet_gateway.mcp.task_methods import TaskMethods
 from toolfleet_gateway.mcp.tool_methods import ToolMethods
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.watching import ServerChanges, WatchedResources
 from toolfleet_tasks.aio.closing import Closing

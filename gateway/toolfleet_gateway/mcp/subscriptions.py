@@ -24,7 +24,7 @@ from toolfleet_gateway.mcp.client_request import Context, ViewOf
 from toolfleet_gateway.mcp.task_methods import TaskMethods, capabilities_of
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.functions.server_change import ServerChange
+from toolfleet_registry.functions.passed_methods import ServerChange
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.watching import RENEW_SECONDS
 from toolfleet_tasks.aio.cancellation import end

@@ -5,7 +5,7 @@ from typing import Final
 
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.formats.tool_names import meant_tool, offered_name
+from toolfleet_registry.formats.dialects import meant_tool, offered_name
 from toolfleet_registry.functions.passed_methods import app_of
 
 VIEW: Final = "toolfleet.mcp_view"

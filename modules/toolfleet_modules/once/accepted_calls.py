@@ -8,8 +8,8 @@ from typing import Any
 
 from toolfleet_modules.requests.reply import Reply, said_later
 from toolfleet_modules.requests.status import Follower, StatusAnswer
+from toolfleet_registry.contracts.call_context import progress_of
 from toolfleet_registry.contracts.inputs import CallInputs
-from toolfleet_registry.contracts.progress import progress_of
 from toolfleet_registry.errors import StoreAway
 from toolfleet_registry.once.patient_store import PatientStore
 from toolfleet_registry.once.port import Record, new_token

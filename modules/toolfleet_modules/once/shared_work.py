@@ -12,9 +12,7 @@ from typing import Any
 from toolfleet_modules.once.work_log import WorkLog
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.task_guard import IN_TOOL
-from toolfleet_registry.contracts.call_context import Context
-from toolfleet_registry.contracts.logs import LogLevel, log_to
-from toolfleet_registry.contracts.progress import Progress, report_to
+from toolfleet_registry.contracts.call_context import Context, LogLevel, Progress, log_to, report_to
 from toolfleet_registry.time.shared_timers import SharedTimer, shared_timers
 
 

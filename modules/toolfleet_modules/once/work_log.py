@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 
-from toolfleet_registry.contracts.logs import LogBudget, LogLevel, LogMessage, LogSink
+from toolfleet_registry.contracts.call_context import LogBudget, LogLevel, LogMessage, LogSink
 
 
 class WorkLog:

@@ -12,10 +12,9 @@ from pydantic import ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from toolfleet_registry.contracts import Conversation, ModuleMessage
+from toolfleet_registry.contracts.call_context import CONVERSATION_FIELDS, LogLevel, ToolContext, is_log_level
 from toolfleet_registry.contracts.inputs import CallInputs
-from toolfleet_registry.contracts.logs import LogLevel, is_log_level
 from toolfleet_registry.contracts.outcomes import LONGEST_HANDLE
-from toolfleet_registry.contracts.tool_context import CONVERSATION_FIELDS, ToolContext
 from toolfleet_registry.time.shared_timers import SharedTimeout
 
 _LONGEST_ID = 256

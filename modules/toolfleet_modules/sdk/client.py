@@ -14,9 +14,8 @@ from toolfleet_modules.requests.authentication import keys_in
 from toolfleet_modules.sdk.served_module import ServedModule
 from toolfleet_registry.admission_rules import admit
 from toolfleet_registry.contracts import EffectState, Level, ModuleManifest, ResultFile
+from toolfleet_registry.contracts.call_context import LogLevel, LogMessage, ToolContext
 from toolfleet_registry.contracts.inputs import CallInputs
-from toolfleet_registry.contracts.logs import LogLevel, LogMessage
-from toolfleet_registry.contracts.tool_context import ToolContext
 
 
 @dataclass(frozen=True, slots=True)

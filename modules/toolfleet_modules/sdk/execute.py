@@ -30,8 +30,7 @@ from toolfleet_modules.requests.sender_clocks import Senders
 from toolfleet_modules.requests.task_guard import guard_tasks
 from toolfleet_modules.requests.traced_requests import note_call, note_reply
 from toolfleet_modules.sdk.tool import in_words
-from toolfleet_registry.contracts.call_context import Context
-from toolfleet_registry.contracts.progress import Progress
+from toolfleet_registry.contracts.call_context import Context, Progress
 from toolfleet_registry.contracts.tool_definition import by_any_name
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import Threads

@@ -9,8 +9,13 @@ from pydantic import ValidationError
 
 from toolfleet_registry.contracts import CostClass, Effect, Level, ToolDefinition, ToolParameter
 from toolfleet_registry.contracts.call_context import Context
-from toolfleet_registry.functions.docstrings import words_of
-from toolfleet_registry.functions.signature import Signature, function_behind, output_schema_of, signature_of_given
+from toolfleet_registry.functions.signature import (
+    Signature,
+    function_behind,
+    output_schema_of,
+    signature_of_given,
+    words_of,
+)
 from toolfleet_registry.permissions import OF_FUNCTIONS, level_fault
 
 

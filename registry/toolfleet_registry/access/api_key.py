@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from toolfleet_registry.access.roles import Role
-from toolfleet_registry.config.agents.agent_profile import AGENT_NAME
+from toolfleet_registry.config.agent_profile import AGENT_NAME
 from toolfleet_registry.contracts import Caller, Level
 from toolfleet_registry.contracts.message import Message
 from toolfleet_registry.contracts.names import is_module_name
-from toolfleet_registry.policy.identities import LONGEST
+from toolfleet_registry.policy.call_faults import LONGEST
 
 MOST_MODULES = 1000
 """Names in a key: whoever reaches more reaches all."""

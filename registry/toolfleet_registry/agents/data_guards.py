@@ -4,19 +4,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from toolfleet_registry.config.agents.agent_profile import AgentProfile
-from toolfleet_registry.config.agents.agent_settings import AgentSettings
-from toolfleet_registry.config.agents.middleware_specs import PiiSpec, Place
+from toolfleet_registry.config.agent_profile import AgentProfile, AgentSettings, PiiSpec, Place
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import PersonalDataBlocked, SettingsError
 from toolfleet_registry.signing import derived_key
 from toolfleet_registry.system.lazy_names import LazyModule
 
 if TYPE_CHECKING:
-    from toolfleet_registry.personal_data import personal_data, strategies
+    from toolfleet_registry.personal_data import findings, personal_data
 else:
     personal_data = LazyModule("toolfleet_registry.personal_data.personal_data")  # few agents have such a profile
-    strategies = LazyModule("toolfleet_registry.personal_data.strategies")
+    findings = LazyModule("toolfleet_registry.personal_data.findings")
 
 _MOST_KEPT = 1_000
 
@@ -76,12 +74,12 @@ class DataGuards:
         try:
             hidden = self.hide_now(specs, "arguments", value)
         except PersonalDataBlocked as exc:
-            hidden = strategies.label(exc.kind)
+            hidden = findings.label(exc.kind)
         return value if hidden == value else self.digest(name, value) or hidden
 
     def digest(self, name: str, value: str | None) -> str | None:
         """Return what stands for an identifier, the same in every process and for every profile; `None` without a signing key."""
-        return None if self._key is None or value is None else strategies.digest(self._key, name, value)
+        return None if self._key is None or value is None else findings.digest(self._key, name, value)
 
     def _guard(self, spec: PiiSpec) -> "personal_data.PersonalData":
         known = self._made.get(id(spec))

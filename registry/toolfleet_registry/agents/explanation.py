@@ -10,27 +10,26 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from toolfleet_registry.agents.effective_profile import EffectiveProfile
 from toolfleet_registry.agents.known_profiles import KnownProfiles
-from toolfleet_registry.agents.tool_rules import NamedProfile, selected
-from toolfleet_registry.config.agents.middleware_specs import (
+from toolfleet_registry.agents.profile_rules import EffectiveProfile, NamedProfile, selected
+from toolfleet_registry.config.agent_profile import (
     GateSpec,
     HumanInTheLoopSpec,
     MiddlewareBase,
     ToolRetrySpec,
+    selects,
 )
-from toolfleet_registry.config.agents.tool_selectors import selects
 from toolfleet_registry.config.run_file import unknown_module
 from toolfleet_registry.config.setting_sources import setting_place
 from toolfleet_registry.contracts import Caller, ToolDefinition
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.errors import InvalidToolName, UnknownAgent
-from toolfleet_registry.manifests.effects import effect_of
-from toolfleet_registry.manifests.overrides import SeenTool
+from toolfleet_registry.manifests.manifest_cache import SeenTool
+from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.permissions import module_denial, permits, reaches, tool_denial
+from toolfleet_registry.policy.call_faults import modules_of
 from toolfleet_registry.policy.hints import UNDECLARED_LINES
-from toolfleet_registry.policy.reach import modules_of
 from toolfleet_registry.settings import Settings
 
 Subject = Literal[

@@ -1,18 +1,20 @@
-"""Finds the profile of an agent, in memory: what this process's settings say of it, and what the registry keeps."""
+"""Finds the profile of an agent, in memory, and decides whether a caller may use a tool."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from toolfleet_registry.agents.data_guards import DataGuards
-from toolfleet_registry.agents.effective_profile import EffectiveProfile
 from toolfleet_registry.agents.own_classes import OwnClasses
-from toolfleet_registry.agents.tool_rules import NamedProfile
-from toolfleet_registry.config.agents.agent_profile import AGENT_NAME, AgentProfile
-from toolfleet_registry.config.agents.middleware_specs import PiiSpec
-from toolfleet_registry.contracts import Caller
+from toolfleet_registry.agents.profile_rules import EffectiveProfile, NamedProfile
+from toolfleet_registry.config.agent_profile import AGENT_NAME, AgentProfile, PiiSpec
+from toolfleet_registry.contracts import Caller, ToolDefinition
 from toolfleet_registry.contracts.decisions import CONVERSATION, USER
 from toolfleet_registry.errors import UnknownAgent
+from toolfleet_registry.manifests.manifest_cache import SeenTool
+from toolfleet_registry.permissions import Modules, denial
+from toolfleet_registry.policy.call_faults import modules_of
 from toolfleet_registry.settings import Settings
 
 MOST_AGENTS = 8
@@ -22,6 +24,11 @@ _NO_VERSIONS: Mapping[str, int] = MappingProxyType({})
 _NOTHING_REFUSED: Mapping[str, str] = MappingProxyType({})
 _NAME = re.compile(AGENT_NAME)
 _MOST_KEPT = 1_000  # effective profiles: agents' names, and chains of them
+
+_MISPLACED = {
+    "subagent": "{name!r} is a subagent, so it stands behind another: 'primary/{name}'",
+    "primary": "{name!r} is a primary agent, so none stands before it",
+}
 
 
 class KnownProfiles:
@@ -129,7 +136,41 @@ class KnownProfiles:
             yield NamedProfile(name, "registry" if version is None else f"registry, version {version}", stored)
 
 
-_MISPLACED = {
-    "subagent": "{name!r} is a subagent, so it stands behind another: 'primary/{name}'",
-    "primary": "{name!r} is a primary agent, so none stands before it",
-}
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The tools that a caller can use now. `caller` is the caller as narrowed by the `profile`, if there is one."""
+
+    caller: Caller
+    modules: Modules
+    profile: EffectiveProfile | None
+
+    def denial(self, tool: SeenTool) -> str | None:
+        """Return why the caller may not use the tool, or `None` if it may."""
+        reason = denial(tool.access, self.caller.permission, self.modules)
+        if reason is not None or self.profile is None:
+            return reason
+        return self.profile.denial(tool.definition)
+
+    def hides(self, tool: SeenTool) -> bool:
+        """Return whether the tool must look nonexistent to the caller.
+
+        A tool that is closed to all callers is no secret.
+        """
+        opened = replace(tool.access, closed=None)
+        if denial(opened, self.caller.permission, self.modules) is not None:
+            return True
+        return self.profile is not None and self.profile.denial(tool.definition) is not None
+
+    def among(self, tools: Iterable[ToolDefinition]) -> list[ToolDefinition]:
+        """Return the tools that the caller's profile allows, of tools that its permission and modules allow."""
+        if self.profile is None:
+            return list(tools)
+        return [tool for tool in tools if self.profile.denial(tool) is None]
+
+
+def reach_of(caller: Caller, profiles: KnownProfiles, guest_modules: frozenset[str]) -> Reach:
+    """Return what the caller can reach. Raises `UnknownAgent`."""
+    profile = profiles.of(caller)
+    if profile is not None:
+        caller = profile.narrowed(caller, guest_modules)
+    return Reach(caller, modules_of(caller, guest_modules), profile)

@@ -1,4 +1,4 @@
-"""Loads the classes of operators that profiles name by import path, and makes each once with its parameters.
+"""Loads the classes of operators that stand around calls and that profiles name by import path, each made once.
 
 Only classes below a trusted namespace are imported: a profile in the registry must not run arbitrary code from the
 path.
@@ -7,17 +7,51 @@ path.
 import importlib
 import inspect
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeAlias
 
-from toolfleet_registry.config.agents.agent_profile import AgentProfile
-from toolfleet_registry.config.agents.middleware_specs import OwnMiddlewareSpec
+from toolfleet_registry.config.agent_profile import AgentProfile, OwnMiddlewareSpec
 from toolfleet_registry.config.setting_sources import find_own_programs, setting_place
+from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolResult
+from toolfleet_registry.contracts.outcomes import Attempt
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 
+ProceedWithCall: TypeAlias = Callable[[PublishedCall], Awaitable[Attempt]]
+"""What comes next for a call in a worker: it may be called once."""
+
 _LONGEST_REASON = 300  # characters of what an import raises
+
+
+class CallMiddleware(Protocol):
+    """An operator's class that runs in the process that publishes a call (`runs_in = "agent"`).
+
+    Has two seconds; fails closed.
+
+    It is made once with the parameters of its entry, by keyword.
+    """
+
+    async def __call__(self, call: ToolCall, caller: Caller) -> ToolCall | ToolResult:
+        """The call as it is to be judged, of which only the arguments may be others; or a refusal: a result without success."""
+        ...
+
+
+class AttemptMiddleware(Protocol):
+    """An operator's class around each attempt of a call in a worker.
+
+    An exception ends the attempt as `internal`, with an unknown effect.
+
+    It is made once with the parameters of its entry, by keyword.
+    """
+
+    async def __call__(self, call: PublishedCall, proceed: ProceedWithCall) -> Attempt:
+        """Run the attempt and return its outcome.
+
+        Calls `proceed` at most once, with the call, of which only the arguments may differ.
+        """
+        ...
 
 
 class OwnClasses:

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from toolfleet_registry.agents.known_profiles import KnownProfiles
-from toolfleet_registry.agents.reach import Reach, reach_of
+from toolfleet_registry.agents.known_profiles import KnownProfiles, Reach, reach_of
 from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
 from toolfleet_registry.catalog.manifest_reader import ManifestReader
 from toolfleet_registry.catalog.registration import OpenRegistry
@@ -27,21 +26,26 @@ from toolfleet_registry.contracts import (
 )
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.contracts.tool_definition import by_any_name
-from toolfleet_registry.directory.directory import ModuleDirectory
+from toolfleet_registry.directory.directory import ModuleDirectory, ProbeFailure
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.directory.probe_failures import ProbeFailure
 from toolfleet_registry.errors import InvalidToolName, RegistryAway, UnknownAgent
 from toolfleet_registry.local.scheduler_tools import probe_scheduler
 from toolfleet_registry.manifests.discovery import DiscoveryResult, ManifestFailure, discover, offered_by
-from toolfleet_registry.manifests.effects import effect_of
-from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache
-from toolfleet_registry.manifests.overrides import SeenTool, broken_tools, pending_because, seen_tools
+from toolfleet_registry.manifests.manifest_cache import (
+    CachedManifest,
+    ManifestCache,
+    SeenTool,
+    broken_tools,
+    pending_because,
+    seen_tools,
+)
+from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.permissions import Modules, Permission, denial, level_of_caller, module_denial, reaches
 from toolfleet_registry.policy.call_faults import fault_in_call
 from toolfleet_registry.policy.hints import FOR_NOBODY
 from toolfleet_registry.schemas.arguments import size_fault
 from toolfleet_registry.schemas.definition import input_schema
-from toolfleet_registry.schemas.load import is_small
+from toolfleet_registry.schemas.effort import is_small
 from toolfleet_registry.schemas.validation import Checked, checked
 from toolfleet_registry.searching import SearchDocument, TextIndex
 from toolfleet_registry.settings import Settings

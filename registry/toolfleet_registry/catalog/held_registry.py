@@ -5,8 +5,7 @@ import functools
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from toolfleet_registry.catalog.batch_registration import asked
-from toolfleet_registry.catalog.registration import Registrar
+from toolfleet_registry.catalog.registration import Registrar, asked
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings

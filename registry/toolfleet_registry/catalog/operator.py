@@ -10,18 +10,20 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from toolfleet_registry.catalog.batch_registration import asked
-from toolfleet_registry.catalog.registration import Registrar
+from toolfleet_registry.catalog.registration import Registrar, asked
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.tool_definition import tool_named
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import OperationRefused
-from toolfleet_registry.manifests.definitions import definition_of, spec_of
-from toolfleet_registry.manifests.digests import digest_of
-from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache
-from toolfleet_registry.manifests.overrides import Pending, pending_because, seen_tools
-from toolfleet_registry.manifests.specs import RegistryEvent, ToolRegistration
+from toolfleet_registry.manifests.manifest_cache import (
+    CachedManifest,
+    ManifestCache,
+    Pending,
+    pending_because,
+    seen_tools,
+)
+from toolfleet_registry.manifests.specs import RegistryEvent, ToolRegistration, definition_of, digest_of, spec_of
 from toolfleet_registry.permissions import Access, denial
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
-from toolfleet_registry.catalog.batch_registration import asked
+from toolfleet_registry.catalog.registration import asked
 from toolfleet_registry.errors import FleetUnavailable, RegistryEventsLost
 from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_registry.store import rules

@@ -10,8 +10,8 @@ from toolfleet_registry.config.host_settings import SecretName
 from toolfleet_registry.config.job_settings import secret_fault
 from toolfleet_registry.config.setting_values import Count, read_json
 from toolfleet_registry.contracts import Level
-from toolfleet_registry.contracts.event_kinds import EVENT_KINDS, EventKind
 from toolfleet_registry.contracts.message import DEFERS_BUILD
+from toolfleet_registry.contracts.tool_definition import EVENT_KINDS, EventKind
 from toolfleet_registry.redis.urls import is_http_url
 
 ApprovalNotice = Literal["asked", "voted", "edited", "approved", "rejected", "expired", "withdrawn"]

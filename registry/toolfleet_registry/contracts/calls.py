@@ -1,32 +1,55 @@
-"""Defines the messages of a call, from the agent's request to its result: frozen, and strict about fields of our own making.
+"""Defines the messages of a call, from the agent's request to its result, and the terms under which it travels.
+
+A reader without support for files, such as an older agent or a model that takes text only, learns from the label what
+there is and how large it is.
 
 What modules send is read leniently (they are deployed at other times than we are): see `ModuleReply` and
 `ToolDefinition`. Times are seconds since the epoch, durations are in the unit that their name ends in.
 """
 
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from toolfleet_registry.contracts.approval_terms import ApprovalTerms
+from toolfleet_registry.contracts.call_context import Conversation, LogLevel, ToolContext
 from toolfleet_registry.contracts.inputs import CallInputs
-from toolfleet_registry.contracts.load_errors import ToolLoadError
-from toolfleet_registry.contracts.logs import LogLevel
 from toolfleet_registry.contracts.message import Message, ModuleMessage, Since
-from toolfleet_registry.contracts.result_files import ResultFile
-from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
-from toolfleet_registry.contracts.terms import RetryTerms, Terms
-from toolfleet_registry.contracts.tool_context import Conversation, ToolContext
 from toolfleet_registry.contracts.tool_definition import (
     CostClass,
     Effect,
     ModuleManifest,
     ToolAnnotations,
     ToolDefinition,
+    ToolLoadError,
     ToolParameter,
     ToolSource,
 )
+
+MOST_CALLS = 2**53
+"""What Redis's Lua can count."""
+
+MOST_TOTALS = 2_000
+"""Of one call: each is a key in Redis that is looked at. The profiles of one agent name fewer."""
+
+ExitBehavior = Literal["continue", "end", "error"]
+"""What an agent is to do at its limit: go on without the tool, answer with what it has, or treat it as an error."""
+
+MOST_RETRIES = 10
+"""Further attempts of one call: who needs more has a module that is away."""
+
+LONGEST_PAUSE_SECONDS = 30.0
+"""Before one of them: as long as a module's `Retry-After` is honoured."""
+
+Pause = Annotated[float, Field(ge=0, le=LONGEST_PAUSE_SECONDS, allow_inf_nan=False)]
+
+FileKind = Literal["image", "audio", "file"]
+"""What a model is to do with a file: look at it, listen to it, or read it."""
+
+MOST_FILES = 100
+"""Files of one result: no provider takes more images in a request."""
 
 __all__ = [
     "Audit",
@@ -54,6 +77,7 @@ __all__ = [
 ]
 
 Level = Literal["guest", "user", "admin", "owner"]
+
 _LEVELS = frozenset(get_args(Level))
 """What somebody may do: each level may do what those before it may."""
 
@@ -87,8 +111,147 @@ ErrorCode = Literal[
 ]
 """Why a call failed: a closed set, so that an agent can branch on it."""
 
-
 _COLLECTIONS = (list, set, frozenset, tuple)
+
+NEVER_PROBED = "no manifest yet"
+"""The error of a module that nobody has looked at."""
+
+
+class ApprovalRule(Message):
+    """One rule that asks for an approval; if several do, each has to be satisfied. `digest`: of what it was made from.
+
+    Callers with `permission`, or a higher one, may approve, and so may these `users`, and the holders of these `keys`
+    (ids of API keys). `quorum`: the number of approvals needed. `expires_seconds`: after which the call is denied.
+    `self_approval`: the caller may be one of the approvers.
+    """
+
+    digest: str
+    permission: Literal["guest", "user", "admin", "owner"] | None = None
+    users: frozenset[str] = frozenset()
+    keys: frozenset[str] = frozenset()
+    quorum: Annotated[int, Field(ge=1)] = 1
+    expires_seconds: Annotated[float, Field(gt=0)] = 3600.0
+    self_approval: bool = False
+
+
+class ApprovalTerms(Message):
+    """The approval terms that travel with a call.
+
+    `binding` is the digest of all that people see: another call needs another approval. `tool_digest`: of the tool's
+    definition. `rules`: digests of the rules that ask for it. `expires_seconds`: the time to decide. `seconds`: the
+    call's time from its approval on. `by_tool`: the tool itself asks for it, or settings do, which workers of earlier
+    versions do not know. `asked`: for a call whose arguments were edited, the digest under which its idempotency key
+    stands for it.
+    """
+
+    binding: str
+    tool_digest: str
+    rules: tuple[str, ...]
+    expires_seconds: float = Field(gt=0)
+    seconds: float = Field(gt=0)
+    asked: str | None = None
+    by_tool: Annotated[bool, Since(4)] = False
+
+
+class ApprovedCall(Message):
+    """The ledger's record of an approved call, sealed, for the worker that starts it."""
+
+    call_id: str
+    binding: str
+    by: tuple[str, ...]
+    at: float
+
+
+class CallTotal(Message):
+    """The total number of calls that a run or a thread may make, of the tools that one entry of a profile selects."""
+
+    kind: Literal["run", "thread"]
+    """A run is one turn of an agent, a thread is one conversation."""
+    name: str = Field(pattern=r"^[0-9a-f]{32}$")
+    """Whose profile's entry it is, and for which tools, as a digest: calls with the same one count together."""
+    most: int = Field(ge=0, le=MOST_CALLS)
+    """So many calls."""
+    exit_behavior: ExitBehavior = "continue"
+    """What the refusal tells the model to do."""
+
+
+class Terms(Message):
+    """The limits and conditions for callers of a tool, as in its `ToolDefinition`; `None` means no limit."""
+
+    cooldown_seconds: float | None = None
+    daily_limit: int | None = None
+    cost: str | None = None
+    requires_gate: bool = False
+    totals: Annotated[tuple[CallTotal, ...], Since(3), Field(max_length=MOST_TOTALS)] = ()
+
+
+class RetryTerms(Message):
+    """The number of retries after the first attempt, as far as the call's effect and its deadline allow."""
+
+    max_retries: int = Field(default=1, ge=0, le=MOST_RETRIES)
+    """More than one only where a repeat does no harm."""
+    backoff_factor: float = Field(default=2.0, ge=1, le=10, allow_inf_nan=False)
+    """What each pause is longer than the one before."""
+    initial_delay_seconds: Pause = 0.1
+    """The first pause."""
+    max_delay_seconds: Pause = LONGEST_PAUSE_SECONDS
+    """The longest one."""
+    jitter: bool = True
+    """Whether up to as much again is added to a pause, by chance."""
+    undeclared: Annotated[bool, Since(4)] = False
+    """Whether a tool without an effect is tried again, up to `max_retries` times, when it has answered that it failed."""
+    retry_on: Annotated[tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=64)] | None = None
+    """Only after failures with one of these error codes, sorted; `None`: after all that may be repeated."""
+
+
+class ResultFile(Message):
+    """One file of a result."""
+
+    kind: FileKind
+    """Whether it is an image, a sound, or anything else."""
+    media_type: str
+    """What its bytes are, such as `image/png`."""
+    data: str
+    """Its bytes as base64."""
+    name: str | None = None
+    """What it is called, if it has a name."""
+
+    @classmethod
+    def of(cls, kind: FileKind, data: bytes, media_type: str, name: str | None) -> Self:
+        """Encode a file."""
+        return cls(kind=kind, media_type=media_type, data=b64encode(data).decode(), name=name)
+
+    @property
+    def size(self) -> int:
+        """The size in bytes."""
+        return len(self.data) * 3 // 4 - self.data.count("=", -2)
+
+    def read(self) -> bytes:
+        """Decode its bytes."""
+        return b64decode(self.data)
+
+    def label(self, number: int) -> str:
+        """Return the label that replaces the file in a text, as the `number`th file of its result."""
+        named = f" {self.name!r}" if self.name else ""
+        return f"{self.kind} {number}{named} ({self.media_type}, {self.size} bytes)"
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """The call as a model wrote it. All compare equal: calls that differ only in this are the same."""
+
+    format: str = field(default="", compare=False)
+    """The provider's format; empty: no model has asked for the call."""
+    name: str = field(default="", compare=False)
+    """The name under which the tool was offered; of a tool that was not, what the model said."""
+    tool: ToolDefinition | None = field(default=None, compare=False)
+    """The tool that was meant; `None` if it was not offered."""
+    near: tuple[str, ...] = field(default=(), compare=False)
+    """The offered names that are most like one that was not."""
+
+
+UNSPOKEN = Spoken()
+"""Of a call that a program has made by itself."""
 
 
 class ToolCall(Message):
@@ -270,10 +433,6 @@ class PublishedCall(Message):
     run_id: Annotated[str | None, Since(3), Field(min_length=1, max_length=256)] = None
     thread_id: Annotated[str | None, Since(3), Field(min_length=1, max_length=256)] = None
     asked_by: Annotated[tuple[str, ...], Since(4)] = ()
-
-
-NEVER_PROBED = "no manifest yet"
-"""The error of a module that nobody has looked at."""
 
 
 class ModuleStatus(Message):

@@ -2,8 +2,8 @@
 
 from typing import Annotated, Any
 
+from toolfleet_registry.contracts.call_context import ToolContext
 from toolfleet_registry.contracts.calls import Caller, Effect, ErrorCode, Message, Since
-from toolfleet_registry.contracts.tool_context import ToolContext
 
 
 class DeadAttempt(Message):

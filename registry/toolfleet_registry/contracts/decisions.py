@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Final, Literal, TypeAlias
 
-from toolfleet_registry.contracts.tool_context import Conversation
+from toolfleet_registry.contracts.call_context import Conversation
 
 Point = Literal["published", "limits", "gate", "approval", "agent", "permission", "personal_data", "result_check"]
 """Where something may stop a call: its agent, the limits, the agent's gate, a person, the agent's profile, its worker, personal data, and the look at

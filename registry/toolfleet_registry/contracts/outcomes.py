@@ -1,18 +1,37 @@
-"""Defines what one attempt to run a call can come to: how it ended, and what the caller gets to know."""
+"""Defines what one attempt to run a call can come to: how it ended, with which content, and what the caller gets to know.
 
+In a block a file's label replaces its bytes, as everywhere in results. A resource's own `_meta` is its `resourceMeta`;
+its other members are next to its `uri`.
+"""
+
+import json
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from toolfleet_registry.contracts.calls import EffectState, ToolResult
 from toolfleet_registry.contracts.inputs import InputRequest
+from toolfleet_registry.time import fleet_clock
 
 LONGEST_HANDLE = 512  # characters
 LONGEST_POLL_SECONDS = 86_400.0  # more is no coming back
 
 AuditOutcome = Literal["success", "failed", "refused", "unknown"]
 """How a call ended, for its audit: `refused` ones were never sent to their module, and `unknown` is whether one has happened."""
+
+UNEXPLAINED = "log says why."
+"""The end of an error that hides an exception's text: the text is only in a log, so it does not help a model to correct the call."""
+
+# A day: a module that asks for more does not expect this call again, and no number of theirs may overflow ours.
+LONGEST_SECONDS = 86_400.0
+
+_FIELDS = frozenset({"content", "structured", "_meta"})
+_KINDS = frozenset({"text", "image", "audio", "resource", "resource_link"})
+_OWN = ("toolfleet/", "io.toolfleet/", "io.modelcontextprotocol/")  # what the fleet says by itself to its clients
 
 
 class Outcome(StrEnum):
@@ -45,10 +64,6 @@ class Health(StrEnum):
     """There is no connection, or no answer."""
     UNKNOWN = "unknown"
     """The worker itself cannot make connections now: it has no descriptors, ports, route or name service."""
-
-
-UNEXPLAINED = "log says why."
-"""The end of an error that hides an exception's text: the text is only in a log, so it does not help a model to correct the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +163,59 @@ def is_poll_time(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return math.isfinite(value) and 0 <= value <= LONGEST_POLL_SECONDS
+
+
+def parse_retry_after(value: str | None, *, now: datetime | None = None) -> float | None:
+    """Seconds to wait, 0 to `LONGEST_SECONDS`; `None` for an absent or a senseless value. A past date is 0."""
+    if value is None:
+        return None
+    seconds = _seconds(value.strip(), now or fleet_clock.utc_now())
+    return None if seconds is None else min(max(seconds, 0.0), LONGEST_SECONDS)
+
+
+def _seconds(value: str, now: datetime) -> float | None:
+    try:
+        seconds = float(value)  # the standard knows whole seconds only; some services send fractions
+    except ValueError:
+        return _until(value, now)
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+
+
+def _until(value: str, now: datetime) -> float | None:
+    try:
+        date = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return None
+    # A date in -0000 comes without a zone; HTTP dates are always in UTC.
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now.timestamp()
+
+
+def content_blocks(value: object) -> list[dict[str, Any]] | None:
+    """Return the blocks of such a result, or None for any other: a tool may have a member `content` of its own."""
+    if not isinstance(value, dict) or not value.keys() <= _FIELDS:
+        return None
+    blocks = value.get("content")
+    if not isinstance(blocks, list) or not all(
+        isinstance(each, dict) and each.get("type") in _KINDS for each in blocks
+    ):
+        return None
+    return blocks if blocks or len(value) > 1 else None
+
+
+def checked_part(value: Any) -> Any:
+    """Return what a tool's output schema says something of: structured content, or the result."""
+    return value["structured"] if content_blocks(value) is not None and "structured" in value else value
+
+
+def text_in(blocks: Iterable[Mapping[str, Any]]) -> str:
+    """Return what a model may read of blocks: texts, the labels of files, and links as JSON."""
+    return "\n".join(
+        str(each["text"] if "text" in each else each.get("file") or json.dumps(each, ensure_ascii=False))
+        for each in blocks
+    )
+
+
+def foreign_meta(meta: object) -> dict[str, Any]:
+    """Return a server's `_meta`, without the names that belong to the fleet and the protocol."""
+    found = meta if isinstance(meta, dict) else {}
+    return {name: value for name, value in found.items() if not name.startswith(_OWN) and value is not None}

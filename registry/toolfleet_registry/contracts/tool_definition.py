@@ -1,11 +1,10 @@
-"""Describes a module's tools as its manifest has them: read leniently, for modules are deployed at other times than we are."""
+"""Describes a module's tools as its manifest has them: read leniently, for modules are deployed at other times than agents."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import ConfigDict, Field, field_serializer, model_validator
 
-from toolfleet_registry.contracts.load_errors import ToolLoadError
 from toolfleet_registry.contracts.message import ModuleMessage
 from toolfleet_registry.contracts.names import name_fault
 
@@ -16,6 +15,25 @@ Effect = Literal["read", "idempotent", "once"]
 
 CostClass = Literal["free", "cheap", "expensive"]
 """What a call costs, roughly: for budgets."""
+
+InEffect = Literal["previous", "current", "none"]
+"""Which version of the file serves calls now: one before, this one all the same, or none."""
+
+_CAREFUL: tuple[Effect, ...] = ("read", "idempotent", "once")
+
+_LEVELS = ("guest", "user", "admin", "owner")
+
+NO_TOOLS = "NoTools"
+"""The `error_type` of a note: nothing is wrong with the file, and it has no tools."""
+
+FindingKind = Literal["drifted", "withheld"]
+"""What was found about a tool that is offered: other content under the same version, or what nobody has approved."""
+
+EventKind = Literal["registered", "changed", "enabled", "disabled", "removed", "rolled_back"] | FindingKind
+"""What happened to a tool: it is new, it has another specification, an operator has put an earlier one in force, …"""
+
+EVENT_KINDS: Final[tuple[str, ...]] = tuple(kind for part in get_args(EventKind) for kind in get_args(part))
+"""All of them."""
 
 
 class ToolParameter(ModuleMessage):
@@ -228,6 +246,28 @@ class ToolSource(ModuleMessage):
     """The SHA-256 of the file's content, in hex."""
 
 
+class ToolLoadError(ModuleMessage):
+    """Why a file of a tool folder, or an operation of an OpenAPI document, is not served as it stands."""
+
+    file: str = Field(min_length=1, max_length=1024)
+    """The file's path on its host's machine; of an operation, the document and `GET /owls`."""
+    error_type: str = Field(min_length=1, max_length=100)
+    """`SyntaxError`, `ImportError`, `SecurityError`, `DuplicateTool`, `InvalidTool`, `LoadTimeout`, `ProcessEnded`, `FileRefused`, `NoTools` (a note), or the class that was raised; of a document, `DocumentWrong`, `CredentialMissing`, `InvalidSchema` and the like."""
+    message: str = Field(default="", max_length=1000)
+    """What is wrong, in one sentence."""
+    timestamp: float = Field(default=0, ge=0, allow_inf_nan=False)
+    """When it was found: seconds since the epoch, by the host's clock."""
+    line: int | None = None
+    """The line that it is about, if it is about one."""
+    in_effect: InEffect = "none"
+    """Which version of the file serves calls now."""
+
+    @property
+    def is_note(self) -> bool:
+        """Return whether nothing has to be corrected: it has no tools, or a scan that only warns has found something."""
+        return self.error_type == NO_TOOLS or (self.error_type == "SecurityError" and self.in_effect == "current")
+
+
 class ModuleManifest(ModuleMessage):
     """What a module says it offers: the answer to `GET /manifest`."""
 
@@ -255,6 +295,4 @@ class ModuleManifest(ModuleMessage):
         return sum(tool.listed for tool in self.tools)
 
 
-_CAREFUL: tuple[Effect, ...] = ("read", "idempotent", "once")
 _ADMINS = Approvers.model_construct(permission="admin")
-_LEVELS = ("guest", "user", "admin", "owner")

@@ -1,43 +1,111 @@
-"""Keeps the directory of modules in the fleet's Redis, for all processes of a fleet.
+"""Keeps the directory of modules in the fleet's Redis, for all processes of a fleet, and why a module could not be asked.
 
 Workers and beat add the modules of their settings, and repeat this every few seconds. Operators add and remove others
 while the fleet runs. If the fleet signs, an unsigned entry is ignored and reported.
 """
 
 import hashlib
-from collections.abc import Awaitable, Mapping, Sequence
+import math
+import re
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
 from toolfleet_registry.directory.entries import ANNOUNCED, ModuleEntry, plain_url
-from toolfleet_registry.directory.host_judgement import JudgedHosts
-from toolfleet_registry.directory.hosts import HostReadings
-from toolfleet_registry.directory.probe_failures import ProbeFailures
-from toolfleet_registry.directory.requested_probes import RequestedProbes
+from toolfleet_registry.directory.hosts import HostReadings, JudgedHosts
+from toolfleet_registry.directory.requests import RequestedProbes
 from toolfleet_registry.directory.scripts import FED, FEED, REPLACE
 from toolfleet_registry.errors import MessageRefused
-from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing import TextSeal
 from toolfleet_registry.system.loggers import get_logger
+
+_log = get_logger(__name__)
+
+_PATIENCE_SECONDS = 5
+_AS_BYTES = {NEVER_DECODE: True}
+
+_ANSWERED = re.compile(r"answered with status (\d+)")
+
+LOCAL_FAULT = "TOOLFLEET_LOCAL_TOOLS: "
+"""How the error of a look begins that a worker has made at itself: some of its own functions cannot be imported."""
 
 FEED_SECONDS = 10.0
 """How often a process says again what its settings name."""
 
 _COUNTS_SECONDS = 25  # two feedings may be missed, and then its process has died
-_PATIENCE_SECONDS = 5
 _ANYBODY = "*"  # is fed by any feeding process
 _AT_ONCE = 500  # modules of one script: Redis is at them for about a millisecond
 
-# However the client was built: one value that is no text would else fail the reading of all.
-_AS_BYTES = {NEVER_DECODE: True}
 
-_log = get_logger(__name__)
+@dataclass(frozen=True, slots=True)
+class ProbeFailure:
+    """The reason why a module's last probe failed, and its time."""
+
+    error: str
+    at: float
+
+
+_failure: TypeAdapter[ProbeFailure] = TypeAdapter(ProbeFailure)
+
+
+class ProbeFailures:
+    """The last failed probes, in Redis. Raises `FleetUnavailable` when Redis does not answer within 5 s."""
+
+    def __init__(self, redis: Redis, keys: Keys, *, ttl_seconds: float) -> None:
+        self._redis = redis
+        self._key = keys.probe_failures
+        self._ttl_seconds = math.ceil(ttl_seconds)
+
+    async def note(self, failed: Mapping[str, ProbeFailure], well: Collection[str]) -> None:
+        """Note what came of looks: which have failed, and which went well."""
+        if not failed and not well:
+            return
+        async with (
+            answering(self._redis, seconds=_PATIENCE_SECONDS),
+            self._redis.pipeline(transaction=True) as pipeline,
+        ):
+            if well:
+                pipeline.hdel(self._key, *well)
+            if failed:
+                pipeline.hset(self._key, mapping={name: _failure.dump_json(one) for name, one in failed.items()})
+            pipeline.expire(self._key, self._ttl_seconds)
+            await pipeline.execute()
+
+    async def read(self) -> dict[str, ProbeFailure]:
+        """Return the latest failure of each module whose last probe failed. Unreadable ones are left out."""
+        async with answering(self._redis, seconds=_PATIENCE_SECONDS):
+            answer = await self._redis.execute_command("HGETALL", self._key, **_AS_BYTES)
+        found = dict[str, ProbeFailure]()
+        for name, text in cast("Mapping[bytes, bytes]", answer).items():
+            try:
+                found[name.decode(errors="replace")] = _failure.validate_json(text)
+            except ValidationError:
+                continue
+        return found
+
+
+def state_without_manifest(error: str | None) -> str:
+    """Return the state of a module that never had a manifest: `unknown` without a probe, `answers 404` and the like, or `unreachable`.
+
+    Local tools are `failed`. `error`: why its last probe failed.
+    """
+    if error is None:
+        return "unknown"
+    if error.startswith(LOCAL_FAULT):
+        return "failed"
+    answered = _ANSWERED.match(error)
+    return f"answers {answered[1]}" if answered else "unreachable"
+
+
+# However the client was built: one value that is no text would else fail the reading of all.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,31 +1,54 @@
-"""Keeps the heartbeats of hosts in the fleet's Redis, and says which hosts serve a module.
+"""Keeps the signed heartbeats of hosts in the fleet's Redis, and decides which hosts serve a module.
+
+The host that is there longest decides what the module offers, and others count while they offer the same: in a rolling upgrade
+the new version takes over when the last old host is gone, and the module has an address at each moment.
 
 All times are by Redis's clock. If the fleet signs, a heartbeat without the signature of its module's key is ignored; so
 is one older than the last one of its host, so that a replay keeps no host alive.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from base64 import b64decode, urlsafe_b64encode
+from binascii import Error as NoBase64
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
-from toolfleet_registry.directory.announcements import (
-    LONGEST_TEXT,
-    TTL_SECONDS,
-    Announcement,
-    readers_seal,
-)
-from toolfleet_registry.directory.host_judgement import JudgedHosts, RefusedHost, SeenHost, is_timely, judge
+from toolfleet_registry.config.signing_settings import SigningSettings
+from toolfleet_registry.contracts.message import DEFERS_BUILD
+from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.directory.entries import AnnouncedModule, Replica
 from toolfleet_registry.directory.scripts import ANNOUNCE, FORGET_HOSTS, HOSTS, LEAVE
-from toolfleet_registry.errors import MessageRefused
-from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.errors import MessageRefused, SettingsError
+from toolfleet_registry.redis.servers import answering
+from toolfleet_registry.redis.urls import is_http_url
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.signing import TextSeal
+from toolfleet_registry.signing import TextSeal, derived_key
 from toolfleet_registry.system.loggers import get_logger
+
+_log = get_logger(__name__)
+
+HEARTBEAT_SECONDS = 2.0
+"""How often a host says that it is there."""
+
+TTL_SECONDS = 8.0
+"""For so long a heartbeat counts: three may be missed, so that no pause of a loaded machine takes a host out."""
+
+LONGEST_TEXT = 8192
+"""Characters of a stored heartbeat, beyond which it is not read: ours have less than 1,000, and a URL."""
+
+ANNOUNCE_VARIABLE = "TOOLFLEET_ANNOUNCE_KEY"
+"""The environment variable with a host's key for heartbeats; several with commas between them, of which the first signs."""
+
+_KEY_BYTES = 32
+
+_CLOCK_SECONDS = 1.0  # by which two clocks may differ, and a heartbeat be under way
+
+LATE = "its heartbeat is an old one, or of a time to come"
 
 _PATIENCE_SECONDS = 5
 _AS_BYTES = {NEVER_DECODE: True}
@@ -34,7 +57,169 @@ _MOST_SEALS = 10_000
 _MS_DIGITS = 15
 _MOST_REFUSED = 100  # that are listed: a flood of them must not fill a process's memory
 
-_log = get_logger(__name__)
+
+class Announcement(BaseModel):
+    """One heartbeat of the host `id`, which serves `module` at `url`.
+
+    `digest` is one of what it offers, so that hosts that offer the same have the same. `at` is Redis's time in seconds since
+    the epoch, and `counter` grows with each heartbeat. `timeout_seconds` is the limit of its calls, `None`: that of its lane.
+    `has_shared_store`: as a `Replica` has it. A reader of an earlier version ignores the fields that a later one has added.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
+
+    module: str
+    id: str = Field(pattern="^[0-9A-Za-z_-]{1,64}$")
+    url: str = Field(max_length=2048)
+    digest: str = Field(max_length=100)
+    at: float = Field(ge=0, allow_inf_nan=False)
+    counter: int = Field(ge=0)
+    has_shared_store: bool = False
+    slow: bool = False
+    timeout_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+    @field_validator("module")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if not is_module_name(name) or name in {LOCAL, SCHEDULER}:
+            raise ValueError("no host can serve a module of this name")
+        return name
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        if not is_http_url(url):
+            raise ValueError("a host needs an http:// or https:// URL")
+        return url.rstrip("/")
+
+    @property
+    def mark(self) -> str:
+        """A text that changes with every fact that the fleet must learn of at once."""
+        facts = self.digest, self.has_shared_store, self.slow, self.timeout_seconds, self.url
+        return "|".join(str(fact) for fact in facts).replace(" ", "%20")
+
+
+def announce_key(signing_key: str, module: str) -> str:
+    """Return the key with which a host signs this module's heartbeats: 43 printable characters.
+
+    Raises `SettingsError` without the libraries.
+    """
+    return urlsafe_b64encode(derived_key(signing_key, _purpose(module))).rstrip(b"=").decode()
+
+
+def announce_keys(signing_keys: Sequence[str], module: str) -> str:
+    """The same for each of the fleet's keys, with commas between them: the value of a `TOOLFLEET_ANNOUNCE_KEY`."""
+    return ",".join(announce_key(key, module) for key in signing_keys)
+
+
+def readers_seal(settings: SigningSettings, module: str) -> TextSeal:
+    """Return the seal that verifies a module's heartbeats, for processes that have the fleet's key."""
+    return TextSeal(settings.signing_key, purpose=_purpose(module), old_keys=settings.signing_keys_old)
+
+
+def hosts_seal(keys: str) -> TextSeal:
+    """Return the seal that signs a host's heartbeats with these keys; none for "".
+
+    Raises `SettingsError` for an invalid key.
+    """
+    try:
+        return TextSeal.with_keys([_bytes_of(key.strip()) for key in keys.split(",") if key.strip()])
+    except (NoBase64, ValueError):
+        raise SettingsError(
+            f"{ANNOUNCE_VARIABLE} is no key: `toolfleet modules key NAME --announce` prints the one of a module."
+        ) from None
+
+
+def _bytes_of(key: str) -> bytes:
+    found = b64decode(f"{key}=", altchars=b"-_", validate=True)
+    if len(found) != _KEY_BYTES:
+        raise ValueError(len(found))
+    return found
+
+
+def _purpose(module: str) -> str:
+    return f"announce {module}"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenHost:
+    """A host's last announcement, and when it was first heard, in ms by Redis's clock.
+
+    `is_live`: it was heard recently.
+    """
+
+    said: Announcement
+    first_ms: int
+    is_live: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedHost:
+    """A host that does not count, and why, as a sentence without its subject: "serves other tools than http://…"."""
+
+    module: str
+    id: str
+    url: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedHosts:
+    """The modules that are announced, and those who announce in vain."""
+
+    modules: Mapping[str, AnnouncedModule] = field(default_factory=dict[str, AnnouncedModule])
+    refused: Sequence[RefusedHost] = ()
+
+
+def judge(hosts: Iterable[SeenHost], *, now: float, taken: Mapping[str, str], away_seconds: float) -> JudgedHosts:
+    """Judge all hosts at `now`, Redis's time in seconds. `taken`: why a module cannot be announced, by name.
+
+    A module whose hosts are all gone is known as away for `away_seconds`.
+    """
+    modules, refused = dict[str, AnnouncedModule](), list[RefusedHost]()
+    by_module = dict[str, list[SeenHost]]()
+    for host in hosts:
+        by_module.setdefault(host.said.module, []).append(host)
+    for name, seen in sorted(by_module.items()):
+        live = sorted((host for host in seen if host.is_live), key=lambda host: (host.first_ms, host.said.id))
+        if name in taken:
+            refused += [_refused(host.said, taken[name]) for host in live]
+            continue
+        timely = [host.said for host in live if is_timely(host.said, now)]
+        refused += [_refused(host.said, LATE) for host in live if not is_timely(host.said, now)]
+        if timely:
+            modules[name] = _module(timely[0], [said for said in timely if said.digest == timely[0].digest])
+            other = f"serves other tools than {timely[0].url}, which is there longer"
+            refused += [_refused(said, other) for said in timely if said.digest != timely[0].digest]
+        elif last := max(
+            (host.said for host in seen if abs(now - host.said.at) < away_seconds), key=_age, default=None
+        ):
+            modules[name] = _module(last, ())
+    return JudgedHosts(modules, tuple(refused))
+
+
+def is_timely(said: Announcement, now: float) -> bool:
+    """Return whether a heartbeat is recent, not a replayed one: the host was alive within the TTL."""
+    return now - TTL_SECONDS - _CLOCK_SECONDS < said.at < now + _CLOCK_SECONDS
+
+
+def _module(deciding: Announcement, counting: Sequence[Announcement]) -> AnnouncedModule:
+    return AnnouncedModule(
+        module=deciding.module,
+        url=deciding.url,
+        slow=deciding.slow,
+        timeout_seconds=deciding.timeout_seconds,
+        digest=deciding.digest,
+        replicas=tuple(Replica(said.id, said.url, said.has_shared_store) for said in counting),
+    )
+
+
+def _refused(said: Announcement, reason: str) -> RefusedHost:
+    return RefusedHost(said.module, said.id, said.url, reason)
+
+
+def _age(said: Announcement) -> float:
+    return said.at
 
 
 class AnnouncingHost:

@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from toolfleet_registry.directory.entries import AnnouncedModule, ModuleEntry, plain_url
-from toolfleet_registry.directory.networks import ModuleNetworks
-from toolfleet_registry.directory.replicas import Replica
+from toolfleet_registry.directory.entries import AnnouncedModule, ModuleEntry, ModuleNetworks, Replica, plain_url
 from toolfleet_registry.headers import ModuleHeaders, headers_by_module
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from toolfleet_registry.directory.directory import FEED_SECONDS, Listing, ModuleDirectory
-from toolfleet_registry.directory.entries import AnnouncedModule, ModuleEntry, static_entries
+from toolfleet_registry.directory.entries import AnnouncedModule, ModuleEntry, ModuleNetworks, static_entries
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.directory.networks import ModuleNetworks
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.headers import SETTING
 from toolfleet_registry.redis.servers import async_client

@@ -8,8 +8,8 @@ top (`roots.py`), to use only what the provider takes (`relaxing.py`, `gemini.py
 from toolfleet_registry.formats.calls import call_from_openai, to_call
 from toolfleet_registry.formats.dialects import Format
 from toolfleet_registry.formats.offers import convert, tools_to_openai_format
+from toolfleet_registry.formats.relaxing import Converted, Note
 from toolfleet_registry.formats.results import as_spoken, from_result
-from toolfleet_registry.formats.schemas.notes import Converted, Note
 
 __all__ = [
     "Converted",

@@ -4,16 +4,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from toolfleet_registry.contracts import ToolCall, ToolDefinition
+from toolfleet_registry.contracts.calls import Spoken
 from toolfleet_registry.contracts.names import provider_name
-from toolfleet_registry.contracts.spoken_names import Spoken
-from toolfleet_registry.formats.dialects import Format, dialect_of
+from toolfleet_registry.formats.dialects import Format, dialect_of, meant_tool, near_names, offered_name
 from toolfleet_registry.formats.offers import shown_schema, strict_form
-from toolfleet_registry.formats.schemas.notes import Notes
-from toolfleet_registry.formats.schemas.nulls import without_nulls
-from toolfleet_registry.formats.schemas.references import localized
-from toolfleet_registry.formats.schemas.relaxing import renamed_properties
-from toolfleet_registry.formats.schemas.roots import rooted
-from toolfleet_registry.formats.tool_names import meant_tool, near_names, offered_name
+from toolfleet_registry.formats.references import localized
+from toolfleet_registry.formats.relaxing import Notes, renamed_properties, rooted
+from toolfleet_registry.formats.strictness import without_nulls
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.system.http_bodies import MAX_DEPTH, loads_strict
 

@@ -5,16 +5,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.formats.dialects import Dialect, Format, Strictness, dialect_of
-from toolfleet_registry.formats.schemas.gemini import gemini_schema
-from toolfleet_registry.formats.schemas.notes import Converted, Note, Notes
-from toolfleet_registry.formats.schemas.references import localized
-from toolfleet_registry.formats.schemas.relaxing import relaxed
-from toolfleet_registry.formats.schemas.roots import rooted
-from toolfleet_registry.formats.schemas.strictness import StrictBudget, strict_schema
-from toolfleet_registry.formats.schemas.subschemas import JsonObject
-from toolfleet_registry.formats.tool_names import offered_name
-from toolfleet_registry.manifests.effects import effect_of
+from toolfleet_registry.formats.dialects import Dialect, Format, Strictness, dialect_of, offered_name
+from toolfleet_registry.formats.gemini import gemini_schema
+from toolfleet_registry.formats.references import JsonObject, localized
+from toolfleet_registry.formats.relaxing import Converted, Note, Notes, relaxed, rooted
+from toolfleet_registry.formats.strictness import StrictBudget, strict_schema
+from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.schemas.definition import input_schema
 
 

@@ -1,24 +1,93 @@
-"""Writes a result as the message that a provider wants back for a tool call, in the names that its model was offered."""
+"""Writes a result as the message that a provider wants back for a tool call, with files in the form that it has for them."""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
+from urllib.parse import quote
 
 from toolfleet_registry.contracts import ResultFile, ToolResult
-from toolfleet_registry.contracts.content_results import checked_part, content_blocks, foreign_meta, text_in
+from toolfleet_registry.contracts.calls import Spoken
 from toolfleet_registry.contracts.names import ToolName
-from toolfleet_registry.contracts.spoken_names import Spoken
+from toolfleet_registry.contracts.outcomes import checked_part, content_blocks, foreign_meta, text_in
 from toolfleet_registry.contracts.tool_definition import ToolDefinition
-from toolfleet_registry.formats.dialects import Format, dialect_of
-from toolfleet_registry.formats.schemas.notes import Notes
-from toolfleet_registry.formats.schemas.references import localized
-from toolfleet_registry.formats.schemas.relaxing import renamed_properties
-from toolfleet_registry.formats.schemas.roots import rooted
-from toolfleet_registry.formats.shown_files import shown_files
-from toolfleet_registry.formats.tool_names import answered_name, offered_name
+from toolfleet_registry.formats.dialects import Format, answered_name, dialect_of, offered_name
+from toolfleet_registry.formats.references import localized
+from toolfleet_registry.formats.relaxing import Notes, renamed_properties, rooted
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.schemas.definition import input_schema
+
+_Show = Callable[[ResultFile, int], dict[str, Any] | None]
+
+# What each takes: of another one it refuses the whole request, and with it the conversation.
+_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_GEMINI = frozenset({"image/png", "image/jpeg", "image/webp", "application/pdf", "text/plain"})
+_PDF = "application/pdf"
+
+_NO_SUCH_TOOL = frozenset({"invalid_tool_name", "unknown_module", "unknown_tool"})
+_MOST_SHOWN = 256  # characters of a name that does not exist
+
+
+def shown_files(
+    files: tuple[ResultFile, ...],
+    format: Format,  # noqa: A002 - the word for it
+    *,
+    is_on: bool,
+) -> tuple[list[dict[str, Any]], str]:
+    """Return the provider's blocks for the files, and a text that names the files it cannot be shown, "" if it sees all.
+
+    `is_on`: whether the model takes anything but text.
+    """
+    if not files:
+        return [], ""
+    show = _SHOWN_BY.get(format) if is_on else None
+    blocks = [show(file, number) if show else None for number, file in enumerate(files, 1)]
+    unseen = [
+        file.label(number) for number, (file, block) in enumerate(zip(files, blocks, strict=True), 1) if not block
+    ]
+    return [block for block in blocks if block], f"\nYou cannot be shown {', '.join(unseen)}." if unseen else ""
+
+
+def _openai_responses(file: ResultFile, number: int) -> dict[str, Any] | None:
+    url = f"data:{file.media_type};base64,{file.data}"
+    if file.media_type in _IMAGES:
+        return {"type": "input_image", "image_url": url, "detail": "auto"}
+    if file.media_type == _PDF:
+        return {"type": "input_file", "filename": file.name or f"file-{number}.pdf", "file_data": url}
+    return None
+
+
+def _anthropic(file: ResultFile, _: int) -> dict[str, Any] | None:
+    source = {"type": "base64", "media_type": file.media_type, "data": file.data}
+    if file.media_type in _IMAGES:
+        return {"type": "image", "source": source}
+    if file.media_type == "text/plain":
+        source = {"type": "text", "media_type": "text/plain", "data": file.read().decode(errors="replace")}
+    elif file.media_type != _PDF:
+        return None
+    document: dict[str, Any] = {"type": "document", "source": source}
+    return {**document, "title": file.name} if file.name else document
+
+
+def _gemini(file: ResultFile, _: int) -> dict[str, Any] | None:
+    if file.media_type not in _GEMINI:
+        return None
+    return {"inlineData": {"mimeType": file.media_type, "data": file.data}}
+
+
+def _mcp(file: ResultFile, number: int) -> dict[str, Any]:
+    if file.kind != "file":
+        return {"type": file.kind, "data": file.data, "mimeType": file.media_type}
+    uri = f"result://files/{number}/{quote(file.name or 'file', safe='')}"
+    return {"type": "resource", "resource": {"uri": uri, "mimeType": file.media_type, "blob": file.data}}
+
+
+_SHOWN_BY: Mapping[Format, _Show] = {
+    "openai_responses": _openai_responses,
+    "anthropic": _anthropic,
+    "gemini": _gemini,
+    "mcp": _mcp,
+}
 
 
 def from_result(
@@ -56,12 +125,12 @@ def from_result(
         block = {"type": "tool_result", "tool_use_id": tool_call_id or "", "content": content}
         return block if result.success else {**block, "is_error": True}
     if format == "gemini":
-        answer = _gemini(result, tool_call_id, unseen, dotted=dotted)
+        answer = _gemini_message(result, tool_call_id, unseen, dotted=dotted)
         return {"functionResponse": {**answer, "parts": shown} if shown else answer}
-    return _mcp(result, shown, unseen)
+    return _mcp_message(result, shown, unseen)
 
 
-def _gemini(result: ToolResult, tool_call_id: str | None, unseen: str, *, dotted: bool) -> dict[str, Any]:
+def _gemini_message(result: ToolResult, tool_call_id: str | None, unseen: str, *, dotted: bool) -> dict[str, Any]:
     response = {"output": _shown(result.result)} if result.success else {"error": _text(result)}
     if said := "\n".join(filter(None, (unseen.strip(), result.hint if result.success else None))):
         response["note"] = said
@@ -69,7 +138,7 @@ def _gemini(result: ToolResult, tool_call_id: str | None, unseen: str, *, dotted
     return {"id": tool_call_id, **answer} if tool_call_id else answer
 
 
-def _mcp(result: ToolResult, shown: list[dict[str, Any]], unseen: str) -> dict[str, Any]:
+def _mcp_message(result: ToolResult, shown: list[dict[str, Any]], unseen: str) -> dict[str, Any]:
     """Write an MCP server's result block by block, as it was given; write any other result as text and structure."""
     value, blocks = result.result, content_blocks(result.result) if result.success else None
     files = {file.label(number): file for number, file in enumerate(result.files, 1)}
@@ -135,10 +204,6 @@ def _shown(value: Any) -> Any:
 def _sendable(text: str) -> str:
     # Half a surrogate pair cannot be sent, and would lose the whole conversation's next request.
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
-_NO_SUCH_TOOL = frozenset({"invalid_tool_name", "unknown_module", "unknown_tool"})
-_MOST_SHOWN = 256  # characters of a name that does not exist
 
 
 def as_spoken(result: ToolResult, spoken: Spoken) -> ToolResult:

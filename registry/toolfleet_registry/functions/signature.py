@@ -1,10 +1,18 @@
-"""Derives the JSON Schema of a function's arguments, or reads the one that it is given, and makes a call's arguments its own.
+"""Reads a function's signature and docstring as a tool: the JSON Schema of its arguments, and how a call's arguments become its own.
+
+What stands before the first section is the tool's description. `Args:` (or `Arguments:`, `Parameters:`) describes
+parameters, one `name: text` or `name (type): text` each, indented; longer texts go on in lines that are indented further.
+Other sections (`Returns:`, `Raises:`, `Examples:` …) are for readers of the code and are left out.
+
+A model reads every word, and some providers take no defaults.
 
 Every mistake of an author's is a `TypeError` or a `ValueError` here, when the tool is defined: never at a call.
 """
 
 import inspect
+import itertools
 import json
+import re
 import typing
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,12 +24,87 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import PydanticJsonSchemaWarning
 
-from toolfleet_registry.functions.docstrings import DocstringWords
-from toolfleet_registry.functions.encoded_bytes import tell_encodings, with_base64
-from toolfleet_registry.functions.titles import without_titles
+from toolfleet_registry.functions.files import tell_encodings, with_base64
+
+_ABOUT_PARAMETERS = frozenset({"Args", "Arguments", "Parameters"})
+_SECTION = re.compile(
+    r"(Args|Arguments|Parameters|Returns?|Yields?|Raises|Examples?|Notes?|Attributes|Warns?|Warnings?|See Also|Todo"
+    r"|References):"
+)
+_PARAMETER = re.compile(r"\**(?P<name>\w+)\s*(\([^)]*\))?\s*:\s*(?P<text>.*)")
+_KEPT = re.compile(
+    r"^(\s|[-*+] |\d+[.)] |```|\|)", re.MULTILINE
+)  # lists, tables and code lose their meaning in one line
+
+_OF_SCHEMAS = frozenset({"properties", "$defs", "patternProperties", "dependentSchemas"})
+
+_VALUES = frozenset({"default", "const", "enum", "examples"})
 
 USER = "user_id"
 """A parameter of this name gets the call's user, who is never for the arguments to say."""
+
+_STRICT = ConfigDict(extra="forbid", hide_input_in_errors=True, protected_namespaces=())
+
+
+@dataclass(frozen=True, slots=True)
+class DocstringWords:
+    """The tool's description, and those of the parameters that have one. Lines within a paragraph are joined."""
+
+    description: str
+    parameters: Mapping[str, str]
+
+
+def words_of(docstring: str | None) -> DocstringWords:
+    """Read a docstring; without one, there are no words."""
+    lines = inspect.cleandoc(docstring or "").splitlines()
+    heads = [number for number, line in enumerate(lines) if _SECTION.fullmatch(line)]
+    parameters: dict[str, str] = {}
+    for start, end in itertools.pairwise([*heads, len(lines)]):
+        if lines[start].strip(":") in _ABOUT_PARAMETERS:
+            parameters |= _parameters(lines[start + 1 : end])
+    return DocstringWords(_paragraphs(lines[: heads[0]] if heads else lines), parameters)
+
+
+def _parameters(lines: list[str]) -> dict[str, str]:
+    texts: dict[str, list[str]] = {}
+    depth = min((_indent(line) for line in lines if line.strip()), default=0)
+    name: str | None = None
+    for line in lines:
+        begun = _PARAMETER.fullmatch(line.strip()) if line.strip() and _indent(line) == depth else None
+        if begun:
+            name = str(begun["name"])
+            texts[name] = [str(begun["text"])]
+        elif name is not None:
+            texts[name].append(line.strip())
+    return {name: " ".join(filter(None, text)) for name, text in texts.items()}
+
+
+def _paragraphs(lines: list[str]) -> str:
+    blocks = re.split(r"\n\s*\n", "\n".join(lines).strip())
+    return "\n\n".join(block if _KEPT.search(block) else " ".join(block.split()) for block in blocks)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def without_titles(schema: dict[str, Any]) -> dict[str, Any]:
+    """A copy; a property that is called `title` stays."""
+    return {
+        keyword: {name: _copied(each) for name, each in value.items()}
+        if keyword in _OF_SCHEMAS and isinstance(value, dict)
+        else value
+        if keyword in _VALUES
+        else _copied(value)
+        for keyword, value in schema.items()
+        if keyword != "title" and not (keyword == "default" and value is None)
+    }
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return without_titles(value)
+    return [_copied(each) for each in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +272,6 @@ def _accepts(hint: Any, value: object) -> bool:
 
 def _first(exc: Exception) -> str:
     return str(exc).partition("\n")[0]
-
-
-_STRICT = ConfigDict(extra="forbid", hide_input_in_errors=True, protected_namespaces=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,10 @@ from typing import Any, Self, TypeVar, overload
 from pydantic import ValidationError
 
 from toolfleet_registry.contracts import Level, ToolDefinition
-from toolfleet_registry.contracts.call_context import Context
+from toolfleet_registry.contracts.call_context import Context, ToolContext
 from toolfleet_registry.contracts.names import LOCAL, ToolName, name_fault
-from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_registry.errors import InvalidToolName
-from toolfleet_registry.functions.docstrings import words_of
-from toolfleet_registry.functions.signature import USER, Signature, function_behind
+from toolfleet_registry.functions.signature import USER, Signature, function_behind, words_of
 from toolfleet_registry.permissions import OF_FUNCTIONS, level_fault
 from toolfleet_registry.tags.tags import ToolDef
 

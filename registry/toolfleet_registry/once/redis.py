@@ -13,9 +13,8 @@ from redis.asyncio import Redis
 
 from toolfleet_registry.once.port import Record
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.redis_errors import answering
 from toolfleet_registry.redis.script import ScriptFolder
-from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.time import machine_clock
 
 FILES = ScriptFolder(Path(__file__).parent / "lua")

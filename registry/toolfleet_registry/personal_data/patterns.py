@@ -11,8 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from toolfleet_registry.linear_patterns import compiled
-from toolfleet_registry.personal_data.detectors.scan import EXTRA
-from toolfleet_registry.personal_data.found import KINDS, NOT_SEARCHED, FoundData
+from toolfleet_registry.personal_data.findings import EXTRA, KINDS, NOT_SEARCHED, FoundData
 from toolfleet_registry.personal_data.searched_texts import SearchedTexts
 
 MOST_PATTERNS = 50

@@ -16,19 +16,27 @@ from json import JSONEncoder
 from typing import Any
 
 from toolfleet_registry.errors import PersonalDataBlocked
-from toolfleet_registry.personal_data.detectors.addresses import (
+from toolfleet_registry.personal_data.addresses import (
     EmailDetector,
     IpDetector,
     MacAddressDetector,
     UrlDetector,
 )
-from toolfleet_registry.personal_data.detectors.number_plans import NumberPlans
-from toolfleet_registry.personal_data.detectors.numbers import CardDetector, IbanDetector, PhoneDetector
-from toolfleet_registry.personal_data.detectors.scan import scanner
-from toolfleet_registry.personal_data.found import KINDS, NOT_SEARCHED, FoundData, settled
+from toolfleet_registry.personal_data.findings import (
+    KINDS,
+    NOT_SEARCHED,
+    STRATEGIES,
+    FoundData,
+    Strategy,
+    hiding,
+    label,
+    labels_of,
+    scanner,
+    settled,
+)
+from toolfleet_registry.personal_data.numbers import CardDetector, IbanDetector, NumberPlans, PhoneDetector
 from toolfleet_registry.personal_data.patterns import own_patterns
 from toolfleet_registry.personal_data.searched_texts import SearchedTexts
-from toolfleet_registry.personal_data.strategies import STRATEGIES, Strategy, hiding, label, labels_of
 from toolfleet_registry.system.offload import aside
 
 DEEPEST = 100

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from toolfleet_registry.contracts import CostClass, Message, RetryTerms, Since, Terms, ToolDefinition
-from toolfleet_registry.contracts.terms import CallTotal
+from toolfleet_registry.contracts.calls import CallTotal
 
 
 class LimitUse(Message):

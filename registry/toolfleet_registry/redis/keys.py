@@ -444,3 +444,165 @@ class Keys:
 def _digest(text: str) -> str:
     """Return a digest: users' names and keys have any length and any characters, and are private."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalKeys:
+    """The approvals' keys of the fleet with these other keys."""
+
+    keys: Keys
+
+    def approval(self, approval_id: str) -> str:
+        """A hash: what people see of a call that waits for them, and what they decide. Expires a week after it is settled, at the latest."""
+        return f"{self._begin}:{approval_id}"
+
+    def asked(self, user_id: str | None, idempotency_key: str) -> str:
+        """The id of a call that a framework's step has made, and that was deferred, for people or for its time: the step may run again after its end. Expires a week after people's time, or its own."""
+        digest = hashlib.sha256(json.dumps([user_id, idempotency_key]).encode()).hexdigest()
+        return f"{self._begin}-asked:{digest[:32]}"
+
+    @property
+    def waiting(self) -> str:
+        """The calls that wait for people, or whose approval is not settled, by the time of the next necessary step."""
+        return f"{self._begin}s-waiting"
+
+    @property
+    def settled(self) -> str:
+        """The last approvals that were settled, by when that was. Expires a week after the last."""
+        return f"{self._begin}s-settled"
+
+    @property
+    def events(self) -> str:
+        """A stream: what happens to approvals, the last 10,000 of it. Expires a week after the last."""
+        return f"{self._begin}s-events"
+
+    @property
+    def changed(self) -> str:
+        """A pub/sub channel, no key: carries the id of an approval to which something has happened."""
+        return f"{self._begin}s-changed"
+
+    @property
+    def _begin(self) -> str:
+        return f"{self.keys.prefix}{OURS}approval"
+
+
+def canary_key(keys: Keys, canary_id: str) -> str:
+    """A list: how workers have answered a canary. Expires a minute after the last answer."""
+    return f"{keys.prefix}{OURS}canary:{canary_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayKeys:
+    """The gateways' keys of the fleet with these other keys."""
+
+    keys: Keys
+
+    def requests(self, holder: str) -> str:
+        """The number of requests that the holder of a key may send now.
+
+        Expires when the full rate is available again.
+        """
+        return f"{self._begin}requests:{_holder_digest(holder)}"
+
+    def streams(self, holder: str) -> str:
+        """The event streams that the holder of a key has open, by until when its gateway has said so. Expires with the last."""
+        return f"{self._begin}streams:{_holder_digest(holder)}"
+
+    def console_signed_out(self, csrf: str) -> str:
+        """The mark of a signed-out session of the console. Expires after the session's twelve hours."""
+        return f"{self.keys.prefix}{OURS}console-signed-out:{_holder_digest(csrf)}"
+
+    def mcp_followers(self, call_id: str) -> str:
+        """The number of MCP clients that follow a call, and whether it was cancelled when none did. Expires."""
+        return f"{self.keys.prefix}{OURS}mcp-followers:{call_id}"
+
+    def mcp_window(self, intention: str) -> str:
+        """The call that stands for all calls of one user, tool and arguments within a window.
+
+        Expires with the window.
+        """
+        return f"{self.keys.prefix}{OURS}mcp-window:{_holder_digest(intention)}"
+
+    def mcp_session(self, session_id: str) -> str:
+        """The session of an older MCP client: its owner, and what the client has said of itself, as JSON.
+
+        Expires when it is silent.
+        """
+        return f"{self.keys.prefix}{OURS}mcp-session:{_holder_digest(session_id)}"
+
+    def mcp_sessions(self, holder: str) -> str:
+        """A set: the keys of the sessions that older MCP clients have opened with one key. Expires days after the last was opened."""
+        return f"{self.keys.prefix}{OURS}mcp-sessions:{_holder_digest(holder)}"
+
+    def mcp_request(self, session_id: str, request_id: str | int) -> str:
+        """The call that a request of an older MCP client's session has become. Expires with the session."""
+        return f"{self.keys.prefix}{OURS}mcp-request:{_holder_digest(f'{session_id} {request_id!r}')}"
+
+    def mcp_answers(self, call_id: str, number: int) -> str:
+        """A hash: the answers to a task's question so far, by the requests' keys. Expires an hour after the last."""
+        return f"{self.keys.prefix}{OURS}mcp-answers:{call_id}:{number}"
+
+    def mcp_question(self, session_id: str, number: str) -> str:
+        """A list: an older MCP client's answer to a question, until the asking process takes it.
+
+        Expires a minute later.
+        """
+        return f"{self.keys.prefix}{OURS}mcp-question:{_holder_digest(f'{session_id} {number}')}"
+
+    def mcp_watched(self, module: str) -> str:
+        """The addresses of a module's resources that clients watch, by until when (ms). Expires when no gateway says so any more."""
+        return f"{self.keys.prefix}{OURS}mcp-watched:{module}"
+
+    @property
+    def mcp_changes(self) -> str:
+        """A stream: what has changed in modules' MCP servers, about 5,000 entries, for gateways to read."""
+        return f"{self.keys.prefix}{OURS}mcp-changes"
+
+    def mcp_session_watches(self, session_id: str) -> str:
+        """A set: the addresses of resources that an older MCP client's session watches. Expires with the session."""
+        return f"{self.keys.prefix}{OURS}mcp-session-watches:{_holder_digest(session_id)}"
+
+    def mcp_session_stream(self, session_id: str) -> str:
+        """The session's current stream of changes: a stream opened before it sends no more.
+
+        Expires with the session.
+        """
+        return f"{self.keys.prefix}{OURS}mcp-session-stream:{_holder_digest(session_id)}"
+
+    @property
+    def mcp_state_key(self) -> str:
+        """The key that seals the states carried by MCP clients, in a fleet that does not sign."""
+        return f"{self.keys.prefix}{OURS}mcp-state-key"
+
+    @property
+    def _begin(self) -> str:
+        return f"{self.keys.prefix}{OURS}gateway-"
+
+
+def _holder_digest(holder: str) -> str:
+    """Return a short digest: users' names have any length and any characters, and are private."""
+    return hashlib.sha256(holder.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """The name, with a fleet's `prefix` before it."""
+
+    prefix: str = ""
+
+    @property
+    def states(self) -> str:
+        """A hash: which queues are paused or draining, by module, and by lane as `lane:<lane>`. Lasts until the last is resumed."""
+        return f"{self.prefix}{OURS}queue-states"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKeys:
+    """The names, with a fleet's `prefix` before each."""
+
+    prefix: str = ""
+
+    @property
+    def loads(self) -> str:
+        """A hash: how many calls of each module a live worker runs, by its name. Expires when all of them are silent."""
+        return f"{self.prefix}{OURS}worker-loads"

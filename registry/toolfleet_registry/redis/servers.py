@@ -5,8 +5,11 @@ a fork.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+import errno
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from socket import gaierror
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,11 +24,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry as SyncRetry
 from redis.sentinel import Sentinel as SyncSentinel
 
-from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.redis.urls import SentinelUrl, check_redis_url, is_sentinel_url, read_sentinel_url
 
 CONNECT_SECONDS = 5.0  # for everything until a connection can be used: asking sentinels, TLS, the password
 _SENTINEL_SECONDS = 1.0  # for one sentinel's answer: the next one is asked then
+
+_DEEPEST = 5  # errors that were made of one another
 
 
 def async_client(url: str, *, master: str | None = None, timeout_seconds: float = 5) -> Redis:
@@ -259,3 +264,40 @@ def _master_options(url: str, master: str | None) -> dict[str, Any]:
         "db": parts.db,
         **tls,
     }
+
+
+@asynccontextmanager
+async def answering(redis: Redis, *, seconds: float) -> AsyncGenerator[None]:
+    """Raise `FleetUnavailable` if a request inside is not answered within `seconds`, or fails."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except (RedisError, OSError) as exc:  # TimeoutError is an OSError
+        reason = reason_of(exc, f"no answer within {seconds} s")
+        raise FleetUnavailable(f"Redis at {address_of(redis)} does not answer: {reason}") from exc
+
+
+def reason_of(exc: BaseException, otherwise: str) -> str:
+    """Return why a server does not answer, in words for people: the usual cause, else the error's text, or `otherwise`.
+
+    The reason names no address: the caller decides which address may be named, and how.
+    """
+    at: BaseException | None = exc
+    for _ in range(_DEEPEST):
+        if isinstance(at, gaierror):
+            return "its host name cannot be resolved"
+        if isinstance(at, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(at):
+            return "nobody listens there"  # at none of its addresses, if it has several: the text has them all
+        at = None if at is None else at.__cause__ or at.__context__
+    return str(exc) or otherwise
+
+
+def address_of(redis: Redis | SyncRedis) -> str:
+    """Return the address a client connects to; never with a password."""
+    options = redis.connection_pool.connection_kwargs
+    if "path" in options:
+        return f"unix:{options['path']}"
+    if "host" in options:
+        return f"{options['host']}:{options.get('port', 6379)}"
+    master = getattr(redis.connection_pool, "service_name", None)  # of redis-py's own pool for sentinels
+    return str(options.get("sentinels", f"master {master!r} of its sentinels" if master else "an unnamed address"))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from pydantic_core import to_json
 
-from toolfleet_registry.schemas.load import MOST_BYTES, is_small
+from toolfleet_registry.schemas.effort import MOST_BYTES, is_small
 from toolfleet_registry.system.http_bodies import MAX_DEPTH, loads_strict
 
 # A small object that holds itself often can stand for more JSON than fits into any memory; and to judge, check and

@@ -19,7 +19,7 @@ from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.schemas.arguments import MAX_VALUES
 from toolfleet_registry.schemas.checker import MOST_UNITS, Checker, SchemaWrong, compiled, text_of
 from toolfleet_registry.schemas.definition import input_schema
-from toolfleet_registry.schemas.outline import Outline, Path, values_in, with_changes
+from toolfleet_registry.schemas.effort import Outline, Path, values_in, with_changes
 from toolfleet_registry.schemas.subschemas import Schema
 from toolfleet_registry.system.loggers import get_logger
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from threading import RLock
 from typing import TypeAlias
 
-from toolfleet_registry.contracts.event_kinds import EventKind
+from toolfleet_registry.contracts.tool_definition import EventKind
 from toolfleet_registry.manifests.specs import (
     RegistryEvent,
     ToolFinding,

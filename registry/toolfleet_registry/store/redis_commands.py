@@ -9,8 +9,8 @@ from redis.client import NEVER_DECODE
 from redis.exceptions import NoScriptError, RedisError
 
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.redis.redis_errors import address_of, reason_of
 from toolfleet_registry.redis.script import Parameters, Script
+from toolfleet_registry.redis.servers import address_of, reason_of
 
 T = TypeVar("T")
 

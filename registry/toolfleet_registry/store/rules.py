@@ -11,10 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from toolfleet_registry.contracts.event_kinds import EventKind
-from toolfleet_registry.manifests.digests import digest_of
-from toolfleet_registry.manifests.specs import ToolRegistration, ToolRegistrySnapshot, ToolSpec
-from toolfleet_registry.manifests.versions import version_key
+from toolfleet_registry.contracts.tool_definition import EventKind
+from toolfleet_registry.manifests.specs import ToolRegistration, ToolRegistrySnapshot, ToolSpec, digest_of, version_key
 
 MARK = '{"rolled_back_from":'
 """What the text of a stored specification begins with, if its tool was rolled back to it."""

@@ -3,8 +3,7 @@
 import threading
 from collections.abc import Sequence
 
-from toolfleet_registry.manifests.definitions import arguments_of
-from toolfleet_registry.manifests.specs import ToolRegistration
+from toolfleet_registry.manifests.specs import ToolRegistration, arguments_of
 from toolfleet_registry.searching import SearchDocument, TextIndex
 from toolfleet_registry.store.port import ToolRegistry
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Column, Connection, Table, case, delete, func, insert, select, update
 
-from toolfleet_registry.contracts.event_kinds import EventKind
+from toolfleet_registry.contracts.tool_definition import EventKind
 from toolfleet_registry.manifests.specs import (
     RegistryEvent,
     ToolFinding,

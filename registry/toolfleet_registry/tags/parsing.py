@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from toolfleet_registry.tags.patterns import TagMatch
-from toolfleet_registry.tags.tags import Tag, Tags, ToolContext
+from toolfleet_registry.tags.tags import Tag, TagMatch, Tags, ToolContext
 
 LONGEST_TEXT = 100_000  # characters: more than a model writes at once that also calls a tool
 MOST_CALLS = 64  # in one text

@@ -10,9 +10,20 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, TracerProvider, TraceState
 
-from toolfleet_registry.tracing.names import LINKED_AS, SCHEMA_URL, Kind
-from toolfleet_registry.tracing.port import Drawn, OpenSpan, Started, Value, text_of
-from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, carry, drop
+from toolfleet_registry.tracing.port import (
+    LINKED_AS,
+    SCHEMA_URL,
+    Drawn,
+    Kind,
+    OpenSpan,
+    Started,
+    TraceContext,
+    Unrecorded,
+    Value,
+    carry,
+    drop,
+    text_of,
+)
 
 _KINDS: Final[Mapping[Kind, SpanKind]] = {
     "internal": SpanKind.INTERNAL,

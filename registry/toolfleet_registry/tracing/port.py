@@ -1,17 +1,174 @@
-"""Defines the port through which the fleet begins spans; where nothing is traced there is `None` in its place."""
+"""Defines the port through which the fleet begins spans, their names, and the place in a trace as text; where nothing is traced there is `None` in its place."""
 
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from contextvars import ContextVar
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from toolfleet_registry.tracing.names import ERROR_TYPE, Kind
-from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded
-
-if TYPE_CHECKING:  # nothing of it is loaded where nothing is traced
+if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext
+
+Kind = Literal["internal", "server", "client", "producer", "consumer"]
+"""What a span is to others: OpenTelemetry's span kinds."""
+
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
+"""The version of the conventions whose names these are."""
+
+# Messaging.
+MESSAGING_SYSTEM: Final = "messaging.system"
+
+MESSAGING_OPERATION_NAME: Final = "messaging.operation.name"
+
+MESSAGING_OPERATION_TYPE: Final = "messaging.operation.type"
+
+MESSAGING_DESTINATION: Final = "messaging.destination.name"
+
+MESSAGING_TEMPLATE: Final = "messaging.destination.template"
+
+MESSAGING_MESSAGE_ID: Final = "messaging.message.id"
+
+MESSAGING_CLIENT_ID: Final = "messaging.client.id"
+
+# GenAI.
+GEN_AI_OPERATION: Final = "gen_ai.operation.name"
+
+GEN_AI_TOOL_NAME: Final = "gen_ai.tool.name"
+
+GEN_AI_TOOL_TYPE: Final = "gen_ai.tool.type"
+
+GEN_AI_TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+
+GEN_AI_AGENT_NAME: Final = "gen_ai.agent.name"
+
+GEN_AI_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+
+GEN_AI_RESULT: Final = "gen_ai.tool.call.result"
+
+# MCP and JSON-RPC.
+MCP_METHOD: Final = "mcp.method.name"
+
+MCP_PROTOCOL_VERSION: Final = "mcp.protocol.version"
+
+MCP_SESSION_ID: Final = "mcp.session.id"
+
+JSONRPC_REQUEST_ID: Final = "jsonrpc.request.id"
+
+RPC_STATUS_CODE: Final = "rpc.response.status_code"
+
+NETWORK_TRANSPORT: Final = "network.transport"
+
+# HTTP, and what all have.
+HTTP_METHOD: Final = "http.request.method"
+
+HTTP_STATUS: Final = "http.response.status_code"
+
+HTTP_ROUTE: Final = "http.route"
+
+URL_FULL: Final = "url.full"
+
+URL_PATH: Final = "url.path"
+
+URL_SCHEME: Final = "url.scheme"
+
+SERVER_ADDRESS: Final = "server.address"
+
+SERVER_PORT: Final = "server.port"
+
+ERROR_TYPE: Final = "error.type"
+
+# The fleet's own.
+ATTEMPT: Final = "toolfleet.attempt"
+
+CALL_ID: Final = "toolfleet.call_id"
+
+EFFECT_STATE: Final = "toolfleet.effect_state"
+
+EVENT: Final = "toolfleet.event"
+
+FENCING_TOKEN: Final = "toolfleet.fencing_token"  # noqa: S105 - an attribute's name
+
+GRANTED: Final = "toolfleet.granted"
+
+JOB_ID: Final = "toolfleet.job_id"
+
+LANE: Final = "toolfleet.lane"
+
+LINKED_AS: Final = "toolfleet.linked_as"
+
+QUEUED_SECONDS: Final = "toolfleet.queued_seconds"
+
+EXECUTE_TOOL: Final = "execute_tool"
+
+TOOLS_CALL: Final = "tools/call"
+
+OTHER_ERROR: Final = "_OTHER"
+"""The type of an error for which there is no better word."""
 
 Value: TypeAlias = str | bool | int | float
 """What an attribute may be."""
+
+TRACEPARENT: Final = "traceparent"
+
+TRACESTATE: Final = "tracestate"
+
+_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+
+_LONGEST_STATE = 512  # characters, which W3C has everybody pass on at least
+
+_STATE = re.compile(r"[ -~]*")  # printable: it goes into headers as it is
+
+_SAMPLED = frozenset("13579bdf")
+
+
+def process_name(queue: str) -> str:
+    """The span of one attempt in a worker."""
+    return f"process {queue}"
+
+
+def execute_name(tool: str) -> str:
+    """The span of a tool that is run."""
+    return f"{EXECUTE_TOOL} {tool}"
+
+
+class TraceContext(NamedTuple):
+    """A span of a trace: `00-{trace id}-{span id}-{flags}`, and the tracing systems' own state; "" for none."""
+
+    traceparent: str
+    tracestate: str = ""
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the trace is recorded anywhere."""
+        return self.traceparent[-1] in _SAMPLED
+
+    @property
+    def trace_id(self) -> int:
+        """The trace's number."""
+        return int(self.traceparent[3:35], 16)
+
+    @property
+    def span_id(self) -> int:
+        """The span's number."""
+        return int(self.traceparent[36:52], 16)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """As headers of a message or a request, or as members of MCP's `_meta`."""
+        said = {TRACEPARENT: self.traceparent}
+        return {**said, TRACESTATE: self.tracestate} if self.tracestate else said
+
+    @property
+    def fields(self) -> bytes:
+        """As lines of a request's head."""
+        state = f"{TRACESTATE}: {self.tracestate}\r\n" if self.tracestate else ""
+        return f"{TRACEPARENT}: {self.traceparent}\r\n{state}".encode()
+
+    def at(self, span_id: int) -> "TraceContext":
+        """Return another span of the same trace."""
+        return TraceContext(f"{self.traceparent[:36]}{span_id:016x}{self.traceparent[52:]}", self.tracestate)
 
 
 class OpenSpan:
@@ -52,6 +209,12 @@ class OpenSpan:
 
 Started: TypeAlias = OpenSpan | TraceContext
 """A span, or where nobody records one the place in the trace that is to be passed on."""
+
+
+class Unrecorded(TraceContext):
+    """A place at which this process records nothing, nor below it: once that is known, no sampler is asked again."""
+
+    __slots__ = ()
 
 
 Drawn: TypeAlias = Unrecorded | int
@@ -121,3 +284,66 @@ def text_of(found: "SpanContext") -> TraceContext:
     """Our words for OpenTelemetry's."""
     text = f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
     return TraceContext(text, found.trace_state.to_header() if found.trace_state else "")
+
+
+def context_here() -> TraceContext | None:
+    """Return the place in a trace of the running code, or of messages sent here and now; `None`: in no trace."""
+    if "opentelemetry.trace" in sys.modules:
+        from opentelemetry import trace  # noqa: PLC0415 - it is there already
+
+        found = trace.get_current_span().get_span_context()
+        if found.is_valid:
+            return text_of(found)
+    return carried()
+
+
+def read_context(said: Mapping[str, object]) -> TraceContext | None:
+    """Return the context in these headers; `None` if there is none, or W3C does not allow it."""
+    return context_of(said.get(TRACEPARENT), said.get(TRACESTATE))
+
+
+def context_of(traceparent: object, tracestate: object) -> TraceContext | None:
+    """Return the context of the two values; see `read_context`."""
+    if not isinstance(traceparent, str) or not _PARENT.fullmatch(traceparent):
+        return None
+    is_fine = isinstance(tracestate, str) and len(tracestate) <= _LONGEST_STATE and _STATE.fullmatch(tracestate)
+    return tuple.__new__(TraceContext, (traceparent, str(tracestate) if is_fine else ""))
+
+
+def attempt_span_id(call_id: str, attempt: int) -> int:
+    """Return the span id of a call's attempt: known to every process, also if the attempt's worker has died."""
+    return int.from_bytes(blake2b(f"{attempt} {call_id}".encode(), digest_size=8).digest()) or 1
+
+
+def round_trace_id(job_id: str, first_step: int) -> int:
+    """Return the trace id of a round of a recurring job: known to each of its steps, in any worker."""
+    return int.from_bytes(blake2b(f"{first_step} {job_id}".encode(), digest_size=16).digest()) or 1
+
+
+_carried: ContextVar[TraceContext | None] = ContextVar("toolfleet_trace", default=None)
+
+carried = _carried.get
+"""Return the place in a trace that goes with whatever is sent here and now; `None`: none does."""
+
+carry, drop = _carried.set, _carried.reset
+"""Have a place go with what is sent from now on, and no more, by what `carry` has returned: `carrying`, in a third of its time."""
+
+
+def carrying(context: TraceContext | None) -> AbstractContextManager[None]:
+    """Send this context along with messages within."""
+    return _Carrying(context)
+
+
+class _Carrying:
+    """A context manager as a class, cheaper than a generator: each call has several of these."""
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, context: TraceContext | None) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._token = _carried.set(self._context)
+
+    def __exit__(self, *exc_info: object) -> None:
+        _carried.reset(self._token)

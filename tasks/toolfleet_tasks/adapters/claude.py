@@ -8,8 +8,8 @@ from mcp.server import ServerRequestContext
 from mcp.server.lowlevel import Server
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.contracts.jobs import Poll
-from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.formats import convert, from_result
 from toolfleet_tasks.adapters.calling import AdapterCalls

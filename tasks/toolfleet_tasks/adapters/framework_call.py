@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.spoken_names import Spoken
+from toolfleet_registry.contracts.calls import Spoken
 from toolfleet_registry.formats import as_spoken
-from toolfleet_registry.formats.tool_names import near_names
+from toolfleet_registry.formats.dialects import near_names
 from toolfleet_tasks.client.progress_listener import OnProgress
 
 C = TypeVar("C")

@@ -12,8 +12,8 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, interrupt
 
 from toolfleet_registry.contracts import Caller, Conversation, ResultFile, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.contracts.jobs import Poll
-from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_tasks.adapters.calling import AdapterCalls
 from toolfleet_tasks.adapters.decisions import Decision, WaitsForApproval

@@ -21,7 +21,7 @@ from pydantic_ai.toolsets import ToolsetTool
 from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.jobs import Poll
 from toolfleet_registry.formats.calls import spoken_arguments
-from toolfleet_registry.manifests.effects import effect_of
+from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_tasks.adapters.calling import AdapterCalls
 from toolfleet_tasks.adapters.decisions import WaitsForApproval

@@ -18,7 +18,7 @@ from pydantic_ai import (
 from pydantic_core import from_json
 
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.contracts.progress import Progress
+from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.formats.calls import spoken_arguments
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.adapters.decisions import Decision

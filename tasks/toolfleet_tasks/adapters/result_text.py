@@ -2,7 +2,7 @@
 
 from toolfleet_registry.contracts import ResultFile, ToolResult
 from toolfleet_registry.formats import from_result
-from toolfleet_registry.formats.shown_files import shown_files
+from toolfleet_registry.formats.results import shown_files
 from toolfleet_registry.policy.hints import hint_for
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from toolfleet_registry.contracts import Level
-from toolfleet_registry.contracts.approval_terms import ApprovalRule
+from toolfleet_registry.contracts.calls import ApprovalRule
 from toolfleet_registry.permissions import level_of_caller, level_of_tool
 from toolfleet_tasks.approvals.request import ApprovalVote, AskedApproval
 

@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 from toolfleet_registry.contracts import Message, PublishedCall
-from toolfleet_registry.contracts.approval_terms import ApprovedCall
+from toolfleet_registry.contracts.calls import ApprovedCall
 from toolfleet_registry.contracts.tool_definition import Effect
 from toolfleet_registry.errors import MessageRefused
-from toolfleet_registry.redis.approval_keys import ApprovalKeys
+from toolfleet_registry.redis.keys import ApprovalKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.tracing.here import context_here
-from toolfleet_registry.tracing.trace_context import TraceContext
+from toolfleet_registry.tracing.port import TraceContext, context_here
 from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.approvals.approvers import (
     Approver,

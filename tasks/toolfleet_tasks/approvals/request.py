@@ -4,7 +4,7 @@ import json
 from typing import Annotated, Any, Literal
 
 from toolfleet_registry.contracts import Caller, Message, Since
-from toolfleet_registry.contracts.approval_terms import ApprovalRule
+from toolfleet_registry.contracts.calls import ApprovalRule
 from toolfleet_registry.contracts.tool_definition import Effect
 
 _LONGEST_ARGUMENTS = 16_384  # characters: `ApprovalRecords.read` has them all

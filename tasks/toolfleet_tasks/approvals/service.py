@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from redis.exceptions import ResponseError
 
-from toolfleet_registry.agents.approval_rules import approval_fault, terms_of_approval
+from toolfleet_registry.agents.profile_rules import approval_fault, terms_of_approval
 from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolResult
-from toolfleet_registry.contracts.approval_terms import ApprovalRule, ApprovedCall
+from toolfleet_registry.contracts.calls import ApprovalRule, ApprovedCall
 from toolfleet_registry.errors import (
     ApprovalNotTaken,
     BegunBefore,
@@ -21,7 +21,7 @@ from toolfleet_registry.policy.redaction import redacted
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.tracing.trace_context import TraceContext
+from toolfleet_registry.tracing.port import TraceContext
 from toolfleet_tasks.admission import AdmissionControl, Refusal, digest_of, refused
 from toolfleet_tasks.approvals.approvers import Approver, has_asked, missing_votes, refusal_of_approver
 from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords, StoredApproval

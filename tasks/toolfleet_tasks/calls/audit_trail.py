@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.policy.sensitive_arguments import EVERYTHING
+from toolfleet_registry.policy.redaction import EVERYTHING
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.pending_call import audited, new_call_id
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine, Auditor, text_of

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, Self
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import Caller, Effect, Message, PublishedCall, Since, ToolResult
-from toolfleet_registry.contracts.logs import LogLevel
+from toolfleet_registry.contracts.call_context import LogLevel
 from toolfleet_registry.errors import FleetUnavailable, NotPublished
-from toolfleet_registry.redis.approval_keys import ApprovalKeys
+from toolfleet_registry.redis.keys import ApprovalKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock

@@ -5,9 +5,8 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts.call_context import LogLevel, LogMessage, Progress
 from toolfleet_registry.contracts.inputs import PendingInput
-from toolfleet_registry.contracts.logs import LogLevel, LogMessage
-from toolfleet_registry.contracts.progress import Progress
 from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.calls.begun_calls import Started
 from toolfleet_tasks.calls.idempotency import Joined, handle_of

@@ -3,8 +3,8 @@
 from typing import Any
 
 from toolfleet_registry.contracts import ToolCall, ToolDefinition
+from toolfleet_registry.contracts.call_context import ToolContext
 from toolfleet_registry.contracts.names import LOCAL
-from toolfleet_registry.contracts.tool_context import ToolContext
 from toolfleet_registry.schemas.arguments import size_of
 from toolfleet_tasks.calls.eval_gate import Circumstances
 

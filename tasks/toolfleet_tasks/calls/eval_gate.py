@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 from toolfleet_registry.contracts import RetryTerms, Terms, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.decisions import note
-from toolfleet_registry.manifests.effects import effect_of
+from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tags.tags import ToolContext, ToolDef

@@ -6,10 +6,9 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.contracts.call_context import LogMessage, Progress
+from toolfleet_registry.contracts.calls import UNSPOKEN, Spoken
 from toolfleet_registry.contracts.inputs import PendingInput
-from toolfleet_registry.contracts.logs import LogMessage
-from toolfleet_registry.contracts.progress import Progress
-from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
 from toolfleet_registry.errors import InputNotTaken
 from toolfleet_registry.formats import as_spoken
 from toolfleet_tasks.aio.closing import Closing

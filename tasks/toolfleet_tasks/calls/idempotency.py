@@ -13,9 +13,8 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
-from toolfleet_registry.contracts.logs import LogMessage
-from toolfleet_registry.contracts.progress import Progress
-from toolfleet_registry.contracts.spoken_names import UNSPOKEN, Spoken
+from toolfleet_registry.contracts.call_context import LogMessage, Progress
+from toolfleet_registry.contracts.calls import UNSPOKEN, Spoken
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.policy.hints import SAME_KEY_ONLY
 from toolfleet_registry.redis.keys import Keys

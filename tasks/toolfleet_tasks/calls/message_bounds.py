@@ -4,7 +4,7 @@ from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import MessageTooLarge
-from toolfleet_registry.policy.identities import fault_in_names
+from toolfleet_registry.policy.call_faults import fault_in_names
 from toolfleet_registry.schemas.arguments import size_fault
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.context import size_fault_with

@@ -9,9 +9,8 @@ from typing import Any, TypeVar, get_args
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import Audit, PublishedCall, ToolResult
+from toolfleet_registry.contracts.call_context import LogMessage, Progress
 from toolfleet_registry.contracts.inputs import PendingInput
-from toolfleet_registry.contracts.logs import LogMessage
-from toolfleet_registry.contracts.progress import Progress
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock

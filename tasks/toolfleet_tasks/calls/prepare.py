@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from toolfleet_registry.agents import approval_rules as rules_of
-from toolfleet_registry.agents.approval_rules import terms_of_approval
+from toolfleet_registry.agents import profile_rules as rules_of
 from toolfleet_registry.agents.data_guards import counted
+from toolfleet_registry.agents.known_profiles import Reach
 from toolfleet_registry.agents.own_classes import OwnClasses
-from toolfleet_registry.agents.reach import Reach
+from toolfleet_registry.agents.profile_rules import terms_of_approval
 from toolfleet_registry.catalog.catalog import Catalog, Judged
-from toolfleet_registry.config.agents.middleware_specs import OwnMiddlewareSpec, PiiSpec
+from toolfleet_registry.config.agent_profile import OwnMiddlewareSpec, PiiSpec
 from toolfleet_registry.contracts import (
     Caller,
     Conversation,
@@ -26,18 +26,15 @@ from toolfleet_registry.contracts import (
     ToolDefinition,
     ToolResult,
 )
-from toolfleet_registry.contracts.approval_terms import ApprovalRule
+from toolfleet_registry.contracts.calls import ApprovalRule
 from toolfleet_registry.contracts.decisions import CONVERSATION, collecting, facts_of, note
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
 from toolfleet_registry.local.scheduler_tools import ADD_JOB, is_newer_job
-from toolfleet_registry.manifests.effects import effect_of
-from toolfleet_registry.policy.call_faults import version_fault
-from toolfleet_registry.policy.identities import fault_in_version
+from toolfleet_registry.manifests.specs import effect_of
+from toolfleet_registry.policy.call_faults import fault_in_version, resolved, version_fault
 from toolfleet_registry.policy.limits import strictest
-from toolfleet_registry.policy.reach import resolved
-from toolfleet_registry.policy.sensitive_arguments import sensitive_paths
-from toolfleet_registry.policy.sensitive_results import has_sensitive_results
+from toolfleet_registry.policy.redaction import has_sensitive_results, sensitive_paths
 from toolfleet_registry.schemas.arguments import size_of
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.system.loggers import get_logger

@@ -2,8 +2,8 @@
 
 from typing import Literal, Self
 
+from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.contracts.inputs import PendingInput
-from toolfleet_registry.contracts.progress import Progress
 
 Place = Literal["queued", "running", "retrying", "input_required", "waiting_approval", "done", "unknown"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.agents.explanation import ExplainedTool, ToolExplanation, ToolRule, rules_about
-from toolfleet_registry.agents.reach import reach_of
+from toolfleet_registry.agents.known_profiles import reach_of
 from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.contracts import Caller, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.decisions import note

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeAlias, TypeVar
 
-from toolfleet_registry.contracts.progress import Progress
+from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.system.loggers import get_logger
 
 log = get_logger(__name__)

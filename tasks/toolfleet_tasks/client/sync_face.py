@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from concurrent.futures import Future
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
-from toolfleet_registry.contracts.progress import Progress
+from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_tasks.client.loop_runner import LoopRunner
 from toolfleet_tasks.client.progress_listener import OnProgress, call_listener
 

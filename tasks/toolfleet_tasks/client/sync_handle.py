@@ -2,8 +2,7 @@
 
 from collections.abc import Generator
 
-from toolfleet_registry.contracts.logs import LogMessage
-from toolfleet_registry.contracts.progress import Progress
+from toolfleet_registry.contracts.call_context import LogMessage, Progress
 from toolfleet_tasks.calls.handle import CallHandle
 from toolfleet_tasks.client.loop_runner import LoopRunner
 from toolfleet_tasks.client.sync_face import SyncFace, blocking

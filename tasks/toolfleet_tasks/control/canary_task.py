@@ -9,7 +9,7 @@ from typing import Any
 from celery import Celery
 from redis.exceptions import RedisError
 
-from toolfleet_registry.redis.canary_keys import canary_key
+from toolfleet_registry.redis.keys import canary_key
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger

@@ -9,13 +9,13 @@ from celery.signals import beat_init
 from redis.asyncio import Redis
 
 from toolfleet_registry.directory.directory import ModuleDirectory
-from toolfleet_registry.directory.requested_probes import RequestedProbes
+from toolfleet_registry.directory.requests import RequestedProbes
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.system.private_process import hide_process
+from toolfleet_registry.system.process import hide_process
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.aio.greenlet_bridge import bridged, run_here
 from toolfleet_tasks.control.housekeeping import register_task

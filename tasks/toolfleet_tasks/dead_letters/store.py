@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.servers import answering
 from toolfleet_tasks.dead_letters.entry import DeadKind
 from toolfleet_tasks.lua.dead_letters import DROP
 

@@ -17,8 +17,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.tracing.port import Tracing
-from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, carry, drop
+from toolfleet_registry.tracing.port import TraceContext, Tracing, Unrecorded, carry, drop
 from toolfleet_tasks.admission import AdmissionControl, Refusal, refused
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.calls.pending_call import PendingCall

@@ -12,8 +12,8 @@ from toolfleet_registry.contracts.decisions import collecting, note
 from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.contracts.names import SCHEDULER
 from toolfleet_registry.errors import BegunBefore
-from toolfleet_registry.local.url_polls import CHECK_URL
-from toolfleet_registry.policy.reach import as_sent
+from toolfleet_registry.local.scheduler_tools import CHECK_URL
+from toolfleet_registry.policy.call_faults import as_sent
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.tracing.port import Tracing

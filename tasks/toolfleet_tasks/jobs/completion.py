@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from toolfleet_registry.contracts import ErrorCode, Message, Since, ToolCall
 from toolfleet_registry.contracts.jobs import Job, JobSpec, WakeKind
-from toolfleet_registry.policy.sensitive_results import OUR_WORDS
+from toolfleet_registry.policy.redaction import OUR_WORDS
 from toolfleet_tasks.jobs.positions import EndedRound, JobPosition, Transition
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import then_call_id, wake_root

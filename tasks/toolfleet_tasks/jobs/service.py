@@ -11,11 +11,9 @@ from toolfleet_registry.contracts import ErrorCode, ToolCall, ToolDefinition, To
 from toolfleet_registry.contracts.jobs import ENDED, HookSpec, Job, JobRefused, JobSpec, Poll
 from toolfleet_registry.contracts.names import SCHEDULER
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.local.url_polls import CHECK_URL
-from toolfleet_registry.policy.identities import LONGEST, fault_in_version
-from toolfleet_registry.policy.reach import as_sent
-from toolfleet_registry.policy.sensitive_arguments import sensitive_paths
-from toolfleet_registry.policy.sensitive_results import has_sensitive_results
+from toolfleet_registry.local.scheduler_tools import CHECK_URL
+from toolfleet_registry.policy.call_faults import LONGEST, as_sent, fault_in_version
+from toolfleet_registry.policy.redaction import has_sensitive_results, sensitive_paths
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger

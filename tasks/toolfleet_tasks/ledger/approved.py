@@ -1,6 +1,6 @@
 """Seals what the ledger keeps of an approved call, and verifies what a claim has consumed: that people have approved this very call."""
 
-from toolfleet_registry.contracts.approval_terms import ApprovedCall
+from toolfleet_registry.contracts.calls import ApprovedCall
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing import TextSeal

@@ -16,10 +16,9 @@ from toolfleet_registry.contracts.decisions import CONVERSATION, USER
 from toolfleet_registry.contracts.outcomes import AuditOutcome
 from toolfleet_registry.metrics import families, process_recorder
 from toolfleet_registry.metrics.recorder import CallRecorder
-from toolfleet_registry.policy.redaction import redacted
-from toolfleet_registry.policy.sensitive_arguments import sensitive_paths
+from toolfleet_registry.policy.redaction import redacted, sensitive_paths
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.system.busy_log import BusyLog
+from toolfleet_registry.system.loggers import BusyLog
 from toolfleet_registry.tags.tags import TagResult
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.messages import json_text

@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.policy.redaction import REDACTED, redacted, scrubbed
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.dead_letters import NOT_KEPT, reason_of
 from toolfleet_tasks.lua.ledger import FORGET_CONTENTS, KEEP

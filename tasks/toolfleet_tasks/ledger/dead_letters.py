@@ -8,10 +8,9 @@ import json
 from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts.call_context import ToolContext
 from toolfleet_registry.contracts.dead_letters import DeadAttempt, DeadLetter
-from toolfleet_registry.contracts.tool_context import ToolContext
-from toolfleet_registry.policy.redaction import REDACTED, redacted, scrubbed
-from toolfleet_registry.policy.sensitive_results import OUR_WORDS
+from toolfleet_registry.policy.redaction import OUR_WORDS, REDACTED, redacted, scrubbed
 from toolfleet_tasks.messages import json_text
 
 NOT_KEPT = "[not kept]"

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.names import ToolName
-from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.queue_keys import QueueKeys
+from toolfleet_registry.redis.keys import Keys, QueueKeys
 
 _MOST_KEPT = 1_024  # modules; and callers of a lane
 

@@ -4,8 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from toolfleet_registry.metrics import process_recorder
-from toolfleet_registry.metrics.exposition import Exposition, RecordedMetrics
-from toolfleet_registry.metrics.recorder import Recorder
+from toolfleet_registry.metrics.recorder import Exposition, RecordedMetrics, Recorder
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.metrics.endpoint import MetricsEndpoint

@@ -4,7 +4,7 @@ import socketserver
 from collections.abc import Callable
 from http import HTTPStatus
 
-from toolfleet_registry.metrics.exposition import CONTENT_TYPE
+from toolfleet_registry.metrics.recorder import CONTENT_TYPE
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.threaded_http import HttpReply, serve_tcp

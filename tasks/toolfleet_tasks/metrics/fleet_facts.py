@@ -15,10 +15,8 @@ from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import BrokerAway
-from toolfleet_registry.redis.approval_keys import ApprovalKeys
-from toolfleet_registry.redis.queue_keys import QueueKeys
+from toolfleet_registry.redis.keys import ApprovalKeys, QueueKeys, WorkerKeys
 from toolfleet_registry.redis.urls import is_redis_url
-from toolfleet_registry.redis.worker_keys import WorkerKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS

@@ -12,8 +12,7 @@ from redis.client import NEVER_DECODE
 
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.redis.redis_errors import answering
-from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import fleet_url, is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.metrics.fleet_facts import FleetFacts, FleetReader, QueueFacts

@@ -6,7 +6,7 @@ from typing import TypeVar
 from kombu.exceptions import OperationalError
 
 from toolfleet_registry.errors import BrokerAway, BrokerUnavailable
-from toolfleet_registry.redis.redis_errors import reason_of
+from toolfleet_registry.redis.servers import reason_of
 from toolfleet_tasks.aio.abandoned_thread import in_abandoned_thread
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from redis.asyncio import Redis
 
-from toolfleet_registry.redis.canary_keys import canary_key
+from toolfleet_registry.redis.keys import canary_key
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url, is_redis_url
 from toolfleet_registry.settings import Settings

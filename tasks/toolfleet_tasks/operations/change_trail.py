@@ -15,8 +15,7 @@ from redis.asyncio import Redis
 
 from toolfleet_registry.contracts.outcomes import AuditOutcome
 from toolfleet_registry.errors import FleetUnavailable, NoSuchDeadLetter, OperationRefused
-from toolfleet_registry.redis.redis_errors import answering
-from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock

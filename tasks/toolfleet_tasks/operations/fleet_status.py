@@ -16,14 +16,12 @@ from redis.client import NEVER_DECODE
 
 from toolfleet_registry.config.run_file import run_file_of
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
-from toolfleet_registry.directory.directory import ModuleDirectory
+from toolfleet_registry.directory.directory import ModuleDirectory, ProbeFailure, state_without_manifest
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.directory.probe_failures import ProbeFailure, state_without_manifest
 from toolfleet_registry.errors import BrokerAway, FleetUnavailable
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.policy.module_troubles import words_for
-from toolfleet_registry.redis.redis_errors import answering
-from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import fleet_url, is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS

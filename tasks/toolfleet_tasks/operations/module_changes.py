@@ -8,12 +8,10 @@ from redis.asyncio import Redis
 
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
-from toolfleet_registry.directory.entries import ModuleEntry, plain_url
-from toolfleet_registry.directory.host_judgement import JudgedHosts
-from toolfleet_registry.directory.networks import ModuleNetworks
+from toolfleet_registry.directory.entries import ModuleEntry, ModuleNetworks, plain_url
+from toolfleet_registry.directory.hosts import JudgedHosts
 from toolfleet_registry.errors import OperationRefused
-from toolfleet_registry.redis.redis_errors import answering
-from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.change_trail import Actor, ChangeTrail

@@ -8,8 +8,7 @@ from amqp.exceptions import NotFound
 from kombu.connection import Connection
 
 from toolfleet_registry.errors import BrokerUnavailable, FleetUnavailable
-from toolfleet_registry.redis.redis_errors import answering
-from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import machine_clock

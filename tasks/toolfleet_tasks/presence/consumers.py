@@ -11,8 +11,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.redis.redis_errors import reason_of
-from toolfleet_registry.redis.servers import async_client, sync_client
+from toolfleet_registry.redis.servers import async_client, reason_of, sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from redis import Redis
 
-from toolfleet_registry.redis.worker_keys import WorkerKeys
+from toolfleet_registry.redis.keys import WorkerKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.lua.files import script
 

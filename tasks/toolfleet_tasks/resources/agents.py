@@ -10,21 +10,18 @@ from typing import Any, Final, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 from redis.exceptions import RedisError
 
-from toolfleet_registry.agents.effective_profile import EffectiveProfile
 from toolfleet_registry.agents.known_profiles import KnownProfiles
+from toolfleet_registry.agents.profile_rules import EffectiveProfile, NamedProfile
 from toolfleet_registry.agents.stored.entries import ProfileVersion
 from toolfleet_registry.agents.stored.factory import is_elsewhere
 from toolfleet_registry.agents.stored.profile_copy import ProfileCopy
 from toolfleet_registry.agents.stored.profiles import StoredProfiles
-from toolfleet_registry.agents.tool_rules import NamedProfile
 from toolfleet_registry.catalog.operator import fleets_registry, operating
-from toolfleet_registry.config.agents.agent_profile import AgentProfile
-from toolfleet_registry.config.agents.middleware_specs import ToolRetrySpec
-from toolfleet_registry.config.agents.tool_selectors import selects
+from toolfleet_registry.config.agent_profile import AgentProfile, ToolRetrySpec, selects
 from toolfleet_registry.config.setting_sources import setting_place
 from toolfleet_registry.contracts import Caller, Level, ToolDefinition
 from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchProfile, OperationRefused, SettingsError
-from toolfleet_registry.manifests.effects import effect_of
+from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.permissions import reaches
 from toolfleet_registry.policy.hints import UNDECLARED_LINES
 from toolfleet_registry.redis.servers import async_client, sync_client

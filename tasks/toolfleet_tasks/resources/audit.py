@@ -14,8 +14,7 @@ from redis.client import NEVER_DECODE
 
 from toolfleet_registry.errors import InvalidQuestion
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.redis_errors import answering
-from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.cancellation import is_wanted

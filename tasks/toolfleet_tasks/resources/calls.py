@@ -8,8 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from toolfleet_registry.access.roles import has_role
 from toolfleet_registry.errors import InvalidQuestion, NoSuchEntry
-from toolfleet_registry.policy.identities import LONGEST
-from toolfleet_registry.policy.reach import sees_calls_of
+from toolfleet_registry.policy.call_faults import LONGEST, sees_calls_of
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.time import fleet_clock

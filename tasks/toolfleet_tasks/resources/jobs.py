@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from toolfleet_registry.contracts.jobs import Job
 from toolfleet_registry.errors import InvalidQuestion, NoSuchEntry
-from toolfleet_registry.policy.identities import LONGEST
+from toolfleet_registry.policy.call_faults import LONGEST
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.background.session import worker_session
 from toolfleet_tasks.client.fleet_settings import fleet_settings

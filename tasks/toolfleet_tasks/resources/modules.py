@@ -9,11 +9,10 @@ from redis.exceptions import RedisError
 
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.entries import ModuleEntry, plain_url
-from toolfleet_registry.directory.host_judgement import RefusedHost
+from toolfleet_registry.directory.hosts import RefusedHost
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import FleetUnavailable, InvalidQuestion
-from toolfleet_registry.redis.redis_errors import reason_of
-from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.servers import async_client, reason_of
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.fleet_status import ModuleTrouble, read_status

@@ -8,8 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from redis.exceptions import RedisError
 
 from toolfleet_registry.catalog.operator import Difference, operating
-from toolfleet_registry.manifests.digests import digest_of
-from toolfleet_registry.manifests.specs import RegistryEvent, ToolRegistration, ToolSpec
+from toolfleet_registry.manifests.specs import RegistryEvent, ToolRegistration, ToolSpec, digest_of
 from toolfleet_tasks.presence.worker_notes import KEEPS_ROLLBACKS, older_workers
 from toolfleet_tasks.resources.operation import OperationRequest, operation
 

@@ -8,8 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from toolfleet_registry.contracts.logs import LogLevel, LogMessage, is_heard, log_message_in
-from toolfleet_registry.contracts.progress import Progress
+from toolfleet_registry.contracts.call_context import LogLevel, LogMessage, Progress, is_heard, log_message_in
 from toolfleet_tasks.messages.signatures import split_json
 from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.verifier import Verifier

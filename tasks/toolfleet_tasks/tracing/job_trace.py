@@ -5,10 +5,16 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from toolfleet_registry.contracts.jobs import JobSpec
-from toolfleet_registry.tracing import names
-from toolfleet_registry.tracing.here import context_here
-from toolfleet_registry.tracing.port import Tracing, context_of_span
-from toolfleet_registry.tracing.trace_context import TraceContext, carrying, context_of, round_trace_id
+from toolfleet_registry.tracing import port
+from toolfleet_registry.tracing.port import (
+    TraceContext,
+    Tracing,
+    carrying,
+    context_here,
+    context_of,
+    context_of_span,
+    round_trace_id,
+)
 
 T = TypeVar("T")
 
@@ -41,7 +47,7 @@ async def of_job(tracing: Tracing | None, spec: JobSpec, work: Awaitable[T], *, 
             return await work
     # Each step has such a span without a parent: if a worker is lost, those of the others are in one trace.
     trace_id = round_trace_id(spec.job_id, first_step) if first_step is not None and tracing.has_attempt_ids else 0
-    said, links = {names.JOB_ID: spec.job_id}, [(origin, "job")]
+    said, links = {port.JOB_ID: spec.job_id}, [(origin, "job")]
     started = tracing.start("run_job", "internal", said, links=links, trace_id=trace_id)
     try:
         with tracing.within(started):
@@ -53,8 +59,8 @@ async def of_job(tracing: Tracing | None, spec: JobSpec, work: Awaitable[T], *, 
 
 def _server_of(url: str) -> dict[str, str | int]:
     found = urlsplit(url)
-    port = found.port or (443 if found.scheme == "https" else 80)
-    return {names.SERVER_ADDRESS: found.hostname or "", names.SERVER_PORT: port}
+    server_port = found.port or (443 if found.scheme == "https" else 80)
+    return {port.SERVER_ADDRESS: found.hostname or "", port.SERVER_PORT: server_port}
 
 
 async def woken(
@@ -65,7 +71,7 @@ async def woken(
     started = tracing.start(
         "POST",
         "client",
-        {names.HTTP_METHOD: "POST", names.URL_FULL: url, **_server_of(url)},
+        {port.HTTP_METHOD: "POST", port.URL_FULL: url, **_server_of(url)},
         parent=origin,
         links=[] if origin is None else [(origin, "job")],
     )
@@ -73,9 +79,9 @@ async def woken(
         with carrying(context_of_span(started)):
             result = await post
         if not isinstance(started, TraceContext) and not is_fine(result):
-            started.fail(names.OTHER_ERROR)
+            started.fail(port.OTHER_ERROR)
         return result
     finally:
         if not isinstance(started, TraceContext):
-            started.note({names.JOB_ID: None if spec is None else spec.job_id})
+            started.note({port.JOB_ID: None if spec is None else spec.job_id})
             started.end()

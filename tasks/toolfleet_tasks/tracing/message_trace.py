@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from toolfleet_registry.tracing.trace_context import TRACEPARENT, TRACESTATE, TraceContext, context_of
+from toolfleet_registry.tracing.port import TRACEPARENT, TRACESTATE, TraceContext, context_of
 
 
 def trace_of(header: Callable[[str], Any]) -> TraceContext | None:

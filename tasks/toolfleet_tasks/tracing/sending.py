@@ -5,9 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
-from toolfleet_registry.tracing import names
-from toolfleet_registry.tracing.port import Drawn, Started, Tracing, context_of_span
-from toolfleet_registry.tracing.trace_context import TraceContext, carrying
+from toolfleet_registry.tracing import port
+from toolfleet_registry.tracing.port import Drawn, Started, TraceContext, Tracing, carrying, context_of_span
 from toolfleet_tasks.queues import queue_for
 
 T = TypeVar("T")
@@ -23,7 +22,7 @@ async def sent(tracing: Tracing, call: PublishedCall, system: str, post: Awaitab
         try:
             result = await post
             if isinstance(result, ToolResult) and not result.success:
-                started.fail(result.error_code or names.OTHER_ERROR)
+                started.fail(result.error_code or port.OTHER_ERROR)
         except BaseException as exc:
             started.fail(type(exc).__name__)
             raise
@@ -56,27 +55,27 @@ def _start(tracing: Tracing, call: PublishedCall, system: str, operation: str, d
         f"{operation} {queue}",
         "producer",
         {
-            names.MESSAGING_SYSTEM: system,
-            names.MESSAGING_OPERATION_NAME: operation,
-            names.MESSAGING_OPERATION_TYPE: operation,
-            names.MESSAGING_DESTINATION: queue,
+            port.MESSAGING_SYSTEM: system,
+            port.MESSAGING_OPERATION_NAME: operation,
+            port.MESSAGING_OPERATION_TYPE: operation,
+            port.MESSAGING_DESTINATION: queue,
         },
         trace_id=drawn,
     )
     if not isinstance(started, TraceContext):
         started.note(message_attributes(call))
-        started.note({names.GEN_AI_TOOL_NAME: call.tool_name})
+        started.note({port.GEN_AI_TOOL_NAME: call.tool_name})
     return started
 
 
 def message_attributes(call: PublishedCall) -> dict[str, str | None]:
     """Return the attributes that the spans of sender and receiver share."""
     return {
-        names.MESSAGING_TEMPLATE: "tools.{module}",
-        names.MESSAGING_MESSAGE_ID: call.call_id,
-        names.LANE: call.lane,
-        names.JOB_ID: call.job_id,
-        names.GEN_AI_AGENT_NAME: call.caller.agent,
+        port.MESSAGING_TEMPLATE: "tools.{module}",
+        port.MESSAGING_MESSAGE_ID: call.call_id,
+        port.LANE: call.lane,
+        port.JOB_ID: call.job_id,
+        port.GEN_AI_AGENT_NAME: call.caller.agent,
     }
 
 

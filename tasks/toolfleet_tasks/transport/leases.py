@@ -13,8 +13,7 @@ from typing import Any, Self
 
 from redis.exceptions import ResponseError
 
-from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.queue_keys import QueueKeys
+from toolfleet_registry.redis.keys import Keys, QueueKeys
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_registry.time.slewed_clock import STEP_SECONDS

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from redis.exceptions import ResponseError
 
-from toolfleet_registry.catalog.batch_registration import asked
+from toolfleet_registry.catalog.registration import asked
 from toolfleet_registry.catalog.registry_events import EventsAfter, events_after
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.manifests.specs import RegistryEvent

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from celery.exceptions import Ignore, Reject
 
 from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts.call_context import report_to
+from toolfleet_registry.contracts.calls import MOST_RETRIES
 from toolfleet_registry.contracts.outcomes import (
     Attempt,
     Health,
@@ -17,8 +19,6 @@ from toolfleet_registry.contracts.outcomes import (
     StatusMissing,
     StillAtWork,
 )
-from toolfleet_registry.contracts.progress import report_to
-from toolfleet_registry.contracts.terms import MOST_RETRIES
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger

@@ -11,7 +11,7 @@ from contextvars import Context
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.contracts.logs import (
+from toolfleet_registry.contracts.call_context import (
     MOST_BYTES,
     MOST_MESSAGES,
     LogBudget,
@@ -19,8 +19,8 @@ from toolfleet_registry.contracts.logs import (
     LogMessage,
     LogSink,
     log_to,
+    report_to,
 )
-from toolfleet_registry.contracts.progress import report_to
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import worker_runtime

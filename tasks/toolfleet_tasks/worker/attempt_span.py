@@ -7,9 +7,8 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.tracing import names
-from toolfleet_registry.tracing.port import OpenSpan, Started, Tracing
-from toolfleet_registry.tracing.trace_context import TraceContext, attempt_span_id, carry
+from toolfleet_registry.tracing import port
+from toolfleet_registry.tracing.port import OpenSpan, Started, TraceContext, Tracing, attempt_span_id, carry
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.tracing.message_trace import trace_of
@@ -56,13 +55,13 @@ def _start(tracing: Tracing, request: Any, claim: Claim, parent: TraceContext | 
     queue, is_attempt = queue_for(call), claim.granted == "go"
     own_id = attempt_span_id(call.call_id, claim.attempts) if is_attempt else 0
     started = tracing.start(
-        names.process_name(queue),
+        port.process_name(queue),
         "consumer",
         {
-            names.MESSAGING_SYSTEM: system,
-            names.MESSAGING_OPERATION_NAME: "process",
-            names.MESSAGING_OPERATION_TYPE: "process",
-            names.MESSAGING_DESTINATION: queue,
+            port.MESSAGING_SYSTEM: system,
+            port.MESSAGING_OPERATION_NAME: "process",
+            port.MESSAGING_OPERATION_TYPE: "process",
+            port.MESSAGING_DESTINATION: queue,
         },
         parent=parent,
         links=_links(tracing, claim, parent),
@@ -72,12 +71,12 @@ def _start(tracing: Tracing, request: Any, claim: Claim, parent: TraceContext | 
         started.note(message_attributes(call))
         started.note(
             {
-                names.MESSAGING_CLIENT_ID: getattr(request, "hostname", None),
-                names.GEN_AI_TOOL_NAME: call.tool_name,
-                names.ATTEMPT: claim.attempts,
-                names.FENCING_TOKEN: claim.token,
-                names.GRANTED: claim.granted,
-                names.QUEUED_SECONDS: round(max(fleet_clock.now() - call.published_at, 0), 6),
+                port.MESSAGING_CLIENT_ID: getattr(request, "hostname", None),
+                port.GEN_AI_TOOL_NAME: call.tool_name,
+                port.ATTEMPT: claim.attempts,
+                port.FENCING_TOKEN: claim.token,
+                port.GRANTED: claim.granted,
+                port.QUEUED_SECONDS: round(max(fleet_clock.now() - call.published_at, 0), 6),
             }
         )
     return started
@@ -99,12 +98,12 @@ def _links(tracing: Tracing, claim: Claim, parent: TraceContext | None) -> list[
 def _go_on(span: OpenSpan, execution: "Execution") -> None:
     """Note the state of an attempt without an end here: another worker has the call, or its module continues it, or asks."""
     if execution.came_to is None:
-        span.note({names.EFFECT_STATE: "unknown"})
+        span.note({port.EFFECT_STATE: "unknown"})
 
 
 def _say(span: OpenSpan, result: ToolResult | None) -> None:
     if result is None:
         return
-    span.note({names.EFFECT_STATE: result.effect_state})
+    span.note({port.EFFECT_STATE: result.effect_state})
     if not result.success:
-        span.fail(result.error_code or names.OTHER_ERROR)
+        span.fail(result.error_code or port.OTHER_ERROR)

@@ -2,7 +2,7 @@
 
 from celery import Celery
 
-from toolfleet_registry.contracts.terms import MOST_RETRIES
+from toolfleet_registry.contracts.calls import MOST_RETRIES
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.worker.accepted import follow_revocations
 from toolfleet_tasks.worker.canvas import CallTask

@@ -14,7 +14,7 @@ from contextvars import Context
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.contracts.progress import Progress
+from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
@@ -32,7 +32,7 @@ _BATCH = 500  # calls at a time, of less than a kB each
 
 
 class Reports:
-    """The reports of one running call: a sink for `toolfleet_registry.contracts.progress`, from any thread, until `end`.
+    """The reports of one running call: a sink for `toolfleet_registry.contracts.call_context`, from any thread, until `end`.
 
     If the call's tool hides its results only the fraction is passed on: the tool's text could quote them.
     """

@@ -12,7 +12,7 @@ from support.hosts.host_process import folder_host_process
 from support.modules.listed_modules import until_listed
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet.tags import TagRegistry, ToolContext, ToolDef
-from toolfleet_registry.directory.announcements import announce_key
+from toolfleet_registry.directory.hosts import announce_key
 from toolfleet_tasks.messages.signing import module_key
 
 ADA = Caller(user_id="@ada", permission="owner", allowed_modules="*")

@@ -15,7 +15,7 @@ from support.module_server import ModuleServer, serve
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, CallHandle, Progress, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_registry.contracts.logs import LogMessage
+from toolfleet_registry.contracts.call_context import LogMessage
 
 SECONDS = 30
 INFO: dict[str, Any] = {"level": "info", "data": {"eggs": 3}, "logger": "nest"}

@@ -11,7 +11,7 @@ from toolfleet_cli.hosting import folder as folder_host
 from toolfleet_cli.hosting.folder import _AWAY_SECONDS, _LISTEN_SECONDS, ReloadListener
 from toolfleet_modules.hosts.folder.folder_host import FolderHost
 from toolfleet_modules.hosts.folder.options import FolderOptions
-from toolfleet_registry.directory.reload_requests import ReloadAnswer, ReloadRequests, reload_tools
+from toolfleet_registry.directory.requests import ReloadAnswer, ReloadRequests, reload_tools
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 

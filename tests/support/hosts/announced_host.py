@@ -7,8 +7,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from toolfleet_registry.directory.announcements import Announcement, hosts_seal
-from toolfleet_registry.directory.hosts import AnnouncingHost
+from toolfleet_registry.directory.hosts import Announcement, AnnouncingHost, hosts_seal
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
-from toolfleet_registry.manifests.overrides import SeenTool, ToolOverride, seen_tools
+from toolfleet_registry.manifests.manifest_cache import SeenTool, ToolOverride, seen_tools
 
 
 class FewTools:

@@ -11,7 +11,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from support.workers.ledgers import worker_ledger
 from toolfleet_registry.contracts import PublishedCall, ToolResult
-from toolfleet_registry.directory.replicas import Replica
+from toolfleet_registry.directory.entries import Replica
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.aio.greenlet_bridge import limits
 from toolfleet_tasks.ledger.claims import Claim

@@ -5,8 +5,7 @@ import pytest
 from bed.fleet import Bed, until
 from support.module_server import ModuleServer
 from toolfleet import Caller, ToolCall
-from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.queue_keys import QueueKeys
+from toolfleet_registry.redis.keys import Keys, QueueKeys
 from toolfleet_tasks.lua.queues import RESERVE
 
 KEYS, QUEUE = Keys(), "tools.owls"

@@ -11,12 +11,12 @@ from support.workers.job_racers import job_records
 from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.access.grants import KeyMaker
 from toolfleet_registry.agents.stored.profiles import StoredProfiles
-from toolfleet_registry.contracts.approval_terms import ApprovedCall
+from toolfleet_registry.contracts.calls import ApprovedCall
 from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.directory.directory import ModuleDirectory
-from toolfleet_registry.directory.reload_requests import ReloadRequests
-from toolfleet_registry.functions.server_change import ServerChange
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.directory.requests import ReloadRequests
+from toolfleet_registry.functions.passed_methods import ServerChange
+from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from support.versions.releases import versions
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import Since
-from toolfleet_registry.directory.announcements import readers_seal
+from toolfleet_registry.directory.hosts import readers_seal
 from toolfleet_tasks.messages import json_text
 from wire.fields_program import messages
 from wire.keep import FIXTURES, MODES

@@ -15,11 +15,9 @@ from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.agents.stored.profiles import StoredProfiles
 from toolfleet_registry.directory.directory import ModuleDirectory
-from toolfleet_registry.directory.reload_requests import ReloadRequests
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
-from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.directory.requests import ReloadRequests
+from toolfleet_registry.redis.keys import GatewayKeys, Keys, WorkerKeys
 from toolfleet_registry.redis.servers import connection_factory
-from toolfleet_registry.redis.worker_keys import WorkerKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
 from toolfleet_registry.watching import ServerChanges

@@ -10,15 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
-from toolfleet_registry.contracts.call_context import Context
-from toolfleet_registry.contracts.logs import current_log
+from toolfleet_registry.contracts.call_context import Context, current_log, current_sink
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
-from toolfleet_registry.contracts.progress import current_sink
 from toolfleet_registry.errors import BodyTooLarge
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun, ThreadsHang
-from toolfleet_registry.local.function_results import as_json
-from toolfleet_registry.local.function_runs import ANSWER_SECONDS, Failure, FunctionRuns
+from toolfleet_registry.local.function_runs import ANSWER_SECONDS, Failure, FunctionRuns, as_json
 from toolfleet_registry.local.local_function import LocalFunction
 from toolfleet_registry.local.local_tools import LocalSource
 from toolfleet_registry.system.loggers import get_logger

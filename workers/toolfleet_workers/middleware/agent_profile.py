@@ -3,10 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from toolfleet_registry.agents.approval_rules import approval_fault, approval_rules
-from toolfleet_registry.agents.effective_profile import EffectiveProfile
 from toolfleet_registry.agents.known_profiles import KnownProfiles
-from toolfleet_registry.agents.tool_rules import NO_RULES, ToolRules
+from toolfleet_registry.agents.profile_rules import (
+    NO_RULES,
+    EffectiveProfile,
+    ToolRules,
+    approval_fault,
+    approval_rules,
+)
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.decisions import CONVERSATION, USER, note, note_ids, shown_user
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome

@@ -6,7 +6,7 @@ from structlog.contextvars import STRUCTLOG_KEY_PREFIX
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.outcomes import Attempt
-from toolfleet_registry.system.busy_log import BusyLog
+from toolfleet_registry.system.loggers import BusyLog
 from toolfleet_workers.runner import Proceed
 
 log = BusyLog(__name__)

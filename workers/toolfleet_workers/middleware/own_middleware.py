@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
-from toolfleet_registry.agents.own_classes import OwnClasses
-from toolfleet_registry.agents.own_protocols import AttemptMiddleware
+from toolfleet_registry.agents.own_classes import AttemptMiddleware, OwnClasses
 from toolfleet_registry.contracts import PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.decisions import shown_user
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome

@@ -7,12 +7,21 @@ from typing import Any
 
 from toolfleet_registry.agents.data_guards import counted
 from toolfleet_registry.agents.known_profiles import KnownProfiles
-from toolfleet_registry.config.agents.middleware_specs import PiiSpec, Place
+from toolfleet_registry.config.agent_profile import PiiSpec, Place
 from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts.call_context import (
+    LogMessage,
+    LogSink,
+    Progress,
+    current_log,
+    current_sink,
+    log_message,
+    log_to,
+    progress_of,
+    report_to,
+)
 from toolfleet_registry.contracts.decisions import note
-from toolfleet_registry.contracts.logs import LogMessage, LogSink, current_log, log_message, log_to
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
-from toolfleet_registry.contracts.progress import Progress, current_sink, progress_of, report_to
 from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
 from toolfleet_registry.schemas.arguments import size_of
 from toolfleet_registry.system.loggers import get_logger

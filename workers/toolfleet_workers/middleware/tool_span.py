@@ -9,9 +9,8 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.contracts.outcomes import Attempt
 from toolfleet_registry.policy.redaction import REDACTED, redacted
-from toolfleet_registry.tracing import names
-from toolfleet_registry.tracing.port import OpenSpan, Tracing
-from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, carried
+from toolfleet_registry.tracing import port
+from toolfleet_registry.tracing.port import OpenSpan, TraceContext, Tracing, Unrecorded, carried
 from toolfleet_workers.runner import Middleware, Proceed
 
 _MOST_CONTENT = 8_192  # characters of a call's arguments, and of its result
@@ -33,9 +32,9 @@ class ToolSpan:
         """Implements `Middleware`."""
         tracing = self._tracing
         started = tracing.start(
-            names.execute_name(call.tool_name),
+            port.execute_name(call.tool_name),
             "internal",
-            {names.GEN_AI_OPERATION: names.EXECUTE_TOOL, names.GEN_AI_TOOL_NAME: call.tool_name},
+            {port.GEN_AI_OPERATION: port.EXECUTE_TOOL, port.GEN_AI_TOOL_NAME: call.tool_name},
             parent=carried(),
         )
         with tracing.within(started):
@@ -44,9 +43,9 @@ class ToolSpan:
     async def _run(self, span: OpenSpan, call: PublishedCall, proceed: Proceed) -> Attempt:
         span.note(
             {
-                names.GEN_AI_TOOL_TYPE: "function",
-                names.GEN_AI_TOOL_CALL_ID: call.call_id,
-                names.GEN_AI_AGENT_NAME: call.caller.agent,
+                port.GEN_AI_TOOL_TYPE: "function",
+                port.GEN_AI_TOOL_CALL_ID: call.call_id,
+                port.GEN_AI_AGENT_NAME: call.caller.agent,
             }
         )
         if self._tracing.has_contents:
@@ -68,11 +67,11 @@ class ToolSpan:
         if attempt.goes_on:
             return
         result = attempt.result
-        span.note({names.EFFECT_STATE: result.effect_state})
+        span.note({port.EFFECT_STATE: result.effect_state})
         if not result.success:
-            span.fail(result.error_code or names.OTHER_ERROR)
+            span.fail(result.error_code or port.OTHER_ERROR)
         elif self._tracing.has_contents:
-            span.note({names.GEN_AI_RESULT: REDACTED if call.hides_results else _text(result.result)})
+            span.note({port.GEN_AI_RESULT: REDACTED if call.hides_results else _text(result.result)})
 
 
 class ShownArguments:
@@ -85,7 +84,7 @@ class ShownArguments:
         """Implements `Middleware`."""
         span = _open.get()
         if span is not None:
-            span.note({names.GEN_AI_ARGUMENTS: _text(redacted(call.arguments, call.sensitive))})
+            span.note({port.GEN_AI_ARGUMENTS: _text(redacted(call.arguments, call.sensitive))})
         return await self._check(call, proceed)
 
 

@@ -8,8 +8,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, ResponseErr
 
 from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.finding import CheckResult, Diagnosis, error
-from toolfleet_registry.redis.canary_keys import canary_key
-from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.keys import Keys, canary_key
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.system import randomness
 

@@ -6,7 +6,7 @@ from toolfleet_gateway.console.page import ConsolePage, Outcome, Shown, Visit
 from toolfleet_gateway.console.paging import window_of
 from toolfleet_gateway.http.problems import invalid_request
 from toolfleet_registry.contracts import Caller
-from toolfleet_registry.policy.identities import LONGEST
+from toolfleet_registry.policy.call_faults import LONGEST
 from toolfleet_registry.policy.limits import Remaining, terms_of
 from toolfleet_registry.settings import Settings
 

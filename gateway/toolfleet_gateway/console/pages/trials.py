@@ -8,7 +8,7 @@ from toolfleet_gateway.console.page import ConsolePage, Outcome, Shown, Visit
 from toolfleet_gateway.console.schema_form import PREFIX, arguments_of, fields_of_schema
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.policy.sensitive_arguments import EVERYTHING, sensitive_paths
+from toolfleet_registry.policy.redaction import EVERYTHING, sensitive_paths
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.system import randomness
 from toolfleet_tasks.client.fleet import ToolFleet

@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.redis.keys import GatewayKeys
 
 _LASTS_SECONDS = 3600
 

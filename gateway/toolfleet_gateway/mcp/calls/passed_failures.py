@@ -6,7 +6,7 @@ from mcp.shared.exceptions import MCPError
 
 from toolfleet_gateway.mcp.calls.call_results import ERROR, error_facts
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.functions.passed_errors import passed_error
+from toolfleet_registry.functions.passed_methods import passed_error
 
 
 def passed_failure(result: ToolResult) -> MCPError | None:

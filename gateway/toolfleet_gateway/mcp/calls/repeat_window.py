@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.system import randomness
 from toolfleet_tasks.client.fleet import ToolFleet
 

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from toolfleet_gateway.auth.fleet_codec import FleetCodec, NotSealedHere
 from toolfleet_gateway.mcp.view import McpView
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.time import fleet_clock
 
 _LASTS_SECONDS = 3600.0  # for the person who is asked

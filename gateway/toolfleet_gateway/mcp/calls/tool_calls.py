@@ -24,8 +24,8 @@ from toolfleet_gateway.mcp.client_approvals import CallApproval, ClientApprovals
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts import Conversation, ErrorCode, ToolCall, ToolResult
+from toolfleet_registry.contracts.call_context import LogLevel
 from toolfleet_registry.contracts.inputs import PendingInput
-from toolfleet_registry.contracts.logs import LogLevel
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.begun_handle import BegunHandle

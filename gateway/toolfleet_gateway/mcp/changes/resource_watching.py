@@ -9,8 +9,7 @@ from mcp.shared.exceptions import MCPError
 from toolfleet_gateway.mcp.module_methods import ModuleMethods
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.functions.passed_methods import WATCH_METHOD
-from toolfleet_registry.functions.server_change import LONGEST_URI, MOST_WATCHED
+from toolfleet_registry.functions.passed_methods import LONGEST_URI, MOST_WATCHED, WATCH_METHOD
 from toolfleet_registry.watching import WatchedResources
 from toolfleet_tasks.aio.cancellation import end
 

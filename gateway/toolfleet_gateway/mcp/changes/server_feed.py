@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Literal
 
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.functions.server_change import ServerChange
+from toolfleet_registry.functions.passed_methods import ServerChange
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.watching import ServerChanges, is_before
 

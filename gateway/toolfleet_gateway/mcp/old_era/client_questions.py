@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession
 from toolfleet_registry.contracts.inputs import InputRequest
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.time import machine_clock
 
 _LONGEST_SECONDS = 600.0  # for a person to answer; the call's deadline may come before

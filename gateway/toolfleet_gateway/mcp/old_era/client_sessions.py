@@ -10,9 +10,9 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from toolfleet_gateway.mcp.view import McpView
-from toolfleet_registry.contracts.logs import LogLevel
+from toolfleet_registry.contracts.call_context import LogLevel
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.redis.keys import GatewayKeys
 
 _FACTS = 4  # of a session, behind its holder: what a later gateway has put behind them is passed over
 _MOST_SESSIONS = 1_000  # of one key or subject: a service with one key opens a session for each of its users

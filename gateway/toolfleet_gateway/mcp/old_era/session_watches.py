@@ -9,8 +9,8 @@ from redis.exceptions import RedisError
 
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.functions.server_change import MOST_WATCHED
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.functions.passed_methods import MOST_WATCHED
+from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.system import randomness
 
 

@@ -12,7 +12,7 @@ from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession
 from toolfleet_gateway.mcp.old_era.session_watches import SessionWatches
 from toolfleet_gateway.mcp.view import SESSION
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.functions.server_change import MOST_WATCHED
+from toolfleet_registry.functions.passed_methods import MOST_WATCHED
 
 
 class WatchMethods:

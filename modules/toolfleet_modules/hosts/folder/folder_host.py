@@ -32,7 +32,7 @@ from toolfleet_modules.hosts.serving.host import Host, Listener
 from toolfleet_modules.hosts.serving.own_folder import remove_abandoned_soon
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_registry.contracts.load_errors import NO_TOOLS, InEffect, ToolLoadError
+from toolfleet_registry.contracts.tool_definition import NO_TOOLS, InEffect, ToolLoadError
 from toolfleet_registry.once.port import OnceStore
 from toolfleet_registry.time import machine_clock
 

@@ -15,7 +15,7 @@ from toolfleet_modules.hosts.packages import (
     listed_requirements,
     requirements_in,
 )
-from toolfleet_registry.contracts.load_errors import NO_TOOLS
+from toolfleet_registry.contracts.tool_definition import NO_TOOLS
 
 REQUIREMENTS_FILE = "requirements.txt"
 

@@ -43,7 +43,7 @@ from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.request import TooLarge, TooSlow, read_body
 from toolfleet_modules.sdk.tool import in_words
 from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_registry.contracts.load_errors import InEffect, ToolLoadError
+from toolfleet_registry.contracts.tool_definition import InEffect, ToolLoadError
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
 from toolfleet_registry.functions.passed_methods import PASSED_METHODS
 from toolfleet_registry.once.port import OnceStore

@@ -31,8 +31,8 @@ from toolfleet_modules.hosts.mcp.server_away import ServerAway
 from toolfleet_modules.hosts.mcp.transports.call_lane import CallListener, OnProgress
 from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, Malformed, NotTaken, Unanswered
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
+from toolfleet_registry.contracts.call_context import LogLevel, LogMessage, LogSink, is_heard, log_message_in
 from toolfleet_registry.contracts.inputs import METHODS
-from toolfleet_registry.contracts.logs import LogLevel, LogMessage, LogSink, is_heard, log_message_in
 from toolfleet_registry.functions.passed_methods import APPS
 
 _log = logging.getLogger("toolfleet.host")

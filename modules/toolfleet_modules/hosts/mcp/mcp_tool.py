@@ -26,11 +26,9 @@ from toolfleet_modules.once.served_tool import RunMeans, ServedRun
 from toolfleet_modules.requests.question import question_reply
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.contracts import EffectState, ToolDefinition
-from toolfleet_registry.contracts.call_context import Context
-from toolfleet_registry.contracts.logs import LogMessage, LogSink, log_message_in
-from toolfleet_registry.contracts.progress import progress_of
+from toolfleet_registry.contracts.call_context import Context, LogMessage, LogSink, log_message_in, progress_of
 from toolfleet_registry.functions.failures import InputRequired, ModuleBusy, ToolError
-from toolfleet_registry.functions.passed_errors import PassedError
+from toolfleet_registry.functions.passed_methods import PassedError
 
 _LONGEST_WORDS = 1000  # characters of a server's about a failure
 _LONGEST_WAIT = 300.0  # seconds that a server may have its callers wait

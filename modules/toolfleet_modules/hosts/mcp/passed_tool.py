@@ -20,8 +20,7 @@ from toolfleet_modules.sdk.tool import in_words
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
-from toolfleet_registry.functions.passed_errors import PassedError
-from toolfleet_registry.functions.passed_methods import PASSED_METHODS, passing_method
+from toolfleet_registry.functions.passed_methods import PASSED_METHODS, PassedError, passing_method
 
 FORMS: Mapping[str, tuple[type[Any], type[BaseModel]]] = {
     "prompts/list": (types.ListPromptsRequest, types.PaginatedRequestParams),

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from toolfleet_modules.hosts.mcp.transports.exchanges import Malformed, words_of
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.contracts.content_results import content_blocks, foreign_meta, text_in
+from toolfleet_registry.contracts.outcomes import content_blocks, foreign_meta, text_in
 from toolfleet_registry.functions.files import Audio, File, Image
 
 _PLAIN = {"type", "text"}

@@ -15,7 +15,7 @@ from toolfleet_modules.hosts.openapi.documents.operations import OperationFault
 from toolfleet_modules.hosts.openapi.options import OpenApiOptions
 from toolfleet_modules.hosts.serving.host import Host, Listener
 from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_registry.contracts.load_errors import InEffect, ToolLoadError
+from toolfleet_registry.contracts.tool_definition import InEffect, ToolLoadError
 from toolfleet_registry.once.port import OnceStore
 from toolfleet_registry.time import machine_clock
 

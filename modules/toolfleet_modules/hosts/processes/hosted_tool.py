@@ -15,7 +15,7 @@ from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun
-from toolfleet_registry.tracing.trace_context import carried
+from toolfleet_registry.tracing.port import carried
 
 _BUSY_SECONDS = 1.0
 _STUCK_SECONDS = 1.0  # after a call's end, until a check whether its process still takes messages

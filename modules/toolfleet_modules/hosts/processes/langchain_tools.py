@@ -19,7 +19,7 @@ from toolfleet_modules.hosts.processes.tag_tools import things_in
 from toolfleet_modules.sdk.offer import Facts
 from toolfleet_modules.sdk.tool import in_words
 from toolfleet_registry.functions.failures import ToolError
-from toolfleet_registry.functions.titles import without_titles
+from toolfleet_registry.functions.signature import without_titles
 
 _TOOLS = "langchain_core.tools"
 _FILLED_IN = frozenset({"callbacks", "run_manager"})  # by LangChain itself, as what is annotated as `RunnableConfig`

@@ -10,8 +10,7 @@ from typing import Any
 
 from toolfleet_modules.hosts.processes.load_plan import PACKAGE
 from toolfleet_modules.sdk.offer import Facts
-from toolfleet_registry.contracts.call_context import Context
-from toolfleet_registry.contracts.tool_context import ToolContext
+from toolfleet_registry.contracts.call_context import Context, ToolContext
 
 _TEXT = "raw_arg"  # the group of a tag without groups
 _TAGS = "toolfleet_registry.tags.tags"  # is not in every installation: who has made a `ToolDef` has imported it

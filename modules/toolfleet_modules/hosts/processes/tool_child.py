@@ -25,17 +25,24 @@ from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.task_guard import IN_TOOL, guard_tasks
 from toolfleet_modules.sdk.tool import Tool
 from toolfleet_registry.contracts import Conversation
-from toolfleet_registry.contracts.call_context import Context
-from toolfleet_registry.contracts.logs import MOST_MESSAGES, LogBudget, LogLevel, LogMessage, LogSink, log_to
-from toolfleet_registry.contracts.progress import Progress, report_to
-from toolfleet_registry.contracts.tool_context import ToolContext
+from toolfleet_registry.contracts.call_context import (
+    MOST_MESSAGES,
+    Context,
+    LogBudget,
+    LogLevel,
+    LogMessage,
+    LogSink,
+    Progress,
+    ToolContext,
+    log_to,
+    report_to,
+)
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun, Threads
-from toolfleet_registry.tracing import names
-from toolfleet_registry.tracing.port import OpenSpan, Tracing
+from toolfleet_registry.tracing import port
+from toolfleet_registry.tracing.port import OpenSpan, TraceContext, Tracing, carrying, read_context
 from toolfleet_registry.tracing.switch import switch_here, tracing_of
-from toolfleet_registry.tracing.trace_context import TraceContext, carrying, read_context
 
 _log = logging.getLogger("toolfleet.host")
 
@@ -75,12 +82,12 @@ class ChildTrace:
         if tracing is None:
             with carrying(parent):
                 return await run
-        said = {names.GEN_AI_OPERATION: names.EXECUTE_TOOL, names.GEN_AI_TOOL_NAME: tool}
-        started = tracing.start(names.execute_name(tool), "internal", said, parent=parent)
+        said = {port.GEN_AI_OPERATION: port.EXECUTE_TOOL, port.GEN_AI_TOOL_NAME: tool}
+        started = tracing.start(port.execute_name(tool), "internal", said, parent=parent)
         with tracing.within(started):
             if isinstance(started, TraceContext):
                 return await run
-            started.note({names.GEN_AI_TOOL_TYPE: "function", names.GEN_AI_TOOL_CALL_ID: call_id})
+            started.note({port.GEN_AI_TOOL_TYPE: "function", port.GEN_AI_TOOL_CALL_ID: call_id})
             return await _recorded(started, run)
 
 

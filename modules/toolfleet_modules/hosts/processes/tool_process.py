@@ -19,8 +19,7 @@ from toolfleet_modules.hosts.processes.load_plan import LoadOutcome, LoadPlan
 from toolfleet_modules.hosts.serving.hidden_output import output_without
 from toolfleet_modules.hosts.serving.own_folder import OwnFolder
 from toolfleet_modules.hosts.serving.secrets import Secrets
-from toolfleet_registry.contracts.logs import LogSink, log_message_in
-from toolfleet_registry.contracts.progress import Progress, progress_of
+from toolfleet_registry.contracts.call_context import LogSink, Progress, log_message_in, progress_of
 
 _log = logging.getLogger("toolfleet.host")
 

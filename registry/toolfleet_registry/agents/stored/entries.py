@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from toolfleet_registry.config.agents.agent_profile import AGENT_NAME, AgentProfile
+from toolfleet_registry.config.agent_profile import AGENT_NAME, AgentProfile
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts.message import Message
 from toolfleet_registry.errors import MessageRefused

@@ -12,11 +12,10 @@ from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.stored.entries import ProfileVersion, agent_seal, read_profile
 from toolfleet_registry.agents.stored.port import NOTHING_KEPT, ProfileTexts
 from toolfleet_registry.agents.stored.redis import texts_of
-from toolfleet_registry.config.agents.agent_profile import AgentProfile
-from toolfleet_registry.config.agents.middleware_specs import OwnMiddlewareSpec, PiiSpec
+from toolfleet_registry.config.agent_profile import AgentProfile, OwnMiddlewareSpec, PiiSpec
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.lua.files import script
-from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
-from toolfleet_registry.config.agents.agent_profile import MOST_PROFILES
+from toolfleet_registry.config.agent_profile import MOST_PROFILES
 
 MOST_NAMES: Final = MOST_PROFILES
 """That are kept at once, with those of removed profiles, whose versions are still there."""

@@ -11,7 +11,7 @@ from toolfleet_registry.agents.stored.factory import is_elsewhere
 from toolfleet_registry.agents.stored.port import NOTHING_KEPT, ProfileTexts
 from toolfleet_registry.agents.stored.profiles import StoredProfiles
 from toolfleet_registry.lua.files import script
-from toolfleet_registry.redis.redis_errors import answering
+from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from toolfleet_registry.agents.stored.entries import (
 )
 from toolfleet_registry.agents.stored.factory import open_profile_store
 from toolfleet_registry.agents.stored.port import MOST_NAMES, ProfileStore, ProfileTexts, Replaced
-from toolfleet_registry.config.agents.agent_profile import AgentProfile, check_agent_name
+from toolfleet_registry.config.agent_profile import AgentProfile, check_agent_name
 from toolfleet_registry.errors import MessageRefused, NoSuchProfile, OperationRefused, ProfileChanged
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing import TextSeal

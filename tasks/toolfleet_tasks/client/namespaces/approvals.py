@@ -7,7 +7,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from toolfleet_registry.contracts import Caller
-from toolfleet_registry.contracts.approval_terms import ApprovalRule
+from toolfleet_registry.contracts.calls import ApprovalRule
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.feed import ApprovalEvent

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolResult
+from toolfleet_registry.contracts.call_context import CONVERSATION_FIELDS, ToolContext
 from toolfleet_registry.contracts.dead_letters import DeadLetter
-from toolfleet_registry.contracts.tool_context import CONVERSATION_FIELDS, ToolContext
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.policy.reach import as_sent
+from toolfleet_registry.policy.call_faults import as_sent
 from toolfleet_registry.policy.redaction import REDACTED
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from toolfleet_registry.contracts import Caller, Conversation, ErrorCode, ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import Completion, HookSpec, Job, JobRefused, JobSpec, Poll, Schedule
-from toolfleet_registry.policy.reach import resolved
+from toolfleet_registry.policy.call_faults import resolved
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.asked_by import asked_by_here

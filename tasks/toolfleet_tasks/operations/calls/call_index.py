@@ -19,8 +19,7 @@ from redis.client import NEVER_DECODE
 from toolfleet_registry.agents.data_guards import DataGuards
 from toolfleet_registry.contracts.decisions import CONVERSATION, USER
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.redis.redis_errors import answering
-from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.offload import aside

@@ -9,7 +9,7 @@ from support.command import Run
 from support.programs.closed_port import closed_port
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.programs import beat_program, flower_program, worker_program
-from toolfleet_registry.directory.announcements import announce_key
+from toolfleet_registry.directory.hosts import announce_key
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.messages.signing import module_key

@@ -22,8 +22,7 @@ from toolfleet_cli.doctor.checks.stored_keys import KeyCheck
 from toolfleet_cli.doctor.checks.versions import VersionCheck
 from toolfleet_cli.doctor.finding import Diagnosis, Severity
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_registry.redis.canary_keys import canary_key
-from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.keys import Keys, canary_key
 from toolfleet_registry.settings import Settings
 
 KEYS = Keys()

@@ -11,9 +11,9 @@ from redis.asyncio import Redis
 from support.command import run
 from support.hosts.host_process import OWL_TOOL, folder_host_process
 from support.hosts.tool_folder import becomes
-from toolfleet_registry.directory.announcements import ANNOUNCE_VARIABLE, announce_key
 from toolfleet_registry.directory.directory import Listing, ModuleDirectory
 from toolfleet_registry.directory.entries import AnnouncedModule
+from toolfleet_registry.directory.hosts import ANNOUNCE_VARIABLE, announce_key
 from toolfleet_registry.settings import Settings
 
 KEY = "a secret of more than thirty-two characters"

@@ -12,8 +12,7 @@ from redis.asyncio import Redis
 from support.hosts.host_process import folder_host_process
 from support.hosts.tool_folder import becomes
 from toolfleet_registry.directory.directory import ModuleDirectory
-from toolfleet_registry.directory.entries import AnnouncedModule
-from toolfleet_registry.directory.replicas import Replica
+from toolfleet_registry.directory.entries import AnnouncedModule, Replica
 from toolfleet_registry.settings import Settings
 
 JOURNAL = '''

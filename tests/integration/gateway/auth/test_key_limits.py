@@ -16,8 +16,7 @@ from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.auth.key_limits import KeyLimits
 from toolfleet_gateway.auth.refusals import AuthRefused
 from toolfleet_registry.contracts import Caller
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
-from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.keys import GatewayKeys, Keys
 from toolfleet_registry.redis.servers import async_client
 
 

@@ -5,8 +5,7 @@ from redis.asyncio import Redis
 
 from toolfleet_gateway.auth.fleet_codec import FleetCodec
 from toolfleet_gateway.console.sessions import COOKIE, LASTS_SECONDS, ConsoleSessions
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
-from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.keys import GatewayKeys, Keys
 from toolfleet_registry.time import fleet_clock
 
 

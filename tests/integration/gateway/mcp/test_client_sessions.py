@@ -11,8 +11,7 @@ from toolfleet_gateway.mcp.old_era import client_sessions
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSessions
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts import Caller
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
-from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.keys import GatewayKeys, Keys
 
 KEYS = GatewayKeys(Keys())
 MEGABYTE = "x" * 2**20

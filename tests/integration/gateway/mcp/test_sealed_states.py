@@ -9,8 +9,7 @@ from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.mcp.calls.sealed_state import AskedRound, SealedStates, WrongState
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts import Caller
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
-from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.keys import GatewayKeys, Keys
 from toolfleet_registry.time import fleet_clock
 
 ASKED = AskedRound("call-1", 2)

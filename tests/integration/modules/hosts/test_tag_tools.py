@@ -8,7 +8,7 @@ import pytest
 
 from support.hosts.tool_folder import HEAD, hosted
 from support.waiting import wait_until
-from toolfleet_registry.contracts.tool_context import ToolContext
+from toolfleet_registry.contracts.call_context import ToolContext
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,7 +13,7 @@ from toolfleet_registry.agents.stored.entries import KEPT_VERSIONS, ProfileVersi
 from toolfleet_registry.agents.stored.factory import open_profile_store
 from toolfleet_registry.agents.stored.port import NOTHING_KEPT, ProfileStore, Replaced
 from toolfleet_registry.agents.stored.profiles import LARGEST_BYTES, StoredProfiles
-from toolfleet_registry.config.agents.agent_profile import AgentProfile
+from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import NoSuchProfile, OperationRefused, ProfileChanged
 from toolfleet_registry.settings import Settings

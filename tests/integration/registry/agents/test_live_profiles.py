@@ -12,7 +12,7 @@ from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
 from toolfleet_registry.agents.stored.profile_copy import ProfileCopy
 from toolfleet_registry.agents.stored.profiles import StoredProfiles
-from toolfleet_registry.config.agents.agent_profile import AgentProfile
+from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.errors import FleetUnavailable, UnknownAgent
 from toolfleet_registry.settings import Settings, load_settings

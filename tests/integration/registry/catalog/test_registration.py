@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from support.modules.raw_modules import answering, manifest_of, offering, raw_module
 from support.there import there
-from toolfleet_registry.catalog import batch_registration, module_registration
+from toolfleet_registry.catalog import registration, registration_plan
 from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.catalog.operator import Operator, adopt_registry, operating
 from toolfleet_registry.catalog.registration import Registrar
@@ -22,8 +22,13 @@ from toolfleet_registry.contracts import Caller, ModuleManifest, ToolCall, ToolD
 from toolfleet_registry.contracts.tool_definition import ToolLines
 from toolfleet_registry.errors import FleetUnavailable, OperationRefused, RegistryAway
 from toolfleet_registry.manifests.discovery import discover
-from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache, read_kept
-from toolfleet_registry.manifests.overrides import broken_tools, seen_tools
+from toolfleet_registry.manifests.manifest_cache import (
+    CachedManifest,
+    ManifestCache,
+    broken_tools,
+    read_kept,
+    seen_tools,
+)
 from toolfleet_registry.manifests.specs import ToolSpec
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.schemas import validation
@@ -137,8 +142,8 @@ async def test_what_is_new_gets_its_turn_first(cache: ManifestCache, monkeypatch
     taker = Registrar(cache, lambda: registry)
     await taker.take_in(known)
     times = iter([0.0, 1.0])  # when it begins, and at the first turn; then time is over
-    monkeypatch.setattr(batch_registration, "_AT_ONCE", 1)
-    monkeypatch.setattr(batch_registration, "machine_clock", SimpleNamespace(monotonic=lambda: next(times, 100.0)))
+    monkeypatch.setattr(registration, "_AT_ONCE", 1)
+    monkeypatch.setattr(registration, "machine_clock", SimpleNamespace(monotonic=lambda: next(times, 100.0)))
     taken = await taker.take_in({**known, "git": GIT})
 
     assert (set(taken.saved), set(taken.errors)) == ({"git"}, {"cvs", "svn"})
@@ -533,7 +538,7 @@ async def test_a_costly_module_waits_for_the_others(
         clock[0] += 3 if tool.name.startswith("git.") else 0
 
     monkeypatch.setattr(validation, "schema_fault", slow)
-    monkeypatch.setattr("toolfleet_registry.catalog.module_registration.time.thread_time", lambda: clock[0])
+    monkeypatch.setattr("toolfleet_registry.catalog.registration_plan.time.thread_time", lambda: clock[0])
     later = ModuleManifest.model_validate(manifest_of("git", *"abcdef"))
     with capture_logs() as logs:
         taken = await registrar.take_in({"git": later, "mail": MAIL})
@@ -550,7 +555,7 @@ async def test_an_operator_hears_that_a_module_is_too_costly(
     disabled: Disabled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One sentence instead of an endless wait; what is in effect does not change."""
-    monkeypatch.setattr(module_registration, "_PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(registration_plan, "_PATIENCE_SECONDS", 0)
     with pytest.raises(FleetUnavailable, match="too long to judge the tools of module 'git'"):
         await disabled.operator.disable("git.log")
     assert await open_tools(disabled.redis) == ["git.log"]
@@ -570,7 +575,7 @@ async def test_when_time_is_up_the_rest_is_told_so(
 ) -> None:
     """Each keeps what it has; a refresh has a limit of its own, and must not die of it."""
     registrar = Registrar(cache, InMemoryToolRegistry)
-    monkeypatch.setattr("toolfleet_registry.catalog.batch_registration._SECONDS_IN_ALL", -1)
+    monkeypatch.setattr("toolfleet_registry.catalog.registration._SECONDS_IN_ALL", -1)
     taken = await registrar.take_in({"git": GIT, "mail": MAIL})
 
     assert (taken.saved, sorted(taken.errors)) == ({}, ["git", "mail"])

@@ -8,12 +8,12 @@ import pytest
 from redis.asyncio import Redis
 
 from support.hosts.announced_host import AnnouncedHost
-from toolfleet_registry.contracts.load_errors import ToolLoadError
-from toolfleet_registry.directory.announcements import announce_key
+from toolfleet_registry.contracts.tool_definition import ToolLoadError
 from toolfleet_registry.directory.directory import Listing, ModuleDirectory
 from toolfleet_registry.directory.entries import ANNOUNCED, AnnouncedModule, ModuleEntry, static_entries
+from toolfleet_registry.directory.hosts import announce_key
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.directory.reload_requests import ReloadAnswer, ReloadRequests
+from toolfleet_registry.directory.requests import ReloadAnswer, ReloadRequests
 from toolfleet_registry.directory.watch import ModuleWatch
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings

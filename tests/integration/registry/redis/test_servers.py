@@ -17,8 +17,14 @@ from support.programs.closed_port import closed_port
 from support.streams.stream_server import stream_server
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.redis import servers
-from toolfleet_registry.redis.redis_errors import answering, reason_of
-from toolfleet_registry.redis.servers import async_client, connection_factory, sentinel_options, tls_options
+from toolfleet_registry.redis.servers import (
+    answering,
+    async_client,
+    connection_factory,
+    reason_of,
+    sentinel_options,
+    tls_options,
+)
 from toolfleet_registry.store.redis import RedisToolRegistry
 
 Sentinel = tuple[int, list[list[bytes]]]

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from support.there import there
 from toolfleet.stores import RegistryEvent, ToolFinding, ToolRegistration, ToolRegistry, ToolRegistrySnapshot, ToolSpec
-from toolfleet_registry.manifests.digests import digest_of
+from toolfleet_registry.manifests.specs import digest_of
 from toolfleet_registry.store import redis, sql
 from toolfleet_registry.store.port import EVENTS_KEPT
 

@@ -2,12 +2,10 @@
 
 from support.modules.raw_modules import manifest_of
 from toolfleet.stores import ToolRegistration, ToolRegistry, ToolSpec
-from toolfleet_registry.catalog.module_registration import in_effect
+from toolfleet_registry.catalog.registration_plan import in_effect
 from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_registry.manifests.definitions import spec_of
-from toolfleet_registry.manifests.digests import digest_of
-from toolfleet_registry.manifests.manifest_cache import CachedManifest, kept_text, read_kept
-from toolfleet_registry.manifests.overrides import ToolOverride
+from toolfleet_registry.manifests.manifest_cache import CachedManifest, ToolOverride, kept_text, read_kept
+from toolfleet_registry.manifests.specs import digest_of, spec_of
 
 GIT = ModuleManifest.model_validate(manifest_of("git", "log", "push"))
 

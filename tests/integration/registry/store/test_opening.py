@@ -20,7 +20,7 @@ from toolfleet.stores import (
     ToolSpec,
     open_store,
 )
-from toolfleet_registry.manifests.digests import digest_of
+from toolfleet_registry.manifests.specs import digest_of
 from toolfleet_registry.redis.keys import Keys
 
 SPEC = ToolSpec(tool_name="a", input_schema={}, output_schema={})

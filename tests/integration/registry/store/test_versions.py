@@ -6,7 +6,7 @@ import pytest
 
 from support.there import there
 from toolfleet.stores import ToolRegistration, ToolRegistry, ToolRegistrySnapshot, ToolSpec
-from toolfleet_registry.manifests.digests import digest_of
+from toolfleet_registry.manifests.specs import digest_of
 from toolfleet_registry.store.port import VERSIONS_KEPT
 
 Registries = Callable[[], ToolRegistry]

@@ -6,9 +6,8 @@ import pytest
 from redis.asyncio import Redis
 
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.functions.server_change import ServerChange
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
-from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.functions.passed_methods import ServerChange
+from toolfleet_registry.redis.keys import GatewayKeys, Keys
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.watching import ServerChanges, WatchedResources
 

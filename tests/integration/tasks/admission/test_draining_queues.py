@@ -6,8 +6,7 @@ from redis.asyncio import Redis
 from support.published_call import published
 from support.workers.hand_worker import HandWorker
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.queue_keys import QueueKeys
+from toolfleet_registry.redis.keys import Keys, QueueKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission import AdmissionControl
 from toolfleet_tasks.messages.ids import is_later_step

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from support.published_call import published
 from toolfleet import Approver, Caller
-from toolfleet_registry.contracts.approval_terms import ApprovalRule
+from toolfleet_registry.contracts.calls import ApprovalRule
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords, ListedApproval, StoredApproval

@@ -11,8 +11,7 @@ from support.published_call import published
 from support.workers.ledgers import begun, worker_ledger
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.calls import RetryTerms
-from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.queue_keys import QueueKeys
+from toolfleet_registry.redis.keys import Keys, QueueKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.lua import ledger, queues
 from toolfleet_tasks.messages import json_text

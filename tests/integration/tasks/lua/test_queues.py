@@ -11,8 +11,7 @@ from kombu.utils.json import dumps, loads
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.queue_keys import QueueKeys
+from toolfleet_registry.redis.keys import Keys, QueueKeys
 from toolfleet_registry.redis.script import Script
 from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.redis.refusals import is_one_of

@@ -13,8 +13,7 @@ from support.module_server import ModuleServer
 from support.streams.stream_server import stream_server
 from support.waiting import wait_until
 from toolfleet import Caller, Settings, ToolCall, ToolFleet
-from toolfleet_registry.directory.directory import ModuleDirectory
-from toolfleet_registry.directory.probe_failures import ProbeFailure
+from toolfleet_registry.directory.directory import ModuleDirectory, ProbeFailure
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_tasks.operations import fleet_status
 from toolfleet_tasks.operations.fleet_status import FleetStatus, age_of, read_status

@@ -15,7 +15,7 @@ from support.waiting import PATIENCE_SECONDS
 from support.workers.wakes import delivering, never, put, scores
 from toolfleet import Settings
 from toolfleet.webhooks import RedisSeen
-from toolfleet_registry.catalog.manifest_fetcher import BEGIN, END
+from toolfleet_registry.catalog.manifest_reader import BEGIN, END
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.time import fleet_clock

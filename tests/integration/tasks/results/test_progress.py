@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_equal
-from toolfleet_registry.contracts.progress import Progress
+from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.published_call import published
-from toolfleet_registry.contracts.logs import current_log
+from toolfleet_registry.contracts.call_context import current_log
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.worker.attempt_reports import AttemptLog, LogWriter

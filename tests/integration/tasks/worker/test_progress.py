@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from support.published_call import published
 from support.waiting import wait_until, wait_until_equal
-from toolfleet_registry.contracts.progress import Progress, progress_of, report, report_to
+from toolfleet_registry.contracts.call_context import Progress, progress_of, report, report_to
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.worker import progress

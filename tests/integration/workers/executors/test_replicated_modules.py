@@ -16,7 +16,7 @@ from support.modules.raw_module import Behaviour, Peer, RawModule, answering, ht
 from support.published_call import published
 from support.workers.finite_lease import FiniteLease
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, StatusMissing, StillAtWork
-from toolfleet_registry.directory.replicas import Replica
+from toolfleet_registry.directory.entries import Replica
 from toolfleet_workers.executors.http import address_book
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http_client.client import HttpClient

@@ -7,8 +7,8 @@ import pytest
 from support.published_call import published
 from support.workers.known_tools import FewTools
 from toolfleet_registry.agents.known_profiles import KnownProfiles
-from toolfleet_registry.agents.tool_rules import NO_RULES
-from toolfleet_registry.config.agents.agent_profile import AgentProfile
+from toolfleet_registry.agents.profile_rules import NO_RULES
+from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.settings import load_settings

@@ -7,8 +7,7 @@ import pytest
 from support.published_call import published
 from support.workers.known_tools import FewTools
 from toolfleet_registry.agents.known_profiles import KnownProfiles
-from toolfleet_registry.agents.own_classes import OwnClasses
-from toolfleet_registry.agents.own_protocols import ProceedWithCall
+from toolfleet_registry.agents.own_classes import OwnClasses, ProceedWithCall
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.settings import load_settings

@@ -11,10 +11,9 @@ from support.workers.known_tools import FewTools
 from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
-from toolfleet_registry.manifests.manifest_cache import ManifestCache
-from toolfleet_registry.manifests.overrides import ToolOverride
+from toolfleet_registry.manifests.manifest_cache import ManifestCache, ToolOverride
 from toolfleet_registry.permissions import Modules
-from toolfleet_registry.policy.reach import resolved
+from toolfleet_registry.policy.call_faults import resolved
 from toolfleet_registry.settings import Settings
 from toolfleet_workers.middleware.permission import PermissionCheck
 

@@ -6,9 +6,17 @@ from support.published_call import published
 from support.workers.known_tools import FewTools
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.contracts import Caller, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.logs import LogMessage, LogSink, current_log, log_to
+from toolfleet_registry.contracts.call_context import (
+    LogMessage,
+    LogSink,
+    Progress,
+    current_log,
+    current_sink,
+    log_to,
+    progress_of,
+    report_to,
+)
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
-from toolfleet_registry.contracts.progress import Progress, current_sink, progress_of, report_to
 from toolfleet_registry.settings import load_settings
 from toolfleet_workers.middleware.personal_data import PersonalDataGuard
 

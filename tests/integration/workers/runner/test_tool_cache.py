@@ -18,11 +18,10 @@ from support.published_call import published
 from support.servers.redis_faults import faulty_redis
 from support.servers.silent_server import silent_server
 from support.waiting import wait_until
-from toolfleet_registry.catalog import manifest_fetcher
+from toolfleet_registry.catalog import manifest_reader
 from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
-from toolfleet_registry.manifests.manifest_cache import ManifestCache
-from toolfleet_registry.manifests.overrides import ToolOverride
+from toolfleet_registry.manifests.manifest_cache import ManifestCache, ToolOverride
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_workers import tool_cache
@@ -240,7 +239,7 @@ async def test_what_has_changed_is_known_when_redis_is_back(tmp_path: Path, monk
 
 async def test_a_module_is_asked_again_when_redis_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though its answer came when Redis was away, so that nobody knew that it had been asked: it was the same worker."""
-    monkeypatch.setattr(manifest_fetcher, "_MARGIN_SECONDS", 3600)
+    monkeypatch.setattr(manifest_reader, "_MARGIN_SECONDS", 3600)
     answer = asyncio.Event()
 
     async def offers(peer: Peer) -> None:

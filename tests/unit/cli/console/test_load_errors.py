@@ -3,7 +3,7 @@
 import pytest
 
 from toolfleet_cli.console.load_errors import show
-from toolfleet_registry.contracts.load_errors import InEffect, ToolLoadError
+from toolfleet_registry.contracts.tool_definition import InEffect, ToolLoadError
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from support.gateways.keyed_gateway import identity_of
 from toolfleet_gateway.events import EVENTS_LOST, FeedEvent, Listener, changes_between, of_load_error, of_module
 from toolfleet_registry.contracts import ModuleStatus
-from toolfleet_registry.contracts.load_errors import ToolLoadError
+from toolfleet_registry.contracts.tool_definition import ToolLoadError
 
 ERROR = ToolLoadError(file="/tools/owl.py", error_type="SyntaxError")
 

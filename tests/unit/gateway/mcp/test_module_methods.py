@@ -11,7 +11,7 @@ from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
 from toolfleet_gateway.mcp.module_methods import ModuleMethods
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts import Caller, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.functions.passed_errors import PassedError
+from toolfleet_registry.functions.passed_methods import PassedError
 
 APP = {"uri": "ui://barn", "name": "barn"}
 READ = {"uri": "data://barn", "text": "hu"}

@@ -9,7 +9,7 @@ from support.waiting import wait_until
 from toolfleet_gateway.mcp.changes import server_feed
 from toolfleet_gateway.mcp.changes.server_feed import ServerFeed
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.functions.server_change import ServerChange
+from toolfleet_registry.functions.passed_methods import ServerChange
 from toolfleet_registry.watching import ReadChanges, ServerChanges
 
 EGG = ServerChange("resource", "eggs://one")

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from toolfleet_modules.hosts.mcp.transports.call_lane import FIRST_ID, CallLane, CallListener
 from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, Malformed
-from toolfleet_registry.contracts.logs import LogLevel, LogMessage, LogSink
+from toolfleet_registry.contracts.call_context import LogLevel, LogMessage, LogSink
 
 pytestmark = pytest.mark.asyncio
 

@@ -15,7 +15,7 @@ from toolfleet.sdk import Context, Module
 from toolfleet_registry.admission_rules import admit, closed_tools, unknown_fields
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.tool_definition import Approvers, approvers_of
-from toolfleet_registry.policy.sensitive_arguments import sensitive_paths
+from toolfleet_registry.policy.redaction import sensitive_paths
 from toolfleet_registry.schemas.definition import input_schema
 
 FORMATS: tuple[Format, ...] = ("openai_chat", "openai_responses", "anthropic", "gemini", "mcp")

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from support.files.pictures import JPEG, PDF, PNG, WAV, base64
 from toolfleet.sdk import Audio, File, Image, Media, Module, ModuleResult
-from toolfleet_registry.contracts.result_files import MOST_FILES
+from toolfleet_registry.contracts.calls import MOST_FILES
 
 module = Module("owls")
 seen: list[object] = []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolfleet.sdk import Context, Module, ModuleClient
-from toolfleet_registry.contracts.logs import MOST_MESSAGES, LogMessage
+from toolfleet_registry.contracts.call_context import MOST_MESSAGES, LogMessage
 
 
 class Odd:

@@ -14,7 +14,7 @@ from toolfleet_registry.access.key_text import new_key_text, read_key_text
 from toolfleet_registry.access.roles import ROLES
 from toolfleet_registry.contracts import Level
 from toolfleet_registry.permissions import level_of_caller
-from toolfleet_registry.policy.reach import modules_of
+from toolfleet_registry.policy.call_faults import modules_of
 
 MODULES = ["owls", "notes", "files"]
 LIMITS = st.sampled_from([None, 1, 2, 3])

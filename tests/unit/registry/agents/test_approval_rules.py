@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from support.published_call import published
-from toolfleet_registry.agents.approval_rules import approval_fault, terms_of_approval
+from toolfleet_registry.agents.profile_rules import approval_fault, terms_of_approval
 from toolfleet_registry.contracts import Caller, ToolDefinition
-from toolfleet_registry.contracts.approval_terms import ApprovalRule
+from toolfleet_registry.contracts.calls import ApprovalRule
 
 PAY = ToolDefinition(name="bank.pay", description="Pay.")
 RULES = (ApprovalRule(digest="a", permission="admin"), ApprovalRule(digest="b", users=frozenset({"ada"})))

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from toolfleet_registry.agents.own_classes import OwnClasses
-from toolfleet_registry.config.agents.agent_profile import AgentProfile
-from toolfleet_registry.config.agents.middleware_specs import OwnMiddlewareSpec
+from toolfleet_registry.config.agent_profile import AgentProfile, OwnMiddlewareSpec
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import load_settings
 

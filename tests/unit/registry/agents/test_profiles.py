@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolfleet_registry.agents.known_profiles import KnownProfiles
-from toolfleet_registry.agents.reach import reach_of
-from toolfleet_registry.agents.tool_rules import NamedProfile, rules_of
-from toolfleet_registry.config.agents.agent_profile import AgentProfile
-from toolfleet_registry.config.agents.tool_selectors import selects
+from toolfleet_registry.agents.known_profiles import KnownProfiles, reach_of
+from toolfleet_registry.agents.profile_rules import NamedProfile, rules_of
+from toolfleet_registry.config.agent_profile import AgentProfile, selects
 from toolfleet_registry.contracts import Caller, Level, ToolDefinition
 from toolfleet_registry.errors import UnknownAgent
 from toolfleet_registry.permissions import level_of_caller

@@ -9,7 +9,7 @@ import pytest
 
 from toolfleet_registry.catalog.catalog import ToolSearch
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
-from toolfleet_registry.manifests.overrides import SeenTool, seen_tools
+from toolfleet_registry.manifests.manifest_cache import SeenTool, seen_tools
 from toolfleet_registry.searching import SearchDocument, TextIndex
 
 TOOLS: list[dict[str, Any]] = [

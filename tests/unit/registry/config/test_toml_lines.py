@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolfleet_registry.config.toml_lines import line_of
+from toolfleet_registry.config.setting_sources import line_of
 
 TEXT = """\
 # agents

@@ -21,7 +21,7 @@ from toolfleet_registry.contracts import (
     ToolResult,
 )
 from toolfleet_registry.contracts.decisions import collecting, note
-from toolfleet_registry.contracts.retry_after import LONGEST_SECONDS, parse_retry_after
+from toolfleet_registry.contracts.outcomes import LONGEST_SECONDS, parse_retry_after
 
 CALL = PublishedCall(
     call_id="c1",

@@ -6,11 +6,18 @@ from typing import Any
 
 import pytest
 
-from toolfleet_registry.directory.announcements import TTL_SECONDS, Announcement, announce_key, hosts_seal, readers_seal
-from toolfleet_registry.directory.entries import SETTINGS, ModuleEntry
-from toolfleet_registry.directory.host_judgement import JudgedHosts, SeenHost, judge
+from toolfleet_registry.directory.entries import SETTINGS, ModuleEntry, ModuleNetworks
+from toolfleet_registry.directory.hosts import (
+    TTL_SECONDS,
+    Announcement,
+    JudgedHosts,
+    SeenHost,
+    announce_key,
+    hosts_seal,
+    judge,
+    readers_seal,
+)
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.directory.networks import ModuleNetworks
 from toolfleet_registry.errors import MessageRefused, SettingsError
 from toolfleet_registry.settings import Settings
 

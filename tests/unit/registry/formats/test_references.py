@@ -8,8 +8,7 @@ import pytest
 
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.formats import Format, convert, to_call
-from toolfleet_registry.formats.schemas.references import NOWHERE, TOO_MUCH, localized
-from toolfleet_registry.formats.schemas.subschemas import JsonObject
+from toolfleet_registry.formats.references import NOWHERE, TOO_MUCH, JsonObject, localized
 from toolfleet_registry.schemas.validation import schema_fault
 
 

@@ -12,8 +12,7 @@ from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.errors import InvalidToolName
 from toolfleet_registry.formats import Format, convert
-from toolfleet_registry.formats.dialects import DIALECTS
-from toolfleet_registry.formats.tool_names import legal_property, meant_tool, offered_name
+from toolfleet_registry.formats.dialects import DIALECTS, legal_property, meant_tool, offered_name
 
 LEGAL: dict[Format, re.Pattern[str]] = {
     "openai_chat": re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII),

@@ -18,8 +18,7 @@ from support.schemas.json_schemas import (
 )
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.formats import Format, convert, to_call
-from toolfleet_registry.formats.dialects import DIALECTS
-from toolfleet_registry.formats.tool_names import legal_property
+from toolfleet_registry.formats.dialects import DIALECTS, legal_property
 from toolfleet_registry.schemas.definition import input_schema
 
 ROUNDS = settings(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from toolfleet_registry.functions.passed_errors import PassedError, passed_error
+from toolfleet_registry.functions.passed_methods import PassedError, passed_error
 
 
 @pytest.mark.parametrize("data", [None, {"requiredCapabilities": {"sampling": {}}}, ["owl"], 0])

@@ -21,8 +21,8 @@ from toolfleet import report_progress
 from toolfleet.sdk import Context
 from toolfleet.tags import ToolContext
 from toolfleet_registry.contracts import Effect, PublishedCall
+from toolfleet_registry.contracts.call_context import Progress, report_to
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
-from toolfleet_registry.contracts.progress import Progress, report_to
 from toolfleet_registry.functions import threads
 from toolfleet_registry.local.function_runs import ANSWER_SECONDS
 from toolfleet_registry.local.local_function import LocalFunction

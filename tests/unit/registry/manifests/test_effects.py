@@ -8,14 +8,19 @@ from typing import Any
 import pytest
 
 from toolfleet_registry.admission_rules import admit, closed_tools
-from toolfleet_registry.agents.approval_rules import approval_rules
+from toolfleet_registry.agents.profile_rules import approval_rules
 from toolfleet_registry.contracts import Effect, ModuleManifest, ToolAnnotations, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import Approvers, ToolLines, approvers_of
-from toolfleet_registry.manifests.definitions import spec_of
-from toolfleet_registry.manifests.digests import digest_of
-from toolfleet_registry.manifests.effects import effect_of
-from toolfleet_registry.manifests.overrides import ToolOverride, seen_tools
-from toolfleet_registry.manifests.versions import compare_versions, ends_rollback, is_later, version_key
+from toolfleet_registry.manifests.manifest_cache import ToolOverride, seen_tools
+from toolfleet_registry.manifests.specs import (
+    compare_versions,
+    digest_of,
+    effect_of,
+    ends_rollback,
+    is_later,
+    spec_of,
+    version_key,
+)
 
 WORDS = (None, False, True)
 

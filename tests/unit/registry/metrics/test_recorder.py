@@ -8,9 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.metrics.scraping import series_in, sum_of
 from toolfleet_registry.metrics import families, process_recorder
-from toolfleet_registry.metrics.exposition import Exposition
 from toolfleet_registry.metrics.families import FAMILIES, PREFIX
-from toolfleet_registry.metrics.recorder import CallRecorder, Recorder, Sample
+from toolfleet_registry.metrics.recorder import CallRecorder, Exposition, Recorder, Sample
 from toolfleet_registry.system.process import this_process
 
 

@@ -5,7 +5,7 @@ import pytest
 from support.personal_data.corpus import WHOLE, labelled_texts
 from support.personal_data.scores import Scores, scores_of
 from support.personal_data.sentences import LANGUAGES
-from toolfleet_registry.personal_data.found import KINDS
+from toolfleet_registry.personal_data.findings import KINDS
 from toolfleet_registry.personal_data.personal_data import PersonalData
 
 ALL = PersonalData()

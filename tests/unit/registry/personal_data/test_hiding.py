@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from toolfleet_registry.errors import PersonalDataBlocked
+from toolfleet_registry.personal_data.findings import Strategy
 from toolfleet_registry.personal_data.personal_data import DEEPEST, PersonalData
-from toolfleet_registry.personal_data.strategies import Strategy
 
 KEY = b"sixteen bytes or more"
 CARD = 4111_1111_1111_1111

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.personal_data.corpus import labelled_texts
+from toolfleet_registry.personal_data.findings import Strategy
 from toolfleet_registry.personal_data.personal_data import PersonalData, QuickCheck
-from toolfleet_registry.personal_data.strategies import Strategy
 
 KEY = b"sixteen bytes or more"
 OWN = {"employee": r"E-\d{3,6}", "word": r"\b[a-f]{3,8}\b"}

@@ -8,9 +8,9 @@ from structlog.testing import capture_logs
 from toolfleet_registry.catalog import catalog
 from toolfleet_registry.catalog.catalog import ToolSet, say_hidden
 from toolfleet_registry.contracts import Caller, ModuleManifest, ToolDefinition
-from toolfleet_registry.manifests.overrides import seen_tools
+from toolfleet_registry.manifests.manifest_cache import seen_tools
 from toolfleet_registry.permissions import Modules
-from toolfleet_registry.policy.reach import as_sent, modules_of, newly_reached, resolved
+from toolfleet_registry.policy.call_faults import as_sent, modules_of, newly_reached, resolved
 
 GUESTS = frozenset({"research"})
 OWLS = frozenset({"owls"})

@@ -9,10 +9,8 @@ import pytest
 
 from support.programs.counted_calls import counted
 from toolfleet_registry.contracts import ToolDefinition, ToolParameter
-from toolfleet_registry.policy import sensitive_arguments
-from toolfleet_registry.policy.redaction import redacted, scrubbed
-from toolfleet_registry.policy.sensitive_arguments import EVERYTHING, sensitive_paths
-from toolfleet_registry.policy.sensitive_results import has_sensitive_results
+from toolfleet_registry.policy import redaction
+from toolfleet_registry.policy.redaction import EVERYTHING, has_sensitive_results, redacted, scrubbed, sensitive_paths
 
 MARK: dict[str, Any] = {"type": "string", "sensitive": True}
 
@@ -191,15 +189,15 @@ def test_no_schema_holds_us(make: Callable[[], dict[str, Any]], found: tuple[str
 def test_it_is_found_once_for_a_definition(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking again costs nothing; what was found goes with the definition."""
     gc.collect()
-    before = len(sensitive_arguments._known)
+    before = len(redaction._known)
     tool = ToolDefinition(name="a.b", input_schema=properties(a=MARK))
     first = sensitive_paths(tool)
-    monkeypatch.setattr(sensitive_arguments, "_in_schema", None)
+    monkeypatch.setattr(redaction, "_in_schema", None)
     assert sensitive_paths(tool) is first
-    assert len(sensitive_arguments._known) == before + 1
+    assert len(redaction._known) == before + 1
     del tool
     gc.collect()
-    assert len(sensitive_arguments._known) == before
+    assert len(redaction._known) == before
 
 
 @pytest.mark.parametrize(

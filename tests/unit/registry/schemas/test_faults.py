@@ -11,7 +11,7 @@ from support.schemas.examples import examples
 from support.schemas.json_schemas import ARGUMENTS
 from support.there import there
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.schemas.faults import MOST_FAULTS
+from toolfleet_registry.schemas.checker import MOST_FAULTS
 from toolfleet_registry.schemas.validation import checked, result_fault, schema_fault
 
 SECRET = "s3cret-9f"

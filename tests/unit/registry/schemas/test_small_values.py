@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.there import there
 from toolfleet_registry.schemas.arguments import MAX_VALUES, fault_in, size_fault, size_of
-from toolfleet_registry.schemas.load import MOST_BYTES, MOST_VALUES, WEIGHT_OF_SMALL, is_small, load_of
+from toolfleet_registry.schemas.effort import MOST_BYTES, MOST_VALUES, WEIGHT_OF_SMALL, is_small, load_of
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

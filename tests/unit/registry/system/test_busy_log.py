@@ -10,7 +10,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from toolfleet_registry.system.busy_log import BusyLog
+from toolfleet_registry.system.loggers import BusyLog
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,7 @@ from support.local_tools.tag_tools import learning_tag, research_tag, tag
 from support.schemas.examples import examples
 from support.there import there
 from toolfleet_registry.tags.parsing import LONGEST_TEXT, MOST_CALLS, MOST_STEPS, ParsedResponse, parse_response
-from toolfleet_registry.tags.patterns import TagMatch, TagPattern
-from toolfleet_registry.tags.tags import Tags, ToolContext, ToolDef
+from toolfleet_registry.tags.tags import TagMatch, TagPattern, Tags, ToolContext, ToolDef
 
 
 def tags_of(*tools: ToolDef) -> Tags:

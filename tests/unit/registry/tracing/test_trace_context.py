@@ -8,11 +8,17 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision, ParentBased, Sampler, TraceIdRatioBased
 
-from toolfleet_registry.tracing import names
+from toolfleet_registry.tracing import port
 from toolfleet_registry.tracing.otel_tracing import OtelTracing
-from toolfleet_registry.tracing.port import OpenSpan
+from toolfleet_registry.tracing.port import (
+    OpenSpan,
+    TraceContext,
+    Unrecorded,
+    attempt_span_id,
+    context_of,
+    read_context,
+)
 from toolfleet_registry.tracing.provider import _AttemptIds, _root_draw
-from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, attempt_span_id, context_of, read_context
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 FINE = f"00-{TRACE_ID}-{SPAN_ID}-01"
@@ -79,7 +85,9 @@ def test_an_attempts_number_is_known_to_everybody() -> None:
 def test_own_attributes_have_a_prefix_of_their_own() -> None:
     """No later version of the conventions can mean something else by them."""
     known = ("messaging.", "gen_ai.", "mcp.", "http.", "url.", "server.", "rpc.", "jsonrpc.", "network.", "error.")
-    attributes = [value for name, value in vars(names).items() if name.isupper() and "." in str(value)]
+    attributes = [
+        value for name, value in vars(port).items() if name.isupper() and isinstance(value, str) and "." in value
+    ]
 
     assert [each for each in attributes if not each.startswith((*known, "toolfleet.", "https:"))] == []
 

@@ -3,7 +3,7 @@
 import pytest
 
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.contracts.result_files import ResultFile
+from toolfleet_registry.contracts.calls import ResultFile
 from toolfleet_tasks.adapters.result_text import result_text, shown_parts
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from toolfleet_registry.contracts import Caller
-from toolfleet_registry.contracts.approval_terms import ApprovalRule
+from toolfleet_registry.contracts.calls import ApprovalRule
 from toolfleet_tasks.approvals.approvers import Approver, has_asked, missing_votes, refusal_of_approver
 from toolfleet_tasks.approvals.request import ApprovalVote, AskedApproval
 

@@ -15,7 +15,7 @@ from support.workers.wakes import OTHER_SECRET, SECRET
 from toolfleet_registry.conditions import _FUNCTIONS, check_condition
 from toolfleet_registry.config.job_settings import JobSettings
 from toolfleet_registry.contracts.jobs import Poll, Schedule, WakeUp
-from toolfleet_registry.local.url_polls import url_poll
+from toolfleet_registry.local.scheduler_tools import url_poll
 from toolfleet_tasks.jobs.schedule import check_schedule
 from toolfleet_tasks.wakeups.placeholders import filled_in
 

@@ -6,7 +6,7 @@ from support.published_call import published
 from support.workers.finite_lease import FiniteLease
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
-from toolfleet_registry.directory.replicas import Replica
+from toolfleet_registry.directory.entries import Replica
 from toolfleet_registry.time.lease import LeaseOver
 from toolfleet_workers.executors.http.executor import send_to_one
 from toolfleet_workers.executors.replicas import Replicas, ReplicaState

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from toolfleet_registry.directory.replicas import Replica
+from toolfleet_registry.directory.entries import Replica
 from toolfleet_registry.time import machine_clock
 from toolfleet_workers.executors.replicas import Replicas, id_in, is_shared
 

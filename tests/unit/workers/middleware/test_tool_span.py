@@ -11,7 +11,7 @@ from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.tracing.otel_tracing import OtelTracing
-from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, carried, carrying
+from toolfleet_registry.tracing.port import TraceContext, Unrecorded, carried, carrying
 from toolfleet_workers.middleware.tool_span import ShownArguments, ToolSpan
 from toolfleet_workers.runner import Proceed
 

@@ -18,9 +18,8 @@ from support.gateways.mcp_requests import request_of
 from support.gateways.old_sessions import OldSession
 from support.hosts.watched_server import Watched, server_of
 from support.hosts.watching import subscribe, unsubscribe, watching
-from toolfleet_registry.functions.server_change import ServerChange
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
-from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.functions.passed_methods import ServerChange
+from toolfleet_registry.redis.keys import GatewayKeys, Keys
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.watching import ServerChanges
 

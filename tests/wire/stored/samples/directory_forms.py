@@ -1,9 +1,9 @@
 """Defines samples of what stands in the directory of modules, and of what hosts say there."""
 
-from toolfleet_registry.contracts.load_errors import ToolLoadError
-from toolfleet_registry.directory.announcements import Announcement, announce_key, hosts_seal
+from toolfleet_registry.contracts.tool_definition import ToolLoadError
 from toolfleet_registry.directory.entries import ModuleEntry
-from toolfleet_registry.directory.reload_requests import ReloadAnswer
+from toolfleet_registry.directory.hosts import Announcement, announce_key, hosts_seal
+from toolfleet_registry.directory.requests import ReloadAnswer
 from toolfleet_registry.signing import TextSeal
 from wire.stored.samples.forms import StoredForm, sealing
 from wire.stored.samples.job_forms import AT

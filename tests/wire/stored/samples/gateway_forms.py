@@ -11,7 +11,7 @@ from toolfleet_registry.agents.stored.entries import (
     read_profile,
     written,
 )
-from toolfleet_registry.config.agents.agent_profile import AgentProfile
+from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.manifests.specs import ToolSpec
 from toolfleet_registry.signing import TextSeal

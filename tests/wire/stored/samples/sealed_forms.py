@@ -13,7 +13,7 @@ from toolfleet_gateway.mcp.calls.sealed_state import AskedRound, SealedStates
 from toolfleet_gateway.mcp.old_era.client_sessions import ClientSessions
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts import Caller
-from toolfleet_registry.redis.gateway_keys import GatewayKeys
+from toolfleet_registry.redis.keys import GatewayKeys
 from wire.keep import KEY
 from wire.stored.samples.forms import FIXTURES
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.outcomes import StatusMissing
-from toolfleet_registry.directory.replicas import Replica
+from toolfleet_registry.directory.entries import Replica
 from toolfleet_registry.headers import NO_HEADERS, ModuleHeaders
 from toolfleet_registry.time import machine_clock
 from toolfleet_workers.executors.http.module_client import REPLICA_HEADER, ModuleResponse, is_left_by

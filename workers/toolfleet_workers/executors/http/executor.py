@@ -13,9 +13,8 @@ from typing import TypeVar
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall
 from toolfleet_registry.contracts.names import ToolName
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
-from toolfleet_registry.contracts.retry_after import parse_retry_after
-from toolfleet_registry.directory.replicas import Replica
+from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, parse_retry_after
+from toolfleet_registry.directory.entries import Replica
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, InvalidToolName
 from toolfleet_registry.headers import ModuleHeaders
 from toolfleet_registry.policy.module_troubles import Why

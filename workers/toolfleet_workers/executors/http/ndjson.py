@@ -11,8 +11,7 @@ import math
 import re
 from typing import Any
 
-from toolfleet_registry.contracts.logs import current_log, log_message_in
-from toolfleet_registry.contracts.progress import LONGEST_MESSAGE, report
+from toolfleet_registry.contracts.call_context import LONGEST_MESSAGE, current_log, log_message_in, report
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 from toolfleet_registry.time import machine_clock
 from toolfleet_workers.executors.error_text import readable

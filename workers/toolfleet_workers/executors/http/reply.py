@@ -7,9 +7,9 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError, ValidationInfo, field_validator, model_validator
 
 from toolfleet_registry.contracts import EffectState, ModuleMessage, PublishedCall, ResultFile, ToolResult
+from toolfleet_registry.contracts.calls import MOST_FILES
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
-from toolfleet_registry.contracts.result_files import MOST_FILES
 from toolfleet_registry.errors import BodyTooLarge
 from toolfleet_registry.system.http_bodies import loads_strict
 from toolfleet_registry.system.loggers import get_logger

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from toolfleet_registry.tracing import names
-from toolfleet_registry.tracing.port import OpenSpan, Tracing
-from toolfleet_registry.tracing.trace_context import TraceContext, Unrecorded, carried
+from toolfleet_registry.tracing import port
+from toolfleet_registry.tracing.port import OpenSpan, TraceContext, Tracing, Unrecorded, carried
 from toolfleet_workers.executors.http.module_client import HttpClientPort, ModuleResponse, SendProgress
 from toolfleet_workers.executors.http.request import ModuleRequest
 from toolfleet_workers.executors.http.target import Origin
@@ -67,10 +66,10 @@ class TracedClient:
             "POST",
             "client",
             {
-                names.HTTP_METHOD: "POST",
-                names.URL_FULL: f"{scheme}://{host}:{origin.port}{path}",
-                names.SERVER_ADDRESS: origin.host,
-                names.SERVER_PORT: origin.port,
+                port.HTTP_METHOD: "POST",
+                port.URL_FULL: f"{scheme}://{host}:{origin.port}{path}",
+                port.SERVER_ADDRESS: origin.host,
+                port.SERVER_PORT: origin.port,
             },
             parent=parent,
         )
@@ -95,7 +94,7 @@ class _TracedResponse:
 
     def release(self) -> None:
         self._response.release()
-        self._span.note({names.HTTP_STATUS: self.status})
+        self._span.note({port.HTTP_STATUS: self.status})
         if self.status >= _FAILED:
             self._span.fail(str(self.status))
         self._span.end()

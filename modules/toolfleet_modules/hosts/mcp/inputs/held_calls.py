@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolfleet_modules.hosts.mcp.inputs.turns import Ask
+from toolfleet_registry.contracts.call_context import LogMessage, LogSink
 from toolfleet_registry.contracts.inputs import CallInputs
-from toolfleet_registry.contracts.logs import LogMessage, LogSink
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.system import randomness
 

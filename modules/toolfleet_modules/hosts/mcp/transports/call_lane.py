@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from toolfleet_modules.hosts.mcp.transports.call_spans import call_span, note_result
 from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, is_answer, outcome_of, request_id
-from toolfleet_registry.contracts.logs import LogMessage, LogSink, log_message_in
+from toolfleet_registry.contracts.call_context import LogMessage, LogSink, log_message_in
 
 FIRST_ID = 2**30
 """Of a call's request. The SDK counts from 1 in the same session; some servers take no more than 32 bits."""

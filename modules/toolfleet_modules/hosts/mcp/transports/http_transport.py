@@ -35,7 +35,7 @@ from toolfleet_modules.hosts.mcp.transports.exchanges import (
 )
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
 from toolfleet_modules.hosts.mcp.transports.standalone_stream import StandaloneStream
-from toolfleet_registry.contracts.retry_after import parse_retry_after
+from toolfleet_registry.contracts.outcomes import parse_retry_after
 
 _MOST_BYTES = 32 * 2**20  # of an answer, or of one event of a stream
 _MOST_ERROR_BYTES = 64 * 2**10

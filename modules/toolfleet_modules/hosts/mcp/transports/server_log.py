@@ -6,7 +6,7 @@ import logging
 
 from toolfleet_modules.hosts.serving.hidden_output import HiddenStream
 from toolfleet_modules.hosts.serving.secrets import Secrets
-from toolfleet_registry.contracts.logs import LogMessage
+from toolfleet_registry.contracts.call_context import LogMessage
 
 _log = logging.getLogger("toolfleet.host.server")
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from toolfleet_registry.functions.server_change import ServerChange
+from toolfleet_registry.functions.passed_methods import ServerChange
 
 
 class WatchPort(Protocol):

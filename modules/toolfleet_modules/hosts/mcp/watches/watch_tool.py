@@ -17,9 +17,7 @@ from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
-from toolfleet_registry.functions.passed_errors import PassedError
-from toolfleet_registry.functions.passed_methods import WATCH_METHOD, passing_method
-from toolfleet_registry.functions.server_change import LONGEST_URI
+from toolfleet_registry.functions.passed_methods import LONGEST_URI, WATCH_METHOD, PassedError, passing_method
 
 _SECONDS = 30.0  # for a server to answer
 _SCHEMA = {

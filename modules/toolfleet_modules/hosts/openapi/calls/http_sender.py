@@ -12,7 +12,7 @@ from toolfleet_modules.hosts.openapi.calls.outgoing_request import OutgoingReque
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 from toolfleet_registry.functions.threads import NotBegun
 from toolfleet_registry.system.http_bodies import BodyReader
-from toolfleet_registry.tracing.trace_context import TRACEPARENT, carried
+from toolfleet_registry.tracing.port import TRACEPARENT, carried
 
 _CONNECT_SECONDS = 10.0
 _CONNECT_PART = 0.9  # of a call's time: that nothing was sent is said while the client still listens

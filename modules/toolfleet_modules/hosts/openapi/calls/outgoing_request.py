@@ -25,8 +25,8 @@ from toolfleet_modules.hosts.openapi.calls.parameter_values import (
 )
 from toolfleet_modules.hosts.openapi.documents.body_plan import FORM, MULTIPART, BodyPlan, charset_of, is_json
 from toolfleet_modules.hosts.openapi.documents.input_fields import InputField, InputPlan, place_of
-from toolfleet_registry.functions.encoded_bytes import Media
-from toolfleet_registry.functions.encoded_bytes import decoded as decoded_bytes
+from toolfleet_registry.functions.files import Media
+from toolfleet_registry.functions.files import decoded as decoded_bytes
 from toolfleet_registry.system.randomness import uuid4
 
 _DOTS = frozenset({".", ".."})  # segments that would name another path; some servers cut them at ";" first

@@ -10,7 +10,7 @@ from support.hosts.mcp_server import KINDS, HostedServer, hosted_nest
 from support.waiting import wait_until
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_modules.sdk.client import ModuleResult
-from toolfleet_registry.contracts.logs import MOST_MESSAGES, LogLevel, LogMessage
+from toolfleet_registry.contracts.call_context import MOST_MESSAGES, LogLevel, LogMessage
 
 pytestmark = pytest.mark.asyncio
 

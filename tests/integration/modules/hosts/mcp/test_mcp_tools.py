@@ -10,7 +10,7 @@ from support.hosts.mcp_server import KINDS, hosted_nest, hosted_server
 from support.hosts.odd_server import Answer, odd_http, odd_program
 from support.waiting import wait_until
 from toolfleet_registry.contracts.inputs import CallInputs
-from toolfleet_registry.functions.passed_errors import PassedError, passed_error
+from toolfleet_registry.functions.passed_methods import PassedError, passed_error
 
 pytestmark = pytest.mark.asyncio
 

@@ -19,8 +19,7 @@ from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
 from toolfleet_modules.hosts.mcp.watches import server_watch
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.functions.passed_methods import WATCH_METHOD, passing_method
-from toolfleet_registry.functions.server_change import ServerChange
+from toolfleet_registry.functions.passed_methods import WATCH_METHOD, ServerChange, passing_method
 
 pytestmark = pytest.mark.asyncio
 

@@ -1,1 +1,0 @@
-"""Declares agents' profiles: which tools each may use, and what stands around its calls."""

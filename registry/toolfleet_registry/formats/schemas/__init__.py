@@ -1,1 +1,0 @@
-"""Rewrites JSON Schemas for providers that take only parts of it."""
