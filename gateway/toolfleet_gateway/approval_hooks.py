@@ -6,10 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from starlette.responses import Response
 
 from toolfleet_gateway.hook_signature import SIGNED_HEADERS, signed_delivery
-from toolfleet_gateway.http.answers import json_answer
-from toolfleet_gateway.http.body import read_json_body
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
-from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
+from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest, json_answer, read_json_body
 from toolfleet_gateway.operations import problem_of
 from toolfleet_registry.config.secret_values import channel_secret
 from toolfleet_registry.errors import ApprovalNotTaken, OperationRefused, SettingsError

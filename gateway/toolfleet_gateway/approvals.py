@@ -8,12 +8,10 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.http.answers import json_text
-from toolfleet_gateway.http.open_streams import OpenStreams
+from toolfleet_gateway.http.entrance import operator_of
 from toolfleet_gateway.http.problems import invalid_request
-from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
-from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, ServerSentEvent
-from toolfleet_gateway.roles import operator_of
+from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest, json_text
+from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, OpenStreams, ServerSentEvent
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.store.rules import read_event_id
 from toolfleet_tasks.approvals.feed import EVENT_KINDS

@@ -7,11 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from toolfleet_gateway.auth.identity import UserName
-from toolfleet_gateway.http.answers import json_text, nothing
-from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
-from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
-from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, ServerSentEvent
+from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest, json_text, nothing
+from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, OpenStreams, ServerSentEvent
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.errors import SettingsError
 from toolfleet_tasks.client.fleet import ToolFleet

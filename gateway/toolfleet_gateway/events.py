@@ -11,10 +11,9 @@ from typing import Any
 from starlette.responses import Response
 
 from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import invalid_request
 from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
-from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, ServerSentEvent
+from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, OpenStreams, ServerSentEvent
 from toolfleet_registry.catalog.registry_events import RegistryEvents
 from toolfleet_registry.contracts import Caller, ModuleStatus
 from toolfleet_registry.contracts.tool_definition import EVENT_KINDS, NO_TOOLS, ToolLoadError

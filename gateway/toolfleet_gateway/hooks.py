@@ -6,10 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 from starlette.responses import Response
 
 from toolfleet_gateway.hook_signature import SIGNED_HEADERS, absent, verified_delivery
-from toolfleet_gateway.http.answers import json_answer
-from toolfleet_gateway.http.body import read_json_body
 from toolfleet_gateway.http.problems import Problem, invalid_request
-from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
+from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest, json_answer, read_json_body
 from toolfleet_registry.contracts.jobs import JobState
 from toolfleet_tasks.client.fleet import ToolFleet
 

@@ -9,9 +9,8 @@ from starlette.responses import Response
 from toolfleet_gateway.auth.identity import AgentNames, Identity, UserName
 from toolfleet_gateway.calls.outcomes import problem_for
 from toolfleet_gateway.calls.preferences import IDEMPOTENCY_KEY_PATTERN, idempotency_key_of
-from toolfleet_gateway.http.answers import json_answer
 from toolfleet_gateway.http.problems import Problem, not_found
-from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
+from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest, json_answer
 from toolfleet_registry.contracts import Conversation, ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import (
     Completion,

@@ -9,11 +9,9 @@ from pydantic import BaseModel
 from redis.asyncio import Redis
 from starlette.responses import Response
 
-from toolfleet_gateway.http.answers import json_answer
-from toolfleet_gateway.http.problem_answers import unavailable
-from toolfleet_gateway.http.problems import Problem
-from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
-from toolfleet_gateway.roles import needing
+from toolfleet_gateway.http.entrance import needing
+from toolfleet_gateway.http.problems import Problem, unavailable
+from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest, json_answer
 from toolfleet_registry.metrics import process_recorder
 from toolfleet_registry.metrics.recorder import CONTENT_TYPE, Exposition, Sample
 from toolfleet_registry.redis.servers import async_client

@@ -7,9 +7,8 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.http.answers import json_answer, json_text, text_answer
-from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
-from toolfleet_gateway.roles import require_role
+from toolfleet_gateway.http.entrance import require_role
+from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest, json_answer, json_text, text_answer
 from toolfleet_gateway.tools import ShownLoadError, ShownTool, shown_tool
 from toolfleet_registry.contracts import ModuleStatus, ToolDefinition
 from toolfleet_registry.permissions import reaches

@@ -7,10 +7,18 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolfleet_gateway.http.answers import json_text, nothing, text_answer
+from toolfleet_gateway.http.entrance import operator_of, require_role
 from toolfleet_gateway.http.problems import Problem, invalid_request
-from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
-from toolfleet_gateway.roles import operator_of, require_role
+from toolfleet_gateway.http.routes import (
+    Answer,
+    AnyRoute,
+    HeaderParameter,
+    Route,
+    RouteRequest,
+    json_text,
+    nothing,
+    text_answer,
+)
 from toolfleet_registry.errors import OperationRefused, ProfileChanged
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet

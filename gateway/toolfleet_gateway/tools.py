@@ -15,10 +15,9 @@ from starlette.responses import Response
 
 from toolfleet_gateway.auth.identity import AgentNames, UserName
 from toolfleet_gateway.calls.outcomes import unknown_tool
-from toolfleet_gateway.http.answers import json_answer, json_text, text_answer
+from toolfleet_gateway.http.entrance import require_role
 from toolfleet_gateway.http.problems import invalid_request, not_found
-from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
-from toolfleet_gateway.roles import require_role
+from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest, json_answer, json_text, text_answer
 from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.agents.explanation import ToolExplanation
 from toolfleet_registry.contracts import Caller, Conversation, Level, ToolDefinition

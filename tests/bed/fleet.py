@@ -23,7 +23,7 @@ from support.gateways.gateway_process import ServedGateway
 from support.module_server import ModuleServer
 from toolfleet import ToolFleet
 from toolfleet_cli.local.tcp_ports import LOOPBACK
-from toolfleet_gateway.auth.generated_key import generate_key
+from toolfleet_gateway.auth.own_secrets import generate_key
 from toolfleet_gateway.gateway import serve_gateway
 from toolfleet_registry.access.key_text import new_key_text
 from toolfleet_registry.config.host_settings import McpSpec

@@ -17,7 +17,7 @@ from modules.files import FileSettings
 from support.modules.dockerfiles import read_stages
 from toolfleet_cli.app import command_line
 from toolfleet_cli.local.examples import SLOW_EXAMPLES, find_examples
-from toolfleet_gateway.http.health import LIVE
+from toolfleet_gateway.http.app import LIVE
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_tasks.queues import lane_of

@@ -19,7 +19,7 @@ SOURCES = sorted(path for room in ("registry", "tasks", "workers", "gateway") fo
 
 CLOCKS = {
     "gateway/toolfleet_gateway/auth/fleet_codec.py": "makes the key of what is sealed, which nobody shall guess",
-    "gateway/toolfleet_gateway/auth/kept_key.py": "makes a password that nobody shall guess",
+    "gateway/toolfleet_gateway/auth/own_secrets.py": "makes a password that nobody shall guess",
     "gateway/toolfleet_gateway/console/sessions.py": "marks a session's forms as nobody shall guess",
     "gateway/toolfleet_gateway/mcp/old_era/client_questions.py": "names a question as nobody shall guess",
     "gateway/toolfleet_gateway/mcp/old_era/client_sessions.py": "names a session as nobody shall guess",

@@ -51,7 +51,7 @@ def gateway(*, host: HostOption = "127.0.0.1", port: PortOption = None, root_pat
     port = DEFAULT_PORT if settings.gateway_port is None else settings.gateway_port
     if settings.redis_url is None:
         raise SettingsError(f"There is no Redis to work with: set {PREFIX}REDIS_URL, such as redis://127.0.0.1:6379/0.")
-    from toolfleet_gateway.auth.opening import key_to_generate
+    from toolfleet_gateway.auth.authenticator import key_to_generate
     from toolfleet_gateway.gateway import run_gateway
     from toolfleet_tasks.control.logs import configure_logs
 

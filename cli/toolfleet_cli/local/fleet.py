@@ -34,7 +34,7 @@ from toolfleet_cli.local.redis_server import START_SECONDS, redis_url
 from toolfleet_cli.local.stop_signals import StopSignals, stop_signals
 from toolfleet_cli.local.supervisor import Supervisor
 from toolfleet_cli.local.tcp_ports import LOOPBACK, held_port, kept_port, named_port
-from toolfleet_gateway.auth.kept_key import kept_key, kept_login
+from toolfleet_gateway.auth.own_secrets import kept_key, kept_login
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.config.run_file import ListedProcess
 from toolfleet_registry.contracts.names import SCHEDULER

@@ -91,7 +91,7 @@ def flower(
     need("flower")
     from toolfleet_cli.local.commands import flower_command
     from toolfleet_cli.local.environment import FLOWER_LOGIN, flower_environment
-    from toolfleet_gateway.auth.kept_key import new_login
+    from toolfleet_gateway.auth.own_secrets import new_login
 
     settings, env = _settings(), dict[str, str]()
     if os.environ.get(FLOWER_LOGIN, "-").strip() == "":  # Flower would take it for none, and show every call to all

@@ -1,16 +1,20 @@
-"""Defines who has sent a request: the caller that it is, what it may do as an operator, and how much it may send."""
+"""Defines who has sent a request: by which credential, as which caller, and with which rights; or why it is refused."""
 
-from dataclasses import dataclass, replace
-from typing import Annotated
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+from urllib.parse import parse_qsl
 
 from pydantic import Field
 
-from toolfleet_gateway.auth.refusals import AuthRefused
 from toolfleet_registry.access.api_key import ApiKey
 from toolfleet_registry.access.grants import KeyMaker
+from toolfleet_registry.access.key_text import BEGIN
 from toolfleet_registry.access.roles import Role, has_role
 from toolfleet_registry.config.agent_profile import AGENT_NAME
 from toolfleet_registry.contracts import Caller
+from toolfleet_registry.errors import FleetError
 from toolfleet_registry.policy.call_faults import LONGEST, sees_calls_of
 
 UserName = Annotated[str, Field(max_length=LONGEST, json_schema_extra={"minLength": 1})]
@@ -18,6 +22,49 @@ UserName = Annotated[str, Field(max_length=LONGEST, json_schema_extra={"minLengt
 
 AgentNames = Annotated[str, Field(pattern=f"^{AGENT_NAME}(/{AGENT_NAME})*$", max_length=LONGEST)]
 """An agent as requests name it, behind those that it stands behind: `primary/subagent`."""
+
+AuthProblem = Literal[
+    "repeated-credentials",
+    "credentials-in-query",
+    "malformed-credentials",
+    "missing-credentials",
+    "invalid-key",
+    "invalid-token",
+    "insufficient-scope",
+    "acts-for-others",
+    "agent-of-key",
+    "invalid-user",
+    "too-many-requests",
+    "too-many-streams",
+    "auth-unavailable",
+]
+"""What is wrong with who sends a request: the last part of a problem's `type`."""
+
+STATUSES: Mapping[AuthProblem, int] = {
+    "repeated-credentials": 400,
+    "credentials-in-query": 400,
+    "malformed-credentials": 400,
+    "missing-credentials": 401,
+    "invalid-key": 401,
+    "invalid-token": 401,
+    "insufficient-scope": 403,
+    "acts-for-others": 403,
+    "agent-of-key": 403,
+    "invalid-user": 400,
+    "too-many-requests": 429,
+    "too-many-streams": 429,
+    "auth-unavailable": 503,
+}
+"""The HTTP status of each."""
+
+LONGEST_TOKEN = 16 * 1024
+"""Characters: more than any issuer's, and little enough to be looked at before anybody is known."""
+
+_BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9!#$%&'*.^_`|~+-]*")
+_NAMES = frozenset({"access_token", "api_key", "api-key", "apikey", "x-api-key", "authorization", "bearer"})
+_TOKEN = re.compile(r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+_MOST_FIELDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +146,90 @@ class Identity:
             requests_per_second=self.requests_per_second,
             streams=self.streams,
         )
+
+
+class AuthRefused(FleetError):
+    """A request is not let in. `problem` says why to programs, the message to people; `scopes` is what a token lacks.
+
+    No message repeats what a client has sent: it may be a secret.
+    """
+
+    def __init__(
+        self,
+        problem: AuthProblem,
+        message: str,
+        *,
+        scopes: Sequence[str] = (),
+        retry_after_seconds: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.problem: AuthProblem = problem
+        self.status = STATUSES[problem]
+        self.scopes = tuple(scopes)
+        self.retry_after_seconds = retry_after_seconds
+        self.headers = dict(headers or {})
+        if retry_after_seconds is not None:
+            self.headers["Retry-After"] = str(max(int(-(-retry_after_seconds // 1)), 1))
+        super().__init__(message)
+
+
+def unavailable(what: str) -> AuthRefused:
+    """Return the refusal of a request that cannot be judged now; in a second perhaps."""
+    return AuthRefused("auth-unavailable", f"{what}; try again.", retry_after_seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class SentCredential:
+    """A request's credential: the text of an API key, or a token."""
+
+    kind: Literal["key", "token"]
+    text: str = field(repr=False)
+
+
+def read_credential(headers: Iterable[tuple[bytes, bytes]], query: bytes = b"") -> SentCredential | None:
+    """The credential in the headers, as ASGI has them; `None` if there is none.
+
+    Raises `AuthRefused`: for several, for one that cannot be read, and for one in the query, where logs and histories keep it.
+    """
+    _refuse_secrets_in(query)
+    found = [(name.lower(), value) for name, value in headers if name.lower() in {b"authorization", b"x-api-key"}]
+    if len(found) > 1:
+        raise AuthRefused("repeated-credentials", "Send one Authorization header, or one X-API-Key, and nothing else.")
+    if not found:
+        return None
+    (name, value) = found[0]
+    text = value.decode("latin-1").strip()
+    if len(text) > LONGEST_TOKEN:
+        raise AuthRefused("invalid-token", f"The credential has more than {LONGEST_TOKEN} characters.")
+    return _read_key(text) if name == b"x-api-key" else _read_authorization(text)
+
+
+def _read_key(text: str) -> SentCredential:
+    if not text or not text.isascii() or not text.isprintable() or "," in text or " " in text:
+        raise AuthRefused("malformed-credentials", "X-API-Key must be one API key.")
+    return SentCredential("key", text)
+
+
+def _read_authorization(text: str) -> SentCredential | None:
+    match = _BEARER.fullmatch(text)
+    if match is not None:
+        return SentCredential("key" if match[1].startswith(BEGIN) else "token", match[1])
+    scheme = _SCHEME.match(text)
+    if scheme is None or scheme[0].lower() == "bearer":
+        raise AuthRefused("malformed-credentials", "Authorization must be: Bearer, a space, and one key or token.")
+    return None  # another scheme, which is answered with those that there are
+
+
+def _refuse_secrets_in(query: bytes) -> None:
+    if not query:
+        return
+    try:
+        fields = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise AuthRefused("credentials-in-query", f"The query has more than {_MOST_FIELDS} fields.") from None
+    for name, value in fields:
+        if name.lower() in _NAMES or value.startswith(BEGIN) or _TOKEN.search(value):
+            raise AuthRefused(
+                "credentials-in-query",
+                "A key or token must be in a header: what stands in a URL is logged. Revoke it, as it may have been.",
+            )

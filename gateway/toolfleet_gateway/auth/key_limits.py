@@ -15,8 +15,7 @@ from typing import Any, Final
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.auth.refusals import AuthRefused, unavailable
+from toolfleet_gateway.auth.identity import AuthRefused, Identity, unavailable
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.keys import GatewayKeys, Keys
 from toolfleet_registry.redis.script import Parameters, Script, ScriptFolder

@@ -1,25 +1,57 @@
-"""Verifies the tokens of an OAuth issuer: signature, audience, expiry, and the claims about its holder."""
+"""Verifies the tokens of an OAuth issuer by its public keys: signature, audience, expiry, and the claims about its holder."""
 
+import asyncio
+import contextlib
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
+from urllib.parse import urlsplit
 
+import httpx
 import jwt
+from jwt.types import JWKDict
 
-from toolfleet_gateway.auth.credentials import LONGEST_TOKEN
-from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.auth.issuer_keys import IssuerKeys
-from toolfleet_gateway.auth.refusals import AuthRefused
+from toolfleet_gateway.auth.identity import LONGEST_TOKEN, AuthRefused, Identity, unavailable
 from toolfleet_registry.access.api_key import LEAST_RATE, MOST_LIMIT, MOST_MODULES
 from toolfleet_registry.access.roles import ROLES, Role
-from toolfleet_registry.config.gateway_settings import DEFAULT_CLAIMS, ClaimUse
+from toolfleet_registry.config.gateway_settings import DEFAULT_CLAIMS, ClaimUse, is_private_url
 from toolfleet_registry.contracts import Caller, Level
+from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
+from toolfleet_registry.manifests.http_get import NoAnswer, requested
 from toolfleet_registry.policy.call_faults import LONGEST
-from toolfleet_registry.system.http_bodies import loads_strict
+from toolfleet_registry.system.http_bodies import loads_strict, read_body
+from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
+
+_log = get_logger(__name__)
+
+_DOCUMENT_SECONDS = 5.0  # in all: requests may be waiting for it
+_MOST_DOCUMENT_BYTES = 256 * 1024
+_OK = 200
+
+_MOST_KEYS: Final = 100
+"""Of a set: more would be read with each refresh."""
+
+_RSA_BITS = 2048  # a shorter key can be broken
+_LONGEST_ID = 256
+_CURVES = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
+_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_PUBLIC = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
+
+GetDocument: TypeAlias = Callable[[str], Awaitable[dict[str, Any]]]
+"""Fetches the document at a URL. Raises `NoDocument`."""
+
+REFRESH_SECONDS = 600.0
+"""How old keys may be: one that its issuer has withdrawn counts for so long still."""
+
+PAUSE_SECONDS = 10.0
+"""Between two fetches because of an unknown key id: a client that invents ids must not cause one for each."""
+
+_AWAY_SECONDS = 1.0  # after a failed refresh: a request with an unknown key waits for the next one
+_PATIENCE_SECONDS = 6.0  # of a request with an unknown key: more than one document may take
 
 _LEEWAY_SECONDS: Final = 30
 """By how much clocks may differ: an issuer's, and ours."""
@@ -35,6 +67,221 @@ _SEGMENTS = 3
 _jws = jwt.PyJWS()
 
 _LEVELS: tuple[Level, ...] = get_args(Level)  # the lowest first
+
+
+class NoDocument(Exception):
+    """There is no such document; its text says why."""
+
+
+class DocumentNotFound(NoDocument):
+    """The server has answered that there is none."""
+
+
+async def get_document(url: str) -> dict[str, Any]:
+    """Get a document that is an object. Raises `NoDocument`."""
+    try:
+        async with (
+            asyncio.timeout(_DOCUMENT_SECONDS),
+            requested(
+                httpx.URL(url), headers={"accept": "application/json"}, connect_seconds=_DOCUMENT_SECONDS
+            ) as answer,
+        ):
+            if answer.status != _OK:
+                kind = DocumentNotFound if answer.status // 100 == 4 else NoDocument  # noqa: PLR2004 - their class
+                raise kind(f"{url} answers {answer.status}")
+            body = await read_body(answer.headers, answer.chunk, _MOST_DOCUMENT_BYTES)
+        document = loads_strict(body)
+    except (NoAnswer, BodyTooLarge, BodyUnreadable, ValueError) as exc:
+        raise NoDocument(f"{url}: {exc}") from exc
+    except TimeoutError as exc:
+        raise NoDocument(f"{url}: no answer within {_DOCUMENT_SECONDS:g} s") from exc
+    except (httpx.InvalidURL, OSError) as exc:
+        raise NoDocument(f"{url}: {exc}") from exc
+    if not isinstance(document, dict):
+        raise NoDocument(f"{url} is no JSON object")
+    return document
+
+
+@dataclass(frozen=True, slots=True)
+class IssuerKey:
+    """A public key, and the algorithms that go with it and no others: what confuses them is an attack."""
+
+    key_id: str | None
+    algorithms: frozenset[str]
+    key: Any
+
+
+def _read_key_set(document: Mapping[str, Any], allowed: Collection[str]) -> list[IssuerKey]:
+    """The keys for signatures by allowed algorithms; of others, of secrets and of what cannot be read there is none."""
+    listed = document.get("keys")
+    if not isinstance(listed, Sequence):
+        return []
+    found = (_read(each, allowed) for each in listed[:_MOST_KEYS] if isinstance(each, Mapping))
+    return [key for key in found if key is not None]
+
+
+def _read(fields: Mapping[str, Any], allowed: Collection[str]) -> IssuerKey | None:
+    key_id, use = fields.get("kid"), fields.get("use", "sig")
+    operations = fields.get("key_ops", ["verify"])
+    if use != "sig" or not isinstance(operations, Sequence) or "verify" not in operations:
+        return None
+    if key_id is not None and (not isinstance(key_id, str) or len(key_id) > _LONGEST_ID):
+        return None
+    algorithms = _algorithms_of(fields) & frozenset(allowed)
+    return _public_key(fields, key_id, algorithms) if algorithms else None
+
+
+def _algorithms_of(fields: Mapping[str, Any]) -> frozenset[str]:
+    """Return the algorithms that a key of its kind can have; the one that it names, if it does."""
+    match fields.get("kty"), fields.get("crv"):
+        case "RSA", _:
+            fitting = frozenset(_RSA)
+        case "EC", str(curve):
+            fitting = frozenset({_CURVES[curve]} if curve in _CURVES else ())
+        case "OKP", "Ed25519":
+            fitting = frozenset({"EdDSA"})
+        case _:
+            return frozenset()
+    named = fields.get("alg")
+    return fitting if named is None else fitting & {named if isinstance(named, str) else ""}
+
+
+def _public_key(fields: Mapping[str, Any], key_id: str | None, algorithms: frozenset[str]) -> IssuerKey | None:
+    kind: str = fields["kty"]
+    public: JWKDict = {"kty": kind, **{name: fields.get(name) for name in _PUBLIC[kind]}}
+    try:
+        key = jwt.PyJWK(public, min(algorithms)).key
+    except (jwt.PyJWTError, TypeError, ValueError, AttributeError):  # with any fault in it
+        return None
+    if kind == "RSA" and key.key_size < _RSA_BITS:
+        return None
+    return IssuerKey(key_id, algorithms, key)
+
+
+async def _find_jwks_url(issuer: str, get: GetDocument) -> str:
+    """The URL of its keys. Raises `NoDocument`."""
+    last: NoDocument = DocumentNotFound(f"{issuer} has no metadata")
+    for url in _metadata_urls(issuer):
+        try:
+            return _jwks_url_of(issuer, await get(url), url)
+        except DocumentNotFound as exc:
+            last = exc
+    raise last
+
+
+def _metadata_urls(issuer: str) -> tuple[str, str]:
+    parts = urlsplit(issuer)
+    path = parts.path.rstrip("/")
+    origin = f"{parts.scheme}://{parts.netloc}"
+    return (
+        f"{origin}/.well-known/oauth-authorization-server{path}",
+        f"{origin}{path}/.well-known/openid-configuration",
+    )
+
+
+def _jwks_url_of(issuer: str, document: dict[str, Any], url: str) -> str:
+    if document.get("issuer") != issuer:  # otherwise the server of one could speak for the other
+        raise NoDocument(f"{url} is of another issuer")
+    found = document.get("jwks_uri")
+    if not isinstance(found, str) or not is_private_url(found):
+        raise NoDocument(f"{url} names no jwks_uri with https://")
+    return found
+
+
+class IssuerKeys:
+    """The issuer's keys, for one event loop. `jwks_url`: their address, if the issuer's metadata is not used."""
+
+    def __init__(
+        self,
+        issuer: str,
+        *,
+        jwks_url: str | None,
+        algorithms: Collection[str],
+        get: GetDocument = get_document,
+    ) -> None:
+        self._issuer, self._jwks_url, self._algorithms, self._get = issuer, jwks_url, frozenset(algorithms), get
+        self._keys: Sequence[IssuerKey] = ()
+        self.readings = 0
+        """How often they were read: a key that has verified something may be gone after the next time."""
+        self._read_at = self._asked_at = -math.inf
+        self._is_away = False
+        self._asking: asyncio.Task[None] | None = None
+
+    async def find(self, key_id: str | None, algorithm: str) -> IssuerKey | None:
+        """The key of that id, for that algorithm; without an id the only one there is. `None`: the issuer has no such key.
+
+        Raises `AuthRefused`, 503, if no keys were ever had.
+        """
+        self.refresh_old()
+        found = self._fitting(key_id, algorithm)
+        if found is None:
+            await self._refresh()
+            found = self._fitting(key_id, algorithm)
+        if found is None and not self._keys:
+            raise unavailable("The keys of the tokens' issuer cannot be read")
+        return found
+
+    def refresh_old(self) -> None:
+        """Refresh old keys in the background."""
+        due_at = max(self._read_at + REFRESH_SECONDS, self._asked_at + PAUSE_SECONDS)
+        if self._asking is None and fleet_clock.suspend_aware() > due_at:
+            self._ask()
+
+    async def aclose(self) -> None:
+        """End a question that is under way."""
+        if self._asking is not None:
+            self._asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._asking
+
+    def _fitting(self, key_id: str | None, algorithm: str) -> IssuerKey | None:
+        fitting = [key for key in self._keys if algorithm in key.algorithms and key_id in {None, key.key_id}]
+        return fitting[0] if len(fitting) == 1 or (fitting and key_id is not None) else None
+
+    async def _refresh(self) -> None:
+        """Wait for a refresh that starts now, or is under way; unless one ended a moment ago."""
+        came_at, readings = fleet_clock.suspend_aware(), self.readings
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                while self.readings == readings and (self._asking is not None or self._asked_at < came_at):
+                    if self._asking is not None:
+                        await asyncio.wait({self._asking})
+                    elif (rest := self._rest()) <= 0:
+                        self._ask()
+                    elif self._is_away:  # it may be back by now
+                        await asyncio.sleep(rest)
+                    else:
+                        break
+
+    def _rest(self) -> float:
+        """Return for how many seconds no refresh is made for an unknown key."""
+        return self._asked_at + (_AWAY_SECONDS if self._is_away else PAUSE_SECONDS) - fleet_clock.suspend_aware()
+
+    def _ask(self) -> None:
+        self._asked_at = fleet_clock.suspend_aware()
+        self._asking = asyncio.create_task(self._read(), name="toolfleet-issuer-keys")
+        self._asking.add_done_callback(self._forget_question)
+
+    def _forget_question(self, _: object) -> None:
+        self._asking = None
+
+    async def _read(self) -> None:
+        """Get the keys. Each document has its own deadline."""
+        try:
+            self._keys = await self._get_keys()
+            self._read_at = fleet_clock.suspend_aware()
+            self.readings += 1
+            self._is_away = False
+        except NoDocument as exc:
+            self._is_away = True
+            _log.warning("issuer_keys_unreadable", issuer=self._issuer, error=str(exc), known=len(self._keys))
+
+    async def _get_keys(self) -> Sequence[IssuerKey]:
+        url = self._jwks_url or await _find_jwks_url(self._issuer, self._get)
+        keys = _read_key_set(await self._get(url), self._algorithms)
+        if not keys:
+            raise NoDocument(f"{url} has no key for {', '.join(sorted(self._algorithms))}")
+        return keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,8 @@ from toolfleet_gateway.calls.bodies import (
 )
 from toolfleet_gateway.calls.calling import CALLS, Calling, first_state
 from toolfleet_gateway.calls.preferences import IDEMPOTENCY_KEY, PREFER, Preference, idempotency_key_of, preference_of
-from toolfleet_gateway.http.answers import json_answer
-from toolfleet_gateway.http.problem_answers import problem_of
-from toolfleet_gateway.http.problems import Problem, invalid_request
-from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
+from toolfleet_gateway.http.problems import Problem, invalid_request, problem_of
+from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest, json_answer
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import FleetError
 

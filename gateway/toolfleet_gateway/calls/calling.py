@@ -10,8 +10,8 @@ from toolfleet_gateway.calls.attaching import owner_of
 from toolfleet_gateway.calls.bodies import CallBody, CallState
 from toolfleet_gateway.calls.outcomes import problem_for
 from toolfleet_gateway.calls.preferences import Preference
-from toolfleet_gateway.http.answers import json_answer, json_text, text_answer
 from toolfleet_gateway.http.problems import Problem
+from toolfleet_gateway.http.routes import json_answer, json_text, text_answer
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts import Conversation, ToolCall, ToolResult
 from toolfleet_tasks.aio.closing import Closing

@@ -16,12 +16,19 @@ from toolfleet_gateway.calls.attaching import attached
 from toolfleet_gateway.calls.bodies import CallState
 from toolfleet_gateway.calls.calling import CALLS, Calling
 from toolfleet_gateway.calls.preferences import PREFER, preference_of
-from toolfleet_gateway.http.answers import json_text, nothing, text_answer
-from toolfleet_gateway.http.open_streams import OpenStreams
+from toolfleet_gateway.http.entrance import operator_of
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
-from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
-from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, ServerSentEvent
-from toolfleet_gateway.roles import operator_of
+from toolfleet_gateway.http.routes import (
+    Answer,
+    AnyRoute,
+    HeaderParameter,
+    Route,
+    RouteRequest,
+    json_text,
+    nothing,
+    text_answer,
+)
+from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, OpenStreams, ServerSentEvent
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.call_context import LogMessage, Progress
 from toolfleet_tasks.aio.cancellation import end

@@ -36,8 +36,8 @@ from toolfleet_gateway.console.sessions import ConsoleSessions
 from toolfleet_gateway.console.signing_in import SigningIn
 from toolfleet_gateway.console.static_files import StaticFiles
 from toolfleet_gateway.http.entrance import Entrance
-from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.routes import AnyRoute
+from toolfleet_gateway.http.streams import OpenStreams
 from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet

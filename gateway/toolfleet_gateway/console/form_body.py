@@ -4,8 +4,8 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
-from toolfleet_gateway.http.body import read_bytes
 from toolfleet_gateway.http.problems import Problem, invalid_request
+from toolfleet_gateway.http.routes import read_bytes
 
 _MOST_FIELDS = 500
 _OWN_SITES = frozenset({"same-origin", "none"})

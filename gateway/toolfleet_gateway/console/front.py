@@ -11,8 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from toolfleet_gateway.auth.fleet_codec import FleetCodec, NotSealedHere
-from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.auth.refusals import AuthRefused
+from toolfleet_gateway.auth.identity import AuthRefused, Identity
 from toolfleet_gateway.console.cookies import SAID, THEME, ConsoleCookies
 from toolfleet_gateway.console.form_body import FormFields, fields_of, read_form
 from toolfleet_gateway.console.gateway_routes import GatewayRoutes
@@ -22,11 +21,9 @@ from toolfleet_gateway.console.rendering import PageTemplates
 from toolfleet_gateway.console.sessions import ConsoleSession, ConsoleSessions
 from toolfleet_gateway.console.signing_in import SigningIn, own_path
 from toolfleet_gateway.console.static_files import StaticFiles
-from toolfleet_gateway.http.body import ClientGone
-from toolfleet_gateway.http.entrance import Entrance
-from toolfleet_gateway.http.problem_answers import problem_of
-from toolfleet_gateway.http.problems import Problem
-from toolfleet_gateway.roles import require_role
+from toolfleet_gateway.http.entrance import Entrance, require_role
+from toolfleet_gateway.http.problems import Problem, problem_of
+from toolfleet_gateway.http.routes import ClientGone
 from toolfleet_registry.access.roles import Role
 from toolfleet_registry.errors import FleetUnavailable
 

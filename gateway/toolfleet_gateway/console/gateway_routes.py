@@ -10,9 +10,8 @@ from pydantic_core import to_json
 from starlette.requests import Request
 
 from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.http.body import faults_of
 from toolfleet_gateway.http.problems import invalid_request
-from toolfleet_gateway.http.routes import AnyRoute, RouteRequest
+from toolfleet_gateway.http.routes import AnyRoute, RouteRequest, faults_of
 
 Json = Any
 """What a route has answered."""

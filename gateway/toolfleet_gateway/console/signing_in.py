@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from toolfleet_gateway.auth.refusals import AuthRefused
+from toolfleet_gateway.auth.identity import AuthRefused
 from toolfleet_gateway.console.cookies import THEME, ConsoleCookies
 from toolfleet_gateway.console.form_body import fields_of, read_form
 from toolfleet_gateway.console.rendering import PageTemplates

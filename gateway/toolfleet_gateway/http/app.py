@@ -1,11 +1,11 @@
-"""Builds the gateway's app out of routes: bounds around it, one endpoint a path, and the document of all."""
+"""Builds the gateway's app out of its routes, and of those that every gateway has: health, where tokens come from, the document of all."""
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter
 from starlette.applications import Starlette
@@ -14,31 +14,48 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from toolfleet_gateway.http.access_log import ROUTE, AccessLog, ShownIds
-from toolfleet_gateway.http.answers import text_answer
-from toolfleet_gateway.http.body import ClientGone, list_fields, read_bytes, read_json_body, read_query
-from toolfleet_gateway.http.bounds import BodySize, BodyTime, HeaderRules, HostCheck, OriginCheck, QueryKeys
+from toolfleet_gateway.auth.authenticator import WELL_KNOWN, ProtectedResource
 from toolfleet_gateway.http.entrance import ANONYMOUS, Entrance
-from toolfleet_gateway.http.health import LIVE, READY, health_routes
+from toolfleet_gateway.http.middleware import (
+    ROUTE,
+    AccessLog,
+    BodySize,
+    BodyTime,
+    HeaderRules,
+    HostCheck,
+    OriginCheck,
+    QueryKeys,
+    SecurityHeaders,
+    ShownIds,
+)
 from toolfleet_gateway.http.openapi import Json, openapi_document
-from toolfleet_gateway.http.problem_answers import ProblemAnswers, problem_of
-from toolfleet_gateway.http.problems import Problem
-from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest
+from toolfleet_gateway.http.problems import Problem, ProblemAnswers, not_found, problem_of, unavailable
+from toolfleet_gateway.http.routes import (
+    Answer,
+    AnyRoute,
+    ClientGone,
+    Route,
+    RouteRequest,
+    json_answer,
+    list_fields,
+    read_bytes,
+    read_json_body,
+    read_query,
+    text_answer,
+)
 from toolfleet_gateway.tracing import TracedPath
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.tracing.port import Tracing
 
-_DOCUMENT = "/openapi.json"
+LIVE, READY = "/livez", "/readyz"
+_READY_SECONDS = 2.0
 
-_HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-store"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"referrer-policy", b"no-referrer"),
-]
-_SECURITY_HEADERS = frozenset(name for name, _ in _HEADERS)
+ENDPOINT: Final = "/mcp"
+"""The endpoint of the Model Context Protocol, which is a resource of its own: clients ask for tokens by its URL."""
+
+_DOCUMENT = "/openapi.json"
 
 
 def build_app(  # noqa: PLR0913 - what is not obvious has a default
@@ -187,20 +204,81 @@ def _other_method(method: str, allow: str) -> Problem:
     return Problem(405, "method_not_allowed", detail, headers={"allow": allow})
 
 
-class SecurityHeaders:
-    """Adds security headers; an answer's own ones, such as the `Cache-Control` of one with an `ETag`, stay."""
+class HealthAnswer(BaseModel):
+    """It is well."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    status: str = "ok"
+    """Always `ok`: else the answer is a problem."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI."""
 
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = message["headers"]
-                said = _SECURITY_HEADERS.intersection(name for name, _ in headers)
-                message["headers"] = [*headers, *(one for one in _HEADERS if one[0] not in said)]
-            await send(message)
+def health_routes(is_ready: Callable[[], Awaitable[bool]]) -> list[AnyRoute]:
+    """`/livez` and `/readyz`. `is_ready` asks whether calls would get through now."""
 
-        await self._app(scope, receive, sending if scope["type"] == "http" else send)
+    async def live(_: RouteRequest[None, None]) -> Response:
+        return json_answer(HealthAnswer())
+
+    async def ready(_: RouteRequest[None, None]) -> Response:
+        try:
+            async with asyncio.timeout(_READY_SECONDS):
+                if await is_ready():
+                    return json_answer(HealthAnswer())
+        except TimeoutError:
+            pass
+        raise unavailable("The gateway is not ready: it is ending, or Redis or the broker does not answer.")
+
+    answers = {200: Answer("It is well.", HealthAnswer)}
+    return [
+        Route(
+            method="GET",
+            path=LIVE,
+            name="live",
+            summary="Whether the process lives",
+            handle=live,
+            answers=answers,
+            tag="health",
+            is_public=True,
+        ),
+        Route(
+            method="GET",
+            path=READY,
+            name="ready",
+            summary="Whether calls would get through",
+            handle=ready,
+            answers=answers,
+            problems=(503,),
+            tag="health",
+            is_public=True,
+        ),
+    ]
+
+
+def metadata_routes(resource: ProtectedResource | None) -> list[AnyRoute]:
+    """Return the routes at which clients look for the metadata: with the gateway's path appended, and without.
+
+    None: it takes no tokens.
+    """
+    if resource is None:
+        return []
+    where = resource.metadata_path
+
+    def serving(path: str, number: int) -> AnyRoute:
+        async def metadata(request: RouteRequest[None, None]) -> Response:
+            return text_answer(json.dumps(resource.metadata(_endpoint_of(request.path))))
+
+        return Route(
+            method="GET", path=path, name=f"resourceMetadata{number or ''}", summary="Where tokens come from",
+            handle=metadata, answers={200: Answer("The metadata of RFC 9728.")}, tag="health", is_public=True,
+        )  # fmt: skip
+
+    endpoints = ("", "/{endpoint}", "/{endpoint}/{module}")
+    paths = dict.fromkeys([WELL_KNOWN, where(), *(where(endpoint) for endpoint in endpoints[1:])])
+    return [serving(path, number) for number, path in enumerate(paths)]
+
+
+def _endpoint_of(path: Mapping[str, str]) -> str:
+    """The endpoint that is asked about. Raises `Problem` for one that is no resource of its own."""
+    names = [path[name] for name in ("endpoint", "module") if name in path]
+    endpoint = "".join(f"/{name}" for name in names)
+    if endpoint and f"/{names[0]}" != ENDPOINT:
+        raise not_found("There is nothing at this path.")
+    return endpoint

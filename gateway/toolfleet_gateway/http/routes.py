@@ -1,19 +1,33 @@
-"""Describes a route: what it takes, what it answers, and who handles it; the OpenAPI document is made of that."""
+"""Describes a route, reads its requests into models, and writes its answers; the OpenAPI document is made of routes."""
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from urllib.parse import parse_qsl
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope
 
 from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.http.problems import Problem, invalid_request
+from toolfleet_registry.system.http_bodies import loads_strict, without_lone_surrogates
 
 B = TypeVar("B")
 Q = TypeVar("Q")
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
+
+M = TypeVar("M")
+
+_MOST_FAULTS = 5  # that one answer names
+_MOST_FIELDS = 100  # of a query
+
+JSON = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +97,134 @@ class Route(Generic[B, Q]):
 
 
 AnyRoute: TypeAlias = Route[Any, Any]
+
+
+class ClientGone(Exception):
+    """The client has closed the connection before its request was complete: no answer is needed."""
+
+
+async def read_bytes(receive: Receive) -> bytes:
+    """The whole body, as far as the bounds around `receive` let it pass. Raises `ClientGone`."""
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body", False):
+        return bytes(message.get("body", b""))
+    parts = list[bytes]()
+    while message["type"] == "http.request":
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
+        message = await receive()
+    raise ClientGone
+
+
+def read_json_body(scope: Scope, data: bytes, adapter: TypeAdapter[M]) -> M:
+    """Parse the body by its model. Raises `Problem`: 415 if the header says it is no JSON, 400 if it is invalid.
+
+    Strict: a text is no number here, and 1 is not true: what the OpenAPI document does not allow is refused.
+    """
+    _check_media_type(scope)
+    if not data:
+        raise invalid_request("The request has no body: send a JSON object.")
+    try:
+        value = loads_strict(data)
+    except ValueError as exc:
+        raise invalid_request(f"The body is {exc}.") from None
+    try:
+        # As JSON once more: only so pydantic is strict about JSON's own types, and takes lists for sets.
+        return adapter.validate_json(to_json(value), strict=True)
+    except ValidationError as exc:
+        raise invalid_request(f"The body is not as this route takes it: {faults_of(exc)}.") from None
+
+
+def read_query(scope: Scope, adapter: TypeAdapter[M], names: Mapping[str, bool]) -> M:
+    """The query as its model has it; `names`: its fields, and whether each is a list. Raises `Problem` (400)."""
+    try:
+        pairs = parse_qsl(
+            scope["query_string"].decode("latin-1"),
+            keep_blank_values=True,
+            strict_parsing=False,
+            errors="strict",
+            max_num_fields=_MOST_FIELDS,
+        )
+    except ValueError:
+        raise invalid_request(f"The query is not UTF-8, or has more than {_MOST_FIELDS} fields.") from None
+    values = dict[str, Any]()
+    for name, value in pairs:
+        if names.get(name):
+            values.setdefault(name, []).append(value)
+        elif name in values:
+            raise invalid_request(f"The query has {name[:80]!r} twice.")
+        else:
+            values[name] = value
+    try:
+        return adapter.validate_python(values)
+    except ValidationError as exc:
+        raise invalid_request(f"The query is not as this route takes it: {faults_of(exc)}.") from None
+
+
+@cache  # a schema takes milliseconds, and many routes have the same model
+def list_fields(model: type[BaseModel]) -> Mapping[str, bool]:
+    """A query model's fields by the names that clients use, and whether each is a list."""
+    properties = model.model_json_schema()["properties"] if model.model_fields else {}
+    return {name: schema.get("type") == "array" for name, schema in properties.items()}
+
+
+def faults_of(error: ValidationError) -> str:
+    """Return what is wrong, field by field, without the values: they may be secret."""
+    faults = error.errors(include_url=False, include_input=False, include_context=False)
+    said = [f"{_place(fault['loc'])}: {fault['msg']}" for fault in faults[:_MOST_FAULTS]]
+    more = len(faults) - len(said)
+    return "; ".join([*said, f"and {more} more"] if more > 0 else said)
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    return json.dumps(".".join(str(part) for part in loc)[:120], ensure_ascii=True) if loc else "the whole"
+
+
+def _check_media_type(scope: Scope) -> None:
+    content_type = encoding = b""
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            content_type = value
+        elif name == b"content-encoding":
+            encoding = value
+    if content_type != b"application/json":
+        media, _, parameters = content_type.lower().partition(b";")
+        charset = parameters.strip().replace(b'"', b"")
+        if media.strip() != b"application/json" or charset not in {b"", b"charset=utf-8"}:
+            raise Problem(
+                415,
+                "unsupported_media_type",
+                "The body must be JSON in UTF-8: send Content-Type: application/json.",
+                headers={"accept": "application/json"},
+            )
+    if encoding.strip().lower() not in {b"", b"identity"}:
+        raise Problem(415, "unsupported_media_type", "The body must not be compressed: send no Content-Encoding.")
+
+
+def json_answer(model: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a model as JSON, without `None` values."""
+    return text_answer(json_text(model), status, headers)
+
+
+def json_text(model: BaseModel, *, with_none: bool = False) -> str:
+    """Return a model as JSON, with or without `None` values.
+
+    A lone surrogate, which texts of agents may have, becomes U+FFFD.
+    """
+    try:
+        return model.model_dump_json(exclude_none=not with_none, by_alias=True)
+    except PydanticSerializationError:  # no UTF-8 has such a half
+        fields = model.model_dump(exclude_none=not with_none, by_alias=True)
+        plain = json.loads(json.dumps(fields, default=to_jsonable_python))
+        return to_json(without_lone_surrogates(plain), inf_nan_mode="null").decode()
+
+
+def text_answer(text: str | bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return an answer whose text is JSON already."""
+    return Response(text, status, headers, media_type=JSON)
+
+
+def nothing(status: int = 204, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer without a body."""
+    return Response(None, status, headers)

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 from mcp.shared.exceptions import MCPError
 from redis.exceptions import ResponseError
 
+from toolfleet_gateway.http.entrance import operator_of
 from toolfleet_gateway.mcp.approval_forms import APPROVAL, form_of, vote_in
 from toolfleet_gateway.mcp.view import McpView
-from toolfleet_gateway.roles import operator_of
 from toolfleet_registry.contracts.calls import ApprovalRule
 from toolfleet_registry.contracts.inputs import InputRequest, PendingInput
 from toolfleet_registry.errors import ApprovalNotTaken, FleetError

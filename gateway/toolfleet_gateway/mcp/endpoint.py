@@ -8,7 +8,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from redis.asyncio import Redis
 from starlette.types import Receive, Scope, Send
 
-from toolfleet_gateway.http.open_streams import OpenStreams
+from toolfleet_gateway.http.streams import OpenStreams
 from toolfleet_gateway.mcp.client_request import Context
 from toolfleet_gateway.mcp.header_arguments import HeaderArguments
 from toolfleet_gateway.mcp.lane import ToolCallLane, lane_request, named_tool

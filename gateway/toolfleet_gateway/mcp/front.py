@@ -13,11 +13,11 @@ from redis.asyncio import Redis
 from starlette.types import Receive, Scope, Send
 
 from toolfleet_gateway.events import Listener
-from toolfleet_gateway.http.access_log import ROUTE
+from toolfleet_gateway.http.app import ENDPOINT
 from toolfleet_gateway.http.entrance import Entrance
-from toolfleet_gateway.http.metadata import ENDPOINT
-from toolfleet_gateway.http.open_streams import OpenStreams
+from toolfleet_gateway.http.middleware import ROUTE
 from toolfleet_gateway.http.problems import not_found
+from toolfleet_gateway.http.streams import OpenStreams
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_gateway.tracing import context_in
 from toolfleet_registry.settings import Settings

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from mcp.server.stdio import stdio_server
 
 from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.http.open_streams import End
+from toolfleet_gateway.http.streams import End
 from toolfleet_gateway.mcp.methods import McpMethods
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.redis.servers import async_client

@@ -12,7 +12,7 @@ from mcp.shared.exceptions import MCPError
 
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.events import EventFeed, FeedEvent, Listener
-from toolfleet_gateway.http.open_streams import End
+from toolfleet_gateway.http.streams import End
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION, lacks_tasks
 from toolfleet_gateway.mcp.calls.client_kinds import takes_forms
 from toolfleet_gateway.mcp.changes.change_queue import ChangeQueue, ViewChange, ViewChangeKind

@@ -15,7 +15,7 @@ from support.gateways.gateway_process import ServedGateway
 from support.gateways.keyed_gateway import KeyedGateway, people_of
 from support.waiting import wait_until_sync
 from toolfleet_gateway import gateway
-from toolfleet_gateway.auth.opening import key_to_generate
+from toolfleet_gateway.auth.authenticator import key_to_generate
 from toolfleet_gateway.http.server import GatewayServer, make_server
 from toolfleet_registry.access.key_text import new_key_text
 from toolfleet_registry.system.listening import listening_socket

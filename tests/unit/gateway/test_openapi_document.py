@@ -9,8 +9,8 @@ from redis.asyncio import Redis
 
 from toolfleet import ToolFleet
 from toolfleet_gateway.gateway import routes_of
-from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.openapi import openapi_document
+from toolfleet_gateway.http.streams import OpenStreams
 from toolfleet_registry.agents.data_guards import DataGuards
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.closing import Closing

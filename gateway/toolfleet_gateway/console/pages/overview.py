@@ -10,8 +10,7 @@ from toolfleet_gateway.console.fleet_readings import FleetReading, FleetReadings
 from toolfleet_gateway.console.page import ConsolePage, Outcome, Shown, Visit
 from toolfleet_gateway.console.rendering import PageTemplates
 from toolfleet_gateway.console.sessions import ConsoleSession, ConsoleSessions
-from toolfleet_gateway.http.open_streams import OpenStreams
-from toolfleet_gateway.http.streams import LAST, EventStream, ServerSentEvent
+from toolfleet_gateway.http.streams import LAST, EventStream, OpenStreams, ServerSentEvent
 from toolfleet_registry.errors import FleetUnavailable
 
 _PAUSE_SECONDS = 2.0  # between two events

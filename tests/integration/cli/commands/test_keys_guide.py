@@ -8,7 +8,7 @@ import pytest
 
 from support.command import Run
 from support.documents import ROOT, programs
-from toolfleet_gateway.auth.refusals import STATUSES
+from toolfleet_gateway.auth.identity import STATUSES
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.settings import load_settings
 

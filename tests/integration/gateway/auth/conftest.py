@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from support.servers.toy_issuer import AUDIENCE, ToyIssuer, toy_issuer
-from toolfleet_gateway.auth.issuer_keys import IssuerKeys
-from toolfleet_gateway.auth.tokens import TokenVerifier
+from toolfleet_gateway.auth.tokens import IssuerKeys, TokenVerifier
 from toolfleet_registry.time import fleet_clock
 
 ALGORITHMS = frozenset({"RS256", "ES256", "EdDSA"})

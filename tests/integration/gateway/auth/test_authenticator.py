@@ -11,12 +11,9 @@ import structlog
 
 from support.servers.toy_issuer import AUDIENCE, ToyIssuer
 from support.there import there
-from toolfleet_gateway.auth.authenticator import Authenticator
-from toolfleet_gateway.auth.generated_key import GeneratedKey, generate_key
-from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.auth.kept_key import kept_key
-from toolfleet_gateway.auth.opening import authenticating, key_to_generate
-from toolfleet_gateway.auth.refusals import AuthRefused
+from toolfleet_gateway.auth.authenticator import Authenticator, authenticating, key_to_generate
+from toolfleet_gateway.auth.identity import AuthRefused, Identity
+from toolfleet_gateway.auth.own_secrets import GeneratedKey, generate_key, kept_key
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import CreatedKey
 from toolfleet_registry.access.grants import COMMAND_LINE

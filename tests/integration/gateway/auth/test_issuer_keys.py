@@ -10,9 +10,9 @@ import pytest
 
 from support.servers.toy_issuer import ToyIssuer, jwk_of, private_key
 from support.waiting import wait_until
-from toolfleet_gateway.auth import issuer_keys
-from toolfleet_gateway.auth.issuer_keys import PAUSE_SECONDS, REFRESH_SECONDS, IssuerKeys
-from toolfleet_gateway.auth.refusals import AuthRefused
+from toolfleet_gateway.auth import tokens
+from toolfleet_gateway.auth.identity import AuthRefused
+from toolfleet_gateway.auth.tokens import PAUSE_SECONDS, REFRESH_SECONDS, IssuerKeys
 
 SERVER, OPENID = "/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"
 
@@ -92,7 +92,7 @@ async def test_an_issuer_that_is_away_is_not_needed(
     issuer: ToyIssuer, keys: IssuerKeys, later: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its known keys count as before, for as long as it takes; it is asked now and then."""
-    monkeypatch.setattr(issuer_keys, "_AWAY_SECONDS", 0.02)
+    monkeypatch.setattr(tokens, "_AWAY_SECONDS", 0.02)
     await keys.find("rsa-1", "RS256")
     issuer.go_away()
     for number in range(1, 5):
@@ -170,7 +170,7 @@ async def test_an_issuer_that_is_back_is_asked(
 @pytest.mark.parametrize("path", ["/silent", "/trickle"])
 async def test_an_issuer_that_never_ends_is_left(issuer: ToyIssuer, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     """After a bounded time, whether it says nothing or goes on for ever."""
-    monkeypatch.setattr(issuer_keys, "_DOCUMENT_SECONDS", 0.3)
+    monkeypatch.setattr(tokens, "_DOCUMENT_SECONDS", 0.3)
     issuer.site.pages[path] = b"HTTP/1.1 200 OK\r\n\r\n"
     keys = IssuerKeys(issuer.url, jwks_url=f"{issuer.url}{path}", algorithms={"RS256"})
 

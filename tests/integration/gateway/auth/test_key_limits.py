@@ -12,9 +12,8 @@ from redis.asyncio import Redis
 
 from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until_answered
-from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.auth.identity import AuthRefused, Identity
 from toolfleet_gateway.auth.key_limits import KeyLimits
-from toolfleet_gateway.auth.refusals import AuthRefused
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.redis.keys import GatewayKeys, Keys
 from toolfleet_registry.redis.servers import async_client

@@ -15,9 +15,8 @@ import pytest
 from support.servers.toy_issuer import AUDIENCE, ToyIssuer, encoded, forged, jwk_of, private_key
 from support.waiting import wait_until
 from toolfleet_gateway.auth import tokens
-from toolfleet_gateway.auth.issuer_keys import REFRESH_SECONDS
-from toolfleet_gateway.auth.refusals import AuthRefused
-from toolfleet_gateway.auth.tokens import TokenVerifier
+from toolfleet_gateway.auth.identity import AuthRefused
+from toolfleet_gateway.auth.tokens import REFRESH_SECONDS, TokenVerifier
 
 Forge = Callable[[ToyIssuer], str]
 

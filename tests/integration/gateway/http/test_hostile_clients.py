@@ -12,7 +12,7 @@ from support.gateways.gateway_process import Gateway
 from support.gateways.held import connections_of, memory_of
 from support.gateways.raw_http import answer_to, only_answer_to, request
 from support.waiting import wait_until
-from toolfleet_gateway.http import connections
+from toolfleet_gateway.http import server as http_server
 from toolfleet_gateway.http.server import GatewayServer
 
 _MEGABYTE = 2**20
@@ -129,7 +129,7 @@ async def connected(server: GatewayServer) -> tuple[asyncio.StreamReader, asynci
 
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_FLUSH_SECONDS", 0.2)
+    monkeypatch.setattr(http_server, "_FLUSH_SECONDS", 0.2)
 
 
 @pytest.mark.usefixtures("_impatient")
@@ -147,7 +147,7 @@ async def test_a_client_that_takes_nothing_is_cut(app: ASGIApp) -> None:
 
 async def test_a_client_that_takes_little_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is slow, and takes something in each while, gets all of it."""
-    monkeypatch.setattr(connections, "_FLUSH_SECONDS", 0.2)
+    monkeypatch.setattr(http_server, "_FLUSH_SECONDS", 0.2)
     async with serving(whole) as server:
         reader, writer = await connected(server)
         writer.write(request("GET", "/", headers=("Connection: close",)))

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from support.gateways.app_server import serving
 from support.gateways.raw_http import request
 from support.waiting import wait_until
-from toolfleet_gateway.http import connections
+from toolfleet_gateway.http import server as http_server
 from toolfleet_gateway.http.server import GatewayServer
 
 CONNECTIONS = 80
@@ -131,7 +131,7 @@ async def test_health_is_answered_where_no_connection_is_left(
 
 async def test_silent_connections_keep_no_place_of_probes(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the last connection a silent one is closed in a moment, and beyond the places of probes at once."""
-    monkeypatch.setattr(connections, "_RESERVED_SECONDS", 0.05)
+    monkeypatch.setattr(http_server, "_RESERVED_SECONDS", 0.05)
     opened = [await clients.connect(PROXY) for _ in range(CONNECTIONS + 2 * RESERVED)]
     await wait_until(lambda: clients.held(PROXY) == CONNECTIONS, "those beyond are closed")
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.auth.refusals import AuthRefused
+from toolfleet_gateway.auth.identity import AuthRefused, Identity
 from toolfleet_gateway.auth.tokens import claim_of, identity_of
 from toolfleet_registry.access.roles import ROLES
 from toolfleet_registry.config.gateway_settings import DEFAULT_CLAIMS

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolfleet_gateway.auth.credentials import SentCredential, read_credential
-from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.auth.protected_resource import ProtectedResource, challenge_of
-from toolfleet_gateway.auth.refusals import STATUSES, AuthRefused
+from toolfleet_gateway.auth.authenticator import ProtectedResource, challenge_of
+from toolfleet_gateway.auth.identity import STATUSES, AuthRefused, Identity, SentCredential, read_credential
 from toolfleet_registry.access.roles import ROLES, has_role, role_of
 from toolfleet_registry.contracts import Caller
 

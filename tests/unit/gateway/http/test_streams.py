@@ -13,13 +13,11 @@ from starlette.types import Message
 
 from support.waiting import wait_until
 from toolfleet_gateway.auth.authenticator import Authenticator
-from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.auth.refusals import AuthRefused
+from toolfleet_gateway.auth.identity import AuthRefused, Identity
 from toolfleet_gateway.http import streams as module
-from toolfleet_gateway.http.answers import json_answer, json_text
-from toolfleet_gateway.http.open_streams import OpenStreams
 from toolfleet_gateway.http.problems import Problem
-from toolfleet_gateway.http.streams import EventStream, ServerSentEvent
+from toolfleet_gateway.http.routes import json_answer, json_text
+from toolfleet_gateway.http.streams import EventStream, OpenStreams, ServerSentEvent
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.aio.closing import Closing
@@ -167,7 +165,7 @@ async def test_a_client_that_reads_nothing_is_cut(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("is_good", [False, None])
 async def test_the_streams_of_a_bad_key_end(monkeypatch: pytest.MonkeyPatch, *, is_good: bool | None) -> None:
     """Those of a key that was revoked; not those of one of which nothing can be said now."""
-    monkeypatch.setattr("toolfleet_gateway.http.open_streams._WATCH_SECONDS", 0.01)
+    monkeypatch.setattr("toolfleet_gateway.http.streams._WATCH_SECONDS", 0.01)
     keys, client = Keys(), Client()
     streams = _streams(Closing(), keys=keys)
     watching = asyncio.create_task(streams.watch())
@@ -187,7 +185,7 @@ async def test_the_streams_of_a_bad_key_end(monkeypatch: pytest.MonkeyPatch, *, 
 @pytest.mark.parametrize("order", [("short", "long"), ("long", "short"), ("short", "twin", "long")])
 async def test_a_stream_ends_with_its_own_token(monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...]) -> None:
     """Tokens of one subject that end at different times end their own streams only, whichever stream was opened first."""
-    monkeypatch.setattr("toolfleet_gateway.http.open_streams._WATCH_SECONDS", 0.01)
+    monkeypatch.setattr("toolfleet_gateway.http.streams._WATCH_SECONDS", 0.01)
     began, ahead = fleet_clock.now(), 0.0
     monkeypatch.setattr(fleet_clock, "now", lambda: began + ahead)
     ends = {"short": began + 4, "twin": began + 4, "long": began + 600}

@@ -1,14 +1,21 @@
-"""Bounds what a request may be, each rule one middleware."""
+"""Wraps the app in middleware, one for each bound of what a request may be, and one that logs requests."""
 
 import asyncio
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from toolfleet_gateway.auth.credentials import read_credential
+from toolfleet_gateway.auth.identity import read_credential
 from toolfleet_gateway.http.problems import Problem, invalid_request
+from toolfleet_registry.contracts import Caller
+from toolfleet_registry.contracts.decisions import USER
+from toolfleet_registry.metrics import families, process_recorder
+from toolfleet_registry.metrics.recorder import OTHER, Recorder
+from toolfleet_registry.system.loggers import get_logger
+
+log = get_logger(__name__)
 
 _MOST_DIGITS = 19
 
@@ -31,6 +38,24 @@ _CONTRADICTORY = (frozenset({b"content-length", b"transfer-encoding"}), frozense
 ANY = "*"
 
 _HOST = re.compile(r"([^\s:/?#@\[\]]*|\[[0-9a-f:.]+\])(?::[0-9]*)?")  # RFC 3986, 3.2.2
+
+ROUTE = "toolfleet.route"
+"""Of a request's scope: its path as the route has it, without anybody's ids."""
+
+ShownIds = Callable[[Caller], Mapping[str, str]]
+"""Says how logs name a caller's user, by `user_id`; nothing where no profile hides that."""
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
+_FAILED = 400
+_LONGEST_PATH = 200  # characters: a path may be anything
+
+_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+]
+_SECURITY_HEADERS = frozenset(name for name, _ in _HEADERS)
 
 
 class BodySize:
@@ -193,3 +218,74 @@ class QueryKeys:
         if scope["type"] == "http" and scope["query_string"]:
             read_credential((), scope["query_string"])
         await self._app(scope, receive, send)
+
+
+class AccessLog:
+    """Logs requests. Successful ones to `quiet` paths are not logged: they come every second.
+
+    `shown` says how to name a caller's user. If that is hidden, the path is logged without ids.
+    """
+
+    def __init__(self, app: ASGIApp, *, quiet: frozenset[str] = frozenset(), shown: ShownIds = lambda _: {}) -> None:
+        self._app = app
+        self._quiet, self._shown = quiet, shown
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        clock = asyncio.get_running_loop().time
+        status, began_at = 0, clock()
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            if (calls := process_recorder.calls()) is not None:
+                _count(calls.recorder, scope, status, clock() - began_at)
+            if status >= _FAILED or scope["path"] not in self._quiet:
+                self._say(scope, status, clock() - began_at)
+
+    def _say(self, scope: Scope, status: int, seconds: float) -> None:
+        who = scope.get("toolfleet.who")
+        shown = {} if who is None else self._shown(who.caller)
+        log.info(
+            "request",
+            method=scope["method"],
+            path=scope.get(ROUTE, OTHER) if shown else scope["path"][:_LONGEST_PATH],
+            status=status,
+            ms=round(seconds * 1000, 1),
+            user=None if who is None else shown.get(USER, who.caller.user_id),
+            problem=scope.get("toolfleet.problem"),
+        )
+
+
+def _count(recorder: Recorder, scope: Scope, status: int, seconds: float) -> None:
+    method, route = scope["method"] if scope["method"] in _METHODS else OTHER, scope.get(ROUTE, OTHER)
+    recorder.count(families.GATEWAY_REQUESTS, (method, route, str(status)))
+    recorder.observe(families.GATEWAY_REQUEST_SECONDS, (route,), seconds)
+
+
+class SecurityHeaders:
+    """Adds security headers; an answer's own ones, such as the `Cache-Control` of one with an `ETag`, stay."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI."""
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = message["headers"]
+                said = _SECURITY_HEADERS.intersection(name for name, _ in headers)
+                message["headers"] = [*headers, *(one for one in _HEADERS if one[0] not in said)]
+            await send(message)
+
+        await self._app(scope, receive, sending if scope["type"] == "http" else send)
