@@ -1,4 +1,4 @@
-"""Tells those who come in over HTTP what happens to tools and modules."""
+"""Streams to those who come in over HTTP what happens to tools, modules and approvals; any gateway goes on where another one has ended."""
 
 import asyncio
 import contextlib
@@ -6,13 +6,15 @@ import json
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.http.entrance import operator_of
 from toolfleet_gateway.http.problems import invalid_request
-from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest
+from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest, json_text
 from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, OpenStreams, ServerSentEvent
 from toolfleet_registry.catalog.registry_events import RegistryEvents
 from toolfleet_registry.contracts import Caller, ModuleStatus
@@ -25,7 +27,10 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.rules import read_event_id
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
+from toolfleet_tasks.approvals.feed import EVENT_KINDS as APPROVAL_KINDS
+from toolfleet_tasks.approvals.shown import ShownApproval, shown
 from toolfleet_tasks.client.fleet import ToolFleet
+from toolfleet_tasks.resources.approvals import is_shown_to
 
 log = get_logger(__name__)
 
@@ -44,6 +49,8 @@ _MOST_NEEDS = 50_000  # tools that are remembered, when they are gone
 _LAST_ID = HeaderParameter(
     "Last-Event-ID", "The id of the last event that came: go on behind it.", pattern="^([0-9]{1,16}-[0-9]{1,16})?$"
 )
+
+_OF_NONE: Final = frozenset({"following", "events_lost"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,11 +306,7 @@ class _AboutEvents:
         self._streams = streams
 
     async def stream(self, request: RouteRequest[None, None]) -> Response:
-        last = request.raw.headers.get("last-event-id") or None
-        try:
-            read_event_id(last or "")
-        except ValueError:
-            raise invalid_request("The Last-Event-ID is none of this stream.") from None
+        last = _last_id_of(request)
         return EventStream(request.who, self._events(Listener(request.who, self._guest_modules), last), self._streams)
 
     async def _events(self, listener: Listener, last: str | None) -> AsyncGenerator[ServerSentEvent]:
@@ -321,3 +324,62 @@ class _AboutEvents:
         statuses = await self._fleet.modules.statuses()
         up = {name: status.ok for name, status in statuses.items() if listener.reaches(name)}
         return FeedEvent("state", {"modules": up}, position).sent()
+
+
+class ApprovalNotice(BaseModel):
+    """Something that has happened to an approval."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    approval: ShownApproval
+    """The approval, as it is at this moment."""
+
+
+_APPROVAL_EVENTS: Mapping[str, type[BaseModel] | None] = {
+    kind: None if kind in _OF_NONE else ApprovalNotice for kind in APPROVAL_KINDS
+}
+
+
+def approval_routes(fleet: ToolFleet, streams: OpenStreams) -> list[AnyRoute]:
+    """Return the route of the stream."""
+
+    async def stream(request: RouteRequest[None, None]) -> Response:
+        last = _last_id_of(request)
+        return EventStream(request.who, _approval_events(fleet, request.who, last), streams)
+
+    return [
+        Route(
+            method="GET",
+            path="/approvals/events",
+            name="streamApprovals",
+            summary="What happens to approvals that the key's holder may see: a stream that goes on",
+            handle=stream,
+            headers=(_LAST_ID,),
+            answers={200: Answer("First `following`, then what happens.", media=MEDIA_TYPE, events=_APPROVAL_EVENTS)},
+            tag="approvals",
+        )
+    ]
+
+
+async def _approval_events(fleet: ToolFleet, who: Identity, last: str | None) -> AsyncGenerator[ServerSentEvent]:
+    viewer = operator_of(who)
+    try:
+        async with aclosing(fleet.approvals.events(last)) as events:
+            async for event in events:
+                if event.found is None:
+                    yield ServerSentEvent(event.kind, "{}", event.id)
+                elif is_shown_to(viewer, event.found):
+                    notice = ApprovalNotice(approval=shown(event.found, viewer.approver))
+                    yield ServerSentEvent(event.kind, json_text(notice, with_none=True), event.id)
+    except FleetUnavailable:  # the stream has begun: it ends, and its client comes again
+        return
+
+
+def _last_id_of(request: RouteRequest[None, None]) -> str | None:
+    """Return the id of the last event that came to the client. Raises `Problem` (400) for one of another stream."""
+    last = request.raw.headers.get("last-event-id") or None
+    try:
+        read_event_id(last or "")
+    except ValueError:
+        raise invalid_request("The Last-Event-ID is none of this stream.") from None
+    return last

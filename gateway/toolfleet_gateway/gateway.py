@@ -8,24 +8,19 @@ from collections.abc import Callable
 import uvloop
 from starlette.types import ASGIApp
 
-from toolfleet_gateway.approval_hooks import approval_hook_routes
-from toolfleet_gateway.approvals import approval_routes
 from toolfleet_gateway.auth.authenticator import authenticating
 from toolfleet_gateway.auth.key_limits import KeyLimits
 from toolfleet_gateway.auth.own_secrets import GeneratedKey
-from toolfleet_gateway.calls.begin import BeginningRoutes
-from toolfleet_gateway.calls.calling import Calling
-from toolfleet_gateway.calls.follow import FollowingRoutes
+from toolfleet_gateway.calls import BeginningRoutes, Calling, FollowingRoutes
 from toolfleet_gateway.console.building import CONSOLE_PATHS, console_of
-from toolfleet_gateway.conversations import conversation_routes
-from toolfleet_gateway.events import event_routes
-from toolfleet_gateway.hooks import hook_routes
+from toolfleet_gateway.events import approval_routes, event_routes
+from toolfleet_gateway.hooks import approval_hook_routes, hook_routes
 from toolfleet_gateway.http.app import build_app, metadata_routes
 from toolfleet_gateway.http.entrance import Entrance
 from toolfleet_gateway.http.routes import AnyRoute
 from toolfleet_gateway.http.server import make_server
 from toolfleet_gateway.http.streams import OpenStreams
-from toolfleet_gateway.jobs import job_routes
+from toolfleet_gateway.jobs import conversation_routes, job_routes
 from toolfleet_gateway.mcp.front import PATHS, McpFront
 from toolfleet_gateway.metrics import gateway_metrics, metrics_routes
 from toolfleet_gateway.modules import module_routes

@@ -1,5 +1,7 @@
-"""Lists the routes of jobs, and of the workflows that they make up."""
+"""Lists the routes of jobs, of the workflows that they make up, and of conversations, which hear how their jobs have ended."""
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -7,10 +9,19 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from toolfleet_gateway.auth.identity import AgentNames, Identity, UserName
-from toolfleet_gateway.calls.outcomes import problem_for
-from toolfleet_gateway.calls.preferences import IDEMPOTENCY_KEY_PATTERN, idempotency_key_of
-from toolfleet_gateway.http.problems import Problem, not_found
-from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest, json_answer
+from toolfleet_gateway.calls import IDEMPOTENCY_KEY_PATTERN, idempotency_key_of, problem_for
+from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
+from toolfleet_gateway.http.routes import (
+    Answer,
+    AnyRoute,
+    HeaderParameter,
+    Route,
+    RouteRequest,
+    json_answer,
+    json_text,
+    nothing,
+)
+from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, OpenStreams, ServerSentEvent
 from toolfleet_registry.contracts import Conversation, ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import (
     Completion,
@@ -19,11 +30,14 @@ from toolfleet_registry.contracts.jobs import (
     JobRefused,
     Poll,
     Schedule,
+    WakeUp,
     WakeupRequest,
     WorkflowId,
 )
+from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
+from toolfleet_tasks.wakeups.inbox import CompletionInbox, is_entry_id
 
 _KEY = HeaderParameter(
     "Idempotency-Key",
@@ -32,6 +46,12 @@ _KEY = HeaderParameter(
 )
 
 _LONGEST_WORKFLOW = 200  # characters, as of a `WorkflowId`
+
+_LAST_ID = HeaderParameter(
+    "Last-Event-ID",
+    "The id of the last completion that came: it and those before are confirmed.",
+    pattern="^((0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18}))?$",
+)
 
 
 class JobCall(BaseModel):
@@ -287,3 +307,84 @@ def _there(job: Job | None) -> Job:
 
 def _absent() -> Problem:
     return not_found("There is no such job, or not any more.")
+
+
+class LostCompletions(BaseModel):
+    """Completions that were dropped before they were read: of each user and conversation about the last 1,000 are kept."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    count: int
+    """How many there were."""
+
+
+_EVENTS: dict[str, type[BaseModel] | None] = {"completion": WakeUp, "events_lost": LostCompletions}
+
+
+def conversation_routes(fleet: ToolFleet, streams: OpenStreams) -> list[AnyRoute]:
+    """Return the routes of conversations: only for the user whose jobs they are about."""
+    about = _AboutConversations(fleet, streams)
+    return [
+        Route(
+            method="GET",
+            path="/conversations/{conversation_id}/completions",
+            name="streamCompletions",
+            summary="How the caller's jobs of a conversation have ended: a stream that goes on",
+            handle=about.completions,
+            query=OfUserQuery,
+            headers=(_LAST_ID,),
+            answers={200: Answer("An end each.", media=MEDIA_TYPE, events=_EVENTS)},
+            problems=(409,),
+            tag="jobs",
+        ),
+        Route(
+            method="POST",
+            path="/conversations/{conversation_id}/completions/{completion_id}/ack",
+            name="confirmCompletion",
+            summary="Confirm a completion: it does not come again",
+            handle=about.confirm,
+            query=OfUserQuery,
+            answers={204: Answer("It is confirmed.")},
+            problems=(404, 409),
+            tag="jobs",
+        ),
+    ]
+
+
+class _AboutConversations:
+    def __init__(self, fleet: ToolFleet, streams: OpenStreams) -> None:
+        self._fleet = fleet
+        self._streams = streams
+
+    async def completions(self, request: _OfUser) -> Response:
+        inbox, last = await self._inbox(request), request.raw.headers.get("last-event-id")
+        if last:
+            if not is_entry_id(last):
+                raise invalid_request("The Last-Event-ID is none of this stream.")
+            await inbox.confirm_up_to(last)
+        return EventStream(request.who, _events(inbox), self._streams)
+
+    async def confirm(self, request: _OfUser) -> Response:
+        completion_id = request.path["completion_id"]
+        inbox = await self._inbox(request)
+        if not is_entry_id(completion_id) or not await inbox.confirm(completion_id):
+            raise not_found("There is no such completion, or not any more: perhaps it was confirmed.")
+        return nothing()
+
+    async def _inbox(self, request: _OfUser) -> CompletionInbox:
+        caller = request.who.caller_for(request.query.user_id)
+        try:
+            return await self._fleet.wakeups.inbox(request.path["conversation_id"], caller)
+        except SettingsError as exc:
+            raise Problem(
+                409, "completions_go_to_core", "This fleet wakes an agent's core: nothing comes here."
+            ) from exc
+
+
+async def _events(inbox: CompletionInbox) -> AsyncGenerator[ServerSentEvent]:
+    async with aclosing(inbox.follow()) as entries:
+        async for entry_id, entry in entries:
+            if isinstance(entry, WakeUp):
+                yield ServerSentEvent("completion", json_text(entry), entry_id)
+            else:
+                yield ServerSentEvent("events_lost", json_text(LostCompletions(count=entry)), entry_id)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from toolfleet_gateway.auth.identity import AgentNames, UserName
-from toolfleet_gateway.calls.outcomes import unknown_tool
+from toolfleet_gateway.calls import unknown_tool
 from toolfleet_gateway.http.entrance import require_role
 from toolfleet_gateway.http.problems import invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest, json_answer, json_text, text_answer

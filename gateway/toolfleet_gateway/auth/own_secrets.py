@@ -11,7 +11,7 @@ from toolfleet_registry.access.key_text import KeyText, new_key_text, read_key_t
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.time import fleet_clock
 
-USER = "operator"
+_USER = "operator"
 """In whose name it calls, unless a request says otherwise."""
 
 
@@ -39,7 +39,7 @@ def generate_key(text: str | None = None) -> GeneratedKey:
         raise SettingsError("The gateway's own key is none that `toolfleet` has made.")
     key = ApiKey(
         id=secret.id,
-        user_id=USER,
+        user_id=_USER,
         permission="owner",
         allowed_modules="*",
         role="admin",

@@ -41,8 +41,8 @@ _CURVES = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _PUBLIC = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 
-GetDocument: TypeAlias = Callable[[str], Awaitable[dict[str, Any]]]
-"""Fetches the document at a URL. Raises `NoDocument`."""
+_GetDocument: TypeAlias = Callable[[str], Awaitable[dict[str, Any]]]
+"""Fetches the document at a URL. Raises `_NoDocument`."""
 
 REFRESH_SECONDS = 600.0
 """How old keys may be: one that its issuer has withdrawn counts for so long still."""
@@ -69,16 +69,16 @@ _jws = jwt.PyJWS()
 _LEVELS: tuple[Level, ...] = get_args(Level)  # the lowest first
 
 
-class NoDocument(Exception):
+class _NoDocument(Exception):
     """There is no such document; its text says why."""
 
 
-class DocumentNotFound(NoDocument):
+class _DocumentNotFound(_NoDocument):
     """The server has answered that there is none."""
 
 
-async def get_document(url: str) -> dict[str, Any]:
-    """Get a document that is an object. Raises `NoDocument`."""
+async def _get_document(url: str) -> dict[str, Any]:
+    """Get a document that is an object. Raises `_NoDocument`."""
     try:
         async with (
             asyncio.timeout(_DOCUMENT_SECONDS),
@@ -87,23 +87,23 @@ async def get_document(url: str) -> dict[str, Any]:
             ) as answer,
         ):
             if answer.status != _OK:
-                kind = DocumentNotFound if answer.status // 100 == 4 else NoDocument  # noqa: PLR2004 - their class
+                kind = _DocumentNotFound if answer.status // 100 == 4 else _NoDocument  # noqa: PLR2004 - their class
                 raise kind(f"{url} answers {answer.status}")
             body = await read_body(answer.headers, answer.chunk, _MOST_DOCUMENT_BYTES)
         document = loads_strict(body)
     except (NoAnswer, BodyTooLarge, BodyUnreadable, ValueError) as exc:
-        raise NoDocument(f"{url}: {exc}") from exc
+        raise _NoDocument(f"{url}: {exc}") from exc
     except TimeoutError as exc:
-        raise NoDocument(f"{url}: no answer within {_DOCUMENT_SECONDS:g} s") from exc
+        raise _NoDocument(f"{url}: no answer within {_DOCUMENT_SECONDS:g} s") from exc
     except (httpx.InvalidURL, OSError) as exc:
-        raise NoDocument(f"{url}: {exc}") from exc
+        raise _NoDocument(f"{url}: {exc}") from exc
     if not isinstance(document, dict):
-        raise NoDocument(f"{url} is no JSON object")
+        raise _NoDocument(f"{url} is no JSON object")
     return document
 
 
 @dataclass(frozen=True, slots=True)
-class IssuerKey:
+class _IssuerKey:
     """A public key, and the algorithms that go with it and no others: what confuses them is an attack."""
 
     key_id: str | None
@@ -111,7 +111,7 @@ class IssuerKey:
     key: Any
 
 
-def _read_key_set(document: Mapping[str, Any], allowed: Collection[str]) -> list[IssuerKey]:
+def _read_key_set(document: Mapping[str, Any], allowed: Collection[str]) -> list[_IssuerKey]:
     """The keys for signatures by allowed algorithms; of others, of secrets and of what cannot be read there is none."""
     listed = document.get("keys")
     if not isinstance(listed, Sequence):
@@ -120,7 +120,7 @@ def _read_key_set(document: Mapping[str, Any], allowed: Collection[str]) -> list
     return [key for key in found if key is not None]
 
 
-def _read(fields: Mapping[str, Any], allowed: Collection[str]) -> IssuerKey | None:
+def _read(fields: Mapping[str, Any], allowed: Collection[str]) -> _IssuerKey | None:
     key_id, use = fields.get("kid"), fields.get("use", "sig")
     operations = fields.get("key_ops", ["verify"])
     if use != "sig" or not isinstance(operations, Sequence) or "verify" not in operations:
@@ -146,7 +146,7 @@ def _algorithms_of(fields: Mapping[str, Any]) -> frozenset[str]:
     return fitting if named is None else fitting & {named if isinstance(named, str) else ""}
 
 
-def _public_key(fields: Mapping[str, Any], key_id: str | None, algorithms: frozenset[str]) -> IssuerKey | None:
+def _public_key(fields: Mapping[str, Any], key_id: str | None, algorithms: frozenset[str]) -> _IssuerKey | None:
     kind: str = fields["kty"]
     public: JWKDict = {"kty": kind, **{name: fields.get(name) for name in _PUBLIC[kind]}}
     try:
@@ -155,16 +155,16 @@ def _public_key(fields: Mapping[str, Any], key_id: str | None, algorithms: froze
         return None
     if kind == "RSA" and key.key_size < _RSA_BITS:
         return None
-    return IssuerKey(key_id, algorithms, key)
+    return _IssuerKey(key_id, algorithms, key)
 
 
-async def _find_jwks_url(issuer: str, get: GetDocument) -> str:
-    """The URL of its keys. Raises `NoDocument`."""
-    last: NoDocument = DocumentNotFound(f"{issuer} has no metadata")
+async def _find_jwks_url(issuer: str, get: _GetDocument) -> str:
+    """The URL of its keys. Raises `_NoDocument`."""
+    last: _NoDocument = _DocumentNotFound(f"{issuer} has no metadata")
     for url in _metadata_urls(issuer):
         try:
             return _jwks_url_of(issuer, await get(url), url)
-        except DocumentNotFound as exc:
+        except _DocumentNotFound as exc:
             last = exc
     raise last
 
@@ -181,10 +181,10 @@ def _metadata_urls(issuer: str) -> tuple[str, str]:
 
 def _jwks_url_of(issuer: str, document: dict[str, Any], url: str) -> str:
     if document.get("issuer") != issuer:  # otherwise the server of one could speak for the other
-        raise NoDocument(f"{url} is of another issuer")
+        raise _NoDocument(f"{url} is of another issuer")
     found = document.get("jwks_uri")
     if not isinstance(found, str) or not is_private_url(found):
-        raise NoDocument(f"{url} names no jwks_uri with https://")
+        raise _NoDocument(f"{url} names no jwks_uri with https://")
     return found
 
 
@@ -197,17 +197,17 @@ class IssuerKeys:
         *,
         jwks_url: str | None,
         algorithms: Collection[str],
-        get: GetDocument = get_document,
+        get: _GetDocument = _get_document,
     ) -> None:
         self._issuer, self._jwks_url, self._algorithms, self._get = issuer, jwks_url, frozenset(algorithms), get
-        self._keys: Sequence[IssuerKey] = ()
+        self._keys: Sequence[_IssuerKey] = ()
         self.readings = 0
         """How often they were read: a key that has verified something may be gone after the next time."""
         self._read_at = self._asked_at = -math.inf
         self._is_away = False
         self._asking: asyncio.Task[None] | None = None
 
-    async def find(self, key_id: str | None, algorithm: str) -> IssuerKey | None:
+    async def find(self, key_id: str | None, algorithm: str) -> _IssuerKey | None:
         """The key of that id, for that algorithm; without an id the only one there is. `None`: the issuer has no such key.
 
         Raises `AuthRefused`, 503, if no keys were ever had.
@@ -234,7 +234,7 @@ class IssuerKeys:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._asking
 
-    def _fitting(self, key_id: str | None, algorithm: str) -> IssuerKey | None:
+    def _fitting(self, key_id: str | None, algorithm: str) -> _IssuerKey | None:
         fitting = [key for key in self._keys if algorithm in key.algorithms and key_id in {None, key.key_id}]
         return fitting[0] if len(fitting) == 1 or (fitting and key_id is not None) else None
 
@@ -272,15 +272,15 @@ class IssuerKeys:
             self._read_at = fleet_clock.suspend_aware()
             self.readings += 1
             self._is_away = False
-        except NoDocument as exc:
+        except _NoDocument as exc:
             self._is_away = True
             _log.warning("issuer_keys_unreadable", issuer=self._issuer, error=str(exc), known=len(self._keys))
 
-    async def _get_keys(self) -> Sequence[IssuerKey]:
+    async def _get_keys(self) -> Sequence[_IssuerKey]:
         url = self._jwks_url or await _find_jwks_url(self._issuer, self._get)
         keys = _read_key_set(await self._get(url), self._algorithms)
         if not keys:
-            raise NoDocument(f"{url} has no key for {', '.join(sorted(self._algorithms))}")
+            raise _NoDocument(f"{url} has no key for {', '.join(sorted(self._algorithms))}")
         return keys
 
 

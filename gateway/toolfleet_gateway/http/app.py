@@ -72,7 +72,7 @@ def build_app(  # noqa: PLR0913 - what is not obvious has a default
 
     `apps` answer all requests at other paths, in a protocol of their own. `shown` as of `AccessLog`.
     """
-    known = [*routes, *health_routes(is_ready)]
+    known = [*routes, *_health_routes(is_ready)]
     known.append(_document_route(lambda: openapi_document(known, root_path=settings.gateway_root_path)))
     by_path = dict[str, list[AnyRoute]]()
     for route in known:
@@ -211,7 +211,7 @@ class HealthAnswer(BaseModel):
     """Always `ok`: else the answer is a problem."""
 
 
-def health_routes(is_ready: Callable[[], Awaitable[bool]]) -> list[AnyRoute]:
+def _health_routes(is_ready: Callable[[], Awaitable[bool]]) -> list[AnyRoute]:
     """`/livez` and `/readyz`. `is_ready` asks whether calls would get through now."""
 
     async def live(_: RouteRequest[None, None]) -> Response:

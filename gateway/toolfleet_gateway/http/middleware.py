@@ -35,7 +35,7 @@ _ONCE = frozenset(
 )
 _CONTRADICTORY = (frozenset({b"content-length", b"transfer-encoding"}), frozenset({b"authorization", b"x-api-key"}))
 
-ANY = "*"
+_ANY = "*"
 
 _HOST = re.compile(r"([^\s:/?#@\[\]]*|\[[0-9a-f:.]+\])(?::[0-9]*)?")  # RFC 3986, 3.2.2
 
@@ -129,11 +129,11 @@ class HeaderRules:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI."""
         if scope["type"] == "http":
-            check_headers(scope["headers"])
+            _check_headers(scope["headers"])
         await self._app(scope, receive, send)
 
 
-def check_headers(headers: list[tuple[bytes, bytes]]) -> None:
+def _check_headers(headers: list[tuple[bytes, bytes]]) -> None:
     """Raise `Problem` (400) for headers that are repeated, contradictory or not printable."""
     seen = set[bytes]()
     for name, _ in headers:
@@ -168,14 +168,14 @@ class HostCheck:
         host = next((value for name, value in scope["headers"] if name == b"host"), None)
         if host is None:
             raise invalid_request("The request has no Host.")
-        if ANY in self._hosts or scope["path"] in self._paths:
+        if _ANY in self._hosts or scope["path"] in self._paths:
             return
-        if host_name(host.decode("latin-1")) not in self._hosts:
+        if _host_name(host.decode("latin-1")) not in self._hosts:
             detail = "This gateway does not answer to the Host of the request."
             raise Problem(421, "wrong_host", detail, hint="TOOLFLEET_GATEWAY_HOSTS lists the names that it answers to.")
 
 
-def host_name(host: str) -> str:
+def _host_name(host: str) -> str:
     """The name in a `Host` header, without its port, in lower case; an IPv6 address keeps its brackets. Any other form is no name."""
     found = _HOST.fullmatch(host.lower())
     return found[1] if found else ""
@@ -198,13 +198,13 @@ class OriginCheck:
         await self._app(scope, receive, send)
 
     def _allows(self, origin: str) -> bool:
-        if ANY in self._origins or origin.rstrip("/") in self._origins:
+        if _ANY in self._origins or origin.rstrip("/") in self._origins:
             return True
         try:
             parts = urlsplit(origin)
         except ValueError:
             return False
-        return parts.scheme in {"http", "https"} and host_name(parts.netloc) in self._hosts
+        return parts.scheme in {"http", "https"} and _host_name(parts.netloc) in self._hosts
 
 
 class QueryKeys:

@@ -16,7 +16,7 @@ from toolfleet_registry.system.loggers import get_logger
 log = get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-TYPE_PREFIX = "urn:toolfleet:problem:"
+_TYPE_PREFIX = "urn:toolfleet:problem:"
 
 _LONGEST_INSTANCE = 512  # characters: what comes back must not be as long as what came
 
@@ -90,7 +90,7 @@ class Problem(Exception):
     def body(self, instance: str) -> ProblemBody:
         """Return the answer's body. `instance` is the requested path."""
         return ProblemBody(
-            type=TYPE_PREFIX + self.error_code.replace("_", "-"),
+            type=_TYPE_PREFIX + self.error_code.replace("_", "-"),
             title=title_of(self.status),
             status=self.status,
             detail=self.detail,

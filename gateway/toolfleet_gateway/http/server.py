@@ -49,7 +49,7 @@ _STEP_SECONDS = 0.05  # between two checks for a second signal
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class _ConnectionLimits:
     """The limits of one connection before its request reaches an app, and of the number of connections."""
 
     header_bytes: int
@@ -82,11 +82,11 @@ class _Refused(Exception):
     """One could read the request in two ways, too many wait before it, or its connection is only for probes of health."""
 
 
-class GuardedProtocol(HttpToolsProtocol):
+class _GuardedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits: of a request's line and headers, of the time they take, and of connections."""
 
-    limits: ClassVar[ConnectionLimits]
-    silent: ClassVar[dict[str, dict["GuardedProtocol", None]]]  # by address, the oldest first
+    limits: ClassVar[_ConnectionLimits]
+    silent: ClassVar[dict[str, dict["_GuardedProtocol", None]]]  # by address, the oldest first
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         """Implements `asyncio.Protocol.connection_made`."""
@@ -304,9 +304,9 @@ class GuardedProtocol(HttpToolsProtocol):
             self._timer = None
 
 
-def protocol_of(limits: ConnectionLimits) -> type[GuardedProtocol]:
+def _protocol_of(limits: _ConnectionLimits) -> type[_GuardedProtocol]:
     """Uvicorn makes a protocol a connection by itself: its limits are the class's."""
-    return type("LimitedProtocol", (GuardedProtocol,), {"limits": limits, "silent": {}})
+    return type("LimitedProtocol", (_GuardedProtocol,), {"limits": limits, "silent": {}})
 
 
 class GatewayServer(uvicorn.Server):
@@ -351,7 +351,7 @@ def make_server(
     app: ASGIApp, settings: GatewaySettings, *, listening: Callable[[], None], leaving: Callable[[], None]
 ) -> GatewayServer:
     """The server of `app`. `listening` is called once it takes requests, `leaving` when it is to end, before anything else is."""
-    limits = ConnectionLimits(
+    limits = _ConnectionLimits(
         settings.gateway_max_header_bytes,
         settings.gateway_header_seconds,
         settings.gateway_connections,
@@ -359,7 +359,7 @@ def make_server(
     )
     config = uvicorn.Config(
         app,
-        http=protocol_of(limits),
+        http=_protocol_of(limits),
         ws="none",
         lifespan="off",
         log_config=None,

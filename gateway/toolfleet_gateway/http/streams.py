@@ -22,7 +22,7 @@ End = Literal["closing", "revoked"]
 _FRACTION = 0.5  # of the streams, for a key without a limit of its own: no single key takes every stream
 _WATCH_SECONDS = 0.7  # between two looks at each key: a revocation is effective within two seconds
 
-HEARTBEAT_SECONDS = 15.0
+_HEARTBEAT_SECONDS = 15.0
 """Proxies cut a connection on which nothing is said for a minute, most often."""
 
 RETRY_MS = 1_000
@@ -135,7 +135,7 @@ class EventStream(Response):
         streams: OpenStreams,
         *,
         release: Callable[[], None] = lambda: None,
-        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        heartbeat_seconds: float = _HEARTBEAT_SECONDS,
     ) -> None:
         super().__init__(None, 200, {"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]

@@ -6,7 +6,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import Field
 
-from toolfleet_gateway.calls.attaching import attached, owner_of
+from toolfleet_gateway.calls import attached, owner_of
 from toolfleet_gateway.mcp.approval_forms import APPROVAL
 from toolfleet_gateway.mcp.calls.call_results import call_result
 from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION, lacks_tasks, task_facts

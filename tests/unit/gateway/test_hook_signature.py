@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from standardwebhooks import Webhook
 
-from toolfleet_gateway.hook_signature import signed_delivery, verified_delivery
+from toolfleet_gateway.hooks import signed_delivery, verified_delivery
 from toolfleet_gateway.http.problems import Problem
 
 OWN, OTHER = (f"whsec_{b64encode(bytes([n]) * 32).decode()}" for n in (1, 2))

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from toolfleet_gateway.calls.attaching import attached
+from toolfleet_gateway.calls import attached
 from toolfleet_gateway.mcp.calls.call_results import call_result
 from toolfleet_gateway.mcp.calls.running_calls import running_result
 from toolfleet_gateway.mcp.client_approvals import CallApproval, ClientApprovals

@@ -6,7 +6,7 @@ from typing import Any
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-from toolfleet_gateway.calls.attaching import attached, owner_of
+from toolfleet_gateway.calls import attached, owner_of
 from toolfleet_gateway.mcp.approval_forms import APPROVAL
 from toolfleet_gateway.mcp.calls.client_kinds import capability_of, in_its_place
 from toolfleet_gateway.mcp.calls.sealed_state import AskedRound, SealedStates, WrongState

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from mcp.shared.exceptions import MCPError
 
-from toolfleet_gateway.calls.attaching import owner_of
-from toolfleet_gateway.calls.outcomes import absence_for
+from toolfleet_gateway.calls import absence_for, owner_of
 from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.calls.call_keys import WrongKey, call_key, client_key
 from toolfleet_gateway.mcp.calls.call_results import call_result

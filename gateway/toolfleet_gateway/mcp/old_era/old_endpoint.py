@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from toolfleet_gateway.calls.attaching import owner_of
+from toolfleet_gateway.calls import owner_of
 from toolfleet_gateway.http.streams import RETRY_MS, EventStream, OpenStreams
 from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
 from toolfleet_gateway.mcp.old_era.client_questions import ClientQuestions, is_answer

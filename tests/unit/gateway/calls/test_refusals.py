@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from toolfleet_gateway.calls.outcomes import problem_of_refusal
+from toolfleet_gateway.calls import problem_of_refusal
 from toolfleet_gateway.mcp.calls.call_results import error_facts
 from toolfleet_registry.contracts import ToolResult
 

@@ -1,1 +1,0 @@
-"""Begins, follows and cancels calls over REST."""
