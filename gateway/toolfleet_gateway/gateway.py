@@ -12,7 +12,7 @@ from toolfleet_gateway.auth.authenticator import authenticating
 from toolfleet_gateway.auth.key_limits import KeyLimits
 from toolfleet_gateway.auth.own_secrets import GeneratedKey
 from toolfleet_gateway.calls import BeginningRoutes, Calling, FollowingRoutes
-from toolfleet_gateway.console.building import CONSOLE_PATHS, console_of
+from toolfleet_gateway.console.front import CONSOLE_PATHS, console_of
 from toolfleet_gateway.events import approval_routes, event_routes
 from toolfleet_gateway.hooks import approval_hook_routes, hook_routes
 from toolfleet_gateway.http.app import build_app, metadata_routes

@@ -1,4 +1,4 @@
-"""Answers every request below `/console`: authentication, rights, page; an error is a page, too."""
+"""Answers every request below `/console`: signs people in, asks for their rights, and writes the page; an error is a page, too."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,26 +6,48 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
 
+from redis.asyncio import Redis
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from toolfleet_gateway.auth.fleet_codec import FleetCodec, NotSealedHere
 from toolfleet_gateway.auth.identity import AuthRefused, Identity
-from toolfleet_gateway.console.cookies import SAID, THEME, ConsoleCookies
-from toolfleet_gateway.console.form_body import FormFields, fields_of, read_form
-from toolfleet_gateway.console.gateway_routes import GatewayRoutes
-from toolfleet_gateway.console.page import Outcome, Shown, Visit
-from toolfleet_gateway.console.page_paths import PagePaths
-from toolfleet_gateway.console.rendering import PageTemplates
-from toolfleet_gateway.console.sessions import ConsoleSession, ConsoleSessions
-from toolfleet_gateway.console.signing_in import SigningIn, own_path
-from toolfleet_gateway.console.static_files import StaticFiles
+from toolfleet_gateway.console.calls import call_pages
+from toolfleet_gateway.console.letters import letter_pages
+from toolfleet_gateway.console.modules import module_pages
+from toolfleet_gateway.console.overview import FleetReadings, overview_pages
+from toolfleet_gateway.console.page import (
+    ConsolePage,
+    FormFields,
+    GatewayRoutes,
+    Outcome,
+    PagePaths,
+    Shown,
+    Visit,
+    fields_of,
+    read_form,
+)
+from toolfleet_gateway.console.rendering import PageTemplates, StaticFiles
+from toolfleet_gateway.console.resources import resource_pages
+from toolfleet_gateway.console.sessions import (
+    SAID,
+    THEME,
+    ConsoleCookies,
+    ConsoleSession,
+    ConsoleSessions,
+    CredentialTooLong,
+)
+from toolfleet_gateway.console.tools import KnownTools, tool_pages
 from toolfleet_gateway.http.entrance import Entrance, require_role
 from toolfleet_gateway.http.problems import Problem, problem_of
-from toolfleet_gateway.http.routes import ClientGone
+from toolfleet_gateway.http.routes import AnyRoute, ClientGone
+from toolfleet_gateway.http.streams import OpenStreams
 from toolfleet_registry.access.roles import Role
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.redis.keys import GatewayKeys
+from toolfleet_registry.settings import Settings
+from toolfleet_tasks.client.fleet import ToolFleet
 
 _STATIC, _THEME = "/static/", "/theme"
 _THEMES = frozenset({"auto", "light", "dark"})
@@ -45,6 +67,60 @@ _HEADERS = {
     "referrer-policy": "same-origin",
 }
 
+_CONSOLE: Final = "/console"
+"""Where it is, below the gateway's own path."""
+
+CONSOLE_PATHS: Final = (_CONSOLE, _CONSOLE + "/{rest:path}")
+"""What it answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SigningIn:
+    """The page at `/console/login`."""
+
+    entrance: Entrance
+    sessions: ConsoleSessions
+    cookies: ConsoleCookies
+    templates: PageTemplates
+
+    async def answer(self, request: Request) -> Response:
+        """Answer with the form; a valid key in it starts a session, others are refused there."""
+        query = fields_of(request.scope["query_string"].decode("latin-1"))
+        if request.method != "POST":
+            said = "Your session has ended: its key is good no longer, or twelve hours are over."
+            return self._form(request, query.get("next", "/"), said if "ended" in query else None)
+        form = await read_form(request)
+        going_to, credential = _own_path(form.get("next", "/")), form.get("credential", "").strip()
+        if not credential.isascii() or not credential.isprintable() or not credential or " " in credential:
+            return self._form(request, going_to, "Paste one API key or one token.", status=422)
+        sent = [(b"authorization", f"Bearer {credential}".encode())]
+        try:
+            await self.entrance.admit({**request.scope, "headers": sent, "query_string": b""})
+            sealed = await self.sessions.begin(credential)
+        except (AuthRefused, CredentialTooLong) as exc:
+            status = exc.status if isinstance(exc, AuthRefused) else 422
+            return self._form(request, going_to, str(exc), status=status)
+        answer = RedirectResponse(self.templates.path + going_to, 303)
+        self.cookies.sign_in(request, answer, sealed)
+        return answer
+
+    def _form(self, request: Request, going_to: str, said: str | None, *, status: int = 200) -> Response:
+        takes_tokens = self.entrance.authenticator.resource is not None
+        values = {
+            "title": "Sign in",
+            "going_to": _own_path(going_to),
+            "refusal": said,
+            "takes_tokens": takes_tokens,
+            "theme": theme if (theme := request.cookies.get(THEME)) in {"light", "dark"} else "auto",
+        }
+        return Response(self.templates.write("login", values), status, media_type="text/html")
+
+
+def _own_path(text: str) -> str:
+    """Return the text if it is a path below the console's, else `/`."""
+    is_own = text.startswith("/") and text.isprintable() and "\\" not in text and "//" not in text
+    return text if is_own and len(text) < 1_000 else "/"  # noqa: PLR2004 - characters of an address
+
 
 @dataclass(frozen=True, slots=True)
 class ConsoleFront:
@@ -54,7 +130,7 @@ class ConsoleFront:
     routes: GatewayRoutes
     entrance: Entrance
     sessions: ConsoleSessions
-    signing_in: SigningIn
+    signing_in: _SigningIn
     cookies: ConsoleCookies
     codec: FleetCodec
     templates: PageTemplates
@@ -185,14 +261,14 @@ class ConsoleFront:
         return answer
 
     def _themed(self, request: Request, form: FormFields) -> Response:
-        answer = RedirectResponse(self.templates.path + own_path(form.get("back", "/")), 303)
+        answer = RedirectResponse(self.templates.path + _own_path(form.get("back", "/")), 303)
         theme = form.get("theme", "")
         self.cookies.choose_theme(request, answer, theme if theme in _THEMES else "auto")
         return answer
 
 
 @dataclass(frozen=True, slots=True)
-class NavigationEntry:
+class _NavigationEntry:
     """A page that the navigation leads to."""
 
     path: str
@@ -201,24 +277,24 @@ class NavigationEntry:
 
 
 _ENTRIES: Final = (
-    NavigationEntry("/", "Overview"),
-    NavigationEntry("/calls", "Calls"),
-    NavigationEntry("/approvals", "Approvals", "none"),
-    NavigationEntry("/dead-letters", "Dead letters"),
-    NavigationEntry("/modules", "Modules"),
-    NavigationEntry("/tools", "Tools"),
-    NavigationEntry("/jobs", "Jobs"),
-    NavigationEntry("/wake-ups", "Wake-ups"),
-    NavigationEntry("/queues", "Queues"),
-    NavigationEntry("/limits", "Limits"),
-    NavigationEntry("/agents", "Agents"),
-    NavigationEntry("/errors", "Tool files"),
-    NavigationEntry("/audit", "Audit"),
-    NavigationEntry("/keys", "Keys", "admin"),
+    _NavigationEntry("/", "Overview"),
+    _NavigationEntry("/calls", "Calls"),
+    _NavigationEntry("/approvals", "Approvals", "none"),
+    _NavigationEntry("/dead-letters", "Dead letters"),
+    _NavigationEntry("/modules", "Modules"),
+    _NavigationEntry("/tools", "Tools"),
+    _NavigationEntry("/jobs", "Jobs"),
+    _NavigationEntry("/wake-ups", "Wake-ups"),
+    _NavigationEntry("/queues", "Queues"),
+    _NavigationEntry("/limits", "Limits"),
+    _NavigationEntry("/agents", "Agents"),
+    _NavigationEntry("/errors", "Tool files"),
+    _NavigationEntry("/audit", "Audit"),
+    _NavigationEntry("/keys", "Keys", "admin"),
 )
 
 
-def _entries_for(who: Identity) -> list[NavigationEntry]:
+def _entries_for(who: Identity) -> list[_NavigationEntry]:
     """Return the navigation entries of pages that the user may see."""
     return [entry for entry in _ENTRIES if who.has_role(entry.role)]
 
@@ -227,3 +303,45 @@ def _with_page_headers(response: Response) -> Response:
     """The same, with them."""
     response.headers.update(_HEADERS)
     return response
+
+
+def console_of(
+    fleet: ToolFleet,
+    settings: Settings,
+    redis: Redis,
+    entrance: Entrance,
+    streams: OpenStreams,
+    routes: Sequence[AnyRoute],
+) -> ConsoleFront:
+    """The console of the gateway that has these routes."""
+    path = settings.gateway_root_path + _CONSOLE
+    files = StaticFiles()
+    templates = PageTemplates(path, files.address)
+    keys = GatewayKeys(settings.keys)
+    codec = FleetCodec(redis, keys, settings.signing_keys, purpose="console session")
+    sessions, cookies = ConsoleSessions(codec, redis, keys), ConsoleCookies(settings, path)
+    return ConsoleFront(
+        paths=PagePaths(_pages(fleet, settings, streams, sessions, templates)),
+        routes=GatewayRoutes(routes),
+        entrance=entrance,
+        sessions=sessions,
+        signing_in=_SigningIn(entrance, sessions, cookies, templates),
+        cookies=cookies,
+        codec=codec,
+        templates=templates,
+        files=files,
+    )
+
+
+def _pages(
+    fleet: ToolFleet, settings: Settings, streams: OpenStreams, sessions: ConsoleSessions, templates: PageTemplates
+) -> list[ConsolePage]:
+    tools = KnownTools(fleet)
+    return [
+        *overview_pages(FleetReadings(fleet, settings), streams, sessions, templates),
+        *call_pages(),
+        *letter_pages(),
+        *module_pages(tools),
+        *tool_pages(tools, settings),
+        *resource_pages(),
+    ]

@@ -1,4 +1,4 @@
-"""Seals a session into a cookie and opens it, until its time is over or its person has signed out."""
+"""Seals a session of the console into a cookie and opens it, until its time is over or its person has signed out."""
 
 import hmac
 import json
@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from redis.asyncio import Redis
+from starlette.requests import Request
+from starlette.responses import Response
 
 from toolfleet_gateway.auth.fleet_codec import FleetCodec, NotSealedHere
+from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.time import fleet_clock
@@ -21,10 +24,16 @@ COOKIE: Final = "toolfleet_console"
 LASTS_SECONDS: Final = 12 * 3600
 """A working day: then a person signs in again."""
 
-LONGEST_COOKIE: Final = 3_900
+_LONGEST_COOKIE: Final = 3_900
 """Characters: browsers drop a cookie of more than 4,096 bytes with its name and attributes."""
 
 _SECONDS = 2.0  # for an answer of Redis
+
+SAID, THEME = f"{COOKIE}_said", f"{COOKIE}_theme"
+"""What came of the last change, and whether pages are light or dark."""
+
+_YEAR = 365 * 86_400
+_SAID_SECONDS = 60
 
 
 class CredentialTooLong(ValueError):
@@ -61,7 +70,7 @@ class ConsoleSessions:
         """The cookie of a new session. Raises `CredentialTooLong` and `FleetUnavailable`."""
         facts = {"key": credential, "csrf": secrets.token_urlsafe(24), "until": fleet_clock.now() + LASTS_SECONDS}
         sealed = await self._codec.seal(zlib.compress(json.dumps(facts).encode()))
-        if len(sealed) > LONGEST_COOKIE:
+        if len(sealed) > _LONGEST_COOKIE:
             raise CredentialTooLong("The token is too long for a session: sign in with an API key.")
         return sealed
 
@@ -85,3 +94,43 @@ class ConsoleSessions:
         """End a session at every gateway, also for copies of its cookie. Raises `FleetUnavailable` if it has not ended."""
         async with answering(self._redis, seconds=_SECONDS):  # for all its hours: clocks of gateways differ
             await self._redis.set(self._keys.console_signed_out(session.csrf), 1, ex=LASTS_SECONDS)
+
+
+class ConsoleCookies:
+    """The cookies of a console at `path`."""
+
+    def __init__(self, settings: GatewaySettings, path: str) -> None:
+        self._path = path
+        self._is_known_https = (settings.gateway_resource or "").startswith("https://")
+
+    def sign_in(self, request: Request, response: Response, sealed: str) -> None:
+        """Have the browser send the session."""
+        self._put(request, response, COOKIE, sealed, LASTS_SECONDS)
+
+    def sign_out(self, request: Request, response: Response) -> None:
+        """Have it forgotten."""
+        self._put(request, response, COOKIE, "", 0)
+
+    def say(self, request: Request, response: Response, sealed: str) -> None:
+        """Have the next page say what came of a change; an empty text: nothing any more."""
+        self._put(request, response, SAID, sealed, _SAID_SECONDS if sealed else 0)
+
+    def choose_theme(self, request: Request, response: Response, theme: str) -> None:
+        """Keep how pages are to look."""
+        self._put(request, response, THEME, theme, _YEAR)
+
+    def _put(self, request: Request, response: Response, name: str, value: str, seconds: int) -> None:
+        response.set_cookie(
+            name,
+            value,
+            max_age=seconds,
+            path=self._path,
+            secure=self._is_https(request),
+            httponly=True,
+            samesite="strict",
+        )
+
+    def _is_https(self, request: Request) -> bool:
+        """Return whether the request came by https. A proxy's header is trusted: it can only make a cookie stricter."""
+        forwarded = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
+        return self._is_known_https or "https" in {request.url.scheme, forwarded}

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from toolfleet_gateway.console.fleet_readings import MOST_LINES, RecentCalls
-from toolfleet_gateway.console.rendering import when
-from toolfleet_gateway.console.schema_form import MOST_FIELDS, arguments_of, fields_of_schema, typed
-from toolfleet_gateway.console.static_files import FOLDER, StaticFiles
+from toolfleet_gateway.console.overview import MOST_LINES, RecentCalls
+from toolfleet_gateway.console.rendering import STATIC, StaticFiles, when
+from toolfleet_gateway.console.tools import MOST_FIELDS, arguments_of, fields_of_schema, typed
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_registry.time import fleet_clock
 
@@ -156,7 +155,7 @@ def test_nothing_is_no_percentile() -> None:
     assert (summary.per_second, summary.running.p95, summary.outcomes) == (0, None, {})
 
 
-VENDOR = FOLDER / "vendor"
+VENDOR = STATIC / "vendor"
 
 
 def asking(query: str = "") -> Request:

@@ -1,11 +1,9 @@
-"""Shows modules: where each is, how it is, and what it offers; and has operators pin, remove and refresh them."""
+"""Shows modules: where each is, how it is, and what it offers; and has operators pin, remove, refresh and reload them."""
 
 from typing import Any
 
-from toolfleet_gateway.console.gateway_routes import RouteQuestion
-from toolfleet_gateway.console.known_tools import KnownTools
-from toolfleet_gateway.console.page import ConsolePage, Done, Outcome, Shown, Visit
-from toolfleet_gateway.console.paging import window_of
+from toolfleet_gateway.console.page import ConsolePage, Done, Outcome, RouteQuestion, Shown, Visit, window_of
+from toolfleet_gateway.console.tools import KnownTools
 from toolfleet_gateway.http.problems import invalid_request, not_found
 
 
@@ -17,6 +15,8 @@ def module_pages(tools: KnownTools) -> list[ConsolePage]:
         ConsolePage("POST", "/modules", about.refreshed, "operator"),
         ConsolePage("GET", "/modules/{module}", about.shown),
         ConsolePage("POST", "/modules/{module}", about.changed, "operator"),
+        ConsolePage("GET", "/errors", _list_errors),
+        ConsolePage("POST", "/errors", _reload_tools, "operator"),
     ]
 
 
@@ -74,3 +74,16 @@ class _AboutModulePages:
         return [
             {**each, "is_pinned": each["module"] in pinned} for each in sorted(found, key=lambda one: one["module"])
         ]
+
+
+async def _list_errors(visit: Visit) -> Outcome:
+    window = window_of(visit.query)
+    return Shown("tool_errors", "Tool files", window.cut((await visit.ask("listToolErrors"))["errors"]))
+
+
+async def _reload_tools(visit: Visit) -> Outcome:
+    found = await visit.ask("reloadTools")
+    if not found["hosts"]:
+        return Done("No host of a tool folder has answered.", "/errors", "bad")
+    pending = f" Still at it: {', '.join(found['pending'])}." if found["pending"] else ""
+    return Done(f"{found['hosts']} hosts serve {found['count']} tools.{pending}", "/errors", "good")

@@ -1,12 +1,18 @@
-"""Reads the fleet's status and its latest calls for all viewers: once in two seconds at most, and only while there are any."""
+"""Shows the fleet's status, with live updates: it is read once in two seconds at most for all viewers, and only while there are any."""
 
 import asyncio
+import json
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from toolfleet_gateway.console.page import ConsolePage, Outcome, Shown, Visit
+from toolfleet_gateway.console.rendering import PageTemplates
+from toolfleet_gateway.console.sessions import ConsoleSession, ConsoleSessions
+from toolfleet_gateway.http.streams import LAST, EventStream, OpenStreams, ServerSentEvent
 from toolfleet_registry.contracts import ModuleStatus
+from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.client.fleet import ToolFleet
@@ -14,7 +20,7 @@ from toolfleet_tasks.operations.calls.call_charts import TimePercentiles, percen
 from toolfleet_tasks.operations.fleet_status import FleetStatus, read_status
 from toolfleet_tasks.resources.audit import AuditReader
 
-WINDOW_SECONDS: Final = 300
+_WINDOW_SECONDS: Final = 300
 """What charts show."""
 
 MOST_LINES: Final = 20_000
@@ -26,6 +32,8 @@ _RATE_SECONDS = 60
 _KEPT_SECONDS = 1.5  # a reading is good for so long
 _FORGET_SECONDS = 60.0  # after so long without a reading the calls are read again
 _FIRST_LINES, _MORE_LINES, _MOST_READS = 5_000, 1_000, 10
+
+_PAUSE_SECONDS = 2.0  # between two events
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +80,7 @@ class RecentCalls:
 
     def summary(self, now: float) -> CallSummary:
         """Return their summary at that moment (seconds since the epoch)."""
-        recent = [call for call in self._calls if now - WINDOW_SECONDS < call.ts <= now + _BUCKET_SECONDS]
+        recent = [call for call in self._calls if now - _WINDOW_SECONDS < call.ts <= now + _BUCKET_SECONDS]
         last = [call for call in recent if call.ts > now - _RATE_SECONDS]
         outcomes, busiest = dict[str, int](), dict[str, int]()
         for call in last:
@@ -87,13 +95,13 @@ class RecentCalls:
             waiting=percentiles_of([call.queued_ms for call in last if call.queued_ms is not None]),
             busiest=sorted(busiest.items(), key=lambda each: (-each[1], each[0]))[:8],
             series=_series(recent, now),
-            covers_seconds=now - oldest if is_full else WINDOW_SECONDS,
+            covers_seconds=now - oldest if is_full else _WINDOW_SECONDS,
         )
 
 
 def _series(calls: Sequence[_EndedCall], now: float) -> list[list[float | None]]:
     end = int(now // _BUCKET_SECONDS)
-    buckets = {number: list[_EndedCall]() for number in range(end - WINDOW_SECONDS // _BUCKET_SECONDS + 1, end + 1)}
+    buckets = {number: list[_EndedCall]() for number in range(end - _WINDOW_SECONDS // _BUCKET_SECONDS + 1, end + 1)}
     for call in calls:
         buckets.get(int(call.ts // _BUCKET_SECONDS), []).append(call)
     good, bad, p50, p95 = (list[float | None]() for _ in range(4))
@@ -164,3 +172,46 @@ class FleetReadings:
                 self._behind = coming.last or self._behind
                 if coming.count < _MORE_LINES:
                     return
+
+
+def overview_pages(
+    readings: FleetReadings, streams: OpenStreams, sessions: ConsoleSessions, templates: PageTemplates
+) -> list[ConsolePage]:
+    """The page, and the stream that keeps it current."""
+    about = _AboutOverview(readings, streams, sessions, templates)
+    return [ConsolePage("GET", "/", about.shown), ConsolePage("GET", "/live", about.streamed)]
+
+
+class _AboutOverview:
+    def __init__(
+        self, readings: FleetReadings, streams: OpenStreams, sessions: ConsoleSessions, templates: PageTemplates
+    ) -> None:
+        self._readings = readings
+        self._streams = streams
+        self._sessions = sessions
+        self._templates = templates
+
+    async def shown(self, _: Visit) -> Outcome:
+        reading = await self._readings.current()
+        return Shown("overview", "Overview", {**_values(reading), "series": json.dumps(reading.calls.series)})
+
+    async def streamed(self, visit: Visit) -> Outcome:
+        return EventStream(visit.who, self._events(visit.session), self._streams)
+
+    async def _events(self, session: ConsoleSession) -> AsyncGenerator[ServerSentEvent]:
+        while True:
+            try:
+                if await self._sessions.has_ended(session):
+                    yield LAST["revoked"]
+                    return
+                reading = await self._readings.current()
+            except FleetUnavailable as exc:
+                yield ServerSentEvent("away", json.dumps({"text": str(exc)}))
+            else:
+                part = self._templates.write("overview_now", _values(reading))
+                yield ServerSentEvent("reading", json.dumps({"html": part, "series": reading.calls.series}))
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def _values(reading: FleetReading) -> dict[str, Any]:
+    return {"reading": reading, "status": asdict(reading.status), "calls": reading.calls}

@@ -1,1 +1,0 @@
-"""Handles many letters by a filter, step by step."""

@@ -1,1 +1,0 @@
-"""Answers the requests of each page, a concern a file."""
