@@ -14,12 +14,10 @@ from pathlib import Path
 from kombu.utils.url import maybe_sanitize_url
 from redis.exceptions import RedisError
 
-from toolfleet_cli.local.child import Child, Program
 from toolfleet_cli.local.environment import FLOWER_LOGIN
 from toolfleet_cli.local.examples import SLOW_EXAMPLES, Example, find_examples, find_examples_folder
 from toolfleet_cli.local.host_users import HostUsers
 from toolfleet_cli.local.hosted_modules import HostedModule
-from toolfleet_cli.local.orphan_reaper import PATIENCE_SECONDS
 from toolfleet_cli.local.programs import (
     agent_program,
     beat_program,
@@ -32,9 +30,10 @@ from toolfleet_cli.local.programs import (
 )
 from toolfleet_cli.local.redis_server import START_SECONDS, redis_url
 from toolfleet_cli.local.stop_signals import StopSignals, stop_signals
-from toolfleet_cli.local.supervisor import Supervisor
+from toolfleet_cli.local.supervisor import Child, Program, Supervisor
 from toolfleet_cli.local.tcp_ports import LOOPBACK, held_port, kept_port, named_port
 from toolfleet_gateway.auth.own_secrets import kept_key, kept_login
+from toolfleet_modules.hosts.processes.child_process import PATIENCE_SECONDS
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.config.run_file import ListedProcess
 from toolfleet_registry.contracts.names import SCHEDULER

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from toolfleet_cli.local.hosted_modules import HostedModule
-from toolfleet_modules.hosts.processes import supervisor
+from toolfleet_modules.hosts.processes import guard
 from toolfleet_modules.hosts.processes.fence import Fence
 from toolfleet_registry.config.host_settings import FencedSpec, FolderSpec, Places
 from toolfleet_registry.config.setting_sources import find_toml, private_places
@@ -101,7 +101,7 @@ class HostUsers:
         fence = Fence(user=user, private=self._private, **places._asdict())
         with tempfile.TemporaryDirectory() as own:
             shell = ["/bin/sh", "-c", _TRY, "sh", *map(str, (*places.writable, *places.readable))]
-            command = supervisor.command_of(os.getpid(), {"user": user}, fence.paths(Path(own)), shell)
+            command = guard.run_command(os.getpid(), {"user": user}, fence.paths(Path(own)), shell)
             tried = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TRY_SECONDS, cwd=own)
         return (tried.stdout or tried.stderr).strip() if tried.returncode else ""
 

@@ -32,6 +32,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
+from toolfleet_modules.hosts.processes.guard import signal_group
 from toolfleet_registry.time import machine_clock
 
 Requirements: TypeAlias = frozenset[str]
@@ -211,8 +212,7 @@ class Installer:
         except TimeoutError:
             raise InstallFailed(f"Its packages were not installed within {self._options.seconds:g} s.") from None
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            signal_group(process.pid, signal.SIGKILL)
             await asyncio.shield(process.wait())
         if process.returncode:
             raise InstallFailed(f"Its packages cannot be installed: {said or f'uv ended with {process.returncode}'}")

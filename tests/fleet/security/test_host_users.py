@@ -17,7 +17,7 @@ from support.command import call
 from support.hosts import spy
 from support.up import COMMAND, Up, leave_nothing, up
 from support.waiting import wait_until_sync
-from toolfleet_modules.hosts.processes import supervisor
+from toolfleet_modules.hosts.processes import guard
 from toolfleet_modules.hosts.processes.fence import Fence
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives programs a user of their own")
@@ -170,7 +170,7 @@ def test_a_fleet_of_another_user_hides_its_key_and_says_what_it_cannot_hide(tmp_
     output = tmp_path / "up.txt"
     with output.open("wb") as file:
         process = subprocess.Popen(
-            supervisor.command_of(os.getpid(), {"user": 65_534}, paths, [*COMMAND, "up"]),
+            guard.run_command(os.getpid(), {"user": 65_534}, paths, [*COMMAND, "up"]),
             cwd=tmp_path,
             env={**os.environ, "HOME": str(own), "TMPDIR": str(own), "TOOLFLEET_SIGNING_KEY": key},
             stdin=subprocess.DEVNULL,

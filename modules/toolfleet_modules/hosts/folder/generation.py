@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from toolfleet_modules.hosts.folder.loader import LoadedFiles, LoadedGroup
 from toolfleet_modules.hosts.folder.options import FolderOptions
 from toolfleet_modules.hosts.folder.source_files import FileFault, SourceFile
+from toolfleet_modules.hosts.processes.child_process import Backoff
 from toolfleet_modules.hosts.processes.fence import FenceMissing
 from toolfleet_modules.hosts.processes.hosted_tool import HostedTool
 from toolfleet_modules.hosts.processes.lanes import OwnProcessLane, SharedLane
@@ -24,9 +25,6 @@ from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.tool_definition import ToolSource
 
 _log = logging.getLogger("toolfleet.host")
-
-_BACK_OFF_SECONDS = (0.05, 5.0)  # before a process is restarted: at first, and at most
-_LASTING_SECONDS = 30.0  # after which its end is the first one again
 
 Make = Callable[[], Awaitable[ToolProcess]]
 
@@ -87,14 +85,15 @@ class FileGroup:
 
     async def _keep(self, first: ToolProcess | None) -> None:
         """Have one process serve; when it ends, start another, after a pause that grows."""
-        process, pause = first, _BACK_OFF_SECONDS[0]
+        process, backoff = first, Backoff(0.05, 5.0, lasting_seconds=30.0)
         loop = asyncio.get_running_loop()
         while True:
             process = process or await self._started(self._plan)
+            life_seconds = 0.0
             if process is not None:
                 began = loop.time()
                 await self._served(process)
-                pause = _BACK_OFF_SECONDS[0] if loop.time() - began > _LASTING_SECONDS else pause
+                life_seconds = loop.time() - began
                 _log.warning(
                     "The process of %s has ended (%s); another is started.",
                     self._options.name,
@@ -102,8 +101,7 @@ class FileGroup:
                 )
                 await process.end()
                 process = None
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _BACK_OFF_SECONDS[1])
+            await asyncio.sleep(backoff.pause(life_seconds))
 
     async def _served(self, process: ToolProcess) -> None:
         """Give calls to the process, until it is gone."""

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.server_away import ServerAway, refused_call
+from toolfleet_modules.hosts.processes.child_process import Backoff
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
 from toolfleet_registry.system import randomness
 
@@ -19,9 +20,6 @@ RETURN_SECONDS = 1.0
 """Until a server may be there again."""
 
 _REOPEN_SECONDS = 10.0  # that a call waits for another session, where its server knows the old one no more
-
-_BACK_OFF_SECONDS = (0.1, 30.0)  # before a server is restarted: at first, and at most
-_LASTING_SECONDS = 60.0  # after which its end is the first one again
 
 Connect = Callable[[], Awaitable[McpSession]]
 """Makes a session. Raises `ServerAway`."""
@@ -67,7 +65,7 @@ class SharedSession:
 
     async def _supervise(self) -> None:
         """Have one session; when it ends, make another, after a pause that grows."""
-        pause = _BACK_OFF_SECONDS[0]
+        backoff = Backoff(0.1, 30.0, lasting_seconds=60.0)
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
@@ -84,9 +82,8 @@ class SharedSession:
                 await self._lasting(connection)
                 self._retired = _running(self._retired, connection)
                 _log.warning("%s lost its server; it is started or reached anew.", self._name)
-            pause = _BACK_OFF_SECONDS[0] if loop.time() - began > _LASTING_SECONDS else pause
+            pause = backoff.pause(loop.time() - began)
             await asyncio.sleep(pause * randomness.uniform(0.5, 1))  # not all that fail together start together
-            pause = min(pause * 2, _BACK_OFF_SECONDS[1])
 
     async def _lasting(self, connection: McpSession) -> None:
         """Return when the session takes no more calls."""

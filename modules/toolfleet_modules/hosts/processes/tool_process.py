@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import signal
 import socket
 import sys
@@ -13,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from toolfleet_modules.hosts.processes.child_process import ChildProcess
 from toolfleet_modules.hosts.processes.fence import Fence
 from toolfleet_modules.hosts.processes.frames import Frames, FramesClosed, Head
 from toolfleet_modules.hosts.processes.load_plan import LoadOutcome, LoadPlan
 from toolfleet_modules.hosts.serving.hidden_output import output_without
-from toolfleet_modules.hosts.serving.own_folder import OwnFolder
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_registry.contracts.call_context import LogSink, Progress, log_message_in, progress_of
 
@@ -25,7 +24,6 @@ _log = logging.getLogger("toolfleet.host")
 
 _CHILD = "toolfleet_modules.hosts.processes.tool_child"
 _START_SECONDS = 30.0  # for Python to start on a busy machine
-_END_SECONDS = 2.0  # for a process to end by itself
 _PONG_SECONDS = 2.0
 
 
@@ -63,11 +61,10 @@ class ToolProcess:
     `secrets` may be given to calls; their values are hidden in all output of the process.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process, folder: OwnFolder, secrets: Secrets) -> None:
+    def __init__(self, process: ChildProcess, secrets: Secrets) -> None:
         self.secrets = secrets
         self.frames = Frames(self._on_frame, self._on_lost)
         self._process = process
-        self._folder = folder
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, SentCall] = {}
         self._next = 0
@@ -81,33 +78,26 @@ class ToolProcess:
     @classmethod
     async def start(cls, fence: Fence, secrets: Secrets) -> "ToolProcess":
         """Start one. Raises `OSError` where the machine has no room, and `FenceMissing`."""
-        folder = OwnFolder.make()
         process = None
         ours, theirs = socket.socketpair()
         try:
-            limits = json.dumps(fence.limits())
-            paths = fence.paths(folder.path)
-            command = [sys.executable, "-m", _CHILD, str(theirs.fileno()), limits, *paths]
             with output_without(secrets) as output:
-                process = await asyncio.create_subprocess_exec(
-                    *fence.command(command, folder.path),
+                process = await ChildProcess.start(
+                    [sys.executable, "-m", _CHILD, str(theirs.fileno())],
+                    fence,
+                    is_guarded=False,
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env=fence.environment(folder.path),
-                    cwd=folder.path,
                     pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
                 )
-            self = cls(process, folder, secrets)
-            frames = self.frames
-            await asyncio.get_running_loop().create_connection(lambda: frames, sock=ours)
+            self = cls(process, secrets)
+            await asyncio.get_running_loop().create_connection(lambda: self.frames, sock=ours)
         except BaseException:
             if process is not None:
                 process.kill()
-                await asyncio.shield(process.wait())
+                await process.end()
             ours.close()
-            folder.remove()
             raise
         finally:
             theirs.close()
@@ -175,8 +165,7 @@ class ToolProcess:
 
     def kill(self) -> None:
         """End it and all of its group now."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        self._process.kill()
 
     def when_lost(self, hook: Callable[[], None]) -> None:
         """Have it called once the process is gone."""
@@ -186,16 +175,12 @@ class ToolProcess:
         """End it, and all its children; a call that it still has is lost."""
         with contextlib.suppress(FramesClosed):
             self.frames.send({"kind": "end"})
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._process.wait()), _END_SECONDS)
-        self.kill()
-        await self._process.wait()
+        await self._process.end()
         self.frames.close()
-        await asyncio.to_thread(self._folder.remove)
 
     async def exit_words(self) -> str:
         """Return how it ended, once it has."""
-        code = await self._process.wait()
+        code = await self._process.exit_code()
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
     async def _until(self, is_so: Callable[[], bool], stem: str, seconds: float) -> None:

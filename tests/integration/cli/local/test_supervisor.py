@@ -12,9 +12,8 @@ import pytest
 
 from support.processes import is_gone
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.child import DEATHS, Child, Program
 from toolfleet_cli.local.programs import says
-from toolfleet_cli.local.supervisor import Supervisor
+from toolfleet_cli.local.supervisor import DEATHS, Child, Program, Supervisor
 from toolfleet_registry.errors import ChildFailed
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.transport.death_reports import DeathReports, WorkerNote
@@ -38,7 +37,7 @@ def at_once() -> bool:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolfleet_cli.local.supervisor._POLL_SECONDS", 0.005)
-    monkeypatch.setattr("toolfleet_cli.local.child._FIRST_BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr("toolfleet_cli.local.supervisor._FIRST_BACKOFF_SECONDS", 0.001)
 
 
 @pytest.fixture
@@ -152,7 +151,7 @@ def test_the_fifth_death_within_a_minute_is_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: float, restarts: list[float | None]
 ) -> None:
     """Until then the delay doubles; deaths far apart are accidents."""
-    monkeypatch.setattr("toolfleet_cli.local.child._FIRST_BACKOFF_SECONDS", 0.5)
+    monkeypatch.setattr("toolfleet_cli.local.supervisor._FIRST_BACKOFF_SECONDS", 0.5)
     child = ended_child(tmp_path)
     for number, delay in enumerate(restarts):
         now = 1000.0 + number * between

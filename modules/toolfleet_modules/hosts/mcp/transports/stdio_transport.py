@@ -2,12 +2,8 @@
 
 import asyncio
 import contextlib
-import os
-import signal
-import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -26,16 +22,8 @@ from toolfleet_modules.hosts.mcp.transports.exchanges import (
 )
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
 from toolfleet_modules.hosts.mcp.transports.server_log import Allowance, ServerLog
-from toolfleet_modules.hosts.processes import supervisor
-from toolfleet_modules.hosts.serving.own_folder import OwnFolder
+from toolfleet_modules.hosts.processes.child_process import ChildProcess
 
-_MARK = "TOOLFLEET_SERVER"  # a variable that all that a server starts inherits
-_LEAVE_SECONDS = 1.0  # for a server to end by itself when its input does
-_END_SECONDS = 6.0  # for what it has started to be gone
-_CHECK_SECONDS, _ENDED_SECONDS = (
-    0.01,
-    0.1,
-)  # between two looks whether it has ended: while that is awaited, and in its life
 _STDOUT = 1
 _STREAM_BYTES = 2**20  # that are read ahead
 
@@ -58,133 +46,6 @@ _REST_SECONDS = 0.5  # for what a program has written before its end to be read
 
 ToSession = MemoryObjectSendStream[SessionMessage | Exception]
 FromSession = MemoryObjectReceiveStream[SessionMessage]
-
-
-class ServerProcess:
-    """A server's process, with a supervising process in between. Its owner calls `end`."""
-
-    def __init__(self, process: asyncio.subprocess.Process, folder: OwnFolder) -> None:
-        self._process = process
-        self._folder = folder
-        assert process.stdin is not None  # noqa: S101 - all three are pipes
-        assert process.stdout is not None  # noqa: S101
-        assert process.stderr is not None  # noqa: S101
-        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
-
-    @classmethod
-    async def start(cls, server: StdioServer) -> "ServerProcess":
-        """Start one, with a folder of its own. Raises `OSError` where the machine has no room, and `FenceMissing`."""
-        folder = OwnFolder.make()
-        process = None
-        try:
-            command = server.fence.command(list(server.command), folder.path)
-            paths = server.fence.paths(folder.path)
-            words = supervisor.command_of(os.getpid(), server.fence.limits(), paths, command)
-            starting = asyncio.ensure_future(
-                asyncio.create_subprocess_exec(
-                    *words,
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.PIPE,
-                    env={**server.fence.environment(folder.path), **server.environment, _MARK: folder.path.name},
-                    cwd=folder.path if server.directory is None else server.directory,
-                    limit=_STREAM_BYTES,
-                    start_new_session=True,
-                )
-            )
-            try:
-                process = await asyncio.shield(starting)
-            except asyncio.CancelledError:
-                process = await starting
-                raise
-            server.fence.lower_priority(process.pid)
-            return cls(process, folder)
-        except BaseException:
-            if process is None:
-                folder.remove()
-            else:
-                await cls(process, folder).end()
-            raise
-
-    @property
-    def pid(self) -> int:
-        """The number of the process that watches over the server; the server is its child."""
-        return self._process.pid
-
-    async def gather_output(self, seconds: float) -> None:
-        """Let what it writes gather in its pipe for so many seconds."""
-        transport = getattr(self._process, "_transport", None)
-        pipe = None if transport is None else transport.get_pipe_transport(_STDOUT)
-        if pipe is not None:
-            pipe.pause_reading()
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            if pipe is not None:
-                pipe.resume_reading()
-
-    async def ended(self) -> None:
-        """Return when it has ended, even if another process still has its pipes."""
-        while self._process.returncode is None:  # noqa: ASYNC110 - `Process.wait` waits for the pipes as well
-            await asyncio.sleep(_ENDED_SECONDS)
-
-    async def end(self) -> None:
-        """Let it end by itself for a moment, then end it and all processes that it has started."""
-        ending = asyncio.ensure_future(self._end())
-        try:
-            await asyncio.shield(ending)
-        except asyncio.CancelledError:
-            await ending
-            raise
-
-    async def _end(self) -> None:
-        self.stdin.close()
-        if not await self._is_gone(_LEAVE_SECONDS):
-            self._signal(signal.SIGTERM)
-            self._signal(signal.SIGCONT)
-            if not await self._is_gone(_END_SECONDS):
-                self._signal(signal.SIGKILL)  # the server is ended with it
-                await self._is_gone(_END_SECONDS)
-        if self._process.returncode != 0:  # its supervisor may have been killed, and could end nothing
-            await asyncio.to_thread(_end_marked, self._folder.path.name)
-        transport = getattr(self._process, "_transport", None)
-        if transport is not None:  # a process that was left behind may hold the pipes
-            transport.close()
-        await asyncio.to_thread(self._folder.remove)
-
-    async def _is_gone(self, seconds: float) -> bool:
-        """Return whether it has ended. `Process.wait` would wait for the pipes' end as well."""
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + seconds
-        while self._process.returncode is None:
-            if loop.time() > give_up_at:
-                return False
-            await asyncio.sleep(_CHECK_SECONDS)
-        return True
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
-
-
-def _end_marked(mark: str) -> None:
-    """Kill what has this mark in its environment, until none is left."""
-    sought = f"{_MARK}={mark}".encode()
-    give_up_at = time.monotonic() + _END_SECONDS
-    while (found := [each for each in Path("/proc").glob("[0-9]*") if _has(each, sought)]) and (
-        time.monotonic() < give_up_at
-    ):
-        for process in found:
-            with contextlib.suppress(OSError):
-                os.kill(int(process.name), signal.SIGKILL)
-        time.sleep(_CHECK_SECONDS)
-
-
-def _has(process: Path, sought: bytes) -> bool:
-    try:
-        return sought in (process / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
 
 
 class ProgramInput:
@@ -219,15 +80,28 @@ async def stdio_transport(server: StdioServer, log: ServerLog) -> AsyncGenerator
 
     Raises `OSError` and `FenceMissing`. Leaving it ends the program and all that it has started.
     """
-    process = await ServerProcess.start(server)
+    process = await ChildProcess.start(
+        server.command,
+        server.fence,
+        is_guarded=True,
+        environment=server.environment,
+        directory=server.directory,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=_STREAM_BYTES,
+    )
+    pipes = process.streams
+    assert pipes.stdin is not None  # noqa: S101 - all three are pipes
+    assert pipes.stderr is not None  # noqa: S101
     to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-    program = ProgramInput(process.stdin, to_session.close)
+    program = ProgramInput(pipes.stdin, to_session.close)
     lane, requests = CallLane(program.write, log.say_message), SentRequests()
     tasks = [
-        asyncio.ensure_future(_read(process, to_session, lane, requests, log)),
+        asyncio.ensure_future(_read(pipes, to_session, lane, requests, log)),
         asyncio.ensure_future(_write(program, from_session, to_session)),
-        asyncio.ensure_future(log.follow(process.stderr)),
+        asyncio.ensure_future(log.follow(pipes.stderr)),
         asyncio.ensure_future(_close_after(process, to_session)),
     ]
     try:
@@ -314,13 +188,15 @@ class MessageSplitter:
 
 
 async def _read(
-    process: ServerProcess, to_session: ToSession, lane: CallLane, requests: SentRequests, log: ServerLog
+    program: asyncio.subprocess.Process, to_session: ToSession, lane: CallLane, requests: SentRequests, log: ServerLog
 ) -> None:
     """Give the session the program's output, and the lane the calls' messages, until the output ends."""
+    output = program.stdout
+    assert output is not None  # noqa: S101 - it is a pipe
     splitter = MessageSplitter(log, lambda number: number >= FIRST_ID or number in requests)
     unasked, refused, pace = Allowance(*_UNASKED), Allowance(*_REFUSED_BYTES), Allowance(*_READ_BYTES)
     with to_session, contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-        while data := await process.stdout.read(_CHUNK_BYTES):
+        while data := await output.read(_CHUNK_BYTES):
             for found, size in splitter.feed(data):
                 if not is_answer(found) and not unasked.take(1):
                     log.warn_once("it sends more notifications than anybody could follow; some are left out")
@@ -334,7 +210,20 @@ async def _read(
             if len(data) == _CHUNK_BYTES:  # there may be more already: others have their turn first
                 await asyncio.sleep(0)
             elif lane.waiting >= _GATHERED_CALLS and len(data) < _SURELY_READ and not splitter.is_within:
-                await process.gather_output(min(lane.waiting * _GATHER_SECONDS, _MOST_GATHER_SECONDS))
+                await _gather_output(program, min(lane.waiting * _GATHER_SECONDS, _MOST_GATHER_SECONDS))
+
+
+async def _gather_output(program: asyncio.subprocess.Process, seconds: float) -> None:
+    """Let what it writes gather in its pipe for so many seconds."""
+    transport = getattr(program, "_transport", None)
+    pipe = None if transport is None else transport.get_pipe_transport(_STDOUT)
+    if pipe is not None:
+        pipe.pause_reading()
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        if pipe is not None:
+            pipe.resume_reading()
 
 
 async def _pass_on(
@@ -350,9 +239,9 @@ async def _pass_on(
         await to_session.send(SessionMessage(message))
 
 
-async def _close_after(process: ServerProcess, to_session: ToSession) -> None:
+async def _close_after(process: ChildProcess, to_session: ToSession) -> None:
     """Let the session end when the program has, also if something that it has started keeps its output."""
-    await process.ended()
+    await process.exit_code()
     await asyncio.sleep(_REST_SECONDS)
     to_session.close()
 

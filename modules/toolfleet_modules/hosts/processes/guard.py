@@ -1,32 +1,86 @@
-"""Starts a program behind its fence, and ends it with all its children when it ends or its host does: this runs as a process between both.
+"""Watches over processes from a process of its own, and ends them with all that they have started when their parent is gone.
 
-It imports little, and runs without `site`: both would cost a server that is restarted repeatedly more than its own
-start.
+`run` stands between a host and one program: it starts the program behind its fence, and ends the program's descendants
+when the program ends or the host does. `reap` stands next to a parent of many, and ends the process groups that the
+parent named and left behind. Both import little, and run without `site`: that would cost a server that is restarted
+repeatedly more than its own start.
 """
 
-import ctypes
 import os
 import signal
 import sys
 import time
 
-from toolfleet_modules.hosts.processes.enclosure import enclose
+from toolfleet_modules.hosts.processes.enclosure import adopt_orphans, enclose, end_with_parent
 
-_PR_SET_PDEATHSIG = 1  # prctl(2)
-_PR_SET_CHILD_SUBREAPER = 36
 _END_SECONDS = 5.0  # for processes that have been killed to be gone
 _PAUSE_SECONDS = 0.005
+_REAP_PAUSE_SECONDS = 0.05
 _NOT_STARTED = 127  # as a shell says it
 _ROOT = os.path.abspath(f"{__file__}/../../../..")  # noqa: PTH100 - `pathlib` is a part of what a start costs
 # Not by `-m`: that needs `site`, whose start takes as long as all else here.
 _MAIN = f"import sys; sys.path.append({_ROOT!r}); from {__name__} import main; sys.exit(main(sys.argv[1:]))"
 
 
-def supervise(host: int, limits: dict[str, int | None], paths: list[str], command: list[str]) -> int:
+def run_command(host: int, limits: dict[str, int | None], paths: list[str], command: list[str]) -> list[str]:
+    """Return the command that runs another one behind these limits, as long as the host lives."""
+    said = ",".join(f"{name}={value}" for name, value in {**limits, "paths": len(paths)}.items() if value is not None)
+    return [sys.executable, "-I", "-S", "-c", _MAIN, "run", str(host), said, *paths, *command]
+
+
+def reap_command(patience_seconds: float) -> list[str]:
+    """Return the command that reads `+GROUP` and `-GROUP`, one a line, and ends the groups that are left at its input's end."""
+    return [sys.executable, "-I", "-S", "-c", _MAIN, "reap", str(patience_seconds)]
+
+
+def signal_group(group: int, signum: int) -> bool:
+    """Send a signal to a child in a session of its own, and to its children. Returns whether there were any."""
+    try:
+        os.killpg(group, signum)
+    except (ProcessLookupError, PermissionError):  # macOS says the latter of a group that has only zombies left
+        return False
+    return True
+
+
+def main(arguments: list[str]) -> int:
+    """Take `reap` and its patience, or `run`, the host's process id, the limits (`nice=10,paths=1`), the paths, and the command."""
+    kind, first, *rest = arguments
+    if kind == "reap":
+        _reap(float(first))
+        return 0
+    said, *words = rest
+    limits: dict[str, int | None] = {}
+    for each in filter(None, said.split(",")):
+        name, _, value = each.partition("=")
+        limits[name] = int(value)
+    count = limits.pop("paths", 0) or 0
+    return _run(int(first), limits, words[:count], words[count:])
+
+
+def _reap(patience_seconds: float) -> None:
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)  # a signal to the whole fleet must end this process last
+    groups: set[int] = set()
+    for line in sys.stdin:
+        if line.startswith("+"):
+            groups.add(int(line[1:]))
+        else:
+            groups.discard(int(line[1:]))
+    left = {group for group in groups if signal_group(group, signal.SIGTERM)}
+    give_up_at = time.monotonic() + patience_seconds
+    while left and time.monotonic() < give_up_at:
+        time.sleep(_REAP_PAUSE_SECONDS)
+        left = {group for group in left if signal_group(group, 0)}
+    for group in left:
+        signal_group(group, signal.SIGKILL)
+
+
+def _run(host: int, limits: dict[str, int | None], paths: list[str], command: list[str]) -> int:
     """Run the command with this process's standard streams; returns its exit code, 128 more than a signal's number."""
     signal.signal(signal.SIGTERM, _end_now)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for the host
-    _adopt_orphans()
+    adopt_orphans()
+    end_with_parent(signal.SIGTERM)
     if os.getppid() != host:  # it ended before we could ask to be told
         return _NOT_STARTED
     own = os.getpid()
@@ -39,23 +93,6 @@ def supervise(host: int, limits: dict[str, int | None], paths: list[str], comman
     code = _exit_code_of(program)
     _end_all()
     return code
-
-
-def command_of(host: int, limits: dict[str, int | None], paths: list[str], command: list[str]) -> list[str]:
-    """Give the command that runs `main` with these."""
-    said = ",".join(f"{name}={value}" for name, value in {**limits, "paths": len(paths)}.items() if value is not None)
-    return [sys.executable, "-I", "-S", "-c", _MAIN, str(host), said, *paths, *command]
-
-
-def main(arguments: list[str]) -> int:
-    """Take the host's process id, the limits (`nice=10,open_files=99,paths=1`), the paths, and the command."""
-    host, said, *rest = arguments
-    limits: dict[str, int | None] = {}
-    for each in filter(None, said.split(",")):
-        name, _, value = each.partition("=")
-        limits[name] = int(value)
-    count = limits.pop("paths", 0) or 0
-    return supervise(int(host), limits, rest[:count], rest[count:])
 
 
 def _become(parent: int, limits: dict[str, int | None], paths: list[str], command: list[str]) -> None:
@@ -72,14 +109,6 @@ def _become(parent: int, limits: dict[str, int | None], paths: list[str], comman
         sys.stderr.flush()
     finally:
         os._exit(_NOT_STARTED)
-
-
-def _adopt_orphans() -> None:
-    """Become the parent of the program's orphaned children, and be told when the host ends."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def _exit_code_of(program: int) -> int:
@@ -139,7 +168,3 @@ def _processes() -> list[str]:
         return [name for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - as above
     except OSError:
         return []
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

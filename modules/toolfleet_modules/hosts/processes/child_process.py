@@ -1,0 +1,281 @@
+"""Starts child processes, which end with their parent in any case, and ends them with all that they have started.
+
+`spawn` and `stop` are for a parent without an event loop, `ChildProcess` is for a host: that one is behind a fence.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Self
+
+from toolfleet_modules.hosts.processes import guard
+from toolfleet_modules.hosts.processes.enclosure import end_with_parent
+from toolfleet_modules.hosts.processes.fence import Fence
+from toolfleet_modules.hosts.serving.own_folder import OwnFolder
+
+PATIENCE_SECONDS = 5.0
+"""How long orphans have to end by default. Not a worker's drain time: its Redis is going away as well."""
+
+_MARK = "TOOLFLEET_SERVER"  # a variable that all that a guarded program starts inherits
+_LEAVE_SECONDS = 1.0  # for a guarded program to end by itself when its input does
+_END_SECONDS = 6.0  # for what it has started to be gone
+_OWN_END_SECONDS = 2.0  # for a process of our own code to end by itself
+_CHECK_SECONDS = 0.01  # between two looks whether a process has ended, while that is awaited
+_ENDED_SECONDS = 0.1  # and in its life
+
+
+def spawn(
+    argv: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: int = subprocess.DEVNULL,
+    output: IO[bytes] | int | None = None,
+    pass_fds: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a child in a session of its own, so that Ctrl-C reaches only us and we can stop children in order.
+
+    On Linux the kernel sends it SIGTERM when the calling *thread* ends: call it from the main thread. `env` is
+    added to our own environment; `output` takes both of its streams; it inherits `pass_fds`.
+    """
+    return subprocess.Popen(
+        [str(word) for word in argv],
+        env={**os.environ, **(env or {})},
+        cwd=cwd,
+        stdin=stdin,
+        stdout=output,
+        stderr=subprocess.STDOUT if output is not None else None,
+        pass_fds=pass_fds,
+        start_new_session=True,
+        preexec_fn=_end_with_parent(os.getpid()) if sys.platform == "linux" else None,  # noqa: PLW1509 - two system calls
+    )
+
+
+def stop(process: subprocess.Popen[bytes], *, patience_seconds: float) -> int:
+    """Ask the child to end, and after `patience_seconds` make it end, with all it started. Returns its exit code."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience_seconds)
+    guard.signal_group(process.pid, signal.SIGKILL)
+    return process.wait()
+
+
+def _end_with_parent(parent: int) -> Callable[[], None]:
+    def run_in_child() -> None:
+        end_with_parent(signal.SIGTERM)
+        if os.getppid() != parent:  # it ended before the line above: the signal will not be sent any more
+            os._exit(1)
+
+    return run_in_child
+
+
+class OrphanReaper:
+    """A process that ends our children, and theirs, when we are gone without having done so.
+
+    The kernel tells children of a killed parent to end (see `spawn`), but only on Linux, not their own children, and
+    does not insist when one of them does not. This process reads from a pipe that only we hold open: its end is ours.
+    If it is killed itself, all works as before, without a clean-up after our end.
+    """
+
+    def __init__(self, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        theirs, self._pipe = os.pipe()
+        self._process = subprocess.Popen(
+            guard.reap_command(patience_seconds),
+            stdin=theirs,
+            stdout=subprocess.DEVNULL,
+            env={"PATH": os.defpath},  # ours may hold keys
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    @property
+    def pid(self) -> int:
+        """Its own process id."""
+        return self._process.pid
+
+    def watch(self, pid: int) -> None:
+        """End the process group of this child if we are gone before we `release` it."""
+        self._tell(f"+{pid}")
+
+    def release(self, pid: int) -> None:
+        """The child has ended, and all it started."""
+        self._tell(f"-{pid}")
+
+    def close(self) -> None:
+        """Let it go; it ends what it still watches. Waits for it."""
+        os.close(self._pipe)
+        self._process.wait()
+
+    def _tell(self, word: str) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._pipe, f"{word}\n".encode())
+
+
+class ChildProcess:
+    """A program behind a fence, with a folder and a session of its own, in the running loop. Its owner calls `end`.
+
+    One whose code is ours encloses itself, and ends with its group. Any other has a guard in between, which encloses
+    it, and ends what it has started in sessions of their own, too.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, folder: OwnFolder, *, is_guarded: bool) -> None:
+        self._process = process
+        self._folder = folder
+        self._is_guarded = is_guarded
+
+    @classmethod
+    async def start(
+        cls,
+        command: Sequence[str],
+        fence: Fence,
+        *,
+        is_guarded: bool,
+        environment: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+        **streams: Any,
+    ) -> Self:
+        """Start one; without a guard, it gets the arguments of `enclose` in addition. `streams`: as asyncio has them.
+
+        Raises `OSError` where the machine has no room, and `FenceMissing`.
+        """
+        folder = OwnFolder.make()
+        process = None
+        try:
+            limits, paths = fence.limits(), fence.paths(folder.path)
+            if is_guarded:
+                words = guard.run_command(os.getpid(), limits, paths, fence.command([*command], folder.path))
+            else:
+                words = fence.command([*command, json.dumps(limits), *paths], folder.path)
+            mark = {_MARK: folder.path.name} if is_guarded else {}
+            starting = asyncio.ensure_future(
+                asyncio.create_subprocess_exec(
+                    *words,
+                    env={**fence.environment(folder.path), **(environment or {}), **mark},
+                    cwd=folder.path if directory is None else directory,
+                    start_new_session=True,
+                    **streams,
+                )
+            )
+            try:
+                process = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                process = await starting
+                raise
+            fence.lower_priority(process.pid)
+            return cls(process, folder, is_guarded=is_guarded)
+        except BaseException:
+            if process is None:
+                folder.remove()
+            else:
+                await cls(process, folder, is_guarded=is_guarded).end()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Its process id, or its guard's; also that of its group."""
+        return self._process.pid
+
+    @property
+    def streams(self) -> asyncio.subprocess.Process:
+        """The process with the pipes that were asked for."""
+        return self._process
+
+    async def exit_code(self, *, look_seconds: float = _ENDED_SECONDS) -> int:
+        """Wait for its end; its code, or less than 0 for a signal. Another process may still have its pipes."""
+        if self._process.stdout is None:
+            return await self._process.wait()
+        while self._process.returncode is None:  # noqa: ASYNC110 - `Process.wait` waits for the pipes as well
+            await asyncio.sleep(look_seconds)
+        return self._process.returncode
+
+    def kill(self) -> None:
+        """End it and all of its group now."""
+        guard.signal_group(self.pid, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Let it end by itself for a moment, then end it and all that it has started, and remove its folder."""
+        ending = asyncio.ensure_future(self._end())
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            await ending
+            raise
+
+    async def _end(self) -> None:
+        if self._is_guarded:
+            await self._end_guarded()
+        else:
+            await self._is_gone(_OWN_END_SECONDS)
+            self.kill()  # or what it has started
+            await self._process.wait()
+        await asyncio.to_thread(self._folder.remove)
+
+    async def _end_guarded(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        if not await self._is_gone(_LEAVE_SECONDS):
+            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGCONT)
+            if not await self._is_gone(_END_SECONDS):
+                self._signal(signal.SIGKILL)  # the program is ended with it
+                await self._is_gone(_END_SECONDS)
+        if self._process.returncode != 0:  # its guard may have been killed, and could end nothing
+            await asyncio.to_thread(_end_marked, self._folder.path.name)
+        transport = getattr(self._process, "_transport", None)
+        if transport is not None:  # a process that was left behind may hold the pipes
+            transport.close()
+
+    async def _is_gone(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self.exit_code(look_seconds=_CHECK_SECONDS)
+        except TimeoutError:
+            return False
+        return True
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+
+def _end_marked(mark: str) -> None:
+    """Kill what has this mark in its environment, until none is left."""
+    sought = f"{_MARK}={mark}".encode()
+    give_up_at = time.monotonic() + _END_SECONDS
+    while (found := [each for each in Path("/proc").glob("[0-9]*") if _has(each, sought)]) and (
+        time.monotonic() < give_up_at
+    ):
+        for process in found:
+            with contextlib.suppress(OSError):
+                os.kill(int(process.name), signal.SIGKILL)
+        time.sleep(_CHECK_SECONDS)
+
+
+def _has(process: Path, sought: bytes) -> bool:
+    try:
+        return sought in (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+class Backoff:
+    """The pause before a restart, in seconds: doubled from `first` to `most`; after a life of `lasting_seconds` it is the first again."""
+
+    def __init__(self, first: float, most: float, *, lasting_seconds: float) -> None:
+        self._first, self._most, self._lasting_seconds = first, most, lasting_seconds
+        self._next = first
+
+    def pause(self, life_seconds: float) -> float:
+        """Return the pause after so long a life; 0 if it did not start."""
+        if life_seconds > self._lasting_seconds:
+            self._next = self._first
+        pause, self._next = self._next, min(self._next * 2, self._most)
+        return pause
