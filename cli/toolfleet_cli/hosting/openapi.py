@@ -7,10 +7,8 @@ from pathlib import Path
 
 from toolfleet_cli.hosting.host_server import ChangeNotice, check_host_name
 from toolfleet_cli.hosting.secret_values import read_secrets
-from toolfleet_modules.hosts.openapi.document_source import is_url
-from toolfleet_modules.hosts.openapi.document_tools import base_fault
-from toolfleet_modules.hosts.openapi.openapi_host import OpenApiHost
-from toolfleet_modules.hosts.openapi.options import OpenApiOptions
+from toolfleet_modules.hosts.openapi.document_tools import OpenApiOptions, base_fault
+from toolfleet_modules.hosts.openapi.openapi_host import OpenApiHost, is_url
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
 from toolfleet_registry.config.host_settings import NAME_FORM, OpenApiSpec
 from toolfleet_registry.errors import SettingsError

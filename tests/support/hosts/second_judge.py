@@ -14,7 +14,7 @@ from openapi_core import Config, OpenAPI
 from openapi_core.datatypes import RequestParameters
 from werkzeug.datastructures import Headers, ImmutableMultiDict
 
-from toolfleet_modules.hosts.openapi.calls.outgoing_request import OutgoingRequest
+from toolfleet_modules.hosts.openapi.outgoing_request import OutgoingRequest
 
 
 @dataclass

@@ -7,22 +7,21 @@ from urllib.parse import urljoin
 
 import httpx
 
-from toolfleet_modules.hosts.openapi.calls.credentials import Credentials
-from toolfleet_modules.hosts.openapi.calls.http_sender import HttpSender
-from toolfleet_modules.hosts.openapi.calls.operation_tool import OperationTool
-from toolfleet_modules.hosts.openapi.calls.outgoing_request import RequestForm
-from toolfleet_modules.hosts.openapi.documents.document import (
+from toolfleet_modules.hosts.openapi.document import (
     DocumentWrong,
     OpenApiDocument,
+    Operation,
+    OperationFault,
     OperationUnusable,
     digest_of,
+    method_names,
+    operations_of,
 )
-from toolfleet_modules.hosts.openapi.documents.input_fields import InputPlan, input_plan, place_of
-from toolfleet_modules.hosts.openapi.documents.json_schemas import SchemaTranslator
-from toolfleet_modules.hosts.openapi.documents.operation_names import method_names
-from toolfleet_modules.hosts.openapi.documents.operations import Operation, OperationFault, operations_of
-from toolfleet_modules.hosts.openapi.documents.output_schema import described_answers, output_schema
-from toolfleet_modules.hosts.openapi.options import OpenApiOptions
+from toolfleet_modules.hosts.openapi.input_fields import InputPlan, input_plan, place_of
+from toolfleet_modules.hosts.openapi.json_schemas import SchemaTranslator
+from toolfleet_modules.hosts.openapi.operation_tool import HttpSender, OperationTool, described_answers, output_schema
+from toolfleet_modules.hosts.openapi.outgoing_request import Credentials, RequestForm
+from toolfleet_modules.hosts.serving.options import HostOptions
 from toolfleet_modules.hosts.serving.secrets import Secrets
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.tool_definition import Effect
@@ -43,6 +42,28 @@ _EFFECTS: Mapping[str, Effect] = {
     "post": "once",
     "patch": "once",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class OpenApiOptions(HostOptions):
+    """The options of an OpenAPI host.
+
+    `document` is a file's path or a URL, `base` the service's URL, `auth` the credential for each security scheme.
+
+    `refresh_seconds`: between two requests for a document that has a URL. `checks_results`: the service's results are
+    validated against the document. `slashes`: parameters of paths that may have `/`, as `get_content.path`. `headers`:
+    fields of each request, filled in as `auth` is.
+    """
+
+    document: str
+    base: str | None = None
+    tags: Sequence[str] = ()
+    paths: Sequence[str] = ()
+    auth: Mapping[str, str] = field(default_factory=dict)
+    refresh_seconds: float = 300
+    checks_results: bool = True
+    slashes: Sequence[str] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass

@@ -16,8 +16,8 @@ from support.hosts.bird_service import PNG, BirdService, bird_service, document,
 from support.hosts.openapi_document import HostedDocument, hosted_document
 from support.servers.web_site import web_site
 from support.waiting import wait_until
-from toolfleet_modules.hosts.openapi.calls.http_sender import HttpSender
-from toolfleet_modules.hosts.openapi.calls.outgoing_request import OutgoingRequest
+from toolfleet_modules.hosts.openapi.operation_tool import HttpSender
+from toolfleet_modules.hosts.openapi.outgoing_request import OutgoingRequest
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from support.hosts.bird_service import document
-from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationUnusable
-from toolfleet_modules.hosts.openapi.documents.json_schemas import Direction, SchemaTranslator
+from toolfleet_modules.hosts.openapi.document import OpenApiDocument, OperationUnusable
+from toolfleet_modules.hosts.openapi.json_schemas import Direction, SchemaTranslator
 
 
 def of(name: str) -> dict[str, str]:

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument
-from toolfleet_modules.hosts.openapi.documents.operation_names import LONGEST, argument_name, method_names
+from toolfleet_modules.hosts.openapi.document import LONGEST, OpenApiDocument, argument_name, method_names
 from toolfleet_registry.contracts.names import ToolName, name_fault, provider_name
 
 TEXTS = st.one_of(st.text(min_size=1), st.from_regex(r"[A-Za-z0-9_./ -]{1,120}(-x[0-9a-f]{8})?", fullmatch=True))

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from toolfleet_modules.hosts.openapi.calls.parameter_values import (
+from toolfleet_modules.hosts.openapi.input_fields import InputField, Place
+from toolfleet_modules.hosts.openapi.outgoing_request import (
     ValueRefused,
     cookie_parts,
     header_text,
     path_text,
     query_parts,
 )
-from toolfleet_modules.hosts.openapi.documents.input_fields import InputField, Place
 
 ARRAY = ["blue", "black", "brown"]
 OBJECT = {"R": 100, "G": 200, "B": 150}

@@ -7,12 +7,10 @@ import pytest
 
 from support.hosts.bird_service import document, json_body, operation, parameter
 from support.hosts.second_judge import DISAGREEMENTS, second_judge
-from toolfleet_modules.hosts.openapi.calls.http_sender import HttpSender
-from toolfleet_modules.hosts.openapi.calls.outgoing_request import OutgoingRequest
-from toolfleet_modules.hosts.openapi.calls.parameter_values import ValueRefused
-from toolfleet_modules.hosts.openapi.document_tools import tools_of
-from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument
-from toolfleet_modules.hosts.openapi.options import OpenApiOptions
+from toolfleet_modules.hosts.openapi.document import OpenApiDocument
+from toolfleet_modules.hosts.openapi.document_tools import OpenApiOptions, tools_of
+from toolfleet_modules.hosts.openapi.operation_tool import HttpSender
+from toolfleet_modules.hosts.openapi.outgoing_request import OutgoingRequest, ValueRefused
 from toolfleet_registry.schemas.validation import checked
 
 BASE = "http://birds.test/api"

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolfleet_modules.hosts.openapi.calls.http_sender import ServiceAnswer
-from toolfleet_modules.hosts.openapi.calls.operation_tool import reply_of
+from toolfleet_modules.hosts.openapi.operation_tool import ServiceAnswer, reply_of
 from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
 
 VALUE = 'gh/"p\\ ü-0123456789'

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from toolfleet_modules.hosts.openapi.documents.document import OpenApiDocument, OperationUnusable, digest_of
+from toolfleet_modules.hosts.openapi.document import OpenApiDocument, OperationUnusable, digest_of
 from toolfleet_registry.schemas.patterns import MOST_STATES, states_of
 from toolfleet_registry.schemas.subschemas import is_senseless
 
@@ -13,6 +13,21 @@ Direction = Literal["input", "output"]
 _MOST_DEFINITIONS = 2000  # of one schema: what has more is larger than a tool's schema may be
 _SHOWN = 120
 _MOST_WORDS = 1000  # characters
+
+_DASHES = re.compile(r"(\\[dDwWsS])-|(\\.)|-(?=\\[dDwWsS])")
+_DROPPED = frozenset(
+    """discriminator example externalDocs nullable readOnly writeOnly xml $schema $comment $id $anchor $dynamicAnchor
+    $dynamicRef $recursiveAnchor $recursiveRef""".split()  # noqa: SIM905 - one text is read more easily than a list
+)
+_BESIDE = frozenset({"if", "then", "else"})  # which hold for the same object
+_ONE = frozenset(
+    """additionalProperties contains contentSchema else if items not propertyNames then unevaluatedItems
+    unevaluatedProperties""".split()  # noqa: SIM905 - one text is read more easily than a list
+)
+_LISTED = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
+_COMPOSING = ("allOf", "anyOf", "oneOf")
+_COMBINING = frozenset({"allOf", "anyOf", "oneOf", "not", "$ref"})
 
 
 class SchemaTranslator:
@@ -237,19 +252,3 @@ def _kinds_in(schema: Mapping[str, Any]) -> str:
 def _shown(value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-_DASHES = re.compile(r"(\\[dDwWsS])-|(\\.)|-(?=\\[dDwWsS])")
-_DROPPED = frozenset(
-    """discriminator example externalDocs nullable readOnly writeOnly xml $schema $comment $id $anchor $dynamicAnchor
-    $dynamicRef $recursiveAnchor $recursiveRef""".split()  # noqa: SIM905 - one text is read more easily than a list
-)
-_BESIDE = frozenset({"if", "then", "else"})  # which hold for the same object
-_ONE = frozenset(
-    """additionalProperties contains contentSchema else if items not propertyNames then unevaluatedItems
-    unevaluatedProperties""".split()  # noqa: SIM905 - one text is read more easily than a list
-)
-_LISTED = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
-_COMPOSING = ("allOf", "anyOf", "oneOf")
-_COMBINING = frozenset({"allOf", "anyOf", "oneOf", "not", "$ref"})

@@ -1,1 +1,0 @@
-"""Makes HTTP requests of calls, and replies of what services answer."""
