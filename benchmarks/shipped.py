@@ -10,7 +10,7 @@ from tempfile import mkdtemp
 from benchmarks.environments import ROOT, python_of
 from benchmarks.stage import Stage
 from benchmarks.systems import System
-from toolfleet_modules.hosts.processes.child_process import spawn, stop
+from toolfleet_modules.hosts.child_process import spawn, stop
 from toolfleet_registry.config.run_file import FOLDER, NAME, RunFile
 from toolfleet_registry.redis.servers import sync_client
 

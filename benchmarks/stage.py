@@ -15,7 +15,7 @@ from redis import Redis
 from benchmarks.environments import ROOT, python_of
 from toolfleet_cli.local.redis_server import find_redis_server
 from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port
-from toolfleet_modules.hosts.processes.child_process import spawn, stop
+from toolfleet_modules.hosts.child_process import spawn, stop
 
 FAR_MS = 2.8  # there and back
 _START_SECONDS = 20

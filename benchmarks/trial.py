@@ -16,7 +16,7 @@ from benchmarks.stage import Stage
 from benchmarks.systems import System
 from benchmarks.work import INSTANT
 from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port
-from toolfleet_modules.hosts.processes.child_process import spawn, stop
+from toolfleet_modules.hosts.child_process import spawn, stop
 from toolfleet_tasks.queues import queue_of
 
 Record = dict[str, Any]

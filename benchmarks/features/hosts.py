@@ -27,7 +27,7 @@ from toolfleet_cli.local.commands import worker_command
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import free_port
-from toolfleet_modules.hosts.processes.child_process import spawn, stop
+from toolfleet_modules.hosts.child_process import spawn, stop
 from toolfleet_registry.settings import Settings
 
 _KINDS = ("folder", "mcp", "openapi")

@@ -19,7 +19,7 @@ from support.worker_process import READY, TESTS
 from toolfleet import ToolFleet
 from toolfleet_cli.local.commands import worker_command
 from toolfleet_cli.local.environment import environment_of
-from toolfleet_modules.hosts.processes.child_process import spawn, stop
+from toolfleet_modules.hosts.child_process import spawn, stop
 from toolfleet_registry.settings import Settings
 
 LEASE_SECONDS, PAUSE_SECONDS = 3, 6.0

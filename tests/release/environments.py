@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from release.artefacts import ROOT, Distribution
 from support.waiting import wait_until_sync
-from toolfleet_modules.hosts.processes.child_process import spawn, stop
+from toolfleet_modules.hosts.child_process import spawn, stop
 
 _STOP_SECONDS = 20
 _NO_MORE: Mapping[str, str] = MappingProxyType({})

@@ -13,11 +13,11 @@ from uuid import uuid4
 
 from toolfleet_cli.hosting.host_server import ChangeNotice, check_host_name
 from toolfleet_cli.hosting.secret_values import read_secrets
+from toolfleet_modules.hosts.fence import USER_VARIABLE, Fence
 from toolfleet_modules.hosts.folder.folder_host import FolderHost
 from toolfleet_modules.hosts.folder.options import FolderOptions
+from toolfleet_modules.hosts.folder.packages import InstallOptions
 from toolfleet_modules.hosts.folder.scan import ScanRules
-from toolfleet_modules.hosts.packages import InstallOptions
-from toolfleet_modules.hosts.processes.fence import USER_VARIABLE, Fence
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
 from toolfleet_registry.config.host_settings import FencedSpec, FolderSpec, Places, SecretSource
 from toolfleet_registry.config.run_file import FOLDER

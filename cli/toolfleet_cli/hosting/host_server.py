@@ -12,7 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolfleet_cli.hosting.announcer import Announcer, announcer_of
-from toolfleet_modules.hosts.serving.joined_writes import JoinedHttpProtocol
+from toolfleet_modules.sdk.serve import JoinedHttpProtocol
 from toolfleet_modules.sdk.served_module import ServedModule
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.directory.requests import RequestedProbes

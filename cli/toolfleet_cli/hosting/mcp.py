@@ -17,7 +17,7 @@ from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer
 from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
 from toolfleet_modules.hosts.mcp.oauth.providers import signing_algorithm
 from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions, StdioServer
-from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
+from toolfleet_modules.hosts.secrets import Secrets, SecretUnknown
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
 from toolfleet_registry.config.host_settings import NAME_FORM, McpSpec, OAuthSpec
 from toolfleet_registry.errors import SettingsError

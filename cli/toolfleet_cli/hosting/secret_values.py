@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
+from toolfleet_modules.hosts.secrets import Secrets, SecretUnknown
 from toolfleet_registry.config.host_settings import SecretSource
 from toolfleet_registry.config.secret_values import secret_value
 from toolfleet_registry.errors import SettingsError

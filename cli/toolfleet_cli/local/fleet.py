@@ -33,7 +33,7 @@ from toolfleet_cli.local.stop_signals import StopSignals, stop_signals
 from toolfleet_cli.local.supervisor import Child, Program, Supervisor
 from toolfleet_cli.local.tcp_ports import LOOPBACK, held_port, kept_port, named_port
 from toolfleet_gateway.auth.own_secrets import kept_key, kept_login
-from toolfleet_modules.hosts.processes.child_process import PATIENCE_SECONDS
+from toolfleet_modules.hosts.child_process import PATIENCE_SECONDS
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.config.run_file import ListedProcess
 from toolfleet_registry.contracts.names import SCHEDULER

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from toolfleet_cli.local.hosted_modules import HostedModule
-from toolfleet_modules.hosts.processes import guard
-from toolfleet_modules.hosts.processes.fence import Fence
+from toolfleet_modules.hosts import guard
+from toolfleet_modules.hosts.fence import Fence
 from toolfleet_registry.config.host_settings import FencedSpec, FolderSpec, Places
 from toolfleet_registry.config.setting_sources import find_toml, private_places
 from toolfleet_registry.settings import Settings

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port
-from toolfleet_modules.hosts.processes.child_process import spawn, stop
+from toolfleet_modules.hosts.child_process import spawn, stop
 from toolfleet_registry.errors import FleetUnavailable, NoRedis
 
 START_SECONDS = 60  # a large append-only file takes its time to load

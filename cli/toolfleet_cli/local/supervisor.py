@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from toolfleet_modules.hosts.processes.child_process import OrphanReaper, spawn
-from toolfleet_modules.hosts.processes.guard import signal_group
+from toolfleet_modules.hosts.child_process import OrphanReaper, spawn
+from toolfleet_modules.hosts.guard import signal_group
 from toolfleet_registry.errors import ChildFailed
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.transport.death_reports import NOTE_VARIABLE, DeathReports, read_note, start_of

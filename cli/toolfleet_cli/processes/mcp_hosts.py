@@ -16,7 +16,7 @@ from toolfleet_cli.hosting.mcp_login import log_in
 from toolfleet_cli.hosting.mcp_words import spec_of
 from toolfleet_cli.hosting.named_host import toml_folder
 from toolfleet_cli.local.stop_signals import StopRequested, stop_signals
-from toolfleet_modules.hosts.processes.child_process import spawn, stop
+from toolfleet_modules.hosts.child_process import spawn, stop
 from toolfleet_registry.config.host_settings import McpSpec
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import load_settings

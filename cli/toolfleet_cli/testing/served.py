@@ -10,7 +10,7 @@ from pathlib import Path
 from subprocess import Popen
 
 from toolfleet_cli.local.tcp_ports import LOOPBACK, held_port
-from toolfleet_modules.hosts.processes.child_process import spawn, stop
+from toolfleet_modules.hosts.child_process import spawn, stop
 from toolfleet_modules.sdk.module import Module
 from toolfleet_registry.errors import FleetError, SettingsError
 

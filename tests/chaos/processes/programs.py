@@ -10,8 +10,8 @@ from subprocess import Popen
 
 import psutil
 
-from toolfleet_modules.hosts.processes.child_process import spawn, stop
-from toolfleet_modules.hosts.processes.guard import signal_group
+from toolfleet_modules.hosts.child_process import spawn, stop
+from toolfleet_modules.hosts.guard import signal_group
 
 _START_SECONDS = 60  # all of them share two cores with whatever else runs there
 _STOP_SECONDS = 15

@@ -15,7 +15,7 @@ from support.servers.plain_http import PLAIN
 from support.up import COMMAND
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.tcp_ports import held_port
-from toolfleet_modules.hosts.processes.child_process import spawn, stop
+from toolfleet_modules.hosts.child_process import spawn, stop
 
 
 @pytest.fixture

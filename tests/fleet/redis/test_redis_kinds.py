@@ -14,7 +14,7 @@ from support.waiting import wait_until_sync
 from toolfleet import SettingsError, ToolFleet
 from toolfleet_cli.local.redis_server import redis_command
 from toolfleet_cli.local.tcp_ports import held_port
-from toolfleet_modules.hosts.processes.child_process import spawn, stop
+from toolfleet_modules.hosts.child_process import spawn, stop
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from support.command import call
 from support.hosts import spy
 from support.up import COMMAND, Up, leave_nothing, up
 from support.waiting import wait_until_sync
-from toolfleet_modules.hosts.processes import guard
-from toolfleet_modules.hosts.processes.fence import Fence
+from toolfleet_modules.hosts import guard
+from toolfleet_modules.hosts.fence import Fence
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives programs a user of their own")
 

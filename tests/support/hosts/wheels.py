@@ -4,7 +4,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolfleet_modules.hosts.packages import InstallOptions
+from toolfleet_modules.hosts.folder.packages import InstallOptions
 
 
 def build_wheel(folder: Path, name: str, version: str, *, needs: Sequence[str] = (), code: str = "") -> Path:

@@ -83,7 +83,7 @@ class MortalModule:
 
     def start(self) -> None:
         """Have it come up; it takes a fraction of a second."""
-        from toolfleet_modules.hosts.processes.child_process import spawn  # noqa: PLC0415 - the program shall be up at once
+        from toolfleet_modules.hosts.child_process import spawn  # noqa: PLC0415 - the program shall be up at once
 
         self.process = spawn([sys.executable, "-I", __file__, str(self.port), self.journal])
 

@@ -20,7 +20,7 @@ from support.oauth.toy_authorization import ToyAuthorization, toy_authorization
 from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer, log_in
 from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
 from toolfleet_modules.hosts.mcp.options import HttpServer
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import Secrets
 
 WRITING = "owls:write"
 METADATA = "/.well-known/oauth-protected-resource/mcp"

@@ -24,7 +24,7 @@ from tempfile import NamedTemporaryFile
 from typing import IO, Any, Protocol
 
 from support.programs.preloads import preload, program_of
-from toolfleet_modules.hosts.processes.child_process import _end_with_parent, spawn, stop
+from toolfleet_modules.hosts.child_process import _end_with_parent, spawn, stop
 
 _TESTS = Path(__file__).parents[2]
 _AT_START = ("PYTHON", "LD_", "FAKETIME")

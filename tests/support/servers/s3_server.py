@@ -15,7 +15,7 @@ import httpx
 
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.tcp_ports import held_port
-from toolfleet_modules.hosts.processes.child_process import spawn, stop
+from toolfleet_modules.hosts.child_process import spawn, stop
 
 # The server takes any; a client has to have some.
 NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # to read whom to trust takes 20 ms, and there is no TLS here

@@ -18,7 +18,7 @@ from support.modules.works import make_works
 from support.owls import make_module
 from support.versions.releases import Release
 from support.waiting import wait_until_sync
-from toolfleet_modules.hosts.processes.child_process import spawn, stop
+from toolfleet_modules.hosts.child_process import spawn, stop
 
 _AGENT = Path(__file__).parents[2] / "wire" / "agent_program.py"
 _AGENT_SECONDS = 100

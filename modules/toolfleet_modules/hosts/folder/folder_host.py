@@ -11,9 +11,11 @@ from typing import Any
 
 from watchfiles import Change, awatch
 
-from toolfleet_modules.hosts.folder.file_packages import FilePackages, Files
+from toolfleet_modules.hosts.child_process import remove_abandoned_soon
+from toolfleet_modules.hosts.fence import Fence
 from toolfleet_modules.hosts.folder.generation import Generation, keep_owners, owners_in
-from toolfleet_modules.hosts.folder.loader import HostFailed, Loader
+from toolfleet_modules.hosts.folder.hosted_tool import HostedTool
+from toolfleet_modules.hosts.folder.loader import FilePackages, Files, HostFailed, Loader
 from toolfleet_modules.hosts.folder.options import FolderOptions
 from toolfleet_modules.hosts.folder.scan import ScanFinding, scan
 from toolfleet_modules.hosts.folder.source_files import (
@@ -25,12 +27,9 @@ from toolfleet_modules.hosts.folder.source_files import (
     SourceFolder,
     nothing_in,
 )
-from toolfleet_modules.hosts.processes.fence import Fence
-from toolfleet_modules.hosts.processes.hosted_tool import HostedTool
-from toolfleet_modules.hosts.processes.tool_process import ToolProcess
-from toolfleet_modules.hosts.serving.host import Host, Listener
-from toolfleet_modules.hosts.serving.own_folder import remove_abandoned_soon
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.folder.tool_process import ToolProcess
+from toolfleet_modules.hosts.host import Host, Listener
+from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.contracts.tool_definition import NO_TOOLS, InEffect, ToolLoadError
 from toolfleet_registry.once.port import OnceStore

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from toolfleet_modules.hosts.fence import Fence
+from toolfleet_modules.hosts.folder.packages import InstallOptions
 from toolfleet_modules.hosts.folder.scan import ScanRules
-from toolfleet_modules.hosts.packages import InstallOptions
-from toolfleet_modules.hosts.processes.fence import Fence
-from toolfleet_modules.hosts.serving.options import HostOptions
+from toolfleet_modules.hosts.host import HostOptions
 
 Security = Literal["off", "warn", "strict"]
 """Whether files are scanned before they are imported, and whether one with a finding is refused."""

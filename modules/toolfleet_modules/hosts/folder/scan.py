@@ -51,6 +51,11 @@ _DOORS = frozenset(  # attributes and names that lead from any object to every o
 _DEEPEST = 50
 _LONGEST_TEXT = 200  # characters of a text that is put together
 
+_UNICODE = 0x110000
+_LEAVES = {ast.Constant, ast.Name, ast.Import, ast.ImportFrom}
+_PLAIN = {"arg", "attr", "ctx", "id", "kind", "level", "module", "name", "names", "op", "ops", "type_comment"}
+_CHILDREN: dict[type[ast.AST], tuple[str, ...]] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class ScanFinding:
@@ -247,9 +252,3 @@ def _children_of(kind: type[ast.AST]) -> tuple[str, ...]:
     if known is None:
         known = _CHILDREN[kind] = () if kind in _LEAVES else tuple(each for each in kind._fields if each not in _PLAIN)
     return known
-
-
-_UNICODE = 0x110000
-_LEAVES = {ast.Constant, ast.Name, ast.Import, ast.ImportFrom}
-_PLAIN = {"arg", "attr", "ctx", "id", "kind", "level", "module", "name", "names", "op", "ops", "type_comment"}
-_CHILDREN: dict[type[ast.AST], tuple[str, ...]] = {}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from toolfleet_modules.hosts.packages import (
+from toolfleet_modules.hosts.folder.packages import (
     Requirements,
     RequirementsFault,
     listed_requirements,

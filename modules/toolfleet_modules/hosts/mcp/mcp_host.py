@@ -18,6 +18,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from toolfleet_modules.hosts.child_process import remove_abandoned_soon
+from toolfleet_modules.hosts.fence import FenceMissing
+from toolfleet_modules.hosts.host import Host, Listener
 from toolfleet_modules.hosts.mcp.definitions import OfferedTool, ServerOffer, offer_of
 from toolfleet_modules.hosts.mcp.inputs.held_calls import HeldCalls
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, OnChanged
@@ -35,10 +38,7 @@ from toolfleet_modules.hosts.mcp.transports.stdio_transport import stdio_transpo
 from toolfleet_modules.hosts.mcp.watches.server_watch import ServerWatch, can_watch
 from toolfleet_modules.hosts.mcp.watches.watch_port import WatchPort
 from toolfleet_modules.hosts.mcp.watches.watch_tool import WatchTool
-from toolfleet_modules.hosts.processes.fence import FenceMissing
-from toolfleet_modules.hosts.serving.host import Host, Listener
-from toolfleet_modules.hosts.serving.own_folder import remove_abandoned_soon
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.request import TooLarge, TooSlow, read_body
 from toolfleet_modules.sdk.tool import in_words

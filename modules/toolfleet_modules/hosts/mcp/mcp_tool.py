@@ -21,7 +21,7 @@ from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
 from toolfleet_modules.hosts.mcp.tool_list import listed_tools
 from toolfleet_modules.hosts.mcp.transports.call_lane import CallListener
 from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, NotTaken, Refused, StatusFailed, Unanswered
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_modules.once.served_tool import RunMeans, ServedRun
 from toolfleet_modules.requests.question import question_reply
 from toolfleet_modules.requests.reply import Reply

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from toolfleet_modules.hosts.fence import Fence
+from toolfleet_modules.hosts.host import HostOptions
 from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer
-from toolfleet_modules.hosts.processes.fence import Fence
-from toolfleet_modules.hosts.serving.options import HostOptions
 
 
 @dataclass(frozen=True, slots=True)

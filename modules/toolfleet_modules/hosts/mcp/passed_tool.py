@@ -13,7 +13,7 @@ from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.server_away import ServerAway, refused_call
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
 from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, NotTaken, Refused
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_modules.once.served_tool import RunMeans, ServedRun
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.sdk.tool import in_words

@@ -7,6 +7,7 @@ from urllib.parse import urljoin
 
 import httpx
 
+from toolfleet_modules.hosts.host import HostOptions
 from toolfleet_modules.hosts.openapi.document import (
     DocumentWrong,
     OpenApiDocument,
@@ -21,8 +22,7 @@ from toolfleet_modules.hosts.openapi.input_fields import InputPlan, input_plan, 
 from toolfleet_modules.hosts.openapi.json_schemas import SchemaTranslator
 from toolfleet_modules.hosts.openapi.operation_tool import HttpSender, OperationTool, described_answers, output_schema
 from toolfleet_modules.hosts.openapi.outgoing_request import Credentials, RequestForm
-from toolfleet_modules.hosts.serving.options import HostOptions
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.tool_definition import Effect
 from toolfleet_registry.schemas.validation import schema_fault

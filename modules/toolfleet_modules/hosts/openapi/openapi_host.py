@@ -11,10 +11,10 @@ from typing import TypeAlias
 import httpx
 from watchfiles import Change, awatch
 
+from toolfleet_modules.hosts.host import Host, Listener
 from toolfleet_modules.hosts.openapi.document import MOST_SELECTED_BYTES, DocumentWrong, OperationFault, document_of
 from toolfleet_modules.hosts.openapi.document_tools import DocumentTools, OpenApiOptions, tools_of
 from toolfleet_modules.hosts.openapi.operation_tool import HttpSender, OperationTool, within_origin
-from toolfleet_modules.hosts.serving.host import Host, Listener
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.contracts.tool_definition import InEffect, ToolLoadError
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable

@@ -16,7 +16,7 @@ from toolfleet_modules.hosts.openapi.document import OpenApiDocument, Operation,
 from toolfleet_modules.hosts.openapi.input_fields import charset_of, is_json
 from toolfleet_modules.hosts.openapi.json_schemas import SchemaTranslator
 from toolfleet_modules.hosts.openapi.outgoing_request import OutgoingRequest, RequestForm, ValueRefused
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_modules.once.served_tool import RunMeans, ServedRun
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.contracts import EffectState, ToolDefinition

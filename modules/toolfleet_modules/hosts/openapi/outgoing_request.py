@@ -23,7 +23,7 @@ from toolfleet_modules.hosts.openapi.input_fields import (
     is_json,
     place_of,
 )
-from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
+from toolfleet_modules.hosts.secrets import Secrets, SecretUnknown
 from toolfleet_registry.functions.files import Media
 from toolfleet_registry.functions.files import decoded as decoded_bytes
 from toolfleet_registry.system.randomness import uuid4

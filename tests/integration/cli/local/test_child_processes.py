@@ -9,12 +9,12 @@ import pytest
 
 from support.processes import is_gone, next_line, python_program
 from support.waiting import wait_until_sync
-from toolfleet_modules.hosts.processes.child_process import spawn, stop
-from toolfleet_modules.hosts.processes.guard import signal_group
+from toolfleet_modules.hosts.child_process import spawn, stop
+from toolfleet_modules.hosts.guard import signal_group
 
 _PARENT = """
 import sys, signal
-from toolfleet_modules.hosts.processes.child_process import spawn
+from toolfleet_modules.hosts.child_process import spawn
 child = spawn([sys.executable, "-c", "import signal; signal.pause()"])
 print(child.pid, flush=True)
 signal.pause()
@@ -81,7 +81,7 @@ def test_a_child_of_a_parent_that_is_already_gone_does_not_start() -> None:
     """If the parent dies between the fork and the child's request to be told, the child ends on its own."""
     code = (
         "import os, sys, time\n"
-        "from toolfleet_modules.hosts.processes.child_process import _end_with_parent\n"
+        "from toolfleet_modules.hosts.child_process import _end_with_parent\n"
         "_end_with_parent(os.getppid() + 1)()\n"
         "signal.pause()"
     )

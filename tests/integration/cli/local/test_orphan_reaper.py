@@ -9,13 +9,13 @@ import pytest
 
 from support.processes import is_gone, next_line, python_program
 from support.waiting import wait_until_sync
-from toolfleet_modules.hosts.processes.child_process import OrphanReaper, spawn, stop
+from toolfleet_modules.hosts.child_process import OrphanReaper, spawn, stop
 
 # The child and the grandchild ignore SIGTERM; the grandchild is nobody's direct child after the kill.
 _OWNER = """
 import subprocess, sys, signal
-from toolfleet_modules.hosts.processes.child_process import spawn
-from toolfleet_modules.hosts.processes.child_process import OrphanReaper
+from toolfleet_modules.hosts.child_process import spawn
+from toolfleet_modules.hosts.child_process import OrphanReaper
 deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
 parent = '''
 import signal, subprocess, sys

@@ -14,7 +14,7 @@ from support.waiting import wait_until_sync
 from toolfleet_cli.processes import extras
 from toolfleet_cli.processes.up import has_gateway
 from toolfleet_gateway.auth.own_secrets import generate_key
-from toolfleet_modules.hosts.processes.child_process import spawn, stop
+from toolfleet_modules.hosts.child_process import spawn, stop
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.access.grants import COMMAND_LINE

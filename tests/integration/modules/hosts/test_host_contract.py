@@ -15,7 +15,7 @@ from support.hosts.odd_server import Answer, odd_http
 from support.hosts.openapi_document import hosted_document
 from support.hosts.tool_folder import HEAD, hosted
 from support.waiting import wait_until
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_modules.sdk.client import ModuleClient
 
 pytestmark = pytest.mark.asyncio

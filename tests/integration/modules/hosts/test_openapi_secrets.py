@@ -13,7 +13,7 @@ import pytest
 
 from support.hosts.bird_service import BirdService, bird_service, document, json_body, operation, parameter
 from support.hosts.openapi_document import hosted_document
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import Secrets
 
 pytestmark = pytest.mark.asyncio
 

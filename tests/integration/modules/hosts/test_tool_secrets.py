@@ -9,7 +9,7 @@ from support.documents import programs
 from support.hosts.tool_folder import HEAD, hosted
 from support.streams.stream_server import stream_server
 from support.waiting import wait_until
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import Secrets
 
 pytestmark = pytest.mark.asyncio
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.waiting import wait_until
-from toolfleet_modules.hosts.processes.frames import Frames, FramesClosed, Head
+from toolfleet_modules.hosts.folder.frames import Frames, FramesClosed, Head
 
 pytestmark = pytest.mark.asyncio
 

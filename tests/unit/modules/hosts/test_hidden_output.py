@@ -5,8 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolfleet_modules.hosts.serving.hidden_output import HiddenStream
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import HiddenStream, Secrets
 
 SECRETS = Secrets({"A": "abcdefgh", "B": "hijklmnop", "PEM": "-----BEGIN\nMIIEowIBAAKCAQEA\n-----END"})
 TEXT = b"x abcdefgh, hijklmnop, abcdefghijklmnop -----BEGIN\nMIIEowIBAAKCAQEA\n-----END abcdefg\n"

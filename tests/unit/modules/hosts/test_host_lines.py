@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from toolfleet_cli.hosting.folder import options_of
+from toolfleet_modules.hosts.host import Host, HostOptions
 from toolfleet_modules.hosts.mcp.mcp_host import McpHost
 from toolfleet_modules.hosts.openapi.openapi_host import OpenApiHost
-from toolfleet_modules.hosts.serving.host import Host
-from toolfleet_modules.hosts.serving.options import HostOptions
 from toolfleet_registry.config.host_settings import FolderSpec
 from toolfleet_registry.contracts import Effect, ToolAnnotations, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import ToolLines

@@ -11,7 +11,7 @@ from toolfleet_modules.hosts.mcp.transports import stdio_transport
 from toolfleet_modules.hosts.mcp.transports.call_lane import FIRST_ID
 from toolfleet_modules.hosts.mcp.transports.server_log import ServerLog
 from toolfleet_modules.hosts.mcp.transports.stdio_transport import MessageSplitter
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import Secrets
 
 LINES = [
     b'{"id": 1}',

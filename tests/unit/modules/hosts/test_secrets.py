@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolfleet_modules.hosts.openapi.operation_tool import ServiceAnswer, reply_of
-from toolfleet_modules.hosts.serving.secrets import Secrets, SecretUnknown
+from toolfleet_modules.hosts.secrets import Secrets, SecretUnknown
 
 VALUE = 'gh/"p\\ ü-0123456789'
 

@@ -24,7 +24,7 @@ from toolfleet_modules.hosts.mcp.oauth.oauth_errors import AuthorizationAway, Au
 from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
 from toolfleet_modules.hosts.mcp.oauth.person_port import PersonPort
 from toolfleet_modules.hosts.mcp.oauth.providers import known_client, provider_of
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_registry.time import machine_clock
 
 _RENEWAL_SECONDS = 120.0  # for a renewal, with the wait for another process; a person has a time of their own

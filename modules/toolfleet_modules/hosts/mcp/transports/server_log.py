@@ -4,8 +4,7 @@ import asyncio
 import json
 import logging
 
-from toolfleet_modules.hosts.serving.hidden_output import HiddenStream
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import HiddenStream, Secrets
 from toolfleet_registry.contracts.call_context import LogMessage
 
 _log = logging.getLogger("toolfleet.host.server")

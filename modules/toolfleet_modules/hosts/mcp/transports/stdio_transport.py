@@ -11,6 +11,7 @@ import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
+from toolfleet_modules.hosts.child_process import ChildProcess
 from toolfleet_modules.hosts.mcp.options import StdioServer
 from toolfleet_modules.hosts.mcp.transports.call_lane import FIRST_ID, CallLane
 from toolfleet_modules.hosts.mcp.transports.exchanges import (
@@ -22,7 +23,6 @@ from toolfleet_modules.hosts.mcp.transports.exchanges import (
 )
 from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
 from toolfleet_modules.hosts.mcp.transports.server_log import Allowance, ServerLog
-from toolfleet_modules.hosts.processes.child_process import ChildProcess
 
 _STDOUT = 1
 _STREAM_BYTES = 2**20  # that are read ahead

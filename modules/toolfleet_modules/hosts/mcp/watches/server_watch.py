@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.server_away import ServerAway
 from toolfleet_modules.hosts.mcp.watches.watch_port import WatchPort
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.functions.passed_methods import MOST_WATCHED, ServerChange, is_within
 from toolfleet_registry.time import machine_clock

@@ -11,7 +11,7 @@ from mcp.shared.exceptions import MCPError
 from toolfleet_modules.hosts.mcp.server_away import ServerAway
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
 from toolfleet_modules.hosts.mcp.watches.server_watch import ServerWatch
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_modules.once.served_tool import RunMeans, ServedRun
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.contracts import ToolDefinition

@@ -13,7 +13,7 @@ import pytest
 from support.hosts.mcp_server import HostedServer, hosted_server
 from support.hosts.odd_server import JSON, Answer, odd_http, odd_program
 from support.waiting import wait_until, wait_until_answered
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import Secrets
 
 pytestmark = pytest.mark.asyncio
 

@@ -8,7 +8,7 @@ import pytest
 
 from support.hosts.mcp_server import KINDS, HostedServer, hosted_nest
 from support.waiting import wait_until
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_modules.sdk.client import ModuleResult
 from toolfleet_registry.contracts.call_context import MOST_MESSAGES, LogLevel, LogMessage
 

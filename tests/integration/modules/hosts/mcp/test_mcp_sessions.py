@@ -16,9 +16,9 @@ import pytest
 from support.hosts.mcp_server import HostedServer, hosted_nest, hosted_server, http_nest, stdio
 from support.waiting import wait_until
 from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_modules.hosts.fence import Fence
 from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
-from toolfleet_modules.hosts.processes.fence import Fence
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import Secrets
 
 pytestmark = pytest.mark.asyncio
 

@@ -17,7 +17,7 @@ from support.oauth.loopback_app import served
 from support.waiting import wait_until
 from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
 from toolfleet_modules.hosts.mcp.watches import server_watch
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.functions.passed_methods import WATCH_METHOD, ServerChange, passing_method
 

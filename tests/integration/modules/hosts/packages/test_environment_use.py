@@ -12,7 +12,7 @@ import pytest
 from support.hosts.host_process import HostProcess, folder_host_process
 from support.hosts.wheels import build_wheel
 from support.waiting import wait_until_sync
-from toolfleet_modules.hosts.packages import EnvironmentUse
+from toolfleet_modules.hosts.folder.packages import EnvironmentUse
 
 DAY = 86_400.0
 TOOL = '''# /// script

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from toolfleet_modules.hosts.serving.joined_writes import JoinedWrites
+from toolfleet_modules.sdk.serve import JoinedWrites
 
 pytestmark = pytest.mark.asyncio
 

@@ -10,7 +10,7 @@ import pytest
 from support.hosts.host_process import folder_host_process
 from support.hosts.mcp_server import hosted_server, stdio
 from support.waiting import wait_until
-from toolfleet_modules.hosts.serving.own_folder import OwnFolder, remove_abandoned
+from toolfleet_modules.hosts.child_process import OwnFolder, remove_abandoned
 
 pytestmark = pytest.mark.asyncio
 
@@ -75,7 +75,7 @@ async def test_where_there_are_no_locks_nothing_is_removed(temporary: Path, monk
     def refused(*_: object) -> None:
         raise OSError
 
-    monkeypatch.setattr("toolfleet_modules.hosts.serving.own_folder.fcntl.flock", refused)
+    monkeypatch.setattr("toolfleet_modules.hosts.child_process.fcntl.flock", refused)
     own = OwnFolder.make()
     remove_abandoned()
 

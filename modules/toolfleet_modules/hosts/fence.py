@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from toolfleet_modules.hosts.processes.enclosure import HIDE, LIMITED, OWN, READ, WORK, stand_back
+from toolfleet_modules.hosts.enclosure import HIDE, LIMITED, OWN, READ, WORK, stand_back
 
 Isolation = Literal["none", "bwrap"]
 

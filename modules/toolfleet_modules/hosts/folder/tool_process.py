@@ -12,17 +12,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from toolfleet_modules.hosts.processes.child_process import ChildProcess
-from toolfleet_modules.hosts.processes.fence import Fence
-from toolfleet_modules.hosts.processes.frames import Frames, FramesClosed, Head
-from toolfleet_modules.hosts.processes.load_plan import LoadOutcome, LoadPlan
-from toolfleet_modules.hosts.serving.hidden_output import output_without
-from toolfleet_modules.hosts.serving.secrets import Secrets
+from toolfleet_modules.hosts.child_process import ChildProcess
+from toolfleet_modules.hosts.fence import Fence
+from toolfleet_modules.hosts.folder.frames import Frames, FramesClosed, Head, LoadOutcome, LoadPlan
+from toolfleet_modules.hosts.secrets import Secrets, output_without
 from toolfleet_registry.contracts.call_context import LogSink, Progress, log_message_in, progress_of
 
 _log = logging.getLogger("toolfleet.host")
 
-_CHILD = "toolfleet_modules.hosts.processes.tool_child"
+_CHILD = "toolfleet_modules.hosts.folder.tool_child"
 _START_SECONDS = 30.0  # for Python to start on a busy machine
 _PONG_SECONDS = 2.0
 

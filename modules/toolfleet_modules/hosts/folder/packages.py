@@ -32,8 +32,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from toolfleet_modules.hosts.processes.guard import signal_group
+from toolfleet_modules.hosts.guard import signal_group
 from toolfleet_registry.time import machine_clock
+
+_log = logging.getLogger("toolfleet.host")
 
 Requirements: TypeAlias = frozenset[str]
 """Lines as PEP 508 has them, each in its normal form."""
@@ -41,6 +43,36 @@ Requirements: TypeAlias = frozenset[str]
 _BLOCK = re.compile(r"^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$", re.MULTILINE)  # of PEP 723
 _MOST_PACKAGES = 200  # packages of one file
 _SHOWN = 200
+
+_OWN = "toolfleet-sdk"
+
+_PASSED_ON = frozenset(
+    {
+        "ALL_PROXY",
+        "HOME",
+        "HTTPS_PROXY",
+        "HTTP_PROXY",
+        "LANG",
+        "LC_ALL",
+        "NO_PROXY",
+        "PATH",
+        "SSL_CERT_DIR",
+        "SSL_CERT_FILE",
+        "TMPDIR",
+        "XDG_CACHE_HOME",
+        "XDG_CONFIG_HOME",
+    }
+)
+_PASSED_ON_PREFIX = "UV_"
+_MOST_SAID = 64 * 2**10  # bytes of what it says that are read
+_LONGEST_ERROR = 700  # characters of it in an error
+
+_DIGEST_LENGTH = 32
+_CHECK_SECONDS = 0.1
+
+_ENVIRONMENT_NAME = re.compile("[0-9a-f]{32}")  # nothing else in the folder is touched
+_REMOVING = ".removing"
+_TOUCH_SECONDS = 3600.0
 
 
 class RequirementsFault(Exception):
@@ -98,9 +130,6 @@ def _normal(named: Iterable[str]) -> Requirements:
     return frozenset(found)
 
 
-_OWN = "toolfleet-sdk"
-
-
 @cache
 def host_versions() -> tuple[str, ...]:
     """Return `name==version` of all dependencies of the SDK, sorted."""
@@ -120,28 +149,6 @@ def host_versions() -> tuple[str, ...]:
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
                 left.append(requirement.name)
     return tuple(f"{name}=={version}" for name, version in sorted(found.items()))
-
-
-_PASSED_ON = frozenset(
-    {
-        "ALL_PROXY",
-        "HOME",
-        "HTTPS_PROXY",
-        "HTTP_PROXY",
-        "LANG",
-        "LC_ALL",
-        "NO_PROXY",
-        "PATH",
-        "SSL_CERT_DIR",
-        "SSL_CERT_FILE",
-        "TMPDIR",
-        "XDG_CACHE_HOME",
-        "XDG_CONFIG_HOME",
-    }
-)
-_PASSED_ON_PREFIX = "UV_"
-_MOST_SAID = 64 * 2**10  # bytes of what it says that are read
-_LONGEST_ERROR = 700  # characters of it in an error
 
 
 class InstallFailed(Exception):
@@ -242,16 +249,6 @@ def _uv_program() -> str:
 
 def _is_passed_on(name: str) -> bool:
     return name.upper() in _PASSED_ON or name.startswith(_PASSED_ON_PREFIX)
-
-
-_log = logging.getLogger("toolfleet.host")
-
-_DIGEST_LENGTH = 32
-_CHECK_SECONDS = 0.1
-
-_ENVIRONMENT_NAME = re.compile("[0-9a-f]{32}")  # nothing else in the folder is touched
-_REMOVING = ".removing"
-_TOUCH_SECONDS = 3600.0
 
 
 class Environments:

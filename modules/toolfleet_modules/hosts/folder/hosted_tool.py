@@ -1,14 +1,15 @@
-"""Makes a module's tool of a function in another process: a call is sent there, and its reply comes back."""
+"""Makes a module's tool of a function in another process: a call is sent to the folder's process, or to one of its own, and its reply comes back."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from toolfleet_modules.hosts.processes.frames import FramesClosed, Head
-from toolfleet_modules.hosts.processes.lanes import Lane
-from toolfleet_modules.hosts.processes.tool_process import LoadStopped, ProcessLost, SentCall, ToolProcess
+from toolfleet_modules.hosts.folder.frames import FramesClosed, Head
+from toolfleet_modules.hosts.folder.tool_process import LoadStopped, ProcessLost, SentCall, ToolProcess
 from toolfleet_modules.once.served_tool import RunMeans, ServedRun
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.contracts import ToolDefinition
@@ -17,8 +18,74 @@ from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun
 from toolfleet_registry.tracing.port import carried
 
+_RETURN_SECONDS = 1.0  # until there may be a process again
+
 _BUSY_SECONDS = 1.0
 _STUCK_SECONDS = 1.0  # after a call's end, until a check whether its process still takes messages
+
+
+class SharedLane:
+    """One process for all calls; `process` is replaced when it has ended.
+
+    With a `successor`, calls that come when the process is gone go there: they were admitted a moment before it took
+    over.
+    """
+
+    def __init__(self) -> None:
+        self.process: ToolProcess | None = None
+        self.successor: SharedLane | None = None
+
+    @asynccontextmanager
+    async def taken(self) -> AsyncGenerator[ToolProcess]:
+        """Give the process that there is. Raises `ModuleBusy` if there is none."""
+        lane = self
+        while lane.process is None and lane.successor is not None:
+            lane = lane.successor
+        if lane.process is None or lane.process.is_lost:
+            raise ModuleBusy(_RETURN_SECONDS)
+        yield lane.process
+
+
+class OwnProcessLane:
+    """A process for each call, at most `most` at once: one that has come to its end is used again."""
+
+    def __init__(self, make: Callable[[], Awaitable[ToolProcess]], *, most: int) -> None:
+        self._make = make
+        self._slots = asyncio.Semaphore(most)
+        self._idle: list[ToolProcess] = []
+        self._is_closed = False
+
+    @asynccontextmanager
+    async def taken(self) -> AsyncGenerator[ToolProcess]:
+        """Wait for room, and give a process. One whose call was not answered is ended."""
+        async with self._slots:
+            process = await self._next()
+            try:
+                yield process
+            finally:
+                if process.is_lost or process.in_flight or self._is_closed:
+                    process.kill()
+                    await asyncio.shield(process.end())
+                else:
+                    self._idle.append(process)
+
+    async def _next(self) -> ToolProcess:
+        while self._idle:
+            process = self._idle.pop()
+            if not process.is_lost:
+                return process
+        return await self._make()
+
+    async def aclose(self) -> None:
+        """End those that are idle; the others end with their calls."""
+        self._is_closed = True
+        idle, self._idle = self._idle, []
+        with contextlib.suppress(OSError):
+            await asyncio.gather(*(each.end() for each in idle))
+
+
+Lane: TypeAlias = SharedLane | OwnProcessLane
+"""Gives calls their process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,60 @@
-"""Sends messages between a host and its process over a socket: each a head in JSON and a body of bytes, with their lengths before them."""
+"""Sends messages between a host and the process of its tools, over a socket: each a head in JSON and a body of bytes, with their lengths before them.
+
+The first one says which files the process imports.
+"""
 
 import asyncio
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+PACKAGE = "_toolfleet_tools"
+"""What the files are imported as: `_toolfleet_tools.owls`; files import each other with `from . import owls`."""
 
 Head: TypeAlias = dict[str, Any]
 OnFrame: TypeAlias = Callable[[Head, bytes], None]
 
 _LENGTHS = struct.Struct("!II")  # of the head and of the body, in bytes
 _MOST_BYTES = 64 * 2**20  # of one message; a process that says that it sends more is not to be believed
+
+
+@dataclass(frozen=True, slots=True)
+class SourceText:
+    """A file's path and its text."""
+
+    path: str
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """The files that a process can import, by their names without `.py`, and those that it imports now.
+
+    A result over `result_bytes` is refused.
+
+    `packages` is a folder of the files' packages. `named` are functions by dotted paths, which Python looks for in
+    `python_path`, too. `exception_text`: models read the texts of exceptions.
+    """
+
+    module: str
+    files: Mapping[str, SourceText]
+    stems: Sequence[str]
+    threads: int
+    result_bytes: int
+    packages: str | None = None
+    named: Sequence[str] = ()
+    python_path: Sequence[str] = ()
+    exception_text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOutcome:
+    """The tools of each file, and the faults: `(kind, message, line)`."""
+
+    offered: Mapping[str, Sequence[Mapping[str, Any]]]
+    faults: Mapping[str, tuple[str, str, int | None]]
 
 
 class FramesClosed(Exception):

@@ -2,20 +2,45 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Generic, TypeVar, cast
 
-from toolfleet_modules.hosts.serving.options import HostOptions
+from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_modules.once.served_tool import ServedTool
 from toolfleet_modules.sdk.served_module import Lifespan, ServedModule
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
+from toolfleet_registry.contracts.tool_definition import ToolLines
 from toolfleet_registry.once.port import OnceStore
 
 _log = logging.getLogger("toolfleet.host")
 
 Served = TypeVar("Served", bound=ServedTool)
+
 Listener = Callable[[], Awaitable[None]]
 """Is told after what a host serves has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """The options of serving the module `name`.
+
+    `key`: with which the fleet signs its calls; `secrets`: values that its tools may use, and that are hidden
+    everywhere.
+
+    `calls`: at work at once; `request_bytes`, `result_bytes`: of one call; `longest_call_seconds`: how long a caller
+    may wait for one, retries included. `lines`: the settings' overrides for its tools.
+    """
+
+    name: str
+    _: KW_ONLY
+    description: str = ""
+    key: str = field(default="", repr=False)
+    secrets: Secrets = field(default_factory=lambda: Secrets({}))
+    calls: int = 1000
+    request_bytes: int = 8 * 2**20
+    result_bytes: int = 4 * 2**20
+    longest_call_seconds: float = 4 * 3600
+    lines: ToolLines = field(default_factory=ToolLines)
 
 
 class Host(ServedModule, Generic[Served]):

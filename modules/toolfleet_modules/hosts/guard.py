@@ -11,13 +11,13 @@ import signal
 import sys
 import time
 
-from toolfleet_modules.hosts.processes.enclosure import adopt_orphans, enclose, end_with_parent
+from toolfleet_modules.hosts.enclosure import adopt_orphans, enclose, end_with_parent
 
 _END_SECONDS = 5.0  # for processes that have been killed to be gone
 _PAUSE_SECONDS = 0.005
 _REAP_PAUSE_SECONDS = 0.05
 _NOT_STARTED = 127  # as a shell says it
-_ROOT = os.path.abspath(f"{__file__}/../../../..")  # noqa: PTH100 - `pathlib` is a part of what a start costs
+_ROOT = os.path.abspath(f"{__file__}/../../..")  # noqa: PTH100 - `pathlib` is a part of what a start costs
 # Not by `-m`: that needs `site`, whose start takes as long as all else here.
 _MAIN = f"import sys; sys.path.append({_ROOT!r}); from {__name__} import main; sys.exit(main(sys.argv[1:]))"
 
