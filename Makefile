@@ -111,8 +111,8 @@ docs: $(READY) ## Write the generated pages of docs/, and build its site in site
 	@$(BIN)/python -m docsite
 	@PYTHONPATH=. $(BIN)/zensical build --clean --strict
 
-map: $(READY) ## Draw the rooms and folders again, from what they import
-	@$(BIN)/python -m docsite concepts/architecture.md
+map: $(READY) ## Draw the rooms and list their parts again, from the code
+	@$(BIN)/python -m docsite concepts/architecture.md $(patsubst %,../%/README.md,registry modules tasks workers gateway cli)
 
 lock: ## Resolve the dependencies again
 	@test -x $(BIN)/uv || ($(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet uv)

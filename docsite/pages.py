@@ -5,7 +5,7 @@ from pathlib import Path
 from docsite.chart_schema import chart_schema
 from docsite.cli_page import cli_page
 from docsite.error_codes import error_codes_page
-from docsite.map import architecture_page
+from docsite.map import ROOMS, architecture_page, room_page
 from docsite.metrics_page import metrics_page
 from docsite.module_contract import module_contract, module_contract_page
 from docsite.python_reference import python_page
@@ -21,7 +21,8 @@ def generated() -> dict[str, str]:
     """Return each generated text by its path from docs/."""
     return {
         CHART_SCHEMA: chart_schema(),
-        MAP: architecture_page(),
+        MAP: architecture_page((DOCS / MAP).read_text()),
+        **{f"../{room}/README.md": room_page(room, (DOCS.parent / room / "README.md").read_text()) for room in ROOMS},
         "operations/settings.md": settings_page(),
         "reference/cli.md": cli_page(),
         "reference/error-codes.md": error_codes_page((DOCS / "troubleshooting.md").read_text()),

@@ -19,7 +19,7 @@ SOURCES = sorted(
     for path in (ROOT / room).rglob("*.py")
     if not path.is_relative_to(ROOT / "benchmarks" / ".envs")  # other people's code, installed
 )
-MAX_README_LINES = 40
+MAX_README_LINES = 25
 RE_EXPORTED = (
     "registry/toolfleet_registry/contracts/__init__.py",
     "registry/toolfleet_registry/formats/__init__.py",
@@ -46,8 +46,10 @@ def test_a_folder_of_a_room_says_in_one_docstring_what_it_does() -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_each_room_has_a_readme_of_a_screen(room: str) -> None:
-    """It says what the room knows, and fits on a screen."""
-    assert 5 < len((ROOT / room / "README.md").read_text().splitlines()) <= MAX_README_LINES
+    """It says what the room knows, and fits on a screen, but for the table of its parts, which `make map` writes."""
+    lines = (ROOT / room / "README.md").read_text().splitlines()
+
+    assert 5 < len([line for line in lines if not line.startswith("| `")]) <= MAX_README_LINES
 
 
 def test_there_are_no_rooms_for_strangers() -> None:
