@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.errors import WakeBusy, WakeLost, WakeRefused, WebhookRefused
 from toolfleet_registry.manifests.specs import RegistryEvent
+from toolfleet_registry.system.lazy_names import lazy_names
 from toolfleet_tasks.webhooks.dedup import Seen
-from toolfleet_tasks.webhooks.dedup import lazy_attribute as __getattr__  # noqa: F401 - Python asks it for what is not here
 from toolfleet_tasks.webhooks.dedup_redis import RedisSeen
 from toolfleet_tasks.webhooks.receiver import Delivery, RegistryReceiver, WakeReceiver
 
 if TYPE_CHECKING:
     from toolfleet_tasks.webhooks.dedup_sql import SQLSeen
+else:
+    __getattr__ = lazy_names(__name__, {"SQLSeen": "toolfleet_tasks.webhooks.dedup_sql"}, install="toolfleet[sql]")
 
 __all__ = [
     "Delivery",

@@ -1,8 +1,7 @@
 """Defines what a core remembers of wake-ups, so that it acts on each once."""
 
 from dataclasses import dataclass, replace
-from importlib import import_module
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from toolfleet_registry.once.patient_store import PatientStore
 from toolfleet_registry.once.port import OnceStore, Record
@@ -102,16 +101,6 @@ def check_kept(record: Record) -> Record:
     if record.state not in {"running", "done"} or record.fingerprint or record.reply:
         raise ValueError("What a core remembers of wake-ups has no replies: a module needs another store.")
     return record
-
-
-def lazy_attribute(name: str) -> Any:
-    """`SQLSeen`, by name: a module's `__getattr__`, so that only who wants it needs SQLAlchemy."""
-    if name != "SQLSeen":
-        raise AttributeError(f"there is no {name!r} here")
-    try:
-        return import_module("toolfleet_tasks.webhooks.dedup_sql").SQLSeen
-    except ImportError as exc:
-        raise ImportError(f"Wake-ups seen in an SQL database need {exc.name!r}: install 'toolfleet[sql]'.") from exc
 
 
 def _running(token: str, seconds: float) -> Record:

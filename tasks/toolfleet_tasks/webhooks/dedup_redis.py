@@ -15,7 +15,7 @@ from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.webhooks.dedup import REMEMBERED_SECONDS, check_kept
 
 FILES = ScriptFolder(Path(__file__).parent / "lua")
-_GET, _SWAP = FILES.script("get"), FILES.script("swap")
+_SWAP = FILES.script("swap")
 _PATIENCE_SECONDS = 5.0
 
 
@@ -52,15 +52,17 @@ class RedisSeen(RedisStore):
 
     async def get(self, name: str) -> Record | None:
         """Implements `Seen.get`."""
-        found = await self.ask(*_GET.command(seen=self._key(name)))
-        if found is None:
+        async with self.asking() as redis, redis.pipeline(transaction=True) as pipe:
+            pipe.time()
+            pipe.execute_command("HMGET", self._key(name), "token", "until", "done")
+            (seconds, micros), (token, until_ms, is_done) = await pipe.execute()
+        if token is None:
             return None
-        token, rest_ms, is_done = (each if isinstance(each, str) else each.decode() for each in found)
-        return (
-            Record("done", token)
-            if is_done
-            else Record("running", token, until=machine_clock.wall() + float(rest_ms) / 1000)
-        )
+        token = token if isinstance(token, str) else token.decode()
+        if is_done:
+            return Record("done", token)
+        rest_seconds = float(until_ms or 0) / 1000 - seconds - micros / 1e6
+        return Record("running", token, until=machine_clock.wall() + rest_seconds)
 
     async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
         """Implements `Seen.swap`."""
