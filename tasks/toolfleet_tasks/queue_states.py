@@ -4,7 +4,6 @@ What is stored is a hash of JSON texts, by module, and by lane as `lane:<lane>`.
 there at all: they include `queue_states/holds`.
 """
 
-import asyncio
 import difflib
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,8 @@ from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.errors import FleetUnavailable, NoSuchQueue, OperationRefused
+from toolfleet_registry.errors import NoSuchQueue, OperationRefused
+from toolfleet_registry.live_copy import LiveCopy
 from toolfleet_registry.redis.keys import QueueKeys
 from toolfleet_registry.redis.servers import answering, async_client, sync_client
 from toolfleet_registry.settings import Settings
@@ -160,35 +160,17 @@ def read_states_now(settings: Settings, *, seconds: float) -> QueueStates:
     return states_of(cast("Mapping[bytes, bytes]", answer))
 
 
-class QueueStateWatch:
-    """One worker's. `on_read` hears what holds after each look, whether it has changed or not."""
+async def follow_queue_states(settings: Settings, on_read: Callable[[QueueStates], None]) -> None:
+    """Call `on_read` with the states after each look, whether they have changed or not, until cancelled.
 
-    def __init__(self, settings: Settings, on_read: Callable[[QueueStates], None]) -> None:
-        self._settings = settings
-        self._on_read = on_read
-        self._is_away = False
+    While Redis is away, the states that were read last stay in effect.
+    """
+    if settings.redis_url is None:
+        return
+    async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
+        store = QueueStateStore(redis, settings)
 
-    async def keep(self) -> None:
-        """Follow them until cancelled. While Redis is away, what was known stays so. Raises nothing else."""
-        if self._settings.redis_url is None:
-            return
-        url, master = str(self._settings.redis_url), self._settings.sentinel_master
-        async with async_client(url, master=master) as redis:
-            store = QueueStateStore(redis, self._settings)
-            while True:
-                await self._poll(store)
-                await asyncio.sleep(_POLL_SECONDS)
+        async def read() -> None:
+            on_read(await store.read())
 
-    async def _poll(self, store: QueueStateStore) -> None:
-        try:
-            self._on_read(await store.read())
-            self._is_away = False
-        except FleetUnavailable as exc:
-            self._say_away(exc)
-        except Exception as exc:  # noqa: BLE001 - a defect of ours: a worker that hears of nothing any more would be worse
-            self._say_away(exc)
-
-    def _say_away(self, error: Exception) -> None:
-        if not self._is_away:
-            log.warning("queue_states_not_read", error=str(error) or repr(error))
-        self._is_away = True
+        await LiveCopy(read, event="queue_states_not_read").keep(_POLL_SECONDS)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from contextvars import Context
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
@@ -12,6 +11,7 @@ from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.tool_definition import by_any_name
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.live_copy import EARLY_SECONDS, LiveCopy
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache, SeenTool, seen_tools
 from toolfleet_registry.manifests.specs import digest_of, spec_of
 from toolfleet_registry.redis.servers import async_client
@@ -29,7 +29,6 @@ _PAUSE_SECONDS = 1.0  # between two looks at everything, however many calls are 
 _CHECK_PAUSE_SECONDS = 0.1  # between two looks at that number, however many calls ask for something that is not there
 _AWAY_SECONDS = 0.5  # after Redis did not answer: a call that would be refused meanwhile waits for the next reading
 _TRIES = 2  # looks of which the first may be in vain: what a server that has restarted was connected to is gone
-_EARLY_SECONDS = 0.002  # by which uvloop's timers may be early
 _LONG_PAUSE_SECONDS = 10.0  # until everything is read again, when the registry did not answer
 _LONGEST_START_SECONDS = 2.0  # the same, of a worker that knows nothing yet, and is of no use
 _PATIENCE_SECONDS = 1.0  # a look takes a millisecond; no call waits for more than one that hangs
@@ -63,9 +62,9 @@ class ToolCache:
         self._modules: dict[str, Mapping[str, SeenTool]] = {}
         self._read = dict[str, CachedManifest]()
         self._revision: int | None = None
-        self._is_complete = self._is_closed = self._is_away = False
+        self._is_complete = self._reads_all = False
         self._check_at = self._old_at = self._next_read_at = self._next_check_at = self._clock()
-        self._reading: asyncio.Task[None] | None = None
+        self._copy = LiveCopy(self._read_redis, event="manifests_not_read")
         self._patient_until = 0.0
         self._asked_at = dict[str, float]()
         self._approved = dict[str, tuple[bool, float]]()  # of our own functions: as few as there are
@@ -174,13 +173,12 @@ class ToolCache:
         Without `reads_all` it is read only if Redis says that it has changed. After a look in vain there is another one.
         """
         for _ in range(_TRIES):
-            if self._is_away and (rest := self._next_check_at - self._clock()) > 0:
-                await asyncio.sleep(rest + _EARLY_SECONDS)
+            if self._copy.is_away and (rest := self._next_check_at - self._clock()) > 0:
+                await asyncio.sleep(rest + EARLY_SECONDS)
             self._begin_reading(reads_all=reads_all or self._clock() >= self._old_at)
-            patience = self._patient_until - self._clock()
-            if self._reading is not None and patience > 0:
-                await asyncio.wait({self._reading}, timeout=patience)  # neither a time-out nor our end ends the look
-            if not self._is_away:
+            if (patience := self._patient_until - self._clock()) > 0:
+                await self._copy.wait(patience)
+            if not self._copy.is_away:
                 return
 
     async def prepare(self) -> None:
@@ -194,10 +192,7 @@ class ToolCache:
 
     async def aclose(self) -> None:
         """End a look that is under way, and the connection; there will be no other one."""
-        self._is_closed = True
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.wait({self._reading})
+        await self._copy.aclose()
         if self._sources is not None:
             await self._sources.aclose()
 
@@ -205,31 +200,25 @@ class ToolCache:
         now = self._clock()
         reads_all = reads_all and now >= self._next_read_at  # sooner, it is asked whether anything has changed
         next_at = self._next_read_at if reads_all else self._next_check_at
-        if self._is_closed or now < next_at or (self._reading is not None and not self._reading.done()):
+        if now < next_at or self._copy.is_reading:
             return
         self._next_check_at = now + _CHECK_PAUSE_SECONDS
         self._next_read_at = now + _PAUSE_SECONDS
         self._patient_until = now + _PATIENCE_SECONDS
-        # In a context of its own: what it logs is not about the call that happened to ask.
-        self._reading = asyncio.create_task(
-            self._read_redis(reads_all=reads_all), name="toolfleet-known-tools", context=Context()
-        )
+        self._reads_all = reads_all
+        self._copy.begin()
 
-    async def _read_redis(self, *, reads_all: bool) -> None:
+    async def _read_redis(self) -> None:
         if self._sources is None:
             self._sources = _Sources(self._settings, self._known, self._profiles, self._take, self._clock)
         cache = self._sources.reader.cache
         try:
             revision = await cache.revision()  # before reading: what changes meanwhile is seen the next time
-            if reads_all or revision != self._revision:
+            if self._reads_all or revision != self._revision:
                 await self._load(self._sources)
-        except FleetUnavailable as exc:
-            if not self._is_away:
-                log.warning("manifests_not_read", error=str(exc))
-            self._is_away = True
+        except FleetUnavailable:
             self._next_read_at = self._next_check_at = self._clock() + _AWAY_SECONDS
-            return
-        self._is_away = False
+            raise
         self._revision = revision if self._is_complete else None
         self._check_at = self._clock() + _CHECK_SECONDS
 

@@ -7,7 +7,6 @@ lets no one in.
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self, TypeVar
@@ -19,9 +18,9 @@ from toolfleet_registry.access.factory import open_key_store
 from toolfleet_registry.access.key_text import read_key_text
 from toolfleet_registry.access.port import NOTED_SECONDS, KeyStore, StoredKeys
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.live_copy import EARLY_SECONDS, LiveCopy
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing import TextSeal
-from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 
 T = TypeVar("T")
@@ -35,14 +34,8 @@ GOOD_SECONDS = 2.0
 # A user who has just made a key uses it at once, and waits for the next question about all keys; so does one who tries keys that there
 # are not gets no more asked than ten a second.
 _UNKNOWN_SECONDS = 0.1
-_EARLY_SECONDS = (
-    0.002  # by which uvloop's timers may be early: what is known would still be fresh enough, and from before the key
-)
 _PATIENCE_SECONDS = 1.0  # for an answer without which nothing can be said
 _SHORT_PATIENCE_SECONDS = 0.3  # for one without which a key is still good: no request waits long for a slow store
-_PAUSE_SECONDS = 0.2  # after a store has not answered, before it is asked again
-
-_log = get_logger(__name__)
 
 
 class LiveKeys:
@@ -58,10 +51,8 @@ class LiveKeys:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="toolfleet-keys")
         self._known = StoredKeys("", {})
         self._entries = dict[str, KeyEntry | None]()  # those that were asked for
-        self._confirmed_at = self._failed_at = self._failed_asked_at = -math.inf
-        self._is_away = False
-        self._changes = 0  # that were made here
-        self._asking: asyncio.Task[None] | None = None
+        self._copy = LiveCopy(self._read, event="api_keys_not_confirmed")
+        self._signing: asyncio.Future[None] | None = None
         self._noting: asyncio.Task[None] | None = None
         self._used = dict[str, int]()  # yet to be noted
         self._noted = dict[str, int]()
@@ -99,81 +90,49 @@ class LiveKeys:
                 self._threads, work, ApiKeys(self._store, self._seal)
             )
         finally:
-            self._changes += 1
-            self._confirmed_at = -math.inf
+            self._copy.outdate()
 
     async def aclose(self) -> None:
         """Let go of the store; what uses it then is not waited for beyond its own patience."""
-        for task in (self._asking, self._noting):
-            if task is not None:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+        await self._copy.aclose()
+        if self._noting is not None:
+            self._noting.cancel()
+            await asyncio.wait({self._noting})
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
     async def _entry(self, key_id: str) -> KeyEntry | None:
         await self._confirm(CONFIRMED_SECONDS)
         if key_id not in self._known.entries:
-            rest = self._confirmed_at + _UNKNOWN_SECONDS - fleet_clock.suspend_aware()
-            if rest > 0:
-                await asyncio.sleep(rest + _EARLY_SECONDS)
-            await self._confirm(_UNKNOWN_SECONDS, is_good=0)
+            if (rest := _UNKNOWN_SECONDS - self._copy.age_seconds) > 0:
+                await asyncio.sleep(
+                    rest + EARLY_SECONDS
+                )  # what is known would still be fresh enough, and from before the key
+            await self._confirm(_UNKNOWN_SECONDS, good_seconds=0)
         if key_id not in self._known.entries:
             return None
         if key_id not in self._entries:
             self._entries[key_id] = read_entry(key_id, self._known.entries[key_id], self._seal)
         return self._entries[key_id]
 
-    async def _confirm(self, fresh: float, *, is_good: float = GOOD_SECONDS) -> None:
-        """Return when the known keys are at most `fresh` seconds old; without an answer, also if at most `is_good` old, else raise."""
-        began = fleet_clock.suspend_aware()
-        while not self._is_confirmed(began, fresh):
-            now = fleet_clock.suspend_aware()
-            is_known = now - self._confirmed_at <= is_good
-            left = began + (_SHORT_PATIENCE_SECONDS if is_known else _PATIENCE_SECONDS) - now
-            pause = self._failed_at + _PAUSE_SECONDS - now
-            was_in_vain = self._failed_asked_at >= began
-            if left <= 0 or (pause > 0 and (is_known or was_in_vain)):
-                break
-            if pause > 0:  # the store may be back: no request is refused by an answer from before it came
-                await asyncio.sleep(min(pause, left) + _EARLY_SECONDS)
-            else:
-                await self._ask(left)
-        if not self._is_confirmed(began, max(fresh, is_good)):
+    async def _confirm(self, fresh_seconds: float, *, good_seconds: float = GOOD_SECONDS) -> None:
+        """Wait until the known keys are that fresh; without an answer, old ones are good for a moment. Fails closed."""
+        limits = {"patience_seconds": _PATIENCE_SECONDS, "short_seconds": _SHORT_PATIENCE_SECONDS}
+        if not await self._copy.confirm(fresh_seconds, good_seconds=good_seconds, **limits):
             raise FleetUnavailable("The store of API keys does not answer: nothing can be said about a key.")
 
-    def _is_confirmed(self, since: float, seconds: float) -> bool:
-        """Return whether the known keys were confirmed after `since`, however long the answer took, or within the last `seconds`."""
-        return self._confirmed_at >= since or fleet_clock.suspend_aware() - self._confirmed_at <= seconds
-
-    async def _ask(self, seconds: float) -> None:
-        """Wait for an answer, the same one for all who do."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._read(), name="toolfleet-keys")
-        asking = self._asking
-        await asyncio.wait({asking}, timeout=seconds)
-        if asking.done() and not asking.cancelled():
-            asking.result()
-
     async def _read(self) -> None:
-        began, changes, loop = fleet_clock.suspend_aware(), self._changes, asyncio.get_running_loop()
-        try:
-            found = await loop.run_in_executor(self._threads, self._store.read, self._known.revision)
-        except FleetUnavailable as exc:
-            self._failed_at, self._failed_asked_at = fleet_clock.suspend_aware(), began
-            if not self._is_away:
-                self._is_away = True
-                _log.warning("api_keys_not_confirmed", error=str(exc))
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._threads, self._store.read, self._known.revision)
+        if found is None:
             return
-        self._is_away = False
-        if found is not None:
-            self._known, self._entries = found, {}
-            self._noted = {key_id: at for key_id, at in self._noted.items() if key_id in found.entries}
-        if changes == self._changes:  # else it may be what was before the change
-            self._confirmed_at = began
-        if found is not None and self._signs_again:
-            with contextlib.suppress(FleetUnavailable):  # the next gateway does, or this one after the next change
-                await loop.run_in_executor(self._threads, ApiKeys(self._store, self._seal).sign_again)
+        self._known, self._entries = found, {}
+        self._noted = {key_id: at for key_id, at in self._noted.items() if key_id in found.entries}
+        if self._signs_again and (self._signing is None or self._signing.done()):
+            self._signing = loop.run_in_executor(self._threads, self._sign_again)
+
+    def _sign_again(self) -> None:
+        with contextlib.suppress(FleetUnavailable):  # the next gateway does, or this one after the next change
+            ApiKeys(self._store, self._seal).sign_again()
 
     def _note_use(self, key_id: str) -> None:
         now = int(fleet_clock.now())

@@ -10,6 +10,7 @@ from toolfleet_registry.directory.entries import AnnouncedModule, ModuleEntry, M
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.headers import SETTING
+from toolfleet_registry.live_copy import LiveCopy
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
@@ -113,22 +114,20 @@ class ModuleWatch:
         self._refused = dict[str, str]()
         self._unknown = set[str]()
         self._unfed_since = dict[str, float]()
-        self._is_away = False
-        self._polling = asyncio.Lock()
+        self._live = LiveCopy(self._look, event="modules_not_read")
 
     async def prepare(self) -> None:
         """Return when the directory has been fed and read once, or Redis has not answered for some seconds."""
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self._poll_or_log()
+                await self._live.look()
         except TimeoutError:
             log.warning("modules_not_read", error=f"no answer within {_PATIENCE_SECONDS:g} s")
 
     async def keep(self) -> None:
         """Look again and again, until cancelled."""
-        while self._settings.redis_url is not None:
-            await self._poll_or_log()
-            await asyncio.sleep(_POLL_SECONDS)
+        if self._settings.redis_url is not None:
+            await self._live.keep(_POLL_SECONDS)
 
     async def leave(self) -> None:
         """Feed no more: the process ends. Raises nothing."""
@@ -147,22 +146,10 @@ class ModuleWatch:
         if self._redis is not None:
             await self._redis.aclose()
 
-    async def _poll_or_log(self) -> None:
-        if self._settings.redis_url is None:
-            return
-        try:
-            async with self._polling:  # the first look may be asked for while the next one is due
-                await self._poll(self._opened())
-                await self._on_poll()
-            self._is_away = False
-        except FleetUnavailable as exc:
-            if not self._is_away:
-                log.warning("modules_not_read", error=str(exc))
-            self._is_away = True
-        except Exception:  # a defect of ours: a worker that hears of no modules any more would be worse
-            if not self._is_away:
-                log.exception("modules_not_read")
-            self._is_away = True
+    async def _look(self) -> None:
+        if self._settings.redis_url is not None:
+            await self._poll(self._opened())
+            await self._on_poll()
 
     def _opened(self) -> ModuleDirectory:
         if self._directory is None:

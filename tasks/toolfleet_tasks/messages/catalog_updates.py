@@ -10,13 +10,10 @@ from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
 from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.live_copy import LiveCopy
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import is_wanted
-
-log = get_logger(__name__)
 
 _AGAIN_SECONDS = 1.0  # until a failed load is repeated: a change is announced only once
 
@@ -47,7 +44,7 @@ class CatalogUpdates:
         self._catalog = catalog
         self._redis = redis
         self._is_announced = asyncio.Event()
-        self._is_away = False
+        self._copy = LiveCopy(self._load, event="manifests_not_reloaded")
 
     def announced(self) -> None:
         """Note that manifests have changed, or may have during a gap in listening."""
@@ -58,17 +55,9 @@ class CatalogUpdates:
         while is_wanted():
             await self._is_announced.wait()
             self._is_announced.clear()
-            try:
-                await self._load()
-                self._is_away = False
-            except FleetUnavailable as exc:
-                if not self._is_away:
-                    log.warning("manifests_not_reloaded", error=str(exc))
-                self._is_away = True
+            if not await self._copy.look():
                 await asyncio.sleep(_AGAIN_SECONDS)
                 self._is_announced.set()
-            except Exception:  # a defect of ours: an agent that hears of no tools any more would be worse
-                log.exception("manifests_not_reloaded")
 
     def close_idle(self) -> None:
         """Close the client's idle connections: it is used too seldom to keep any in addition to the session's own.

@@ -5,12 +5,14 @@ from collections.abc import Iterable, Iterator
 
 from redis.exceptions import RedisError
 
-from toolfleet_registry.errors import FleetError
+from toolfleet_registry.errors import FleetError, FleetUnavailable
+from toolfleet_registry.live_copy import PAUSE_SECONDS, LiveCopy
 from toolfleet_registry.metrics import families
 from toolfleet_registry.metrics.families import Family
 from toolfleet_registry.metrics.recorder import Sample
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.metrics.fleet_facts import LANES, FleetFacts, FleetReader
 from toolfleet_tasks.metrics.lane_load import lane_load
 
@@ -18,7 +20,6 @@ READ_SECONDS = 3.0
 """For one reading: Prometheus gives a scrape ten."""
 
 _FRESH_SECONDS = 1.0  # many who ask at once cost Redis one reading
-_PAUSE_SECONDS = 0.2  # after a failed reading: requests meanwhile wait for the next one, as Redis may be back
 _STATE = {"open": 0.0, "draining": 1.0, "paused": 2.0}
 _BREAKER = {"closed": 0.0, "half": 1.0, "open": 2.0}
 
@@ -31,16 +32,14 @@ class FleetMetrics:
     def __init__(self, reader: FleetReader, settings: Settings) -> None:
         self._reader = reader
         self._settings = settings
-        self._reading: asyncio.Task[FleetFacts | None] | None = None
-        self._read_at = float("-inf")
+        self._copy = LiveCopy(self._read, event="fleet_metrics_not_read")
+        self._facts: FleetFacts | None = None
         self._seconds = 0.0
-        self._is_away = False
 
     async def facts(self) -> FleetFacts | None:
         """The facts of now, or of a second ago; `None` where Redis does not answer in time."""
-        if self._reading is None or (self._reading.done() and not self._is_fresh(self._reading)):
-            self._reading = asyncio.create_task(self._read(), name="toolfleet-fleet-metrics")
-        return await asyncio.shield(self._reading)  # others may wait for it, too
+        is_known = await self._copy.confirm(_FRESH_SECONDS, patience_seconds=READ_SECONDS + PAUSE_SECONDS)
+        return self._facts if is_known else None
 
     async def samples(self) -> list[Sample]:
         """The facts as metrics. Raises nothing."""
@@ -51,32 +50,17 @@ class FleetMetrics:
             *(() if facts is None else _samples(facts, self._settings)),
         ]
 
-    def _is_fresh(self, reading: "asyncio.Task[FleetFacts | None]") -> bool:
-        """Return whether its facts are still current; a failed reading has none."""
-        is_good = not reading.cancelled() and reading.exception() is None and reading.result() is not None
-        return is_good and asyncio.get_running_loop().time() - self._read_at <= _FRESH_SECONDS
-
-    async def _read(self) -> FleetFacts | None:
-        loop = asyncio.get_running_loop()
-        if self._is_away:
-            await asyncio.sleep(self._read_at + _PAUSE_SECONDS - loop.time())
-        began_at = loop.time()
+    async def _read(self) -> None:
+        began = fleet_clock.suspend_aware()
         try:
             async with asyncio.timeout(READ_SECONDS):
-                facts = await self._reader.read()
-        except (RedisError, FleetError, OSError, TimeoutError) as exc:
-            if not self._is_away:
-                log.warning("fleet_metrics_not_read", error=str(exc) or repr(exc))
-            self._is_away = True
-            return None
-        else:
-            self._is_away = False
-            if facts.broker_error is not None:
-                log.warning("queue_lengths_not_read", error=facts.broker_error)
-            return facts
+                self._facts = await self._reader.read()
+        except (RedisError, FleetError, OSError) as exc:  # TimeoutError is an OSError
+            raise FleetUnavailable(str(exc) or repr(exc)) from exc
         finally:
-            self._read_at = loop.time()
-            self._seconds = self._read_at - began_at
+            self._seconds = fleet_clock.suspend_aware() - began
+        if self._facts.broker_error is not None:
+            log.warning("queue_lengths_not_read", error=self._facts.broker_error)
 
 
 def _samples(facts: FleetFacts, settings: Settings) -> Iterator[Sample]:

@@ -34,7 +34,7 @@ from toolfleet_tasks.control.server_check import insist_on_fit
 from toolfleet_tasks.presence.consumers import ConsumerNotes
 from toolfleet_tasks.presence.transport_check import Presence
 from toolfleet_tasks.presence.worker_notes import LaneCapacity
-from toolfleet_tasks.queue_states import QueueStates, QueueStateWatch, read_states_now
+from toolfleet_tasks.queue_states import QueueStates, follow_queue_states, read_states_now
 from toolfleet_tasks.queues import lane_of, queue_of
 from toolfleet_tasks.worker.ledgers import calls_held
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
@@ -124,7 +124,6 @@ class QueuePauses:
         self._settings = settings
         self._consumption = consumption
         self._known = known
-        self._watch = QueueStateWatch(settings, self._follow)
 
     def begin(self) -> None:
         """Have the worker begin without the queues that are paused; while Redis does not say which, without any module's."""
@@ -141,7 +140,7 @@ class QueuePauses:
 
     async def keep(self) -> None:
         """Follow them until cancelled."""
-        await self._watch.keep()
+        await follow_queue_states(self._settings, self._follow)
 
     def _follow(self, states: QueueStates) -> None:
         def is_paused(name: str) -> bool:

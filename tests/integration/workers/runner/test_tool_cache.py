@@ -141,7 +141,7 @@ async def test_a_change_is_heard_of_within_seconds(known: ToolCache, redis: Redi
     clock.now += 3
     before = await looks(redis)
     known.find("owls.count")
-    await wait_until(lambda: known._reading is None or known._reading.done(), "the look is over")
+    await wait_until(lambda: not known._copy.is_reading, "the look is over")
     assert await looks(redis) == before
 
     await offer(redis, "owls", count="guest")
@@ -344,7 +344,7 @@ async def test_the_runner_closes_it(redis_url: str) -> None:
         known.find("owls.count")
         await runner.aclose()
 
-    assert [task for task in asyncio.all_tasks() if task.get_name() == "toolfleet-known-tools"] == []
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "toolfleet-live-copy"] == []
 
 
 async def test_what_is_closed_looks_no_more(known: ToolCache) -> None:
@@ -354,5 +354,5 @@ async def test_what_is_closed_looks_no_more(known: ToolCache) -> None:
     await asyncio.sleep(0)
     preparing.cancel()
 
-    assert known._reading is None
+    assert not known._copy.is_reading
     assert known._sources is None
