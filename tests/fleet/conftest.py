@@ -10,14 +10,11 @@ from support.worker_process import WorkerProcess
 from toolfleet_cli.local.redis_server import redis_server
 
 
-@pytest.fixture(scope="module", params=["fast", pytest.param("stock", marks=pytest.mark.slow)])
-def signed(
-    request: pytest.FixtureRequest, owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TestBed]:
+@pytest.fixture(scope="module")
+def signed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     """A fleet that signs, on a Redis of its own."""
-    more = {"signing_key": SIGNING_KEY, "fast_transport": request.param == "fast"}
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), more)
+        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), {"signing_key": SIGNING_KEY})
 
 
 @pytest.fixture(scope="module")

@@ -60,7 +60,6 @@ async def run(plan: Plan, folder: Path) -> Ran:
             visibility_timeout=LEASE_SECONDS,
             worker_concurrency=200,
             calls_per_caller=1_000,
-            fast_transport=True,
         )
         with _worker(settings, folder, "one") as one, _worker(settings, folder, "two") as two:
             async with ToolFleet(settings=settings) as fleet:

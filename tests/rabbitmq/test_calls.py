@@ -1,7 +1,9 @@
 """Calls wait in RabbitMQ, their results come through Redis, and the agent notices no difference."""
 
 import asyncio
+import gc
 import json
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +19,7 @@ from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.directory.entries import ModuleEntry
+from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.operations.module_changes import ModuleChanges
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "🦉"})
@@ -82,6 +85,18 @@ def test_programs_without_a_loop_have_the_same(bed: TestBed, owner: Caller) -> N
     """`ToolFleet.sync()` works with RabbitMQ."""
     with ToolFleet.sync(settings=bed.settings) as fleet:
         assert fleet.call(ECHO, owner).success
+
+
+async def test_a_loop_that_has_ended_is_forgotten(bed: TestBed, owner: Caller) -> None:
+    """The publisher's threads and connections end with the session."""
+    async with ToolFleet(settings=bed.settings) as fleet:
+
+        async def agent() -> "weakref.ref[Session]":
+            assert (await fleet.call(ECHO, owner)).success
+            return weakref.ref(fleet._sessions._open[asyncio.get_running_loop()])
+
+        sessions = [await asyncio.to_thread(lambda: asyncio.run(agent())) for _ in range(3)]
+        await wait_until(lambda: gc.collect() and sessions[0]() is sessions[1]() is None, "they are forgotten")
 
 
 async def test_each_call_has_its_audit_line(fleet: ToolFleet, owner: Caller, bed: TestBed) -> None:

@@ -2,18 +2,23 @@
 
 import asyncio
 import time
+from collections import Counter
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from support.fleet import TestBed
-from support.module_server import ModuleServer
+from support.module_server import ModuleServer, holding, serve
+from support.owls import make_module
+from support.programs.closed_port import closed_port
 from support.servers.rabbitmq import RabbitMq
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
 
 ADA, BOB = (Caller(user_id=name, permission="owner", allowed_modules="*") for name in ("ada", "bob"))
 ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "hu"})
+NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 0.2})
 ONCE = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 1}, idempotency_key="k")
 
 
@@ -42,6 +47,39 @@ async def test_backlog_and_share_are_bounded(few: TestBed) -> None:
                 await asyncio.sleep(0.2)
 
     assert all(result.success for result in results)
+
+
+async def test_a_modules_bound_holds_over_all_workers(bed: TestBed, owls: ModuleServer, redis_url: str) -> None:
+    """By the module's own count: never more at once, and it is used up; another module's calls are not held up."""
+    owls.forget()
+    with serve(make_module("ravens")) as ravens:
+        bound = {**bed.more, "module_concurrency": {"owls": 3}}
+        both = TestBed(redis_url, (owls, ravens), bed.folder, bound)
+        with both.worker(), both.worker():
+            async with ToolFleet(settings=both.settings) as fleet:
+                with holding(owls, "nap"):
+                    naps = asyncio.create_task(fleet.call_many([NAP] * 9, ADA, timeout=60))
+                    await wait_until(lambda: owls.running == 3, "as many naps as may be are under way")
+                    raven = await fleet.call(ToolCall(tool_name="ravens.echo"), ADA, timeout=20)
+                    assert not naps.done()
+                results = await asyncio.wait_for(naps, 3 * PATIENCE_SECONDS)
+
+    assert raven.success
+    assert all(result.success for result in results)
+    assert (owls.most_running, len(owls.requests)) == (3, 9)
+
+
+@pytest.mark.load
+async def test_of_a_thousand_calls_hardly_one_fails(bed: TestBed) -> None:
+    """With one of two workers cut off from their module, which hands its calls back: less than one in a hundred."""
+    cut_off: dict[str, Any] = {"module_services": {"owls": f"http://127.0.0.1:{closed_port()}"}}
+    with bed.worker(), bed.worker(**cut_off):
+        async with ToolFleet(settings=bed.settings) as fleet:
+            results = [each for _ in range(10) for each in await fleet.call_many([ECHO] * 100, ADA, timeout=60)]
+    found = Counter(result.error_code for result in results)
+    print(found)  # noqa: T201 - for the record
+
+    assert found[None] > 990
 
 
 async def test_one_intention_is_one_call(bed: TestBed, owls: ModuleServer, broker: RabbitMq) -> None:

@@ -4,13 +4,15 @@ import asyncio
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from support.fleet import TestBed
-from support.module_server import ModuleServer, holding
+from support.module_server import ModuleServer, holding, serve
+from support.owls import make_module
 from support.servers.rabbitmq import RabbitMq
-from support.waiting import wait_until, wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.errors import BrokerAway
 from toolfleet_tasks.metrics.queue_overview import QueueOverview
@@ -70,6 +72,26 @@ async def test_calls_that_were_fetched_are_not_begun(
             await fleet.queues.resume("owls")
             assert [(await each.result(60)).success for each in (*fetched, *later)] == [True] * 10
     assert set(Counter(owls.call_ids("nap_once")).values()) == {1}
+
+
+async def test_a_worker_that_starts_takes_nothing_of_a_paused_queue(
+    broker: RabbitMq, redis_url: str, owls: ModuleServer, tmp_path: Path
+) -> None:
+    """Of the other queues it does, also where it has no others."""
+    owls.forget()
+    (tmp_path / "logs").mkdir()
+    with serve(make_module("larks")) as larks:
+        more = {"broker_url": broker.url, "slow_modules": frozenset({"larks"})}
+        own = TestBed(redis_url, (owls, larks), tmp_path / "logs", more)
+        async with ToolFleet(settings=own.settings) as agent:
+            await agent.queues.pause("larks")
+            call = await agent.submit(ToolCall(tool_name="larks.echo"), OWNER, timeout=90)
+            with own.worker(lane="slow") as slow, own.worker(lane="fast"):
+                assert (await agent.call(ToolCall(tool_name="owls.echo"), OWNER, timeout=60)).success
+                assert larks.calls("echo") == []
+                assert slow.process.poll() is None
+                await agent.queues.resume("larks")
+                assert (await call.result(3 * PATIENCE_SECONDS)).success
 
 
 async def test_a_draining_queue_refuses_new_calls(

@@ -12,7 +12,6 @@ KEY = "a secret of more than thirty-two characters"
 SETTINGS: dict[str, dict[str, str]] = {
     "unsigned": {},
     "signed": {"signing_key": KEY},
-    "stock": {"fast_transport": "0"},
 }
 # The others in the longer proofs: what is signed is also what is not, and more.
 MODES = ["signed", *(pytest.param(mode, marks=pytest.mark.slow) for mode in SETTINGS if mode != "signed")]

@@ -87,19 +87,6 @@ async def test_a_loop_that_has_ended_is_forgotten(fleet: ToolFleet, owner: Calle
     assert [session() is None for session in sessions] == [True] * 4 + [False]
 
 
-async def test_a_loop_that_has_ended_is_forgotten_through_kombu_too(bed: TestBed, owner: Caller) -> None:
-    """The publisher's threads and connections end with the session."""
-    settings = bed.settings.model_copy(update={"fast_transport": False})
-    async with ToolFleet(settings=settings) as fleet:
-
-        async def agent() -> "weakref.ref[Session]":
-            await fleet.call(echo(0), owner, timeout=0.5)
-            return weakref.ref(fleet._sessions._open[asyncio.get_running_loop()])
-
-        sessions = [await asyncio.to_thread(lambda: asyncio.run(agent())) for _ in range(3)]
-        await wait_until(lambda: gc.collect() and sessions[0]() is sessions[1]() is None, "they are forgotten")
-
-
 async def test_leaving_ends_the_calls_of_other_loops(
     bed: TestBed, worker: WorkerProcess, owner: Caller, owls: ModuleServer
 ) -> None:

@@ -51,13 +51,12 @@ def redis_here(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_fast", [True, False], ids=["fast", "stock"])
 async def test_of_a_runs_calls_that_race_exactly_so_many_pass(
-    redis_here: str, module: ModuleServer, tmp_path: Path, is_fast: bool
+    redis_here: str, module: ModuleServer, tmp_path: Path
 ) -> None:
     """From several processes, at once; all others are told to go on without the tool."""
     limit = {"name": "tool_call_limit", "run_limit": LIMIT, "thread_limit": 100}
-    more = {"fast_transport": is_fast, "agents": {"production": {"middleware": [limit]}}}
+    more = {"agents": {"production": {"middleware": [limit]}}}
     bed = TestBed(redis_here, (module,), tmp_path, more)
     async with ToolFleet(settings=bed.settings) as fleet:
         with bed.worker(), contextlib.ExitStack() as stack:

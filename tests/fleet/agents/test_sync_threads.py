@@ -82,7 +82,7 @@ def test_each_of_many_threads_gets_its_own_results_though_a_worker_dies(
     """20 threads make 50 calls each, and one of two workers is killed; what that one had is read again."""
     (tmp_path / "logs").mkdir()
     with redis_server(tmp_path) as url:
-        bed = TestBed(url, (owls,), tmp_path / "logs", {"visibility_timeout": LEASE_SECONDS, "fast_transport": True})
+        bed = TestBed(url, (owls,), tmp_path / "logs", {"visibility_timeout": LEASE_SECONDS})
         with (
             bed.worker() as first,
             bed.worker(),

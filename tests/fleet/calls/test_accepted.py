@@ -24,11 +24,6 @@ BROOD = ToolCall(tool_name="owls.brood")
 SECONDS = 30
 
 
-@pytest.fixture(autouse=True)
-def _in_fast_mode(fast_mode: None) -> None:
-    """Only there is a lost worker's call back within seconds."""
-
-
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Hatchery]:
     hatchery = make_hatchery()
@@ -46,9 +41,7 @@ def nest(shared: Hatchery) -> Hatchery:
 def served(shared: Hatchery, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     """With a worker, for those that need none of their own."""
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        bed = TestBed(
-            url, (shared.server,), tmp_path_factory.mktemp("logs"), {"visibility_timeout": 4, "fast_transport": True}
-        )
+        bed = TestBed(url, (shared.server,), tmp_path_factory.mktemp("logs"), {"visibility_timeout": 4})
         with bed.worker():
             yield bed
 

@@ -1,4 +1,4 @@
-"""Every call has exactly one audit line, whatever becomes of it, with our transport and with stock parts."""
+"""Every call has exactly one audit line, whatever becomes of it."""
 
 import asyncio
 import json
@@ -24,9 +24,9 @@ def owls() -> Iterator[ModuleServer]:
         yield module
 
 
-@pytest.fixture(params=[True, False], ids=["fast", "stock"])
-def bed(request: pytest.FixtureRequest, owls: ModuleServer, tmp_path: Path) -> Iterator[TestBed]:
-    with own_bed(owls, tmp_path, fast_transport=request.param, log_format="json") as bed:
+@pytest.fixture
+def bed(owls: ModuleServer, tmp_path: Path) -> Iterator[TestBed]:
+    with own_bed(owls, tmp_path, log_format="json") as bed:
         yield bed
 
 

@@ -30,7 +30,7 @@ def module() -> Iterator[ModuleProcess]:
 @pytest.fixture(scope="module")
 def bed(module: ModuleProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     """A fleet of the fast transport with a worker, for all tests that need one."""
-    with own_bed(module.server, tmp_path_factory.mktemp("fleet"), fast_transport=True) as bed, bed.worker():
+    with own_bed(module.server, tmp_path_factory.mktemp("fleet")) as bed, bed.worker():
         yield bed
 
 

@@ -51,7 +51,7 @@ def bank() -> Iterator[Bank]:
 
 
 @pytest.fixture
-def bed(bank: Bank, tmp_path: Path, fast_mode: None) -> Iterator[TestBed]:
+def bed(bank: Bank, tmp_path: Path) -> Iterator[TestBed]:
     """A fleet whose workers are taken for lost after two seconds."""
     logs = tmp_path / "logs"
     logs.mkdir()

@@ -21,7 +21,7 @@ from toolfleet_registry.redis.keys import Keys
 CALLS = int(os.environ.get("LEAK_CHECK_CALLS", "1000"))
 AT_ONCE = 200
 WARM_UP = 1000
-SECONDS = 60 + CALLS / 100  # stock parts do some 300 calls a second
+SECONDS = 60 + CALLS / 100  # for a busy machine
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "hu"})
 NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 0.2})

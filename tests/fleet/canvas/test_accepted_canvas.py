@@ -22,11 +22,6 @@ KEY = "a secret of more than thirty-two characters"
 SECONDS = 40
 
 
-@pytest.fixture(autouse=True)
-def _in_fast_mode(fast_mode: None) -> None:
-    """Only there is a lost worker's call back within seconds."""
-
-
 @pytest.fixture
 def nest() -> Iterator[Hatchery]:
     hatchery = make_hatchery()

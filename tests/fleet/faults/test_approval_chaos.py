@@ -9,7 +9,7 @@ from chaos.approvals.run import FAULTS, ApprovalPlan, run_approvals
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-async def test_nothing_runs_that_nobody_has_approved(fast_mode: None, tmp_path: Path) -> None:
+async def test_nothing_runs_that_nobody_has_approved(tmp_path: Path) -> None:
     """Each fault happens once; what was approved runs once, what was not does not, and every case is decided."""
     plan = ApprovalPlan(cases=150, faults=len(FAULTS), seconds=12, seed=3)
 

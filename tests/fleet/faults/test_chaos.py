@@ -22,7 +22,7 @@ _MINUTES_ON_RABBITMQ = 5
 
 @pytest.mark.load
 @pytest.mark.timeout(_MINUTES * 60 + 2 * _MARGIN_SECONDS)
-def test_every_call_has_one_result_every_job_one_end_and_nothing_is_done_twice(fast_mode: None, tmp_path: Path) -> None:
+def test_every_call_has_one_result_every_job_one_end_and_nothing_is_done_twice(tmp_path: Path) -> None:
     """Each fault that `chaos/README.md` lists happens once under load, and all that it lists holds."""
     kinds = kinds_of(Plan(calls=400, faults=0, seed=4, seconds=0, jobs=40))
     _run(f"--calls 400 --jobs 40 --faults {len(kinds)} --seed 4", _MINUTES, tmp_path)
@@ -30,7 +30,7 @@ def test_every_call_has_one_result_every_job_one_end_and_nothing_is_done_twice(f
 
 @pytest.mark.load
 @pytest.mark.timeout(_MINUTES_ON_RABBITMQ * 60 + 2 * _MARGIN_SECONDS)
-def test_the_same_holds_where_calls_wait_in_rabbitmq(fast_mode: None, tmp_path: Path) -> None:
+def test_the_same_holds_where_calls_wait_in_rabbitmq(tmp_path: Path) -> None:
     """Each fault, and each of RabbitMQ's, happens once."""
     if not is_installed():
         pytest.skip("RabbitMQ is not installed: apt-get install --no-install-recommends rabbitmq-server")

@@ -52,7 +52,7 @@ def stepping(owls: ModuleServer, folder: Path) -> Generator[tuple[TestBed, WallC
     owls.forget()
     with redis_with_a_clock(folder) as (url, clock):
         yield (
-            TestBed(url, (owls,), folder / "logs", {"visibility_timeout": LEASE_SECONDS, "fast_transport": True}),
+            TestBed(url, (owls,), folder / "logs", {"visibility_timeout": LEASE_SECONDS}),
             clock,
         )
 
@@ -99,7 +99,7 @@ def fast_bed(owls: ModuleServer, redis_url: str, tmp_path: Path) -> TestBed:
     """A fleet whose Redis keeps the time."""
     owls.forget()
     (tmp_path / "logs").mkdir()
-    more = {"visibility_timeout": 2 * LEASE_SECONDS, "fast_transport": True}  # of which a retry may be half away
+    more = {"visibility_timeout": 2 * LEASE_SECONDS}  # of which a retry may be half away
     return TestBed(redis_url, (owls,), tmp_path / "logs", more)
 
 
@@ -122,21 +122,6 @@ async def test_a_worker_that_is_off_works(fast_bed: TestBed, owner: Caller, tmp_
     assert (turned_away.error_code, turned_away.audit.attempts) == ("busy", 2)
     check_that_it_was_asked_in_time(result, asked_at)
     assert worker.said().count("own_clock_off") == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", [30, -30])
-async def test_the_stock_transport_retries_when_the_module_wants_it(
-    owner: Caller, tmp_path: Path, redis_url: str, seconds: float
-) -> None:
-    """By the time that passes, whatever the worker takes for the time."""
-    clock = WallClock(tmp_path, ahead=seconds)
-    (tmp_path / "logs").mkdir()
-    with later_module() as (owls, asked_at):
-        bed = TestBed(redis_url, (owls,), tmp_path / "logs", {"fast_transport": False})
-        with bed.worker(env=clock.env):
-            async with ToolFleet(settings=bed.settings) as fleet:
-                check_that_it_was_asked_in_time(await fleet.call(LATER, owner, timeout=LATER_SECONDS + 20), asked_at)
 
 
 def check_that_it_was_asked_in_time(result: ToolResult, asked_at: Sequence[float]) -> None:

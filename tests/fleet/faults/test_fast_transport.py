@@ -1,4 +1,4 @@
-"""The fast transport with real workers: leases, faults, remote control, and what must not arrive twice or get lost."""
+"""The Redis transport with real workers: leases, faults, remote control, and what must not arrive twice or get lost."""
 
 import base64
 import contextlib
@@ -25,12 +25,6 @@ from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.keys import Keys
-
-
-@pytest.fixture(autouse=True)
-def _in_fast_mode(fast_mode: None) -> None:
-    """Before all other fixtures."""
-
 
 KEYS = Keys()
 

@@ -10,7 +10,7 @@ from chaos.gateways.scene import GATEWAY_FAULTS
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
-async def test_a_call_that_is_repeated_at_another_gateway_runs_once(fast_mode: None, tmp_path: Path) -> None:
+async def test_a_call_that_is_repeated_at_another_gateway_runs_once(tmp_path: Path) -> None:
     """Each fault happens once, the modules' journal shows no call twice, and each client has the first result, byte for byte."""
     plan = GatewayPlan(calls=120, faults=len(GATEWAY_FAULTS), seconds=6, seed=3)
 

@@ -10,9 +10,7 @@ from pauses.run import Plan, run
 @pytest.mark.load
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("kind", ["plain", "sdk"])
-async def test_a_worker_that_stood_still_begins_nothing_that_others_have_ended(
-    fast_mode: None, kind: str, tmp_path: Path
-) -> None:
+async def test_a_worker_that_stood_still_begins_nothing_that_others_have_ended(kind: str, tmp_path: Path) -> None:
     """No confirmed write is overwritten by an older one, and nothing that was looked up and repeated is done twice.
 
     A plain module is shielded by the workers' look at the clock alone, between which and the write a stop may still fall: some

@@ -21,7 +21,7 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     folder = tmp_path_factory.mktemp("chain")
     (folder / _DEATHS).mkdir()
     hasty = {"DIE_AT": str(folder / _DEATHS)}
-    with chain(folder, core=_HASTY_CORE, env=hasty, fast_transport=True, visibility_timeout=3) as staged:
+    with chain(folder, core=_HASTY_CORE, env=hasty, visibility_timeout=3) as staged:
         yield staged
 
 

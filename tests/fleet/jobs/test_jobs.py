@@ -18,10 +18,9 @@ def works() -> Works:
     return make_works(ends_after=2)
 
 
-@pytest.fixture(scope="module", params=["fast", "stock"])
-def bed(works: Works, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
-    """Over our own transport, or kombu's."""
-    with running(tmp_path_factory.mktemp("jobs"), works, fast_transport=request.param == "fast") as bed:
+@pytest.fixture(scope="module")
+def bed(works: Works, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
+    with running(tmp_path_factory.mktemp("jobs"), works) as bed:
         yield bed
 
 

@@ -26,8 +26,8 @@ FORGED: dict[str, Any] = {
     "groups": {"raw_arg": "x"},
 }
 MODES: dict[str, dict[str, object]] = {
-    "fast, signed": {"fast_transport": True, "signing_key": SIGNING_KEY},
-    "stock, not signed": {"fast_transport": False},
+    "signed": {"signing_key": SIGNING_KEY},
+    "not signed": {},
 }
 
 

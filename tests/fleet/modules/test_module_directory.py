@@ -187,9 +187,9 @@ async def test_what_may_not_be_added_is_refused(
 
 @pytest.mark.slow
 async def test_a_worker_of_an_empty_lane_waits_for_modules(empty: TestBed, larks: ModuleServer) -> None:
-    """With the stock transport, too: it serves the first one that is added for its lane."""
-    settings = empty.settings.model_copy(update={"fast_transport": False, "key_prefix": "stock:"})
-    with empty.worker(lane="slow", fast_transport=False, key_prefix="stock:"):
+    """It serves the first one that is added for its lane."""
+    settings = empty.settings.model_copy(update={"key_prefix": "slow:"})
+    with empty.worker(lane="slow", key_prefix="slow:"):
         async with ModuleChanges.of(settings) as changes, ToolFleet(settings=settings) as fleet:
             await changes.add(ModuleEntry(module="larks", url=larks.url, slow=True, timeout_seconds=50))
             await until_listed(fleet, ADA, "larks")

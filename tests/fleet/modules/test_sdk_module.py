@@ -36,9 +36,7 @@ def signed_fleet(folder: Path) -> Generator[TestBed]:
     replies, key = folder / "replies.db", module_key(KEY, "owls")
     with redis_server(folder / "redis") as url, running(folder, replies=replies, key=key) as server:
         owls = ModuleServer("owls", url=server.url)
-        yield TestBed(
-            url, (owls,), logs, {"visibility_timeout": 2.5, "signing_key": KEY, "fast_transport": True, **FRACTIONS}
-        )
+        yield TestBed(url, (owls,), logs, {"visibility_timeout": 2.5, "signing_key": KEY, **FRACTIONS})
 
 
 @pytest.fixture(scope="module")

@@ -45,27 +45,8 @@ def ends(results: list[ToolResult]) -> Counter[str | None]:
     return Counter(result.error_code for result in results)
 
 
-async def calls_with_one_cut_off(bed: TestBed, count: int) -> Counter[str | None]:
-    """How so many calls end, a hundred at a time, when one of two workers does not reach their module."""
-    with bed.worker(), bed.worker(**dead_address()):
-        async with ToolFleet(settings=bed.settings) as fleet:
-            results = list[ToolResult]()
-            for _ in range(count // 100):
-                results += await fleet.call_many([ECHO] * 100, ADA, timeout=60)
-    return ends(results)
-
-
-@pytest.mark.load
-async def test_of_a_thousand_calls_hardly_one_fails(redis_here: str, owls: ModuleServer, tmp_path: Path) -> None:
-    """With one of two workers cut off from their module, by the stock transport: less than one in a hundred."""
-    found = await calls_with_one_cut_off(bed_of(redis_here, owls, tmp_path, fast_transport=False), 1000)
-    print(found)  # noqa: T201 - for the record
-
-    assert found[None] > 990
-
-
 async def test_a_worker_without_descriptors_closes_no_module(
-    fast_mode: None, redis_here: str, owls: ModuleServer, tmp_path: Path
+    redis_here: str, owls: ModuleServer, tmp_path: Path
 ) -> None:
     """It can open no connection, and another one does its work; nothing of that counts against the module."""
     bed = bed_of(redis_here, owls, tmp_path)
@@ -84,7 +65,7 @@ async def test_a_worker_without_descriptors_closes_no_module(
 
 
 @pytest.mark.load
-async def test_a_restart_of_a_second_costs_seconds(fast_mode: None, redis_here: str, tmp_path: Path) -> None:
+async def test_a_restart_of_a_second_costs_seconds(redis_here: str, tmp_path: Path) -> None:
     """At 40 calls a second, a module that is killed and comes back after a second costs less than 96 of them each time.
 
     That is one in 25 where it happens each minute. None is executed twice.

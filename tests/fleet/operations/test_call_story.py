@@ -4,8 +4,6 @@ import asyncio
 import signal
 from pathlib import Path
 
-import pytest
-
 from support.fleet import TestBed
 from support.module_server import holding, serve
 from support.owls import make_module
@@ -16,11 +14,6 @@ from toolfleet_tasks.operations.calls.call_index import CallIndex
 from toolfleet_tasks.operations.calls.call_story import CallStory
 
 BOB = Caller(user_id="bob", permission="user", allowed_modules="*")
-
-
-@pytest.fixture(autouse=True)
-def _in_fast_mode(fast_mode: None) -> None:
-    """Only there is a lost worker's call back within seconds."""
 
 
 async def story_when(index: CallIndex, call_id: str, phase: str) -> CallStory:
@@ -40,7 +33,7 @@ async def test_a_killed_worker_is_named_and_the_other_one(redis_url: str, tmp_pa
     """While it runs, who has it; when it has ended, which worker was lost, and how long nobody had the call."""
     module = make_module()
     with serve(module):
-        bed = TestBed(redis_url, (module,), tmp_path, {"visibility_timeout": 4, "fast_transport": True})
+        bed = TestBed(redis_url, (module,), tmp_path, {"visibility_timeout": 4})
         with bed.worker() as first:
             async with ToolFleet(settings=bed.settings) as fleet, CallIndex.of(bed.settings) as index:
                 with holding(module, "nap"):
@@ -67,7 +60,7 @@ async def test_a_module_that_goes_on_is_seen_to(redis_url: str, tmp_path: Path) 
     """Its request, and that the module went on with it; with how often it was asked."""
     nest: Hatchery = make_hatchery()
     with serve(nest.server):
-        bed = TestBed(redis_url, (nest.server,), tmp_path, {"fast_transport": True})
+        bed = TestBed(redis_url, (nest.server,), tmp_path, {})
         with bed.worker():
             async with ToolFleet(settings=bed.settings) as fleet, CallIndex.of(bed.settings) as index:
                 calling = asyncio.create_task(fleet.call(ToolCall(tool_name="nest.hatch"), BOB))

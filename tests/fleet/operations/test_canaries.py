@@ -83,13 +83,12 @@ async def test_nobody_takes_a_canary_out_of_a_queue_without_a_worker(bed: TestBe
         assert await redis.exists("tools.finches") == 0
 
 
-@pytest.mark.usefixtures("fast_mode")
 async def test_a_worker_that_is_frozen_says_that_it_lives_and_does_not_answer(bed: TestBed) -> None:
     """What it noted last counts for some seconds; the other workers answer."""
-    with bed.worker(fast_transport=True) as well, bed.worker(fast_transport=True) as frozen:
+    with bed.worker() as well, bed.worker() as frozen:
         frozen.send_signal(signal.SIGSTOP)
         try:
-            found = await ask_workers(bed.settings.model_copy(update={"fast_transport": True}), seconds=5)
+            found = await ask_workers(bed.settings, seconds=5)
         finally:
             frozen.send_signal(signal.SIGCONT)
 

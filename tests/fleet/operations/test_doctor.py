@@ -25,7 +25,7 @@ from toolfleet_tasks.operations import canaries
 def ward(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     """A fleet on a Redis of its own, whose module is known."""
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), {"fast_transport": True})
+        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), {})
 
 
 @pytest.fixture(scope="module")

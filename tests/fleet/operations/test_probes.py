@@ -147,7 +147,7 @@ def test_a_frozen_redis_makes_nobody_die(stage: Stage) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_whose_loop_is_blocked_is_not_alive(tmp_path: Path, fast_mode: None) -> None:
+def test_a_worker_whose_loop_is_blocked_is_not_alive(tmp_path: Path) -> None:
     """By code of a call, say: it says so while that lasts, for it answers from a thread."""
     with held_port(0) as port, fast_fleet(tmp_path, {"TOOLFLEET_PROBE_PORT": str(port)}) as fleet:
 
@@ -164,10 +164,9 @@ def test_a_worker_whose_loop_is_blocked_is_not_alive(tmp_path: Path, fast_mode: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("is_fast", [True, False], ids=["fast", "stock"])
-def test_who_waits_for_redis_is_alive(owls: ModuleServer, tmp_path: Path, *, is_fast: bool) -> None:
-    """However long it is silent or down, with either transport; when it is back both are ready."""
-    with faulty_redis(tmp_path / "redis") as redis, on_stage(redis, owls, tmp_path, fast_transport=is_fast) as stage:
+def test_who_waits_for_redis_is_alive(owls: ModuleServer, tmp_path: Path) -> None:
+    """However long it is silent or down; when it is back both are ready."""
+    with faulty_redis(tmp_path / "redis") as redis, on_stage(redis, owls, tmp_path) as stage:
         for away in (redis.frozen, redis.restarted):
             with away():
                 ends_at = time.monotonic() + STILL_SECONDS + 10

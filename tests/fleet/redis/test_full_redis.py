@@ -14,7 +14,6 @@ from toolfleet_cli.local.redis_server import redis_server
 TRIES_AGAIN = "worker_waits_for_redis"
 
 
-@pytest.mark.parametrize("fast", [True, False], ids=["fast", "stock"])
 @pytest.mark.parametrize(
     ("refusal", "end"),
     [
@@ -24,12 +23,12 @@ TRIES_AGAIN = "worker_waits_for_redis"
     ids=["full", "replica"],
 )
 async def test_a_worker_that_starts_meanwhile_works_afterwards(
-    owls: ModuleServer, owner: Caller, tmp_path: Path, refusal: tuple[str, ...], end: tuple[str, ...], *, fast: bool
+    owls: ModuleServer, owner: Caller, tmp_path: Path, refusal: tuple[str, ...], end: tuple[str, ...]
 ) -> None:
     """It does not end, with which whoever started it would have to begin anew."""
     (tmp_path / "logs").mkdir()
     with redis_server(tmp_path) as url, Redis.from_url(url) as redis:
-        bed = TestBed(url, (owls,), tmp_path / "logs", {"fast_transport": fast})
+        bed = TestBed(url, (owls,), tmp_path / "logs")
         redis.execute_command(*refusal)
         with program(bed, worker_command("all"), "worker", ready=TRIES_AGAIN) as worker:
             redis.execute_command(*end)

@@ -16,28 +16,23 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.app import FleetApp, make_app
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "hu"})
-BOTH = pytest.mark.parametrize("fast", [True, False], ids=["fast", "stock"])
-STOCK_LATER = pytest.mark.parametrize(
-    "fast", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["fast", "stock"]
-)
 
 
-def bed_on(setup: RedisSetup, module: ModuleServer, folder: Path, *, fast: bool) -> TestBed:
+def bed_on(setup: RedisSetup, module: ModuleServer, folder: Path) -> TestBed:
     logs = folder / "logs"
     logs.mkdir()
     more = {name: value for name, value in setup.settings.items() if name != "redis_url"}
-    return TestBed(setup.url, (module,), logs, {**more, "fast_transport": fast})
+    return TestBed(setup.url, (module,), logs, more)
 
 
-@STOCK_LATER
 @pytest.mark.parametrize("name", [name for name in SETUPS if name != "sentinels"])
-async def test_a_call_goes_through(owls: ModuleServer, owner: Caller, tmp_path: Path, name: str, fast: bool) -> None:
+async def test_a_call_goes_through(owls: ModuleServer, owner: Caller, tmp_path: Path, name: str) -> None:
     """Worker and client reach it, also for a job, leave only keys of the fleet's there, and no password in a log."""
     if "TLS" in name and shutil.which("openssl") is None:
         pytest.skip("makes its certificates with openssl, which is not installed")
     (tmp_path / "redis").mkdir()
     with SETUPS[name](tmp_path / "redis") as setup, setup.look:
-        bed = bed_on(setup, owls, tmp_path, fast=fast)
+        bed = bed_on(setup, owls, tmp_path)
         with bed.worker() as worker:
             async with ToolFleet(settings=bed.settings) as fleet:
                 await _goes_through(fleet, owner, setup)
@@ -61,12 +56,11 @@ async def _goes_through(fleet: ToolFleet, caller: Caller, setup: RedisSetup) -> 
     assert [key for key in found if keys.rule_of(key) is None] == []
 
 
-@STOCK_LATER
-async def test_the_fleet_follows_its_master(owls: ModuleServer, owner: Caller, tmp_path: Path, fast: bool) -> None:
+async def test_the_fleet_follows_its_master(owls: ModuleServer, owner: Caller, tmp_path: Path) -> None:
     """When the master is killed, worker and client find the new one by themselves, and go on as before."""
     (tmp_path / "redis").mkdir()
     with behind_sentinels(tmp_path / "redis") as setup, setup.look:
-        bed = bed_on(setup, owls, tmp_path, fast=fast)
+        bed = bed_on(setup, owls, tmp_path)
         with bed.worker() as worker:
             async with ToolFleet(settings=bed.settings) as fleet:
                 await _goes_through(fleet, owner, setup)
@@ -86,7 +80,6 @@ def app_on(**settings: object) -> FleetApp:
 
 
 @pytest.mark.usual
-@BOTH
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
@@ -100,9 +93,9 @@ def app_on(**settings: object) -> FleetApp:
         ("sentinel://h:1/3?sentinel_password=x&ssl_cert_reqs=none", "sentinel://h:1/3"),
     ],
 )
-def test_celery_gets_its_own_form_of_a_url(url: str, expected: str, fast: bool) -> None:
+def test_celery_gets_its_own_form_of_a_url(url: str, expected: str) -> None:
     """Kombu and Celery's backend read the same from it."""
-    app = app_on(redis_url=url, sentinel_master="owl", fast_transport=fast)
+    app = app_on(redis_url=url, sentinel_master="owl")
 
     assert app.conf.broker_url == expected
     assert app.backend.url == expected.removeprefix("redis+")  # the part before the + chose a class
@@ -110,17 +103,16 @@ def test_celery_gets_its_own_form_of_a_url(url: str, expected: str, fast: bool) 
 
 @pytest.mark.usual
 @pytest.mark.parametrize("url", ["redis://h", "rediss://h", "unix:///r.sock?db=3", "sentinel://h,i,j"])
-@BOTH
-def test_every_connection_is_of_the_same_transport(url: str, fast: bool) -> None:
+def test_every_connection_is_of_the_same_transport(url: str) -> None:
     """Kombu's own choice, by the URL, would not be ours; and it chooses anew after each failure."""
-    connection = app_on(redis_url=url, sentinel_master="owl", fast_transport=fast).connection_for_write()
+    connection = app_on(redis_url=url, sentinel_master="owl").connection_for_write()
     seen = set[str]()
     for _ in range(4):
         seen.add(connection.clone().get_transport_cls().__module__)
         seen.add(connection.get_transport_cls().__module__)
         connection.maybe_switch_next()
 
-    assert seen == {"toolfleet_tasks.transport.kombu_transport" if fast else "kombu.transport.redis"}
+    assert seen == {"toolfleet_tasks.transport.kombu_transport"}
 
 
 @pytest.mark.usual
@@ -158,10 +150,9 @@ def test_broker_and_backend_may_be_different_servers() -> None:
 
 @pytest.mark.usual
 @pytest.mark.parametrize("prefix", ["", "acme:", "acme_", "acme-", "acme.", "acme", "1"])
-@BOTH
-def test_celery_stores_a_result_where_we_look_for_it(prefix: str, fast: bool) -> None:
+def test_celery_stores_a_result_where_we_look_for_it(prefix: str) -> None:
     """It puts a separator after a prefix that ends in none."""
-    app = app_on(redis_url="redis://h", key_prefix=prefix, fast_transport=fast)
+    app = app_on(redis_url="redis://h", key_prefix=prefix)
 
     assert app.backend.get_key_for_task("x").decode() == app.settings.keys.result("x")
 

@@ -53,8 +53,6 @@ async def test_a_call_alone_waits_for_few_syncs(
     With its publishing a worker takes it that waits: that is no step of its own.
     A call of which a repeat does no harm is claimed as it is taken. Forgetting its message is one more, for which nobody waits.
     """
-    if not bed.settings.fast_transport:
-        pytest.skip("the stock transport takes other steps")
     async with Redis.from_url(bed.redis_url, decode_responses=True) as redis:
         assert await redis.config_get("appendfsync") == {"appendfsync": "always"}
         pid = (await redis.info("server"))["process_id"]

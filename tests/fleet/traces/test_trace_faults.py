@@ -56,18 +56,6 @@ def test_a_dead_workers_attempt_is_linked_by_the_one_that_follows(
     assert linked["creation"] == process.parent_id
 
 
-def test_stock_parts_carry_a_trace_as_well(traced_bed: TestBed, collector: OtlpReceiver) -> None:
-    """Celery's own message has the same headers, and a retry keeps them."""
-    stock = {**traced_bed.more, "fast_transport": False, "key_prefix": "stock:", "visibility_timeout": None}
-    bed = TestBed(traced_bed.redis_url, traced_bed.modules, traced_bed.folder, stock)
-    env = {**environment_of(bed.settings), **collector.environment, "AGENT_PROVIDER": "own"}
-    with bed.worker(env=collector.environment), traced_agent(env) as agent:
-        said = agent.call("owls.second_time", name="stock", kind="busy")
-        collector.wait_for(*["process tools.owls"] * 2, trace_id=said["trace_id"])
-
-    assert said["success"]
-
-
 def test_what_is_not_sampled_is_exported_by_nobody(traced_bed: TestBed, collector: OtlpReceiver) -> None:
     """The agent decides; worker and module are told so in the message and in the request, and keep to it."""
     agents = {**environment_of(traced_bed.settings), **collector.environment, **UNSAMPLED}

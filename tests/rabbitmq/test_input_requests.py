@@ -1,4 +1,4 @@
-"""Calls whose modules ask, with real processes on the stock transport; `tests/virtual/inputs` has the rest."""
+"""Calls whose modules ask, where they wait in RabbitMQ; `tests/virtual/inputs` has the rest."""
 
 from pathlib import Path
 
@@ -6,19 +6,22 @@ from support.fleet import TestBed
 from support.hosts.nursery import make_nursery
 from support.module_server import serve
 from support.servers.asker import ADA, make_asker
+from support.servers.rabbitmq import RabbitMq
 from toolfleet import Caller, PendingInput, ToolCall, ToolFleet
 
 SECONDS = 30
 
 
-async def test_the_stock_transport_takes_answers_too(redis_url: str, owner: Caller, tmp_path: Path) -> None:
-    """There the call is published again once its answer is taken; the same answer publishes it once more, to no harm.
+async def test_answers_bring_a_call_back_through_rabbitmq(
+    broker: RabbitMq, redis_url: str, owner: Caller, tmp_path: Path
+) -> None:
+    """The call is published again once its answer is taken; the same answer publishes it once more, to no harm.
 
     So it does for a call that its module has accepted: it comes too early then.
     """
     desk, nursery = make_asker(), make_nursery()
     with serve(desk.server), serve(nursery.server):
-        bed = TestBed(redis_url, (desk.server, nursery.server), tmp_path, {"fast_transport": False})
+        bed = TestBed(redis_url, (desk.server, nursery.server), tmp_path, {"broker_url": broker.url})
         with bed.worker():
             async with ToolFleet(settings=bed.settings) as fleet:
                 for tool in ("desk.greet", "nursery.tend"):

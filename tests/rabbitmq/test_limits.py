@@ -1,7 +1,8 @@
-"""Limits with the stock transport, real workers and agents of their own processes: exactly so many calls, whoever races, bypasses or dies."""
+"""Limits where calls wait in RabbitMQ, with real workers and agents of their own processes: exactly so many calls, whoever races, bypasses or dies."""
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from support.fleet_calls import FleetCalls
 from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.processes import next_line, python_program
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.servers.rabbitmq import RabbitMq
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
@@ -68,10 +70,14 @@ def redis_here(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def bed(redis_here: str, module: ModuleServer, tmp_path: Path) -> TestBed:
+def bed(broker: RabbitMq, redis_here: str, module: ModuleServer, tmp_path: Path) -> TestBed:
     logs = tmp_path / "logs"
     logs.mkdir()
-    return TestBed(redis_here, (module,), logs, {"fast_transport": False})
+    return TestBed(redis_here, (module,), logs, {"broker_url": broker.url})
+
+
+async def works(fleet: ToolFleet) -> bool:
+    return (await fleet.call(CHEAP, ADA)).success
 
 
 async def used(fleet: ToolFleet, tool: str = "owls.rare") -> int:
@@ -106,7 +112,6 @@ async def test_of_calls_that_race_exactly_so_many_pass(bed: TestBed, module: Mod
         assert await used(fleet) == len(module.requests) == LIMIT
 
 
-@pytest.mark.usual
 async def test_a_client_that_bypasses_gains_nothing(bed: TestBed, module: ModuleServer) -> None:
     """Calls that were put into the queue without being counted are counted where they begin, with a budget too."""
     settings = bed.settings.model_copy(update={"cost_budgets": {"cheap": 2}})
@@ -114,7 +119,7 @@ async def test_a_client_that_bypasses_gains_nothing(bed: TestBed, module: Module
         with bed.worker(cost_budgets={"cheap": 2}):
             calls = FleetCalls(settings)
             for method, allowed in (("rare", LIMIT), ("cheap", 2)):
-                results = calls.results(*(calls.call(method) for _ in range(LIMIT + 3)), seconds=30)
+                results = calls.results(*(calls.call(method) for _ in range(LIMIT + 3)), seconds=3 * PATIENCE_SECONDS)
                 refused = [result for result in results if not result["success"]]
                 assert {result["error_code"] for result in refused} == {"rate_limited"}
                 assert len(results) - len(refused) == len(module.calls(method)) == allowed
@@ -133,9 +138,8 @@ async def test_a_call_that_finds_no_module_is_given_back(bed: TestBed, module: M
             assert {(result.error_code, result.effect_state) for result in results} == {("module_unreachable", "none")}
             assert await used(fleet) == 0
         with bed.worker():
-            async with asyncio.timeout(3 * PATIENCE_SECONDS):  # the first worker's breaker is open for a while
-                while not (await fleet.call(CHEAP, ADA)).success:  # noqa: ASYNC110 - each call asks
-                    await asyncio.sleep(0.05)
+            # The first worker's breaker is open for a while.
+            await wait_until_answered(functools.partial(works, fleet), "calls work", seconds=3 * PATIENCE_SECONDS)
             results = await fleet.call_many([RARE] * (LIMIT + 1), ADA, timeout=60)
     assert [result.error_code for result in results if not result.success] == ["rate_limited"]
     assert len(module.calls("rare")) == LIMIT
