@@ -1,6 +1,5 @@
 """Writes the page of all error codes: what each means for a program, a model and a person."""
 
-import re
 from typing import Final, get_args
 
 from docsite.wrapping import wrapped
@@ -14,7 +13,6 @@ has happened: `none`, `done` or `unknown`), `retryable` (whether the same call m
 `retry_after_seconds` (when), and `hint` (the sentence for the model). The error says what went wrong. Whether something
 has happened, and what to do next, only the hint says.
 """
-_ROW = re.compile(r"^\| `(?P<code>\w+)` \| (?P<person>[^|]+) \|$", re.MULTILINE)
 _MEANINGS: Final[dict[ErrorCode, str]] = {
     "invalid_tool_name": "The name has not the form `module.tool`.",
     "unknown_module": "The fleet has no module of this name.",
@@ -41,6 +39,32 @@ _MEANINGS: Final[dict[ErrorCode, str]] = {
     "internal": "Something in the fleet itself is wrong, or two workers have died with the call in their hands.",
 }
 
+_PERSON_DOES: Final[dict[ErrorCode, str]] = {
+    "invalid_tool_name": "Nothing, if a model invented it. Otherwise the agent should offer tools under the names that `convert` gives them.",
+    "unknown_module": "`toolfleet modules list`: was the module never added, or is this another fleet?",
+    "unknown_tool": "`toolfleet modules list`, `tools list --closed`: the tool is gone, or its module was never reached.",
+    "version_mismatch": "`toolfleet tools versions` shows which version is in effect. Call that one (`tool_version`), or have the module offer, or `tools rollback` to, the intended one.",
+    "invalid_arguments": "`toolfleet tools show`. If it happens repeatedly, write better descriptions.",
+    "permission_denied": "[Find the reason](../troubleshooting.md#permission-denied).",
+    "rate_limited": "Wait, or raise the tool's `cooldown_seconds` or `daily_limit`, or `TOOLFLEET_COST_BUDGETS`.",
+    "blocked_by_gate": "Ask the author of the agent's gate; the error is its reason.",
+    "approval_required": "Decide in the console, or by `toolfleet approvals`: `show ID`, then `approve` or `reject`. The id is the call's.",
+    "approval_denied": "Nothing: a person has decided.",
+    "busy": "`toolfleet status`: is there a worker for the lane, and which queue is long? Start workers, or raise the bound that the error names.",
+    "module_unreachable": "`toolfleet modules list`, and the module's log.",
+    "module_error": "Read the module's log; the error quotes what it answered.",
+    "invalid_response": "Tell the module's author; the error says what is wrong with the reply.",
+    "result_too_large": "Have the tool answer with less, or raise `TOOLFLEET_MAX_REPLY_BYTES`.",
+    "result_dropped": "Nothing: the call was made before, and its result was delivered. An agent that needs it twice keeps it.",
+    "timed_out": "[Find out why it is slow](../troubleshooting.md#an-execution-fails).",
+    "expired": "`toolfleet status`: calls wait longer than they may. Start workers, or give calls more time.",
+    "cancelled": "Nothing: the caller or an operator has cancelled it.",
+    "outcome_unknown": "`toolfleet dead-letters show`: find out whether it has happened, then `replay` or `drop`.",
+    "conflict": "Fix the agent: a key stands for one intention.",
+    "fleet_unavailable": "Is Redis there, and RabbitMQ, if that is the broker? `toolfleet config` says which are meant.",
+    "internal": "Search the logs of workers and of the agent for the call's id: there is a traceback.",
+}
+
 _NONE: Final[tuple[EffectState, bool]] = ("none", False)
 _AGAIN: Final[tuple[EffectState, bool]] = ("none", True)
 _PERHAPS: Final[tuple[tuple[EffectState, bool], ...]] = (("unknown", False), ("unknown", True))
@@ -61,16 +85,14 @@ _STANDINGS: Final[dict[ErrorCode, tuple[tuple[EffectState, bool], ...]]] = {
 """The effects that a result with each code can have, and whether the call may then be repeated."""
 
 
-def error_codes_page(troubleshooting: str) -> str:
-    """Return the page; what a person does stands in the page on troubles. Raises KeyError for a missing code."""
-    rows = {row["code"]: row for row in _ROW.finditer(troubleshooting)}
+def error_codes_page() -> str:
+    """Return the page. Raises KeyError for a code without a meaning or an action."""
     codes: tuple[ErrorCode, ...] = get_args(ErrorCode)
-    return wrapped("\n".join([_HEAD, *(_entry(code, rows[code]) for code in codes)]))
+    return wrapped("\n".join([_HEAD, *map(_entry, codes)]))
 
 
-def _entry(code: ErrorCode, row: re.Match[str]) -> str:
-    person = row["person"].replace("](#", "](../troubleshooting.md#")
-    lines = {"It means": _MEANINGS[code], **_told(code), "A person does": person}
+def _entry(code: ErrorCode) -> str:
+    lines = {"It means": _MEANINGS[code], **_told(code), "A person does": _PERSON_DOES[code]}
     return "\n".join([f"## `{code}`\n", *(f"- **{what}:** {text}" for what, text in lines.items()), ""])
 
 

@@ -25,7 +25,7 @@ def generated() -> dict[str, str]:
         **{f"../{room}/README.md": room_page(room, (DOCS.parent / room / "README.md").read_text()) for room in ROOMS},
         "operations/settings.md": settings_page(),
         "reference/cli.md": cli_page(),
-        "reference/error-codes.md": error_codes_page((DOCS / "troubleshooting.md").read_text()),
+        "reference/error-codes.md": error_codes_page(),
         "reference/metrics.md": metrics_page(),
         "reference/module-contract.json": module_contract(),
         "reference/module-contract.md": module_contract_page(),
