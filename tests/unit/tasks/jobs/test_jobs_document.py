@@ -3,7 +3,6 @@
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from standardwebhooks import Webhook
 from support.documents import programs
 from support.workers.wakes import OTHER_SECRET, SECRET
 from toolfleet_registry.conditions import _FUNCTIONS, check_condition
-from toolfleet_registry.config.job_settings import JobSettings
 from toolfleet_registry.contracts.jobs import Poll, Schedule, WakeUp
 from toolfleet_registry.local.scheduler_tools import url_poll
 from toolfleet_tasks.jobs.schedule import check_schedule
@@ -63,21 +61,6 @@ def test_every_function_and_field_is_named() -> None:
     """The document has all that a condition may call, and every field of a poll, a schedule and the news."""
     for name in (*_FUNCTIONS, *Poll.model_fields, *Schedule.model_fields, *WakeUp.model_fields):
         assert re.search(rf"\b{name}\b", DOCUMENT), name
-
-
-def test_every_setting_is_named_with_its_default() -> None:
-    """As the settings themselves have it."""
-    rows = re.findall(r"^\| (`TOOLFLEET_[^|]*) \| ([^|]*) \|", DOCUMENT, re.MULTILINE)
-    poll_values = {
-        name.lower(): default
-        for names, defaults in rows
-        for name, default in zip_longest(
-            re.findall(r"`TOOLFLEET_(\w+)`", names), defaults.split(", "), fillvalue="none"
-        )
-    }
-    own = {name: field.default for name, field in JobSettings.model_fields.items()}
-
-    assert poll_values == {name: "none" if default is None else str(default).lower() for name, default in own.items()}
 
 
 def test_the_verifier_knows_the_fleets_signature() -> None:
