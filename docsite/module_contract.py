@@ -61,9 +61,8 @@ models with which workers and the SDK read requests and replies.
 | `POST /status` | workers, of a call that the module goes on with by itself | if it accepts calls |
 | `POST /mcp/{method}` | whoever serves prompts, resources and completion to others | no: hosts of MCP servers have it |
 
-[Modules in any language](../guides/modules-in-any-language.md) explains each of them but the last two, which
-[Modules](../guides/modules.md#calls-that-go-on) and
-[MCP servers](../guides/mcp-servers.md#prompts-resources-and-completion) do.
+[Modules in any language](../guides/modules-in-any-language.md) explains each of them but the last, which
+[MCP servers](../guides/mcp-servers.md#prompts-resources-and-completion) does.
 
 ``` { .json }
 --8<-- "docs/reference/module-contract.json"

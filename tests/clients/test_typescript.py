@@ -19,7 +19,7 @@ from support.worker_process import WorkerProcess
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).parent / "typescript"
 FOLDER = ROOT / ".cache" / "clients" / "typescript"
-PROGRAM = programs("docs/guides/gateway-languages.md")["typescript"]
+PROGRAM = programs("docs/guides/gateway.md")["typescript"]
 _OLDEST_NODE = 20
 _INSTALL_SECONDS, _SECONDS = 120, 90
 _TAMPERED = "EINTEGRITY"

@@ -40,7 +40,7 @@ async def program() -> None:
 """,
         "    messages.append({'role': 'user', 'content': [reply]})\n",
     ),
-    ("docs/guides/functions-in-workers.md", "tags"): (
+    ("docs/guides/tool-folders.md", "tags"): (
         f"""{CALLER}
 import bot_tools
 
@@ -145,8 +145,8 @@ def test_every_program_is_checked(programs: Path) -> None:
     assert names >= {
         "getting_started_agent.py",
         "calling_tools_formats.py",
-        "bot_tools.py",
-        "owl_tools.py",
+        "tool_folders_bot_tools.py",
+        "tool_folders_owl_tools.py",
         "jobs_job.py",
         "jobs_url_poll.py",
         "providers.py",

@@ -1,4 +1,4 @@
-"""The terminal session in `docs/guides/operating-tools.md`: an operator, a real fleet, and a module that changes its tools meanwhile.
+"""The terminal session that `docs/guides/operating-tools.md` shows: an operator, a real fleet, and a module that changes its tools.
 
 `PYTHONPATH=tests python -m support.tools_session` writes it anew.
 """
@@ -20,16 +20,9 @@ from support.up import COMMAND, up
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.manifests.specs import digest_of, spec_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "operating-tools.md"
+PAGE = Path(__file__).parents[1] / "fleet" / "up" / "tools_session.md"
 
 _WIDTH = 120
-
-_HEAD = """# Operating tools: a session
-
-What an operator sees of a module that changes its tools. The fleet is a `toolfleet up`, and `letters` a module of three
-tools; this is what the commands print. A test runs them again; `PYTHONPATH=tests python -m support.tools_session`
-writes this page.
-"""
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,7 @@ def session(folder: Path) -> str:
     with serve(_letters()) as module:
         env = {"TOOLFLEET_MODULE_SERVICES": json.dumps({"letters": module.url})}
         with up(folder, env):
-            return "\n".join([_HEAD, *_played(module, folder)])
+            return "\n".join(_played(module, folder))
 
 
 def plain(page: str) -> str:

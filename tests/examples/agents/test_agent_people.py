@@ -255,7 +255,7 @@ def test_settings_that_cannot_be_right_are_one_sentence(cli: Run, env: dict[str,
 
 def test_the_session_in_the_guide_is_what_happens(cli: Run) -> None:
     """One after the other, in an empty database: what is shown is what is said."""
-    guide = (EXAMPLES.parent / "docs" / "guides" / "agents-core.md").read_text()
+    guide = (EXAMPLES / "agent_core" / "README.md").read_text()
     (session,) = re.findall(r"```console\n(\$ [^\n]* -m agent_core\.cli user promote.*?)```", guide, re.DOTALL)
     steps = re.findall(r"\$ \S+ -m agent_core\.cli ([^\n]+)\n([^$]*)", session)
     assert len(steps) == session.count("$ ")

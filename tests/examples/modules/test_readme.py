@@ -14,7 +14,7 @@ from support.modules.http_executor import executor_for
 from support.published_call import published
 from toolfleet_registry.contracts.outcomes import Outcome
 
-EXAMPLE_PAGE, SDK_PAGE = "docs/guides/example-modules.md", "docs/guides/sdk.md"
+EXAMPLE_PAGE, SDK_PAGE = "examples/modules/README.md", "docs/guides/sdk.md"
 EXAMPLE_GUIDE = (EXAMPLES.parent / EXAMPLE_PAGE).read_text()
 ANY_LANGUAGE = (EXAMPLES.parent / "docs" / "guides" / "modules-in-any-language.md").read_text()
 

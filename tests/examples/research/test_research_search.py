@@ -120,7 +120,7 @@ async def test_the_projects_own_documentation_is_found(research: Module) -> None
     """Over real HTTP: a sentence of a guide in this clone."""
     reply = await research("search_docs", query="filter of system calls sandbox", max_results=3)
     best = reply["result"]["results"][0]
-    assert best["path"] == "docs/guides/example-modules.md"
+    assert best["path"] == "examples/modules/README.md"
     assert "no filter of system calls" in best["snippet"]
     assert best["line"] > 0
 

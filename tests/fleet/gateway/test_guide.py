@@ -16,7 +16,7 @@ from support.module_server import ModuleServer, holding
 from support.waiting import PATIENCE_SECONDS
 
 CALLS = programs("docs/guides/gateway.md")
-ROUTES = programs("docs/guides/gateway-routes.md")
+JOBS = programs("docs/guides/jobs.md")
 CLIENTS = programs("docs/guides/mcp-clients.md")
 SHELL = ("sh", "-euc")
 PYTHON = (sys.executable, "-c")
@@ -88,18 +88,18 @@ async def test_curl_cancels(here: httpx.AsyncClient, one: Gateway) -> None:
 @needs_curl
 async def test_curl_lists_tools(one: Gateway) -> None:
     """It prints the first page; asked again, nothing but 304."""
-    page = json.loads(await _printed(one, *SHELL, ROUTES["curl-tools"]))
+    page = json.loads(await _printed(one, *SHELL, CALLS["curl-tools"]))
 
     assert [tool["module"] for tool in page["tools"]] == ["owls", "owls"]
     assert page["count"] > 2
-    assert await _printed(one, *SHELL, ROUTES["curl-tools-again"]) == "304\n"
+    assert await _printed(one, *SHELL, CALLS["curl-tools-again"]) == "304\n"
 
 
 @needs_curl
 async def test_curl_makes_a_job_and_hears_of_its_end(one: Gateway) -> None:
     """The completion is that of the job."""
-    job = json.loads(await _printed(one, *SHELL, ROUTES["curl-job"]))
-    completion = json.loads((await _printed(one, *SHELL, ROUTES["curl-completions"])).removeprefix("data: "))
+    job = json.loads(await _printed(one, *SHELL, CALLS["curl-job"]))
+    completion = json.loads((await _printed(one, *SHELL, CALLS["curl-completions"])).removeprefix("data: "))
 
     assert completion["job_id"] == job["job_id"]
     assert completion["result"] == {"text": "hoo"}
@@ -107,13 +107,13 @@ async def test_curl_makes_a_job_and_hears_of_its_end(one: Gateway) -> None:
 
 async def test_python_ends_a_job_by_its_hook(one: Gateway) -> None:
     """The job has completed."""
-    assert await _printed(one, *PYTHON, ROUTES["python-hook"]) == "completed\n"
+    assert await _printed(one, *PYTHON, JOBS["python-hook"]) == "completed\n"
 
 
 @needs_curl
 async def test_curl_shows_the_status(one: Gateway) -> None:
     """It prints the lanes."""
-    status = json.loads(await _printed(one, *SHELL, ROUTES["curl-status"]))
+    status = json.loads(await _printed(one, *SHELL, CALLS["curl-status"]))
     assert [lane["lane"] for lane in status["lanes"]] == ["fast", "slow"]
 
 

@@ -1,4 +1,4 @@
-"""The session in `docs/guides/operating-tools.md` is what the commands print."""
+"""The session that `docs/guides/operating-tools.md` shows is what the commands print."""
 
 from pathlib import Path
 

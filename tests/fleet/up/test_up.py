@@ -23,7 +23,7 @@ from support.waiting import wait_until_sync
 from support.workers.wakes import SECRET
 from toolfleet_cli.local.examples import SLOW_EXAMPLES
 
-TAGS = programs("docs/guides/functions-in-workers.md")
+TAGS = programs("docs/guides/tool-folders.md")
 LOCAL_TOOLS = {"TOOLFLEET_LOCAL_TOOLS": "bot_tools:tools"}
 SEARCH = ("call", "research.search_docs", "query=redis", "--timeout", 5)
 

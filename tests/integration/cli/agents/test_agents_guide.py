@@ -11,7 +11,7 @@ from support.documents import ROOT, programs
 from toolfleet_registry.agents.own_classes import OwnClasses
 from toolfleet_registry.settings import load_settings
 
-GUIDE = "docs/guides/agents.md"
+GUIDE = "docs/guides/permissions.md"
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from toolfleet_gateway.auth.identity import STATUSES
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.settings import load_settings
 
-GUIDE = "docs/guides/gateway-keys.md"
+GUIDE = "docs/guides/permissions.md"
 
 
 def test_its_commands_work(run: Run, monkeypatch: pytest.MonkeyPatch, redis_url: str) -> None:
     """In the order in which they stand, with the id of the key that was made."""
     monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
-    create, listing, revoke = re.findall(r"^\$ toolfleet (.*)$", (ROOT / GUIDE).read_text(), re.MULTILINE)
+    create, listing, revoke = re.findall(r"^\$ toolfleet (keys .*)$", (ROOT / GUIDE).read_text(), re.MULTILINE)
     text = run(*shlex.split(create)).out.strip()
     key_id = text.split("_")[1]
     shown = run(*shlex.split(listing)).out

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.documents import programs
+from support.documents import ROOT
 from support.processes import is_gone
 from support.programs.child_pytest import run_pytest
 from toolfleet.sdk import Module
@@ -230,7 +231,7 @@ def test_a_whole_fleet_runs_in_a_test_and_ends_with_it(tmp_path: Path) -> None:
     """
     for name, text in {"whole": WHOLE, "no_such": NO_SUCH, "with_a_loop": WITH_A_LOOP, "broken": BROKEN}.items():
         write(tmp_path, name, text)
-    (tmp_path / "test_guide.py").write_text(programs("docs/guides/sdk.md")["test-owls"])
+    shutil.copy(ROOT / "tests/fundamentals/programs/tools/test_a_module.py", tmp_path / "test_guide.py")
     outcome = run_pytest(tmp_path)
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
 

@@ -78,7 +78,7 @@ def test_a_functions_parameters_are_its_schema() -> None:
 
 def test_the_readmes_functions_are_tools(elsewhere: Path) -> None:
     """As they stand there, with what their decorator says of them."""
-    program = programs("docs/guides/functions-in-workers.md")["owl-tools"]
+    program = programs("docs/guides/tool-folders.md")["owl-tools"]
     (elsewhere / "owl_tools.py").write_text(program)
 
     counting, tool = offered("owl_tools:tools")

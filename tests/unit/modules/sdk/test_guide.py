@@ -1,14 +1,10 @@
 """The guide for authors of modules shows programs that work as they stand."""
 
 import asyncio
-import sqlite3
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from support.documents import programs
-from support.files.pictures import JPEG, PNG, base64
 from toolfleet.sdk import Module, ModuleResult
 from toolfleet_registry.contracts.inputs import CallInputs
 
@@ -31,43 +27,12 @@ def calls(module: Module, *wanted: tuple[str, dict[str, Any]]) -> list[ModuleRes
     return asyncio.run(run())
 
 
-def test_files_go_in() -> None:
-    """As base64; what does not fit is told."""
-    module = program("pictures")["module"]
-    measured, wrong, kind = calls(
-        module,
-        ("measure", {"picture": base64(PNG)}),
-        ("measure", {"picture": base64(JPEG)}),
-        ("kind", {"picture": base64(JPEG)}),
-    )
-    assert (measured.result, kind.result) == (len(PNG), "image/jpeg")
-    assert "image/png is wanted" in str(wrong.error)
-
-
 def test_files_come_out() -> None:
     """With the label that the guide names."""
     (drawn,) = calls(program("charts")["module"], ("draw", {"day": 4}))
 
     assert drawn.result["chart"] in GUIDE
     assert [file.media_type for file in drawn.files] == ["image/png", "text/csv"]
-
-
-def test_a_schema_is_given() -> None:
-    """To a function that takes all there is."""
-    asked, wrong = calls(
-        program("bridge")["module"], ("list_owls", {"sort-by": "age"}), ("list_owls", {"sort-by": "size"})
-    )
-    assert (asked.result, wrong.success) == ({"asked": {"sort-by": "age"}}, False)
-
-
-def test_a_lifespan_is_entered_and_left() -> None:
-    """Around all calls."""
-    names = program("sightings")
-    first, second = calls(names["module"], ("note", {"name": "Ada"}), ("note", {"name": "Bob"}))
-
-    assert (first.result, second.result) == (1, 2)
-    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        names["database"].execute("SELECT 1")
 
 
 def test_a_tool_asks() -> None:

@@ -238,7 +238,7 @@ def test_a_profile_is_the_same_after_it_was_sent(middleware: dict[str, object]) 
 GUIDES = Path(__file__).parents[4] / "docs" / "guides"
 
 
-@pytest.mark.parametrize("guide", ["approvals", "personal-data"])
+@pytest.mark.parametrize("guide", ["approvals", "limits-and-gates"])
 def test_the_profiles_of_a_guide_are_settings(guide: str) -> None:
     """Each block of TOML is one that a fleet starts with, and knows all of."""
     blocks = re.findall(r"```toml\n(.*?)```", (GUIDES / f"{guide}.md").read_text(), re.DOTALL)

@@ -389,7 +389,7 @@ async def test_a_plain_function_may_make_a_coroutine(executor: LocalExecutor, la
 
 async def test_the_readmes_functions_run(elsewhere: Path) -> None:
     """The async one on the loop, the plain one in a thread."""
-    program = programs("docs/guides/functions-in-workers.md")["owl-tools"]
+    program = programs("docs/guides/tool-folders.md")["owl-tools"]
     (elsewhere / "owl_trees.py").write_text(program)
     executor = LocalExecutor(LocalSource("owl_trees:tools"), max_result_bytes=1000)
     load_local_tools(Settings(local_tools="owl_trees:tools"))

@@ -1,22 +1,3 @@
-# The gateway from other languages
-
-A gateway describes all its routes in an OpenAPI 3.1 document at `GET /openapi.json`: what each takes, every answer and
-problem, and the events of its streams. Generate a client from it in your language; what you then write yourself is the
-loop that repeats a request under its `Idempotency-Key`, and the one that follows a stream.
-
-## TypeScript
-
-```console
-$ npm install openapi-fetch
-$ npm install --save-dev openapi-typescript typescript @types/node
-$ npx openapi-typescript "$URL/openapi.json" --default-non-nullable=false --output gateway.d.ts
-```
-
-`openapi-typescript` writes types, and `openapi-fetch` sends requests with them. This program calls a tool, repeats
-itself, is refused, follows a call by its stream, polls another one, and cancels a third:
-
-<!-- program: typescript -->
-```ts
 // Calls, follows, polls and cancels through a gateway, with types generated from its OpenAPI document:
 //   npx openapi-typescript "$URL/openapi.json" --default-non-nullable=false --output gateway.d.ts
 
@@ -128,12 +109,3 @@ console.log(
     tools: tools.data?.count,
   }),
 );
-```
-
-## What to know
-
-- Numbers are numbers and `true` is `true`: a gateway takes no text for them, and no field that the document does not
-  have. It answers 400, and says which field is wrong.
-- A stream's schema in the document is that of each event. `data` is JSON, as its `contentSchema` says.
-- `text/event-stream` has to be read as it comes: most clients wait for its end unless they are told otherwise.
-- A stream that ends without an `end` was cut. Come again, at any gateway, with the last `id` as `Last-Event-ID`.
