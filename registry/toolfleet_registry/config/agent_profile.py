@@ -116,18 +116,18 @@ class ToolRetrySpec(MiddlewareBase):
     max_retries: int = Field(default=1, ge=0, le=MOST_RETRIES)
     """Attempts after the first. More than one only where a repeat does no harm: `read`, `idempotent`, or nothing has happened."""
     backoff_factor: float = Field(default=2.0, ge=1, le=10, allow_inf_nan=False)
-    """What each pause is longer than the one before."""
+    """The factor by which each pause is longer than the one before."""
     initial_delay_seconds: Pause = 0.1
     """The first pause. A module's `Retry-After` counts more."""
     max_delay_seconds: Pause = LONGEST_PAUSE_SECONDS
     """The longest pause."""
     jitter: bool = True
-    """Whether up to as much again is added to a pause, by chance: calls that failed together are not repeated together."""
+    """Whether up to as much again is added to a pause at random, so that calls that failed together are not repeated together."""
     undeclared: bool = False
     """Whether tools that declare no effect are tried again, up to `max_retries` times, when they have answered that they failed. They may have
     done the thing, and then do it again. Without it they are tried once."""
     retry_on: frozenset[ErrorCode] | None = None
-    """Only after failures with one of these codes; `None`: after all that may be repeated."""
+    """The error codes after which a call is tried again; without it, after all failures that may be repeated."""
 
 
 class ToolCallLimitSpec(MiddlewareBase):
@@ -177,15 +177,15 @@ class PiiSpec(MiddlewareBase):
     name: Literal["pii"]
     """Which one it is."""
     pii_types: Annotated[tuple[PersonalKind, ...], Field(max_length=7)] = ("email", "phone", "credit_card", "iban")
-    """What is looked for."""
+    """The kinds that are looked for."""
     patterns: Annotated[dict[str, str], Field(max_length=50)] = {}
-    """Name -> a regular expression of RE2: what is looked for beside."""
+    """More kinds by name: regular expressions of RE2 without `*` and `+`."""
     strategy: Strategy = "redact"
-    """What becomes of it."""
+    """What replaces a finding."""
     apply_to: frozenset[Place] = frozenset({"arguments", "result", "progress", "error"})
-    """Where."""
+    """Where to look: `result` includes a tool's questions, `progress` its log messages."""
     regions: Annotated[tuple[str, ...], Field(max_length=20)] = ()
-    """Countries, as `DE`, whose phone numbers are known without the country's code."""
+    """Countries, such as `DE`, whose phone numbers are found without a country code; without any, nine large countries."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -200,15 +200,15 @@ class HumanInTheLoopSpec(MiddlewareBase):
     name: Literal["human_in_the_loop"]
     """Which one it is."""
     approve_tools: Selectors
-    """Which of the selected tools need it."""
+    """The tools whose calls need an approval: names, patterns and tags."""
     approvers: Approvers = Approvers.model_construct(permission="admin")
-    """Who may approve."""
+    """Who may approve: users with this `permission` or a higher one, these `users`, holders of these API `keys`."""
     quorum: Annotated[int, Field(ge=1, le=20)] = 1
-    """How many of them have to."""
+    """How many of them have to approve."""
     expires_seconds: Annotated[float, Field(ge=1, le=LONGEST_APPROVAL_SECONDS, allow_inf_nan=False)] = 3600.0
-    """After how long the call is denied if they have not."""
+    """Seconds after which the call is denied; 30 days at most."""
     self_approval: bool = False
-    """Whether whoever asks may be one of them."""
+    """Whether the caller may approve: the call's user, or the key that asks in that user's name."""
 
 
 class OwnMiddlewareSpec(MiddlewareBase):
@@ -277,15 +277,15 @@ class AgentProfile(BaseModel):
     description: Annotated[str, Field(max_length=2_000)] = ""
     """What the agent is for."""
     mode: Literal["primary", "subagent", "all"] = "primary"
-    """Who names it: a program that talks to people, another agent beside its own (`primary/subagent`), or both."""
+    """Whether programs name it (`primary`), another agent does (`subagent`, as in `production/research`), or both (`all`)."""
     tools: Selectors | None = None
-    """The tools that it may use: names, patterns and tags. `None`: all that its caller may."""
+    """The tools that it may use: names, patterns and tags. Without it, all that its caller may use."""
     allowed_modules: frozenset[str] | Literal["*"] = "*"
-    """The modules that it reaches, of those that its caller does."""
+    """The modules that it reaches, of those that its caller reaches."""
     permission_at_most: Level = "owner"
-    """The permission that it has, if its caller has a higher one."""
+    """The highest permission that a caller has as this agent."""
     middleware: Annotated[tuple[MiddlewareSpec, ...], Field(max_length=_MOST_MIDDLEWARE)] = ()
-    """What stands around its calls, the outermost first."""
+    """What happens around its calls, the outermost first."""
 
     @field_validator("allowed_modules")
     @classmethod

@@ -83,19 +83,19 @@ class FencedSpec(HostBase):
     """A host whose tools run in processes of their own."""
 
     isolation: Literal["none", "bwrap"] = "none"
-    """`bwrap`: its process has no network and cannot write outside of its own folder; needs bubblewrap."""
+    """With `bwrap` its process has no network and cannot write outside its own folder; needs bubblewrap."""
     memory_mb: Count | None = 4096
-    """MiB of addresses that a process may have; no limit without."""
+    """MiB of address space of a process."""
     cpu_seconds: Count | None = None
     """Seconds of CPU time that a process may use in its life."""
     open_files: Count | None = 1024
     """Files that a process may have open."""
     processes: Count | None = None
-    """Processes that its user may have, all together; the kernel does not count root's."""
+    """Processes of its user, all together; the kernel does not count root's."""
     nice: int = Field(default=0, ge=0, le=19)
-    """How far its processes stand back where the processor is wanted by others: 0 as much as any, 19 furthest, as `nice` has it."""
+    """The priority of its processes, as the command `nice` has it: 0 is the usual one, 19 the lowest."""
     variables: tuple[str, ...] = ()
-    """Environment variables that its process gets; of all others it sees none."""
+    """Environment variables of the host that its process gets; it sees no others."""
 
     def places(self, beside: Path) -> Places | None:
         """Return the folders of its programs, relative paths start at `beside`; None for a host without programs."""
@@ -135,23 +135,23 @@ class OAuthSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
     grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
-    """`authorization_code`: a person logs in once, by `toolfleet host mcp NAME --login`; `client_credentials`: the host asks by itself."""
+    """`authorization_code`: a person logs in once, by `toolfleet host mcp NAME --login`; `client_credentials`: the host asks for tokens itself."""
     issuer: str | None = None
-    """The authorization server that the client belongs to: what it knows is sent to no other."""
+    """The authorization server of the client; required with a secret or a key, which are sent to no other."""
     client_id: str | None = None
-    """The client that is registered there; without it the host registers itself, where the server takes that."""
+    """The registered client; without it the host registers itself, if the server allows that."""
     client_secret: str | None = Field(default=None, repr=False)
     """`${NAME}`: the client's secret."""
     client_auth: Literal["basic", "post"] = "basic"
     """How the secret is sent: in a header (`client_secret_basic`), or in the body (`client_secret_post`)."""
     private_key: str | None = Field(default=None, repr=False)
-    """`${NAME}`: the key in PEM with which the client signs who it is (`private_key_jwt`), in the place of a secret."""
+    """`${NAME}`: the client's key in PEM (`private_key_jwt`), in place of a secret."""
     client_metadata_url: str | None = None
-    """An `https` URL of a document that describes the client, for servers that take one as its id."""
+    """The `https` URL of a document about the client, for servers that accept it as an id."""
     scopes: tuple[str, ...] = ()
-    """What is asked for in the place of all that the server lists; what it demands is added."""
+    """The scopes to ask for, in place of all that the server lists; what it demands is added."""
     redirect_port: int = Field(default=0, ge=0, le=65_535)
-    """The port on `127.0.0.1` where a login comes back, if the client is registered with one; 0: one that is free."""
+    """The port on `127.0.0.1` where a login comes back, if the client is registered with one; 0 is a free one."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -202,37 +202,37 @@ class McpSpec(FencedSpec):
     """An MCP server: a program that speaks over its standard streams, or one that is reached over HTTP."""
 
     command: tuple[str, ...] = ()
-    """The program and its arguments; a relative path is beside the file that names it."""
+    """The program and its arguments; a relative path starts at the file that names it."""
     url: str | None = None
     """The server's Streamable HTTP endpoint."""
     env: dict[str, str] = Field(default={})
-    """More variables of the program's; `${NAME}` stands for the secret of this name."""
+    """Variables of the program; `${NAME}` is the secret of this name."""
     directory: Path | None = None
-    """The folder that the program runs in; without it, the one that relative paths are beside. With `bwrap` it has one of its own."""
+    """The folder that the program runs in, by default the one of the file that names it. With `bwrap` it has a folder of its own."""
     headers: dict[str, str] = Field(default={})
     """Header fields of each request to the server; `${NAME}` as in `env`."""
     oauth: OAuthSpec | None = None
-    """How the host gets tokens, for a server that wants OAuth: a table of its own, `[hosts.NAME.oauth]`."""
+    """How the host gets tokens for a server that wants OAuth: a table `[hosts.NAME.oauth]`."""
     scope: Literal["shared", "caller"] = "shared"
-    """Whether all callers share the server's sessions, or each user has one for itself."""
+    """`caller` gives each user a session; otherwise all callers share one."""
     most_sessions: Count = 16
-    """Users who may have a session at once, where each has one for itself."""
+    """Users who may have a session at once, with `scope = "caller"`."""
     idle_seconds: Seconds = 300
-    """Seconds after which a user's session ends that is not used."""
+    """Seconds after which an unused session of a user ends."""
     handshake_seconds: Seconds = 30
-    """Seconds for the server to start, and to say what it speaks."""
+    """Seconds for the server to start and to finish the handshake."""
     refresh_seconds: Seconds = 60
-    """Seconds between two lists of its tools, where it does not say how long one holds; changes that it tells of are seen at once."""
+    """Seconds between two reads of its tools, if it does not say how long a list holds; changes that it announces are read at once."""
     stuck_seconds: Seconds = 30
-    """Seconds that a program may answer nothing, after a call that did not come back in time, before it is started anew."""
+    """Seconds without any answer, after a call that was late, after which a program is restarted."""
     asks: bool = False
-    """Whether a server of an older version may ask whoever called in the middle of a call; each user has a session then, and one call at a time in it."""
+    """Whether a server before 2026-07-28 may ask the caller during a call; each user then has a session, with one call at a time."""
     trusted: bool = False
-    """Whether its annotations say what repeating a call would do; else every tool counts as `once`."""
+    """Whether its annotations decide what a repeat would do; otherwise every tool counts as `once`."""
     pin: bool = False
-    """Whether what it changes or adds is withheld until an operator approves it; else a change is served, and shown until it is accepted."""
+    """Whether a change is withheld until an operator approves it; otherwise it is served, and shown until it is accepted."""
     memory_mb: Count | None = None
-    """MiB of addresses that a process may have; no limit without: JavaScript's engines reserve more than they use."""
+    """MiB of address space of a process; JavaScript engines reserve more than they use."""
 
     def places(self, beside: Path) -> Places | None:
         """Return its directory, the paths in its arguments and variables, and the installation of its program."""
@@ -278,23 +278,23 @@ class OpenApiSpec(HostBase):
     """An OpenAPI document, whose operations become tools."""
 
     document: str
-    """The document's file or URL; a relative file is beside the file that names it."""
+    """The document's file or URL, JSON or YAML; a relative path starts at the file that names it."""
     base: str | None = None
-    """Where the service is; without it, the document's first server."""
+    """Where the service is; by default the document's first server."""
     tags: tuple[str, ...] = ()
     """Only operations with one of these tags, if any are named."""
     paths: tuple[str, ...] = ()
     """Only operations whose path matches one of these patterns (`/owls/*`), if any are named."""
     auth: dict[str, str] = Field(default={})
-    """The document's security schemes by name, each with what is sent for it; `${NAME}` stands for the secret of this name."""
+    """What is sent for each of the document's security schemes; `${NAME}` is the secret of this name."""
     headers: dict[str, str] = Field(default={})
-    """Header fields of each request to the service, such as a version; `${NAME}` as in `auth`. No model writes them."""
+    """Header fields of each request, such as a version; `${NAME}` as in `auth`. They are no arguments."""
     refresh_seconds: Seconds = 300
-    """The pause between two looks at a document that has a URL; a file is read again when it changes."""
+    """Seconds between two reads of a document that has a URL; a file is read when it changes."""
     checks_results: bool = True
-    """Whether results are held against the document: of a service that does not keep to it, nothing else would come through."""
+    """Whether results are checked against the document; `false` for a service that does not keep to its own."""
     slashes: tuple[str, ...] = ()
-    """Parameters of paths whose values may have `/`, each as `TOOL.PARAMETER`, such as `get_content.path`."""
+    """Path parameters whose values may contain `/`, each as `TOOL.PARAMETER`, such as `get_content.path`."""
 
 
 def _kind_of(value: Any) -> str | None:
