@@ -72,7 +72,7 @@ def when(at: float | None) -> Markup | str:
     away = at - fleet_clock.now()
     is_near = moment.year == datetime.fromtimestamp(fleet_clock.now(), UTC).year
     said = f"in {_span(away)}" if away > 0 else f"{_span(-away)} ago"
-    return Markup('<time datetime="{}" title="{} UTC">{} <_span class="quiet">{}</_span></time>').format(
+    return Markup('<time datetime="{}" title="{} UTC">{} <span class="quiet">{}</span></time>').format(
         moment.isoformat(timespec="seconds"),
         moment.strftime("%Y-%m-%d %H:%M:%S"),
         moment.strftime("%m-%d %H:%M:%S" if is_near else "%Y-%m-%d %H:%M:%S"),
