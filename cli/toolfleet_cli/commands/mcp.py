@@ -36,7 +36,7 @@ def mcp(
     if settings.redis_url is None:
         raise SettingsError(f"There is no Redis to work with: set {PREFIX}REDIS_URL, such as redis://127.0.0.1:6379/0.")
     from toolfleet_gateway.auth.identity import Identity
-    from toolfleet_gateway.mcp.stdio import serve_stdio
+    from toolfleet_gateway.mcp.server import serve_stdio
     from toolfleet_gateway.mcp.view import McpView
     from toolfleet_gateway.tracing import gateway_tracing
 

@@ -1,12 +1,119 @@
-"""Names the type of a client's request as the SDK hands it on, and what says who sees what by it."""
+"""Reads what a request of an MCP client says of it: what it sees, which log messages it wants, what it can be asked; and replays its body."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
+import mcp_types as types
 from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from starlette.types import Message, Receive
 
-from toolfleet_gateway.mcp.view import McpView
+from toolfleet_gateway.mcp.view import KEEP_LOG_LEVEL, LOG_LEVEL, McpView
+from toolfleet_registry.contracts.call_context import LOG_LEVELS, LogLevel, is_log_level
+from toolfleet_registry.contracts.inputs import InputMethod, InputRequest
+from toolfleet_registry.errors import FleetUnavailable
 
 Context = ServerRequestContext[Any, Any]
+
 ViewOf = Callable[[Context], McpView]
 """Says what the client of a request sees."""
+
+_CAPABILITIES: Final[Mapping[InputMethod, str]] = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+
+_NOT_GIVEN: Final[Mapping[InputMethod, Mapping[str, Any]]] = {
+    "elicitation/create": {"action": "cancel"},
+    "roots/list": {"roots": []},
+}
+"""What a client would answer that has nobody to ask, and no files."""
+
+_MORE = "more_body"
+
+
+class LogLevels:
+    """The log levels of one server's clients: of older ones in their sessions, or here of the one at the streams of this process."""
+
+    def __init__(self) -> None:
+        self._own: LogLevel | None = None
+
+    async def set(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
+        """Answer `logging/setLevel`. Raises `MCPError`."""
+        if context.request is None:
+            self._own = params.level
+            return types.EmptyResult()
+        keep = context.request.scope.get(KEEP_LOG_LEVEL)
+        if keep is None:
+            raise MCPError(types.INVALID_REQUEST, "A log level is kept in a session: send its id.")
+        try:
+            await keep(params.level)
+        except FleetUnavailable:
+            raise MCPError(types.INTERNAL_ERROR, "The fleet's Redis does not answer.") from None
+        return types.EmptyResult()
+
+    def of(self, context: Context, meta: Mapping[str, Any]) -> LogLevel | None:
+        """The level for a call. Raises `MCPError` for one that is none."""
+        if types.PROTOCOL_VERSION_META_KEY in meta:
+            return level_in(meta)
+        if context.request is None:
+            return self._own
+        level: LogLevel | None = context.request.scope.get(LOG_LEVEL)
+        return level
+
+
+def level_in(meta: Mapping[str, Any]) -> LogLevel | None:
+    """Return the level of a newer client's request. Raises `MCPError` for an unknown level."""
+    level = meta.get(types.LOG_LEVEL_META_KEY)
+    if level is None or is_log_level(level):
+        return level
+    raise MCPError(types.INVALID_PARAMS, f"{types.LOG_LEVEL_META_KEY} is one of {', '.join(LOG_LEVELS)}.")
+
+
+def kinds_of(capabilities: Mapping[str, Any]) -> frozenset[InputMethod]:
+    """The requests that a client takes which declares this."""
+    return frozenset(method for method, name in _CAPABILITIES.items() if isinstance(capabilities.get(name), dict))
+
+
+def takes_forms(capabilities: Mapping[str, Any]) -> bool:
+    """Return whether a client with these capabilities can have a person fill in a form; one that declares elicitation without details can."""
+    declared = capabilities.get("elicitation")
+    return isinstance(declared, dict) and (not declared or isinstance(declared.get("form"), dict))
+
+
+def in_its_place(request: InputRequest) -> dict[str, Any] | None:
+    """The answer for a client that cannot be asked; `None`: nothing can stand for one."""
+    given = _NOT_GIVEN.get(request.method)
+    return None if given is None else dict(given)
+
+
+def capability_of(method: InputMethod) -> str:
+    """The capability that a client would have to declare."""
+    return _CAPABILITIES[method]
+
+
+async def whole_body(receive: Receive) -> bytes | None:
+    """All of it; `None` if the client went away before its end."""
+    parts = list[bytes]()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        parts.append(message.get("body", b""))
+        if not message.get(_MORE, False):
+            return b"".join(parts)
+
+
+def again(body: bytes, receive: Receive) -> Receive:
+    """The body once more, and then what else the client does."""
+    is_read = False
+
+    async def receiving() -> Message:
+        nonlocal is_read
+        if is_read:
+            return await receive()
+        is_read = True
+        return {"type": "http.request", "body": body, _MORE: False}
+
+    return receiving

@@ -9,19 +9,12 @@ from redis.asyncio import Redis
 from starlette.types import Receive, Scope, Send
 
 from toolfleet_gateway.http.streams import OpenStreams
-from toolfleet_gateway.mcp.client_request import Context
-from toolfleet_gateway.mcp.header_arguments import HeaderArguments
+from toolfleet_gateway.mcp.client_request import Context, again, whole_body
 from toolfleet_gateway.mcp.lane import ToolCallLane, lane_request, named_tool
-from toolfleet_gateway.mcp.methods import McpMethods
 from toolfleet_gateway.mcp.module_methods import WATCH
-from toolfleet_gateway.mcp.old_era.client_questions import ClientQuestions
-from toolfleet_gateway.mcp.old_era.client_sessions import ClientSessions
-from toolfleet_gateway.mcp.old_era.old_endpoint import OldEndpoint
-from toolfleet_gateway.mcp.old_era.session_stream import SessionStreams
-from toolfleet_gateway.mcp.old_era.session_watches import SessionWatches
-from toolfleet_gateway.mcp.old_era.watch_methods import WatchMethods
-from toolfleet_gateway.mcp.replay import again, whole_body
-from toolfleet_gateway.mcp.server import SERVER_INFO
+from toolfleet_gateway.mcp.old_endpoint import OldEndpoint, SessionStreams, WatchMethods
+from toolfleet_gateway.mcp.old_sessions import ClientQuestions, ClientSessions, SessionWatches
+from toolfleet_gateway.mcp.server import SERVER_INFO, HeaderArguments, McpMethods
 from toolfleet_gateway.mcp.view import VIEW, McpView
 from toolfleet_gateway.tracing import gateway_tracing
 from toolfleet_registry.redis.keys import GatewayKeys
@@ -39,7 +32,7 @@ class McpEndpoint:
         self, fleet: ToolFleet, settings: Settings, redis: Redis, streams: OpenStreams, closing: Closing
     ) -> None:
         self._streams = streams
-        self._methods = McpMethods.of(fleet, settings, redis, closing, streams.place, view_of)
+        self._methods = McpMethods.of(fleet, settings, redis, closing, streams.place, _view_of)
         keys = GatewayKeys(settings.keys)
         self._sessions = ClientSessions(redis, keys, seconds=settings.mcp_session_seconds)
         self._headers = HeaderArguments(fleet)
@@ -90,7 +83,7 @@ class McpEndpoint:
             if kinds not in self._served:
                 server = self._methods.server(kinds)
                 if WATCH in kinds:
-                    WatchMethods(self._methods.watching, self._watches, view_of).add_to(server)
+                    WatchMethods(self._methods.watching, self._watches, _view_of).add_to(server)
                 parts = self._sessions, self._session_streams, self._streams, self._methods.abandoned, self._questions
                 old = OldEndpoint(server, *parts)
                 served = _Served(StreamableHTTPSessionManager(server, stateless=True), old)
@@ -124,7 +117,7 @@ class _Served:
             await self._ended.wait()
 
 
-def view_of(context: Context) -> McpView:
+def _view_of(context: Context) -> McpView:
     """Return the view of a request's client."""
     request: Any = context.request  # Starlette's: both transports have it
     view: McpView = request.scope[VIEW]

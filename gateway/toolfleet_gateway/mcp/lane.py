@@ -14,10 +14,10 @@ from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from mcp_types.version import LATEST_MODERN_VERSION
 from starlette.types import Receive, Send
 
-from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION
-from toolfleet_gateway.mcp.calls.client_kinds import kinds_of, takes_forms
-from toolfleet_gateway.mcp.calls.tool_calls import McpCall
-from toolfleet_gateway.mcp.tool_methods import ToolMethods
+from toolfleet_gateway.mcp.calls import McpCall
+from toolfleet_gateway.mcp.client_request import kinds_of, takes_forms
+from toolfleet_gateway.mcp.results import EXTENSION
+from toolfleet_gateway.mcp.tools import ToolMethods
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_gateway.tracing import traced_call
 from toolfleet_registry.contracts.call_context import is_log_level

@@ -12,7 +12,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from toolfleet_gateway.mcp.client_request import Context, ViewOf
-from toolfleet_gateway.mcp.listing import LIST_TTL_MS
+from toolfleet_gateway.mcp.tools import LIST_TTL_MS
 from toolfleet_gateway.mcp.view import McpView, apps_in
 from toolfleet_registry.contracts import ToolCall
 from toolfleet_registry.contracts.outcomes import foreign_meta

@@ -1,17 +1,43 @@
-"""Builds the protocol's server of a gateway out of the official SDK and the methods that the fleet answers."""
+"""Builds the protocol's server of a process out of the official SDK and all methods, for HTTP and for standard streams."""
 
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import mcp_types as types
 from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.shared.inbound import X_MCP_HEADER_KEY, decode_header_value
+from redis.asyncio import Redis
 
-from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION
-from toolfleet_gateway.mcp.header_arguments import called_schema
-from toolfleet_gateway.mcp.subscriptions import Subscriptions
-from toolfleet_gateway.mcp.task_methods import TaskIdParams, TaskMethods, TaskUpdateParams
-from toolfleet_gateway.mcp.tool_methods import ToolMethods
+from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.events import EventFeed
+from toolfleet_gateway.http.streams import End
+from toolfleet_gateway.mcp.approvals import ClientApprovals
+from toolfleet_gateway.mcp.calls import AbandonedCalls, RepeatWindow, ToolCalls
+from toolfleet_gateway.mcp.client_request import LogLevels, ViewOf
+from toolfleet_gateway.mcp.module_methods import ModuleMethods
+from toolfleet_gateway.mcp.results import EXTENSION
+from toolfleet_gateway.mcp.rounds import InputRounds, PartialAnswers, SealedStates
+from toolfleet_gateway.mcp.subscriptions import Place, ResourceWatching, ServerFeed, Subscriptions
+from toolfleet_gateway.mcp.tasks import TaskIdParams, TaskMethods, TaskUpdateParams
+from toolfleet_gateway.mcp.tools import FollowedCalls, McpListing, MetaTools, ToolMethods
+from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.functions.passed_methods import APPS
+from toolfleet_registry.redis.keys import GatewayKeys
+from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.watching import ServerChanges, WatchedResources
+from toolfleet_tasks.aio.closing import Closing
+from toolfleet_tasks.client.fleet import ToolFleet
+
+_NAME: Final = b"mcp-name"
+_MOST_KNOWN = 20_000  # tools
+_called: ContextVar[Mapping[str, Any] | None] = ContextVar("toolfleet_mcp_called_schema", default=None)
 
 SERVER_INFO: Final = {"name": "toolfleet", "version": version("toolfleet"), "title": "Toolfleet"}
 """What each result says of its server."""
@@ -21,15 +47,54 @@ _INSTRUCTIONS = (
     "(retryable): do not repeat one that may have happened and is not retryable."
 )
 
+_REDIS_SECONDS = 2.0
+_LAST_SECONDS = 2.0  # for the cancellation of unwanted calls
 
-def build_server(tools: ToolMethods, tasks: TaskMethods, subscriptions: Subscriptions | None) -> Server[Any]:
+
+class HeaderArguments:
+    """The known schemas of one gateway's tools."""
+
+    def __init__(self, fleet: ToolFleet) -> None:
+        self._fleet = fleet
+        self._known: dict[str, tuple[Mapping[str, Any], bool]] = {}
+
+    async def are_in(self, view: McpView, shown: str) -> bool:
+        """Return whether a tool has such arguments. From memory."""
+        schema = await self._schema(view, shown)
+        if schema is None:
+            return False
+        name = view.meant(shown, []) or ""
+        known = self._known.get(name)
+        if known is None or known[0] is not schema:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            known = self._known[name] = (schema, X_MCP_HEADER_KEY in str(schema))
+        return known[1]
+
+    async def remember(self, view: McpView, headers: list[tuple[bytes, bytes]]) -> None:
+        """Have the SDK find the schema of the tool that a request names, in this task: it would list all tools else."""
+        name = next((value.decode("latin-1") for key, value in headers if key == _NAME), "")
+        _called.set(await self._schema(view, decode_header_value(name) or ""))
+
+    async def _schema(self, view: McpView, shown: str) -> Mapping[str, Any] | None:
+        name = view.meant(shown, [])
+        tool = None if name is None else await self._fleet.begun_calls.tool(name, view.who.caller)
+        return None if tool is None else tool.input_schema
+
+
+def _called_schema(_: str) -> Mapping[str, Any] | None:
+    """The schema of the tool that this task's request calls, as the SDK asks for it."""
+    return _called.get()
+
+
+def _build_server(tools: ToolMethods, tasks: TaskMethods, subscriptions: Subscriptions | None) -> Server[Any]:
     """The server; without `subscriptions` it tells of no changes."""
     server: Server[Any] = Server(
         SERVER_INFO["name"],
         version=SERVER_INFO["version"],
         title=SERVER_INFO["title"],
         instructions=_INSTRUCTIONS,
-        get_tool_input_schema=called_schema,
+        get_tool_input_schema=_called_schema,
     )
     server.add_request_handler("tools/list", types.PaginatedRequestParams, tools.list)
     server.add_request_handler("tools/call", types.CallToolRequestParams, tools.call)
@@ -40,3 +105,65 @@ def build_server(tools: ToolMethods, tasks: TaskMethods, subscriptions: Subscrip
     server.add_request_handler("tasks/update", TaskUpdateParams, tasks.update)
     server.add_request_handler("tasks/cancel", TaskIdParams, tasks.cancel)
     return server
+
+
+@dataclass(frozen=True, slots=True)
+class McpMethods:
+    """The methods of the MCP server. `abandoned` is closed at the end."""
+
+    tools: ToolMethods
+    tasks: TaskMethods
+    modules: ModuleMethods
+    abandoned: AbandonedCalls
+    watching: ResourceWatching
+    subscriptions: Subscriptions
+    log_levels: LogLevels
+
+    @classmethod
+    def of(
+        cls, fleet: ToolFleet, settings: Settings, redis: Redis, closing: Closing, place: Place, view_of: ViewOf
+    ) -> Self:
+        """The methods of one process. `view_of` says what the client of a request sees, and `place` holds its streams."""
+        keys = GatewayKeys(settings.keys)
+        abandoned = AbandonedCalls(fleet, redis, keys, settings, closing)
+        window = RepeatWindow(fleet, redis, keys, seconds=settings.mcp_repeat_window_seconds)
+        approvals = ClientApprovals(fleet)
+        rounds = InputRounds(fleet, SealedStates(redis, keys, settings.signing_keys), approvals)
+        calls = ToolCalls(fleet, settings, abandoned, window, rounds, approvals)
+        listing, followed = McpListing(fleet, settings), FollowedCalls(fleet, settings, approvals)
+        log_levels = LogLevels()
+        tools = ToolMethods(calls, listing, MetaTools(fleet), followed, log_levels, view_of)
+        tasks = TaskMethods(fleet, settings, view_of, PartialAnswers(redis, keys), approvals)
+        modules = ModuleMethods(fleet, view_of)
+        watching = ResourceWatching(modules, WatchedResources(redis, keys))
+        feeds = EventFeed(fleet), ServerFeed(ServerChanges(redis, keys))
+        guest_modules = settings.default_guest_modules
+        subscriptions = Subscriptions(*feeds, place, view_of, watching, tasks, guest_modules=guest_modules)
+        return cls(tools, tasks, modules, abandoned, watching, subscriptions, log_levels)
+
+    def server(self, kinds: frozenset[str]) -> Server[Any]:
+        """A server of tools, and of what else a module of these `kinds` has."""
+        server = _build_server(self.tools, self.tasks, self.subscriptions)
+        server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, self.log_levels.set)
+        self.modules.add_to(server, kinds)
+        return server
+
+
+async def serve_stdio(settings: Settings, view: McpView) -> None:
+    """Serve until the client closes its end. Raises as `ToolFleet` does when it is entered."""
+    url = str(settings.redis_url)
+    async with (
+        ToolFleet(settings=settings) as fleet,
+        async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS) as redis,
+    ):
+        methods = McpMethods.of(fleet, settings, redis, Closing(), _place, lambda _: view)
+        server = methods.server(await methods.modules.kinds(view))
+        async with stdio_server() as (reads, writes):
+            await server.run(reads, writes, server.create_initialization_options(extensions={}))
+        await methods.abandoned.settle(_LAST_SECONDS)
+
+
+@asynccontextmanager
+async def _place(_: Identity) -> AsyncGenerator["asyncio.Future[End]"]:
+    """Return a place without a limit for a stream of changes, which lasts as long as the process."""
+    yield asyncio.get_running_loop().create_future()

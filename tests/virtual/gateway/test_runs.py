@@ -8,7 +8,7 @@ from bed.fleet import Bed
 from support.gateways.keyed_gateway import KeyedGateway, keyed
 from support.gateways.mcp_requests import asked
 from support.module_server import ModuleServer
-from toolfleet_gateway.mcp.calls.tool_calls import CONVERSATION_ID, RUN_ID
+from toolfleet_gateway.mcp.calls import CONVERSATION_ID, RUN_ID
 
 AGENTS = {
     "brief": {

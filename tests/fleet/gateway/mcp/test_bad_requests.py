@@ -11,7 +11,7 @@ from support.gateways.gateway_process import Gateway
 from support.gateways.mcp_requests import TASKS, VERSION, asked, request_of
 from support.module_server import ModuleServer
 from support.waiting import wait_until
-from toolfleet_gateway.mcp.calls.tool_calls import CONVERSATION_ID, RUN_ID
+from toolfleet_gateway.mcp.calls import CONVERSATION_ID, RUN_ID
 
 Json = dict[str, Any]
 ECHO = {"name": "owls.echo", "arguments": {"text": "hoo"}}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from toolfleet_gateway.calls import problem_of_refusal
-from toolfleet_gateway.mcp.calls.call_results import error_facts
+from toolfleet_gateway.mcp.results import error_facts
 from toolfleet_registry.contracts import ToolResult
 
 

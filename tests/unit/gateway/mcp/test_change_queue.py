@@ -2,8 +2,7 @@
 
 import asyncio
 
-from toolfleet_gateway.mcp.changes.change_queue import ChangeQueue, ViewChange
-from toolfleet_gateway.mcp.changes.notifications import LISTS, notification_of, wanted_of
+from toolfleet_gateway.mcp.subscriptions import LISTS, ChangeQueue, ViewChange, notification_of, wanted_of
 
 TOOLS = ViewChange("tools")
 

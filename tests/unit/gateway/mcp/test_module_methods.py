@@ -7,8 +7,8 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
 from toolfleet_gateway.mcp.module_methods import ModuleMethods
+from toolfleet_gateway.mcp.results import passed_failure
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts import Caller, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.functions.passed_methods import PassedError

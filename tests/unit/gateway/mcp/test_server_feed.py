@@ -6,8 +6,8 @@ from typing import cast
 import pytest
 
 from support.waiting import wait_until
-from toolfleet_gateway.mcp.changes import server_feed
-from toolfleet_gateway.mcp.changes.server_feed import ServerFeed
+from toolfleet_gateway.mcp import subscriptions
+from toolfleet_gateway.mcp.subscriptions import ServerFeed
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.functions.passed_methods import ServerChange
 from toolfleet_registry.watching import ReadChanges, ServerChanges
@@ -43,8 +43,8 @@ class FailingChanges:
 
 @pytest.fixture
 def changes(monkeypatch: pytest.MonkeyPatch) -> FailingChanges:
-    monkeypatch.setattr(server_feed, "_AWAY_SECONDS", 0.01)
-    monkeypatch.setattr(server_feed, "_START_SECONDS", 0.05)
+    monkeypatch.setattr(subscriptions, "_AWAY_SECONDS", 0.01)
+    monkeypatch.setattr(subscriptions, "_START_SECONDS", 0.05)
     return FailingChanges()
 
 

@@ -17,7 +17,7 @@ from support.module_server import ModuleServer
 from support.modules.listed_modules import until_listed
 from toolfleet import Caller
 from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.mcp import stdio
+from toolfleet_gateway.mcp import server
 from toolfleet_gateway.mcp.view import McpView
 
 EGG = "eggs://one"
@@ -33,8 +33,8 @@ async def program(bed: Bed, view: McpView, patch: pytest.MonkeyPatch, **options:
         yield streams
 
     async with create_client_server_memory_streams() as (ours, its):
-        patch.setattr(stdio, "stdio_server", lambda: carried(its))
-        bed.site("program").start(stdio.serve_stdio(bed.settings, view))
+        patch.setattr(server, "stdio_server", lambda: carried(its))
+        bed.site("program").start(server.serve_stdio(bed.settings, view))
         async with Client(carried(ours), **options) as client:
             yield client
 

@@ -10,7 +10,7 @@ import pytest
 
 from support.hosts.mcp_server import hosted_server
 from support.hosts.odd_server import Answer, odd_http
-from toolfleet_gateway.mcp.calls.call_results import CALL_ID, ERROR, call_result
+from toolfleet_gateway.mcp.results import CALL_ID, ERROR, call_result
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.formats.results import from_result
 

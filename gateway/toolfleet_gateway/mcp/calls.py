@@ -1,36 +1,61 @@
-"""Runs `tools/call`: begins the client's call, tells it how far that is, and brings its end, as a result or a task."""
+"""Runs `tools/call`: begins the client's call once, tells it how far that is, brings its end, and cancels it if its client has gone."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+import hashlib
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from mcp.shared.exceptions import MCPError
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from toolfleet_gateway.calls import absence_for, owner_of
-from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
-from toolfleet_gateway.mcp.calls.call_keys import WrongKey, call_key, client_key
-from toolfleet_gateway.mcp.calls.call_results import call_result
-from toolfleet_gateway.mcp.calls.call_tasks import lacks_tasks, task_facts
-from toolfleet_gateway.mcp.calls.input_rounds import InputRounds, Kinds
-from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
-from toolfleet_gateway.mcp.calls.progress_notes import PROGRESS, ProgressNotes
-from toolfleet_gateway.mcp.calls.repeat_window import RepeatWindow
-from toolfleet_gateway.mcp.calls.running_calls import running_result
-from toolfleet_gateway.mcp.client_approvals import CallApproval, ClientApprovals
+from toolfleet_gateway.mcp.approvals import CallApproval, ClientApprovals
+from toolfleet_gateway.mcp.results import (
+    PROGRESS,
+    ProgressNotes,
+    call_result,
+    lacks_tasks,
+    passed_failure,
+    running_result,
+    task_facts,
+)
+from toolfleet_gateway.mcp.rounds import InputRounds, Kinds
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.config.gateway_settings import GatewaySettings
-from toolfleet_registry.contracts import Conversation, ErrorCode, ToolCall, ToolResult
+from toolfleet_registry.contracts import Conversation, Effect, ErrorCode, ToolCall, ToolResult
 from toolfleet_registry.contracts.call_context import LogLevel
 from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.redis.keys import GatewayKeys
+from toolfleet_registry.system import randomness
+from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
+from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.aio.closing import Closing
+from toolfleet_tasks.calls.begun_calls import Owner
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.client.progress_listener import telling
 from toolfleet_tasks.messages import fleet_results
+
+log = get_logger(__name__)
+
+_IDEMPOTENCY_KEY: Final = "toolfleet/idempotencyKey"
+"""The name in a request's `_meta` under which a client names its intention."""
+
+_TOOL_USE_ID: Final = "claudecode/toolUseId"  # Claude Code names each use of a tool so, and a repeat has the same
+_NAMES = (_IDEMPOTENCY_KEY, _TOOL_USE_ID)
+_LONGEST = 256  # characters
+
+
+_FOLLOWERS, _JOINS, _IS_ABANDONED = "followers", "joins", "abandoned"
+_MORE_SECONDS = 30.0  # that a note lasts beyond the time that a client follows a call and waits for others
+_HARMLESS: frozenset[Effect | None] = frozenset({"read", "idempotent"})
 
 Report = Callable[[str, dict[str, Any]], Awaitable[None]]
 """Takes a notification to the client: its method, and its parameters."""
@@ -41,7 +66,7 @@ MESSAGE: Final = "notifications/message"
 Ask = Callable[[PendingInput], Awaitable[dict[str, Any]]]
 """Asks the client, and brings its answers by the requests' keys. Raises `MCPError`."""
 
-Stop = ToolResult | PendingInput | CallApproval | None
+_Stop = ToolResult | PendingInput | CallApproval | None
 
 _CONFIRMATION_SECONDS = 5.0  # for Redis to say that it has a call that becomes a task
 _TIMES, _AGAIN_SECONDS = 10, 0.1  # that a call is started again which others have left repeatedly
@@ -54,6 +79,167 @@ CONVERSATION_ID: Final = "io.toolfleet/conversation_id"
 """The same of the conversation, for `thread_limit`; a token's own counts more."""
 
 _LONGEST_CONVERSATION_ID = 256  # characters
+
+
+class WrongKey(ValueError):
+    """A client's key is invalid; the text says why."""
+
+
+def _client_key(meta: Mapping[str, Any] | None) -> str | None:
+    """The key that a client gives; `None` if it gives none. Raises `WrongKey`."""
+    for name in _NAMES:
+        value = None if meta is None else meta.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, str) or not 0 < len(value) <= _LONGEST:
+            raise WrongKey(f"_meta[{name!r}] must be a text of 1 to {_LONGEST} characters.")
+        return f"{name}:{value}"
+    return None
+
+
+def _call_key(given: str, tool_name: str, arguments: Mapping[str, Any]) -> str:
+    """The idempotency key of a call: of the client's own one, the tool and its arguments.
+
+    Clients give the same id to other calls now and then; those are other intentions, and no conflict.
+    """
+    text = json.dumps([given, tool_name, arguments], sort_keys=True, separators=(",", ":"))
+    return "mcp:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+class RepeatWindow:
+    """The window of one fleet, over all its gateways; `seconds` 0: there is none."""
+
+    def __init__(self, fleet: ToolFleet, redis: Redis, keys: GatewayKeys, *, seconds: float) -> None:
+        self._fleet = fleet
+        self._redis = redis
+        self._keys = keys
+        self._ms = round(seconds * 1000)
+
+    async def key(self, view: McpView, tool_name: str, arguments: Mapping[str, Any]) -> str | None:
+        """Return the key of this call and its repeats within the window; `None` if a repeat does no harm, or is another call.
+
+        Raises `FleetUnavailable`: without Redis it is unknown whether it is a repeat.
+        """
+        if not self._ms:
+            return None
+        tool = await self._fleet.begun_calls.tool(tool_name, view.who.caller)
+        if tool is None or tool.effect in _HARMLESS:
+            return None
+        said = json.dumps([view.who.caller.user_id, tool_name, arguments], sort_keys=True, separators=(",", ":"))
+        try:
+            return f"window:{await self._first(self._keys.mcp_window(said))}"
+        except (RedisError, OSError) as exc:
+            raise FleetUnavailable("Redis does not answer.") from exc
+
+    async def _first(self, name: str) -> str:
+        """Return the value of the first call of the window; ours, if it is the first."""
+        own = randomness.uuid4().hex
+        while not await self._redis.set(name, own, nx=True, px=self._ms):
+            known = await self._redis.get(name)
+            if known is not None:  # it may have expired just now
+                return known.decode() if isinstance(known, bytes) else str(known)
+        return own
+
+
+class AbandonedCalls:
+    """The abandoned calls of one gateway.
+
+    Followers at others are known by a note in Redis. Belongs to the running loop.
+    """
+
+    def __init__(
+        self, fleet: ToolFleet, redis: Redis, keys: GatewayKeys, settings: GatewaySettings, closing: Closing
+    ) -> None:
+        self._fleet = fleet
+        self._redis = redis
+        self._keys = keys
+        self._grace_seconds = settings.mcp_grace_seconds
+        self._closing = closing
+        waited = max(settings.mcp_wait_seconds, settings.mcp_task_seconds)
+        self._lasts_ms = round((waited + 2 * settings.mcp_grace_seconds + _MORE_SECONDS) * 1000)
+        self._ending = set[asyncio.Task[None]]()
+
+    async def joined(self, call_id: str) -> None:
+        """Note that a repeat follows the call, too, perhaps one that was started at another gateway."""
+        with contextlib.suppress(RedisError, OSError):
+            await self._count(call_id, +1)
+
+    async def was_abandoned(self, call_id: str) -> bool:
+        """Return whether the call was cancelled because it had no followers any more, and not by request."""
+        try:
+            return bool(await self._redis.hexists(self._keys.mcp_followers(call_id), _IS_ABANDONED))
+        except (RedisError, OSError):
+            return False
+
+    def leave(self, handle: BegunHandle, owner: Owner, *, has_key: bool) -> None:
+        """A client has gone. What a gateway that ends has under way goes on: its clients come again, elsewhere."""
+        if self._closing.has_begun:
+            return
+        call = handle.published
+        is_patient = call is None or call.effect not in _HARMLESS
+        grace = (self._grace_seconds if is_patient else 0.0) if has_key else None
+        self._start(self._cancel(handle.id, owner, grace=grace))
+
+    def take_back(self, call_id: str, owner: Owner) -> None:
+        """A client says that it does not want its call any more: that is no broken stream."""
+        self._start(self._cancel(call_id, owner, grace=None))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._ending.add(task := asyncio.create_task(work, name="toolfleet-abandoned-call"))
+        task.add_done_callback(self._ending.discard)
+
+    async def settle(self, seconds: float) -> None:
+        """Give running cancellations so long to finish."""
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=seconds)
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Let go of those that wait."""
+        await end(self._ending)
+
+    async def _cancel(self, call_id: str, owner: Owner, *, grace: float | None) -> None:
+        """Cancel it; after a `grace` period, in seconds, unless it has a follower then; `None`: there can be none."""
+        try:
+            handle = await self._fleet.begun_calls.attach(call_id, owner)
+            if handle is None:
+                return
+            try:
+                if grace is None or not await self._is_wanted(handle, grace):
+                    await handle.cancel()
+            finally:
+                handle.leave()
+        except FleetUnavailable as exc:  # its deadline ends it
+            log.info("abandoned_call_not_cancelled", call_id=call_id, reason=str(exc))
+
+    async def _is_wanted(self, handle: BegunHandle, grace: float) -> bool:
+        """Return whether the call has ended, or has a follower at the end of the grace period.
+
+        One that waits in its queue has no such period.
+        """
+        try:
+            followers, joins = await self._count(handle.id, -1)
+            if followers > 0:
+                return True
+            if await handle.status() != "queued":
+                ended = await handle.end_within(grace, self._closing)
+                # Who has come since has a grace of their own, also if they have gone again.
+                if ended is not None or self._closing.has_begun or (await self._count(handle.id, 0))[1] > joins:
+                    return True
+            await self._redis.hset(self._keys.mcp_followers(handle.id), _IS_ABANDONED, "1")
+        except (RedisError, OSError):
+            return True  # it cannot be told to stop either
+        return False
+
+    async def _count(self, call_id: str, more: int) -> tuple[int, int]:
+        """Return the number of followers, and how many have joined it: its starter is not counted when it comes, but when it leaves."""
+        name = self._keys.mcp_followers(call_id)
+        async with self._redis.pipeline(transaction=True) as pipeline:
+            pipeline.hincrby(name, _FOLLOWERS, more)
+            pipeline.hincrby(name, _JOINS, max(more, 0))
+            pipeline.pexpire(name, self._lasts_ms)
+            noted, joins, _ = await pipeline.execute()
+        return 1 + int(noted), int(joins)
 
 
 class _TakenBack(Exception):
@@ -169,8 +355,8 @@ class ToolCalls:
                 handle.leave()
 
     async def _key(self, view: McpView, name: str, asked: McpCall) -> str | None:
-        given = client_key(asked.meta) or await self._window.key(view, name, asked.arguments)
-        return None if given is None else call_key(given, name, asked.arguments)
+        given = _client_key(asked.meta) or await self._window.key(view, name, asked.arguments)
+        return None if given is None else _call_key(given, name, asked.arguments)
 
     async def _meant(self, view: McpView, shown: str) -> str:
         tools = [] if view.module is not None or "." in shown else await self._fleet.tools(view.who.caller)
@@ -216,7 +402,7 @@ class ToolCalls:
             raise UnknownTool(f"Unknown tool: {shown[:200]}.{hint}")
         return call_result(result, call_id)
 
-    async def _stop(self, view: McpView, handle: BegunHandle, asked: McpCall, report: Report) -> Stop:
+    async def _stop(self, view: McpView, handle: BegunHandle, asked: McpCall, report: Report) -> _Stop:
         """Return the call's end, or its question; `None` while it runs for longer than a client waits."""
         seconds = self._seconds(asked)
         async with _telling(handle, asked, report):
@@ -248,7 +434,7 @@ class ToolCalls:
         view: McpView,
         handle: BegunHandle,
         asked: McpCall,
-        stop: Stop,
+        stop: _Stop,
         *,
         has_key: bool,
     ) -> dict[str, Any]:
@@ -291,7 +477,7 @@ async def _telling(handle: BegunHandle, asked: McpCall, report: Report) -> Async
         yield
 
 
-def _was_taken_back(stop: Stop) -> bool:
+def _was_taken_back(stop: _Stop) -> bool:
     return isinstance(stop, ToolResult) and stop.error_code == "cancelled" and stop.effect_state == "none"
 
 

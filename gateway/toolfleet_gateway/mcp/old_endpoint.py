@@ -1,9 +1,9 @@
-"""Answers older MCP clients: opens, finds and ends their sessions, and serves their requests and their stream of changes."""
+"""Answers MCP clients of 2025-11-25 and before: opens and ends their sessions, serves their requests, and tells them of changes."""
 
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import mcp_types as types
@@ -11,6 +11,7 @@ from mcp.server.connection import Connection
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.runner import serve_connection
 from mcp.server.streamable_http import StreamableHTTPServerTransport
+from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.transport_context import TransportContext
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
@@ -19,14 +20,26 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from toolfleet_gateway.calls import owner_of
-from toolfleet_gateway.http.streams import RETRY_MS, EventStream, OpenStreams
-from toolfleet_gateway.mcp.calls.abandoned_calls import AbandonedCalls
-from toolfleet_gateway.mcp.old_era.client_questions import ClientQuestions, is_answer
-from toolfleet_gateway.mcp.old_era.client_sessions import ClientSession, ClientSessions
-from toolfleet_gateway.mcp.old_era.session_stream import SessionStreams
-from toolfleet_gateway.mcp.replay import again, whole_body
+from toolfleet_gateway.http.streams import RETRY_MS, EventStream, OpenStreams, ServerSentEvent
+from toolfleet_gateway.mcp.calls import AbandonedCalls
+from toolfleet_gateway.mcp.client_request import Context, ViewOf, again, whole_body
+from toolfleet_gateway.mcp.old_sessions import ClientQuestions, ClientSession, ClientSessions, SessionWatches, is_answer
+from toolfleet_gateway.mcp.subscriptions import (
+    LISTS,
+    ChangeQueue,
+    ResourceWatching,
+    Subscriptions,
+    ViewChange,
+    check_uri,
+    notification_of,
+    wanted_of,
+)
 from toolfleet_gateway.mcp.view import ASK, BEGAN, END, IS_CANCELLED, KEEP_LOG_LEVEL, LOG_LEVEL, SESSION, McpView
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.functions.passed_methods import MOST_WATCHED
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.watching import RENEW_SECONDS
+from toolfleet_tasks.aio.cancellation import end
 
 log = get_logger(__name__)
 
@@ -36,6 +49,82 @@ _NO_SESSION = "Session not found"
 _LONGEST_SESSION_ID = 256  # characters of a session's id
 
 _PACED_SINCE = "2025-11-25"
+
+_CHECK_SECONDS = 5.0  # between two looks whether the session lasts, and this is its stream
+_AWAY_SECONDS = 1.0  # before a Redis is asked again that does not answer
+
+
+class SessionStreams:
+    """The streams of one gateway. A session has one: a second one takes the place of the first, wherever that is."""
+
+    def __init__(
+        self,
+        sessions: ClientSessions,
+        watches: SessionWatches,
+        subscriptions: Subscriptions,
+    ) -> None:
+        self._sessions = sessions
+        self._watches = watches
+        self._subscriptions = subscriptions
+
+    async def events(self, view: McpView, session: ClientSession) -> AsyncGenerator[ServerSentEvent]:
+        """The notifications, until the session ends, or has another stream."""
+        name = await self._watches.take_stream(session)
+        async with self._subscriptions.following(view) as queue:
+            keeping = asyncio.create_task(self._keep(view, session, name, queue), name="toolfleet-mcp-session")
+            try:
+                async for change in queue:
+                    for note in await self._notes(view, session, name, change):
+                        yield ServerSentEvent("message", note)
+            finally:
+                await end([keeping])
+
+    async def forget(self, session: ClientSession) -> None:
+        """Forget what a session has watched that has ended; its stream ends soon."""
+        await self._watches.forget(session)
+
+    async def _notes(self, view: McpView, session: ClientSession, name: str, change: ViewChange) -> list[str]:
+        """Return the notifications of a change."""
+        while True:
+            try:
+                if not await self._watches.has_stream(session, name):
+                    return []
+                uris = await self._uris(session, change)
+                break
+            except FleetUnavailable:
+                await asyncio.sleep(_AWAY_SECONDS)
+        if change.kind == "returned":
+            await self._subscriptions.renew(view, uris)
+        parts = wanted_of(change, LISTS, uris)
+        return [_noted(notification_of(part, {})) for part in parts if await self._subscriptions.may_hear(view, part)]
+
+    async def _uris(self, session: ClientSession, change: ViewChange) -> list[str]:
+        """Return the watched resources of a session that a change may be about."""
+        if change.kind == "resource":
+            return [change.subject] if await self._watches.has(session, change.subject) else []
+        return await self._watches.of(session) if change.kind in {"lost", "returned"} else []
+
+    async def _keep(self, view: McpView, session: ClientSession, name: str, queue: ChangeQueue) -> None:
+        """Keep the session and what it watches, and close the queue once it has ended or has another stream."""
+        loop, renew_at = asyncio.get_running_loop(), 0.0
+        while True:
+            try:
+                if await self._sessions.find(session.id, view) is None:
+                    break
+                if not await self._watches.has_stream(session, name):
+                    break
+                if loop.time() >= renew_at:
+                    await self._subscriptions.renew(view, await self._watches.of(session))
+                    renew_at = loop.time() + RENEW_SECONDS
+            except FleetUnavailable as exc:
+                log.warning("mcp_session_not_kept", error=str(exc))
+            await asyncio.sleep(_CHECK_SECONDS)
+        queue.close()
+
+
+def _noted(notification: types.ServerNotification) -> str:
+    dumped = notification.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return json.dumps({"jsonrpc": "2.0", **dumped})
 
 
 class OldEndpoint:
@@ -52,7 +141,7 @@ class OldEndpoint:
     ) -> None:
         self._abandoned = abandoned
         self._questions = questions
-        self._exchange = Exchange(server, questions)
+        self._exchange = _Exchange(server, questions)
         self._sessions = sessions
         self._session_streams = session_streams
         self._streams = streams
@@ -151,7 +240,7 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
     return Response(json.dumps(error), status, headers, media_type="application/json")
 
 
-class Exchange:
+class _Exchange:
     """Serves requests of older clients by `server`. No process keeps anything of them between two requests."""
 
     def __init__(self, server: Server[Any], questions: ClientQuestions) -> None:
@@ -227,3 +316,55 @@ def _connection(session: ClientSession | None) -> Connection:
     if session is None:
         return Connection.from_envelope(LATEST_HANDSHAKE_VERSION, None, None)
     return Connection.from_envelope(session.protocol_version, session.client_info, session.capabilities)
+
+
+class WatchMethods:
+    """The methods of watching.
+
+    A session's watches are in Redis: any gateway takes them, and the one with the session's stream notifies.
+    """
+
+    def __init__(self, watching: ResourceWatching, watches: SessionWatches, view_of: ViewOf) -> None:
+        self._watching = watching
+        self._watches = watches
+        self._view_of = view_of
+
+    def add_to(self, server: Server[Any]) -> None:
+        """Have a server answer them."""
+        server.add_request_handler("resources/subscribe", types.SubscribeRequestParams, self.watch)
+        server.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self.leave)
+
+    async def watch(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        """Have a resource watched. Raises `MCPError`, that of the module's server or of the call."""
+        session, view, uri = _session_of(context), self._view_of(context), str(params.uri)
+        check_uri(uri)
+        try:
+            if not await self._watches.add(session, uri):
+                raise MCPError(types.INVALID_PARAMS, f"A session watches at most {MOST_WATCHED} resources.")
+            try:
+                await self._watching.watch(view, uri)
+            except MCPError:
+                await self._watches.remove(session, uri)
+                raise
+        except FleetUnavailable:
+            raise _away() from None
+        return types.EmptyResult()
+
+    async def leave(self, context: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+        """Tell the session no more. One that was not watched is none, either."""
+        try:
+            await self._watches.remove(_session_of(context), str(params.uri))
+        except FleetUnavailable:
+            raise _away() from None
+        return types.EmptyResult()
+
+
+def _session_of(context: Context) -> ClientSession:
+    found = None if context.request is None else context.request.scope.get(SESSION)
+    if not isinstance(found, ClientSession):
+        raise MCPError(types.INVALID_REQUEST, "Resources are watched in a session: send its id.")
+    return found
+
+
+def _away() -> MCPError:
+    return MCPError(types.INTERNAL_ERROR, "The fleet's Redis does not answer.")

@@ -1,20 +1,16 @@
-"""Finds the approval that a client's call waits for, asks the client if it may decide, and takes its vote.
-
-A vote is given in the name and with the rights of the client's user, by the same service as any other: it is judged
-there.
-"""
+"""Asks MCP clients in a form of the protocol whether a call may begin, if they may decide, and takes their votes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from mcp.shared.exceptions import MCPError
 from redis.exceptions import ResponseError
 
 from toolfleet_gateway.http.entrance import operator_of
-from toolfleet_gateway.mcp.approval_forms import APPROVAL, form_of, vote_in
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts.calls import ApprovalRule
 from toolfleet_registry.contracts.inputs import InputRequest, PendingInput
@@ -23,7 +19,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.approvals.approvers import missing_votes, refusal_of_approver
 from toolfleet_tasks.approvals.records import StoredApproval
-from toolfleet_tasks.approvals.shown import shown
+from toolfleet_tasks.approvals.shown import ShownApproval, shown
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 from toolfleet_tasks.client.fleet import ToolFleet
 
@@ -33,6 +29,30 @@ AskOlder: TypeAlias = Callable[[PendingInput], Awaitable[dict[str, Any]]]
 _READ_SECONDS = 5.0
 _POLL_SECONDS = 1.0  # between two looks at whether others have decided
 _MOST_NAMED = 5  # users, and keys: a sentence is no list
+
+APPROVAL: Final = "approval"
+"""The key under which a client is asked for its decision."""
+
+_LONGEST_SHOWN = 8_000  # characters of arguments: people must see what they approve
+_LONGEST_REASON = 2_000
+_SCHEMA: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "decision": {
+            "type": "string",
+            "title": "Decision",
+            "description": "Whether the call may begin.",
+            "enum": ["approve", "reject"],
+        },
+        "reason": {
+            "type": "string",
+            "title": "Reason",
+            "description": "Why. Of a rejected call its agent is told.",
+            "maxLength": _LONGEST_REASON,
+        },
+    },
+    "required": ["decision"],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +91,7 @@ class ClientApprovals:
             return None
         approver, sentence = operator_of(view.who).approver, _waits_for(found)
         may = refusal_of_approver(found.request, approver, found.votes) is None
-        question = form_of(shown(found, approver), sentence) if may else None
+        question = _form_of(shown(found, approver), sentence) if may else None
         return CallApproval(found.approval_id, found.request.binding, found.request.expires_at, sentence, question)
 
     async def vote(self, view: McpView, call_id: str, binding: str, answer: Any) -> bool:
@@ -81,7 +101,7 @@ class ClientApprovals:
         for an invalid answer, and `FleetUnavailable`: then it may have been taken, and the same answer may be given
         again.
         """
-        said, approver = vote_in(answer), operator_of(view.who).approver
+        said, approver = _vote_in(answer), operator_of(view.who).approver
         if said.decision == "dismissed":
             return True
         decide = self._fleet.approvals.approve if said.decision == "approve" else self._fleet.approvals.reject
@@ -148,3 +168,52 @@ def _approvers_of(rule: ApprovalRule) -> str:
 def _named(kind: str, names: Sequence[str]) -> str:
     more = f" or {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return " or ".join(f"{kind} {name}" for name in names[:_MOST_NAMED]) + more
+
+
+@dataclass(frozen=True, slots=True)
+class _FormVote:
+    """A person's vote: `dismissed` decides nothing."""
+
+    decision: Literal["approve", "reject", "dismissed"]
+    reason: str = ""
+
+
+def _form_of(approval: ShownApproval, sentence: str) -> InputRequest | None:
+    """Return the question; `None` for arguments that are too long to be seen in a form."""
+    arguments = json.dumps(approval.arguments, ensure_ascii=False, indent=2)
+    if len(arguments) > _LONGEST_SHOWN:
+        return None
+    message = f"May {approval.tool} be called with these arguments?\n{_visible(arguments)}\n{sentence}"
+    return InputRequest(
+        method="elicitation/create",
+        params={"mode": "form", "message": message, "requestedSchema": dict(_SCHEMA)},
+    )
+
+
+def _vote_in(answer: Any) -> _FormVote:
+    """Parse an answer. Declining rejects; dismissing the question leaves it to others. Raises `ValueError`."""
+    if not isinstance(answer, Mapping):
+        raise ValueError("an answer is an object")  # noqa: TRY004 - of a value
+    match answer.get("action"):
+        case "cancel":
+            return _FormVote("dismissed")
+        case "decline":
+            return _FormVote("reject")
+        case "accept":
+            pass
+        case _:
+            raise ValueError("action must be accept, decline or cancel")
+    content = answer.get("content")
+    if not isinstance(content, Mapping) or not content.keys() <= {"decision", "reason"}:
+        raise ValueError("content has a decision, and perhaps a reason")
+    decision, reason = content.get("decision"), content.get("reason") or ""
+    if decision not in {"approve", "reject"}:
+        raise ValueError("decision must be approve or reject")
+    if not isinstance(reason, str) or len(reason) > _LONGEST_REASON:
+        raise ValueError(f"reason must be a text of at most {_LONGEST_REASON} characters")
+    return _FormVote("approve" if decision == "approve" else "reject", reason)
+
+
+def _visible(text: str) -> str:
+    """Characters that change how others are shown stand as their codes."""
+    return "".join(each if each.isprintable() or each == "\n" else f"\\u{ord(each):04x}" for each in text)

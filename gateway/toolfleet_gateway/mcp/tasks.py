@@ -7,14 +7,10 @@ from mcp.shared.exceptions import MCPError
 from pydantic import Field
 
 from toolfleet_gateway.calls import attached, owner_of
-from toolfleet_gateway.mcp.approval_forms import APPROVAL
-from toolfleet_gateway.mcp.calls.call_results import call_result
-from toolfleet_gateway.mcp.calls.call_tasks import EXTENSION, lacks_tasks, task_facts
-from toolfleet_gateway.mcp.calls.client_kinds import takes_forms
-from toolfleet_gateway.mcp.calls.partial_answers import PartialAnswers
-from toolfleet_gateway.mcp.calls.passed_failures import passed_failure
-from toolfleet_gateway.mcp.client_approvals import CallApproval, ClientApprovals
-from toolfleet_gateway.mcp.client_request import Context, ViewOf
+from toolfleet_gateway.mcp.approvals import APPROVAL, CallApproval, ClientApprovals
+from toolfleet_gateway.mcp.client_request import Context, ViewOf, takes_forms
+from toolfleet_gateway.mcp.results import EXTENSION, call_result, lacks_tasks, passed_failure, task_facts
+from toolfleet_gateway.mcp.rounds import PartialAnswers
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts.inputs import PendingInput

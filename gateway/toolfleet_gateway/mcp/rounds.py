@@ -1,23 +1,81 @@
 """Carries what a call's module asks to the client, or whether it may begin, and the answers back, in rounds of one request (SEP-2322)."""
 
+import hashlib
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
+from toolfleet_gateway.auth.fleet_codec import FleetCodec, NotSealedHere
 from toolfleet_gateway.calls import attached, owner_of
-from toolfleet_gateway.mcp.approval_forms import APPROVAL
-from toolfleet_gateway.mcp.calls.client_kinds import capability_of, in_its_place
-from toolfleet_gateway.mcp.calls.sealed_state import AskedRound, SealedStates, WrongState
-from toolfleet_gateway.mcp.client_approvals import CallApproval, ClientApprovals
+from toolfleet_gateway.mcp.approvals import APPROVAL, CallApproval, ClientApprovals
+from toolfleet_gateway.mcp.client_request import capability_of, in_its_place
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts.inputs import InputMethod, PendingInput
-from toolfleet_registry.errors import InputNotTaken
+from toolfleet_registry.errors import FleetUnavailable, InputNotTaken
+from toolfleet_registry.redis.keys import GatewayKeys
+from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 from toolfleet_tasks.client.fleet import ToolFleet
 
+_LASTS_SECONDS = 3600  # for the person who is asked
+_MOST_FACTS = 5  # a later gateway's state with more of them is answered by such a gateway
+
 Kinds = frozenset[InputMethod]
+
+
+class WrongState(ValueError):
+    """A client has sent back what was not given to it, for this request, or too late."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRound:
+    """The question of the call that is answered.
+
+    `binding`: of the approval that was asked for; '': it was a question of the module's.
+    """
+
+    call_id: str
+    number: int
+    binding: str = ""
+
+
+class SealedStates:
+    """Seals for one fleet: what one gateway has sealed another opens. The key is the fleet's signing key, or lies in its Redis."""
+
+    def __init__(self, redis: Redis, keys: GatewayKeys, signing_keys: tuple[str, ...]) -> None:
+        self._codec = FleetCodec(redis, keys, signing_keys)
+
+    async def seal(self, asked: AskedRound, view: McpView, tool: str, arguments: Mapping[str, Any]) -> str:
+        """The state for this caller and this request. Raises `FleetUnavailable`."""
+        until = fleet_clock.now() + _LASTS_SECONDS
+        facts: list[Any] = [asked.call_id, asked.number, _about(view, tool, arguments), until]
+        if asked.binding:  # older gateways know four facts: they refuse what they cannot have asked
+            facts.append(asked.binding)
+        return await self._codec.seal(json.dumps(facts).encode())
+
+    async def unseal(self, state: str, view: McpView, tool: str, arguments: Mapping[str, Any]) -> AskedRound:
+        """Open a sealed state. Raises `WrongState` and `FleetUnavailable`."""
+        try:
+            facts: list[Any] = json.loads(await self._codec.unseal(state))
+            if len(facts) < _MOST_FACTS:
+                facts.append("")
+            call_id, number, about, until, binding = facts
+        except (NotSealedHere, ValueError):
+            raise WrongState("requestState is none that was given here.") from None
+        if about != _about(view, tool, arguments) or fleet_clock.now() > until:
+            raise WrongState("requestState is of another request, or too old.")
+        return AskedRound(call_id, number, binding)
+
+
+def _about(view: McpView, tool: str, arguments: Mapping[str, Any]) -> str:
+    said = json.dumps([view.who.name, view.who.caller.user_id, tool, arguments], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(said.encode()).hexdigest()
 
 
 def lacks(method: InputMethod) -> MCPError:
@@ -103,3 +161,39 @@ class InputRounds:
                 raise MCPError(types.INVALID_PARAMS, "This was answered otherwise before.") from None
         except ValueError as exc:
             raise MCPError(types.INVALID_PARAMS, f"inputResponses: {exc}.") from None
+
+
+class PartialAnswers:
+    """The partial answers of all gateways.
+
+    A later answer to the same question replaces the earlier one, until all questions are answered.
+    """
+
+    def __init__(self, redis: Redis, keys: GatewayKeys) -> None:
+        self._redis = redis
+        self._keys = keys
+
+    async def add(self, call_id: str, asked: PendingInput, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All answers so far, with these. Raises `FleetUnavailable`."""
+        name = self._keys.mcp_answers(call_id, asked.round)
+        try:
+            async with self._redis.pipeline() as pipeline:
+                pipeline.hset(name, mapping={key: json.dumps(value) for key, value in given.items()})
+                pipeline.expire(name, _LASTS_SECONDS)
+                pipeline.hgetall(name)
+                found = (await pipeline.execute())[-1]
+        except (RedisError, OSError) as exc:
+            raise FleetUnavailable("Redis does not answer.") from exc
+        return {_text(key): json.loads(value) for key, value in found.items()}
+
+    async def answered(self, call_id: str, asked: PendingInput) -> frozenset[str]:
+        """The requests that have their answers. Raises `FleetUnavailable`."""
+        try:
+            found = await self._redis.hkeys(self._keys.mcp_answers(call_id, asked.round))
+        except (RedisError, OSError) as exc:
+            raise FleetUnavailable("Redis does not answer.") from exc
+        return frozenset(map(_text, found))
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,18 +1,28 @@
-"""Keeps the sessions of older MCP clients in Redis, so that any gateway serves them."""
+"""Keeps in Redis the sessions of MCP clients of 2025-11-25 and before, what they watch, and what they are asked."""
 
 import contextlib
 import json
 import secrets
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import mcp_types as types
+from mcp.shared._stream_protocols import WriteStream
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts.call_context import LogLevel
+from toolfleet_registry.contracts.inputs import InputRequest
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.functions.passed_methods import MOST_WATCHED
 from toolfleet_registry.redis.keys import GatewayKeys
+from toolfleet_registry.system import randomness
+from toolfleet_registry.time import machine_clock
 
 _FACTS = 4  # of a session, behind its holder: what a later gateway has put behind them is passed over
 _MOST_SESSIONS = 1_000  # of one key or subject: a service with one key opens a session for each of its users
@@ -22,6 +32,10 @@ _NAMES = ("name", "title", "version")  # of `clientInfo`: the rest names nothing
 _LONGEST_NAME = 256  # characters
 _MOST_CAPABILITIES = 8_192  # characters, as JSON
 _ASKED = ("elicitation", "roots", "sampling")  # capabilities that decide what a client is asked
+
+_LONGEST_SECONDS = 600.0  # for a person to answer; the call's deadline may come before
+_WAIT_SECONDS = 1.0  # less than what an answer of Redis may take
+_KEPT_SECONDS = 60  # of an answer that was not fetched yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +168,132 @@ def _cut_capabilities(capabilities: Any) -> Any:
     if not isinstance(capabilities, dict) or len(json.dumps(capabilities)) <= _MOST_CAPABILITIES:
         return capabilities if isinstance(capabilities, dict) else None
     return {name: {} for name in _ASKED if isinstance(capabilities.get(name), dict)}
+
+
+class SessionWatches:
+    """The watches of one fleet's sessions, for any gateway.
+
+    Raises `FleetUnavailable`. All of it expires with its session.
+    """
+
+    def __init__(self, redis: Redis, keys: GatewayKeys, *, seconds: float) -> None:
+        self._redis = redis
+        self._keys = keys
+        self._ms = round(seconds * 1000)
+
+    async def add(self, session: ClientSession, uri: str) -> bool:
+        """Have the session told of a resource; false if it watches too many."""
+        key = self._keys.mcp_session_watches(session.id)
+        async with _answering(), self._redis.pipeline() as pipeline:
+            pipeline.sadd(key, uri)
+            pipeline.scard(key)
+            pipeline.pexpire(key, self._ms)
+            added, count, _ = await pipeline.execute()
+        if not added or count <= MOST_WATCHED:
+            return True
+        await self.remove(session, uri)
+        return False
+
+    async def remove(self, session: ClientSession, uri: str) -> None:
+        """Have it told no more."""
+        async with _answering():
+            await self._redis.srem(self._keys.mcp_session_watches(session.id), uri)
+
+    async def has(self, session: ClientSession, uri: str) -> bool:
+        """Return whether the session watches a resource."""
+        async with _answering():
+            return bool(await self._redis.sismember(self._keys.mcp_session_watches(session.id), uri))
+
+    async def of(self, session: ClientSession) -> list[str]:
+        """Return the resources that the session watches."""
+        async with _answering():
+            found: set[Any] = await self._redis.smembers(self._keys.mcp_session_watches(session.id))
+        return sorted(uri.decode("utf-8", "replace") if isinstance(uri, bytes) else uri for uri in found)
+
+    async def take_stream(self, session: ClientSession) -> str:
+        """Make a stream the one that is told; returns its name. One that was there before ends: its client has come again."""
+        name = randomness.uuid4().hex
+        async with _answering():
+            await self._redis.set(self._keys.mcp_session_stream(session.id), name, px=self._ms)
+        return name
+
+    async def has_stream(self, session: ClientSession, name: str) -> bool:
+        """Return whether that is still the one. It is extended, with the session's watches."""
+        async with _answering(), self._redis.pipeline(transaction=False) as pipeline:
+            pipeline.getex(self._keys.mcp_session_stream(session.id), px=self._ms)
+            pipeline.pexpire(self._keys.mcp_session_watches(session.id), self._ms)
+            found: Any = (await pipeline.execute())[0]
+        return (found.decode() if isinstance(found, bytes) else found) == name
+
+    async def forget(self, session: ClientSession) -> None:
+        """Forget what there is of a session that has ended."""
+        async with _answering():
+            names = self._keys.mcp_session_watches(session.id), self._keys.mcp_session_stream(session.id)
+            await self._redis.unlink(*names)
+
+
+@asynccontextmanager
+async def _answering() -> AsyncGenerator[None]:
+    try:
+        yield
+    except (RedisError, OSError) as exc:
+        raise FleetUnavailable("Redis does not answer.") from exc
+
+
+class ClientQuestions:
+    """The questions of one fleet. An answer needs the question's id, which is secret, and the session."""
+
+    def __init__(self, redis: Redis, keys: GatewayKeys) -> None:
+        self._redis = redis
+        self._keys = keys
+
+    async def ask(
+        self,
+        session: ClientSession,
+        writes: WriteStream[SessionMessage],
+        related: str | int,
+        request: InputRequest,
+    ) -> dict[str, Any]:
+        """The client's answer to a request that goes out on the stream of its request `related`.
+
+        Raises `MCPError`, that of the client or that it has said nothing, and `FleetUnavailable`.
+        """
+        number = secrets.token_hex(16)
+        asked = types.JSONRPCRequest(jsonrpc="2.0", id=number, method=request.method, params=request.params)
+        await writes.send(SessionMessage(asked, metadata=ServerMessageMetadata(related_request_id=related)))
+        message = await self._answer(self._keys.mcp_question(session.id, number))
+        if message is None:
+            raise MCPError(types.INTERNAL_ERROR, f"The client did not answer {request.method}.")
+        error = message.get("error")
+        if isinstance(error, dict):
+            raise MCPError(types.INTERNAL_ERROR, f"The client refused {request.method}: {error.get('message')}"[:1000])
+        result = message.get("result")
+        return result if isinstance(result, dict) else {}
+
+    async def take(self, session: ClientSession, message: Mapping[str, Any]) -> None:
+        """Store a client's answer for the asking process. Raises `FleetUnavailable`."""
+        name = self._keys.mcp_question(session.id, str(message.get("id")))
+        try:
+            async with self._redis.pipeline() as pipeline:
+                pipeline.rpush(name, json.dumps(message))
+                pipeline.expire(name, _KEPT_SECONDS)
+                await pipeline.execute()
+        except (RedisError, OSError) as exc:
+            raise FleetUnavailable("Redis does not answer.") from exc
+
+    async def _answer(self, name: str) -> Mapping[str, Any] | None:
+        give_up_at = machine_clock.monotonic() + _LONGEST_SECONDS
+        while machine_clock.monotonic() < give_up_at:
+            try:
+                found = await self._redis.blpop([name], timeout=_WAIT_SECONDS)
+            except (RedisError, OSError) as exc:
+                raise FleetUnavailable("Redis does not answer.") from exc
+            if found is not None:
+                answer = json.loads(found[1])
+                return answer if isinstance(answer, dict) else {}
+        return None
+
+
+def is_answer(message: Mapping[str, Any]) -> bool:
+    """Return whether a message is a client's answer."""
+    return "method" not in message and isinstance(message.get("id"), str) and bool({"result", "error"} & message.keys())

@@ -1,1 +1,0 @@
-"""Runs the calls of MCP clients."""

@@ -1,1 +1,0 @@
-"""Tells MCP clients of changes: of lists, of resources that they watch, and of their tasks."""
