@@ -19,11 +19,11 @@ from uuid import uuid4
 import httpx
 
 from support.oauth.robot_person import RobotPerson
-from toolfleet_modules.hosts.mcp.mcp_host import McpHost
+from toolfleet_modules.hosts.mcp.http_transport import HttpServer
+from toolfleet_modules.hosts.mcp.mcp_host import McpHost, McpOptions
 from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
-from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer
-from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
-from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions
+from toolfleet_modules.hosts.mcp.oauth_flow import OAuthOptions
+from toolfleet_modules.hosts.mcp.oauth_tokens import Authorizer
 from toolfleet_modules.sdk.client import ModuleClient, ModuleResult
 from toolfleet_registry.contracts.inputs import MOST_ROUNDS, CallInputs
 

@@ -12,11 +12,11 @@ from redis.asyncio import Redis
 from toolfleet_cli.hosting.folder import fence_of
 from toolfleet_cli.hosting.host_server import ChangeNotice, check_host_name
 from toolfleet_cli.hosting.secret_values import read_secrets
-from toolfleet_modules.hosts.mcp.mcp_host import McpHost
-from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer
-from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
-from toolfleet_modules.hosts.mcp.oauth.providers import signing_algorithm
-from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions, StdioServer
+from toolfleet_modules.hosts.mcp.http_transport import HttpServer
+from toolfleet_modules.hosts.mcp.mcp_host import McpHost, McpOptions
+from toolfleet_modules.hosts.mcp.oauth_flow import OAuthOptions, signing_algorithm
+from toolfleet_modules.hosts.mcp.oauth_tokens import Authorizer
+from toolfleet_modules.hosts.mcp.stdio_transport import StdioServer
 from toolfleet_modules.hosts.secrets import Secrets, SecretUnknown
 from toolfleet_modules.requests.authentication import KEY_VARIABLE
 from toolfleet_registry.config.host_settings import NAME_FORM, McpSpec, OAuthSpec

@@ -22,15 +22,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from toolfleet_cli.hosting.mcp import oauth_of
-from toolfleet_modules.hosts.mcp.mcp_session import McpSession
-from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer
-from toolfleet_modules.hosts.mcp.oauth.authorizer import log_in as log_in_person
-from toolfleet_modules.hosts.mcp.oauth.oauth_errors import AuthorizationAway, AuthorizationRefused
-from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
-from toolfleet_modules.hosts.mcp.options import HttpServer
-from toolfleet_modules.hosts.mcp.server_away import ServerAway
+from toolfleet_modules.hosts.mcp.http_transport import HttpServer, http_transport
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
+from toolfleet_modules.hosts.mcp.oauth_flow import AuthorizationAway, AuthorizationRefused, OAuthOptions
+from toolfleet_modules.hosts.mcp.oauth_tokens import Authorizer
+from toolfleet_modules.hosts.mcp.oauth_tokens import log_in as log_in_person
 from toolfleet_modules.hosts.mcp.tool_list import listed_tools
-from toolfleet_modules.hosts.mcp.transports.http_transport import http_transport
 from toolfleet_registry.config.host_settings import McpSpec
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings

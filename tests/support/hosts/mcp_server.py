@@ -14,9 +14,10 @@ import psutil
 from support.hosts.nest_server import Nest, http_app, server_of
 from support.oauth.loopback_app import served
 from support.waiting import wait_until, wait_until_answered
-from toolfleet_modules.hosts.mcp.mcp_host import McpHost
-from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions, StdioServer
-from toolfleet_modules.hosts.mcp.watches.watch_port import WatchPort
+from toolfleet_modules.hosts.mcp.http_transport import HttpServer
+from toolfleet_modules.hosts.mcp.mcp_host import McpHost, McpOptions
+from toolfleet_modules.hosts.mcp.server_watch import WatchPort
+from toolfleet_modules.hosts.mcp.stdio_transport import StdioServer
 from toolfleet_modules.sdk.client import ModuleClient, ModuleResult
 
 NEST = Path(__file__).parent / "nest_server.py"

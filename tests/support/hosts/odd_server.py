@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
+from toolfleet_modules.hosts.mcp.http_transport import HttpServer
+from toolfleet_modules.hosts.mcp.stdio_transport import StdioServer
 
 JSON = {"Content-Type": "application/json"}
 _KEPT = {"resultType": "complete", "ttlMs": 60_000, "cacheScope": "private"}

@@ -6,9 +6,9 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import mcp_types as types
 from mcp.shared.inbound import x_mcp_header_map
@@ -20,24 +20,18 @@ from starlette.routing import Route
 
 from toolfleet_modules.hosts.child_process import remove_abandoned_soon
 from toolfleet_modules.hosts.fence import FenceMissing
-from toolfleet_modules.hosts.host import Host, Listener
-from toolfleet_modules.hosts.mcp.definitions import OfferedTool, ServerOffer, offer_of
-from toolfleet_modules.hosts.mcp.inputs.held_calls import HeldCalls
-from toolfleet_modules.hosts.mcp.mcp_session import McpSession, OnChanged
+from toolfleet_modules.hosts.host import Host, HostOptions, Listener
+from toolfleet_modules.hosts.mcp.http_transport import HttpServer, http_transport
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession, OnChanged, ServerAway
 from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
-from toolfleet_modules.hosts.mcp.options import HttpServer, McpOptions, StdioServer
-from toolfleet_modules.hosts.mcp.passed_tool import FORMS, PassedTool, answer_of, passed_methods
-from toolfleet_modules.hosts.mcp.server_away import ServerAway
+from toolfleet_modules.hosts.mcp.passed_tool import FORMS, PassedTool, WatchTool, answer_of, passed_methods
+from toolfleet_modules.hosts.mcp.questions import HeldCalls
 from toolfleet_modules.hosts.mcp.server_tasks import TaskFollower
+from toolfleet_modules.hosts.mcp.server_watch import ServerWatch, WatchPort, can_watch
 from toolfleet_modules.hosts.mcp.sessions import McpSessions, SharedSession, UserSessions
-from toolfleet_modules.hosts.mcp.tool_list import ListChanges, listed_tools
-from toolfleet_modules.hosts.mcp.transports.http_transport import http_transport
-from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
-from toolfleet_modules.hosts.mcp.transports.server_log import ServerLog
-from toolfleet_modules.hosts.mcp.transports.stdio_transport import stdio_transport
-from toolfleet_modules.hosts.mcp.watches.server_watch import ServerWatch, can_watch
-from toolfleet_modules.hosts.mcp.watches.watch_port import WatchPort
-from toolfleet_modules.hosts.mcp.watches.watch_tool import WatchTool
+from toolfleet_modules.hosts.mcp.stdio_transport import ServerLog, StdioServer, stdio_transport
+from toolfleet_modules.hosts.mcp.tool_list import ListChanges, OfferedTool, ServerOffer, listed_tools, offer_of
+from toolfleet_modules.hosts.mcp.transport import MessageStreams
 from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.request import TooLarge, TooSlow, read_body
@@ -65,6 +59,31 @@ _BUSY_SECONDS = "1"
 
 METHODS = PASSED_METHODS
 """The protocol's names of what may be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpOptions(HostOptions):
+    """The options of an MCP server's host.
+
+    `asks`: a server of an older version may ask the caller in the middle of a call; each user has a session then, and
+    one call at a time in it. `scope`: whether callers share its session, or each user has one; of those there are at
+    most `most_sessions`, and one that is unused for `idle_seconds` ends. `trusted`: its annotations determine the
+    effect of repeating a call. `handshake_seconds`: for its start and its handshake. `refresh_seconds`: between two
+    lists of its tools if it notifies of no changes. `stuck_seconds`: how long it may be silent after a call that did
+    not come back, before it is restarted. `pin`: whether the fleet withholds changed or added tools, until an operator
+    approves them.
+    """
+
+    server: StdioServer | HttpServer
+    scope: Literal["shared", "caller"] = "shared"
+    trusted: bool = False
+    asks: bool = False
+    pin: bool = False
+    most_sessions: int = 16
+    idle_seconds: float = 300.0
+    handshake_seconds: float = 30.0
+    refresh_seconds: float = 60.0
+    stuck_seconds: float = 30.0
 
 
 class McpHost(Host[McpTool | PassedTool | WatchTool]):

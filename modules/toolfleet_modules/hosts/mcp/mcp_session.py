@@ -1,4 +1,4 @@
-"""Holds one session with an MCP server in a task of its own: from the handshake until either side ends it.
+"""Holds one session with an MCP server in a task of its own, from the handshake until either side ends it, or says why there is none.
 
 What the server says is screened first: null counts as absent, and tools that are none are taken out of its lists, so that
 the others are served.
@@ -25,14 +25,12 @@ from mcp_types import methods
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
-from toolfleet_modules.hosts.mcp.inputs.server_inputs import TAKES_INPUT, asking
-from toolfleet_modules.hosts.mcp.inputs.turns import ASKED, Turns
-from toolfleet_modules.hosts.mcp.server_away import ServerAway
-from toolfleet_modules.hosts.mcp.transports.call_lane import CallListener, OnProgress
-from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, Malformed, NotTaken, Unanswered
-from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
+from toolfleet_modules.hosts.mcp.exchanges import Lost, Malformed, NotTaken, Refused, Unanswered
+from toolfleet_modules.hosts.mcp.questions import ASKED, TAKES_INPUT, Turns, asking
+from toolfleet_modules.hosts.mcp.transport import CallListener, MessageStreams, OnProgress
 from toolfleet_registry.contracts.call_context import LogLevel, LogMessage, LogSink, is_heard, log_message_in
 from toolfleet_registry.contracts.inputs import METHODS
+from toolfleet_registry.functions.failures import ToolError
 from toolfleet_registry.functions.passed_methods import APPS
 
 _log = logging.getLogger("toolfleet.host")
@@ -67,6 +65,50 @@ CLIENT = types.Implementation(name="toolfleet", version="1")
 
 _EXTENSIONS: dict[str, dict[str, Any]] = {_TASKS: {}, APPS: {"mimeTypes": ["text/html;profile=mcp-app"]}}
 """The extensions that the client understands. Clients of a gateway show apps; a server offers none to a client that does not say so."""
+
+RAW = "toolfleet/raw"
+"""Stands in the answer to a call for what its server has answered, which the SDK would take apart by its models."""
+
+_KEPT_MEMBERS = frozenset({"inputSchema", "outputSchema", "requestedSchema", "structuredContent", "_meta"})
+"""Members whose form is the server's own."""
+
+
+class ServerAway(Exception):
+    """There is no session, and nothing was sent. The message says why.
+
+    `has_answered`: whether there was any answer in the handshake. `is_refused`: there will be none until a person acts.
+    """
+
+    def __init__(self, why: str, *, has_answered: bool = False, is_refused: bool = False) -> None:
+        super().__init__(why)
+        self.has_answered, self.is_refused = has_answered, is_refused
+
+    @classmethod
+    def after(cls, task: "asyncio.Task[None]", *, seconds: float) -> "ServerAway":
+        """Return the error of a task that has made no session in so many seconds."""
+        if not task.done():
+            return cls(f"no handshake within {seconds:g} s")
+        error = None if task.cancelled() else task.exception()
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        return cls(_worded(error), has_answered=True, is_refused=isinstance(error, Refused))
+
+
+def refused_call(why: str) -> ToolError:
+    """Return the error of a call for which there will be no session."""
+    return ToolError(f"The server cannot be used: {why}.", effect_state="none")
+
+
+def _worded(error: BaseException | None) -> str:
+    match error:
+        case None | Lost():
+            return "it ended in the handshake; its host's log says more"
+        case MCPError() | RuntimeError() | OSError():
+            return f"{getattr(error, 'message', None) or error}"
+        case ValidationError():
+            return "its answer to the handshake is none of the protocol"
+        case _:
+            return f"{type(error).__name__}: {error}"
 
 
 class SessionLog:
@@ -107,13 +149,6 @@ class SessionLog:
                     await ask(types.SetLevelRequest(params=types.SetLevelRequestParams(level=least)))
             except (MCPError, TimeoutError, ValidationError) as exc:
                 _log.warning("A server does not set its log level: %s", type(exc).__name__)
-
-
-RAW = "toolfleet/raw"
-"""Stands in the answer to a call for what its server has answered, which the SDK would take apart by its models."""
-
-_KEPT_MEMBERS = frozenset({"inputSchema", "outputSchema", "requestedSchema", "structuredContent", "_meta"})
-"""Members whose form is the server's own."""
 
 
 class ScreeningDispatcher(JSONRPCDispatcher):

@@ -9,18 +9,22 @@ from typing import Any
 
 from mcp.shared.exceptions import MCPError
 
-from toolfleet_modules.hosts.mcp.inputs.held_calls import Ears, HeldCalls, ServerQuestion, is_held
-from toolfleet_modules.hosts.mcp.inputs.server_inputs import answers_of, question_of
-from toolfleet_modules.hosts.mcp.inputs.task_inputs import handle_in
-from toolfleet_modules.hosts.mcp.inputs.turns import Ask
-from toolfleet_modules.hosts.mcp.mcp_session import McpSession
-from toolfleet_modules.hosts.mcp.results import reply_of
-from toolfleet_modules.hosts.mcp.server_away import ServerAway
+from toolfleet_modules.hosts.mcp.exchanges import Lost, NotTaken, Refused, StatusFailed, Unanswered, reply_of
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
+from toolfleet_modules.hosts.mcp.questions import (
+    Ask,
+    Ears,
+    HeldCalls,
+    ServerQuestion,
+    answers_of,
+    handle_in,
+    is_held,
+    question_of,
+)
 from toolfleet_modules.hosts.mcp.server_tasks import ServerTask, poll_seconds
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
 from toolfleet_modules.hosts.mcp.tool_list import listed_tools
-from toolfleet_modules.hosts.mcp.transports.call_lane import CallListener
-from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, NotTaken, Refused, StatusFailed, Unanswered
+from toolfleet_modules.hosts.mcp.transport import CallListener
 from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_modules.once.served_tool import RunMeans, ServedRun
 from toolfleet_modules.requests.question import question_reply

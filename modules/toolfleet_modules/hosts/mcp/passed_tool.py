@@ -1,4 +1,4 @@
-"""Passes prompts, resources and completion of a server through as hidden tools: requested as calls are."""
+"""Passes prompts, resources, their watches, and completion of a server through as hidden tools: requested as calls are."""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ValidationError
 
-from toolfleet_modules.hosts.mcp.mcp_session import McpSession
-from toolfleet_modules.hosts.mcp.server_away import ServerAway, refused_call
+from toolfleet_modules.hosts.mcp.exchanges import Lost, NotTaken, Refused
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway, refused_call
+from toolfleet_modules.hosts.mcp.server_watch import ServerWatch
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
-from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, NotTaken, Refused
 from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_modules.once.served_tool import RunMeans, ServedRun
 from toolfleet_modules.requests.reply import Reply
@@ -20,7 +20,13 @@ from toolfleet_modules.sdk.tool import in_words
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
-from toolfleet_registry.functions.passed_methods import PASSED_METHODS, PassedError, passing_method
+from toolfleet_registry.functions.passed_methods import (
+    LONGEST_URI,
+    PASSED_METHODS,
+    WATCH_METHOD,
+    PassedError,
+    passing_method,
+)
 
 FORMS: Mapping[str, tuple[type[Any], type[BaseModel]]] = {
     "prompts/list": (types.ListPromptsRequest, types.PaginatedRequestParams),
@@ -33,6 +39,13 @@ FORMS: Mapping[str, tuple[type[Any], type[BaseModel]]] = {
 """The request of each method, and its parameters."""
 
 _SECONDS = 60.0  # for a server to answer
+
+_WATCH_SECONDS = 30.0  # for a server to answer
+_SCHEMA = {
+    "type": "object",
+    "properties": {"uri": {"type": "string", "minLength": 1, "maxLength": LONGEST_URI}},
+    "required": ["uri"],
+}
 
 
 def passed_methods(connection: McpSession) -> tuple[str, ...]:
@@ -120,3 +133,65 @@ async def answer_of(connection: McpSession, request: Any) -> dict[str, Any]:
     except ValidationError:
         message = "The server's answer is none of the protocol."
         return {"error": {"code": types.INTERNAL_ERROR, "message": message}}
+
+
+@dataclass(frozen=True, slots=True)
+class WatchTool:
+    """The tool. A resource is watched for as long as the fleet says so again."""
+
+    definition: ToolDefinition
+    watch: ServerWatch
+    sessions: McpSessions
+    secrets: Secrets
+    argument_names: frozenset[str] = frozenset({"uri"})
+
+    @classmethod
+    def of(cls, module: str, watch: ServerWatch, sessions: McpSessions, secrets: Secrets) -> "WatchTool":
+        """The tool for a module's server."""
+        definition = ToolDefinition(
+            name=f"{module}.{passing_method(WATCH_METHOD)}",
+            description=f"Passes `{WATCH_METHOD}` of the Model Context Protocol on.",
+            input_schema=_SCHEMA,
+            effect="idempotent",
+            listed=False,
+        )
+        return cls(definition, watch, sessions, secrets)
+
+    def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "WatchRun":
+        """A run for one resource."""
+        return WatchRun(self, context, arguments, means.most_bytes)
+
+    def without_secrets(self, reply: Reply) -> Reply:
+        """The reply as it may leave the host."""
+        return reply.rewritten(self.secrets.hide_json) if self.secrets else reply
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRun(ServedRun[WatchTool]):
+    """One run."""
+
+    arguments: Mapping[str, Any]
+    most_bytes: int
+
+    async def run(self) -> Reply:
+        """Have it watched. Raises `ModuleBusy` and `NotBegun`."""
+        uri = self.arguments.get("uri")
+        if not isinstance(uri, str) or not 0 < len(uri) <= LONGEST_URI:
+            message = f"uri must be a text of at most {LONGEST_URI} characters."
+            return self._answer({"error": {"code": types.INVALID_PARAMS, "message": message}})
+        self.check_begin()
+        try:
+            async with asyncio.timeout(_WATCH_SECONDS), self.tool.sessions.taken(self.context.user_id):
+                await self.tool.watch.watch(uri)
+        except ServerAway:
+            raise ModuleBusy(RETURN_SECONDS) from None
+        except MCPError as exc:
+            return self._answer({"error": PassedError(exc.code, exc.message, exc.data).facts()})
+        except TimeoutError:
+            return Reply.failure(
+                self.name, f"The server did not answer within {_WATCH_SECONDS:g} s.", effect_state="unknown"
+            )
+        return self._answer({"result": {}})
+
+    def _answer(self, answer: dict[str, Any]) -> Reply:
+        return self.tool.without_secrets(Reply.success(self.name, answer, most_bytes=self.most_bytes))

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-from toolfleet_modules.hosts.mcp.inputs.task_inputs import TaskInputs
+from toolfleet_modules.hosts.mcp.exchanges import Malformed, reply_of
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
-from toolfleet_modules.hosts.mcp.results import reply_of
-from toolfleet_modules.hosts.mcp.transports.exchanges import Malformed
+from toolfleet_modules.hosts.mcp.questions import TaskInputs
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.status import StatusAnswer
 from toolfleet_registry.contracts import EffectState
@@ -20,8 +19,7 @@ from toolfleet_registry.contracts.inputs import CallInputs
 
 if TYPE_CHECKING:  # they import this file
     from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
-    from toolfleet_modules.hosts.mcp.passed_tool import PassedTool
-    from toolfleet_modules.hosts.mcp.watches.watch_tool import WatchTool
+    from toolfleet_modules.hosts.mcp.passed_tool import PassedTool, WatchTool
 
     HostTool: TypeAlias = McpTool | PassedTool | WatchTool
 

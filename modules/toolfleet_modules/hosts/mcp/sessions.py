@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from toolfleet_modules.hosts.child_process import Backoff
-from toolfleet_modules.hosts.mcp.mcp_session import McpSession
-from toolfleet_modules.hosts.mcp.server_away import ServerAway, refused_call
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway, refused_call
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
 from toolfleet_registry.system import randomness
 

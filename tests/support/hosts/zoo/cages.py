@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 
 from support.waiting import wait_until
-from toolfleet_modules.hosts.mcp.mcp_host import McpHost
-from toolfleet_modules.hosts.mcp.options import McpOptions, StdioServer
+from toolfleet_modules.hosts.mcp.mcp_host import McpHost, McpOptions
+from toolfleet_modules.hosts.mcp.stdio_transport import StdioServer
 from toolfleet_modules.sdk.client import ModuleClient, ModuleResult
 
 ANIMAL = Path(__file__).parent / "animal.py"

@@ -8,8 +8,8 @@ from mcp.shared.exceptions import MCPError
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 from pydantic_core import from_json
 
-from toolfleet_modules.hosts.mcp.transports.call_lane import FIRST_ID, CallLane, CallListener
-from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, Malformed
+from toolfleet_modules.hosts.mcp.exchanges import Lost, Malformed
+from toolfleet_modules.hosts.mcp.transport import FIRST_ID, CallLane, CallListener
 from toolfleet_registry.contracts.call_context import LogLevel, LogMessage, LogSink
 
 pytestmark = pytest.mark.asyncio

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from toolfleet_modules.hosts.mcp.inputs.held_calls import Ears, HeldCalls
-from toolfleet_modules.hosts.mcp.inputs.turns import Ask
+from toolfleet_modules.hosts.mcp.questions import Ask, Ears, HeldCalls
 
 pytestmark = pytest.mark.asyncio
 
@@ -31,7 +30,7 @@ async def test_whoever_waits_for_a_call_ends_it() -> None:
 
 async def test_a_call_for_which_nobody_waits_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A moment after it."""
-    monkeypatch.setattr("toolfleet_modules.hosts.mcp.inputs.held_calls._MORE_SECONDS", 0.0)
+    monkeypatch.setattr("toolfleet_modules.hosts.mcp.questions._MORE_SECONDS", 0.0)
     held = HeldCalls().begun("call-1", SECONDS, Ears(lambda *_: None, None), silent)
 
     with pytest.raises(TimeoutError):

@@ -5,7 +5,7 @@ from typing import Any
 import mcp_types as types
 import pytest
 
-from toolfleet_modules.hosts.mcp.definitions import offer_of
+from toolfleet_modules.hosts.mcp.tool_list import offer_of
 
 OBJECT: dict[str, Any] = {"type": "object"}
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolfleet_cli.hosting.mcp_file import module_of, servers_in
-from toolfleet_modules.hosts.mcp.definitions import method_of
+from toolfleet_modules.hosts.mcp.tool_list import method_of
 from toolfleet_registry.contracts.names import ToolName, is_module_name, name_fault
 from toolfleet_registry.errors import SettingsError
 

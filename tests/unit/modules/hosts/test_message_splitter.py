@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolfleet_modules.hosts.mcp.transports import stdio_transport
-from toolfleet_modules.hosts.mcp.transports.call_lane import FIRST_ID
-from toolfleet_modules.hosts.mcp.transports.server_log import ServerLog
-from toolfleet_modules.hosts.mcp.transports.stdio_transport import MessageSplitter
+from toolfleet_modules.hosts.mcp import stdio_transport
+from toolfleet_modules.hosts.mcp.stdio_transport import MessageSplitter, ServerLog
+from toolfleet_modules.hosts.mcp.transport import FIRST_ID
 from toolfleet_modules.hosts.secrets import Secrets
 
 LINES = [

@@ -2,8 +2,8 @@
 
 import pytest
 
-from toolfleet_modules.hosts.mcp.oauth.authorization_client import check_address
-from toolfleet_modules.hosts.mcp.oauth.oauth_errors import AuthorizationRefused
+from toolfleet_modules.hosts.mcp.oauth_flow import AuthorizationRefused
+from toolfleet_modules.hosts.mcp.oauth_tokens import check_address
 
 FAR = "https://owls.example/mcp"
 HERE = "http://127.0.0.1:8000/mcp"

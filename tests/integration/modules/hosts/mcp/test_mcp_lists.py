@@ -9,7 +9,7 @@ import pytest
 
 from support.hosts.mcp_server import hosted_server
 from support.hosts.odd_server import Answer, OddServer, odd_http
-from toolfleet_modules.hosts.mcp.options import HttpServer
+from toolfleet_modules.hosts.mcp.http_transport import HttpServer
 
 pytestmark = pytest.mark.asyncio
 

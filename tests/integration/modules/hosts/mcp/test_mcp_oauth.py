@@ -17,9 +17,8 @@ from support.oauth.locked_server import WRITING, LockedServer, locked_server
 from support.oauth.loopback_app import served
 from support.oauth.toy_authorization import CLIENT, SECRET, toy_authorization
 from support.waiting import wait_until
-from toolfleet_modules.hosts.mcp.oauth.authorizer import Authorizer
-from toolfleet_modules.hosts.mcp.oauth.challenge import Challenge
-from toolfleet_modules.hosts.mcp.oauth.oauth_errors import AuthorizationAway, AuthorizationRefused
+from toolfleet_modules.hosts.mcp.oauth_flow import AuthorizationAway, AuthorizationRefused
+from toolfleet_modules.hosts.mcp.oauth_tokens import Authorizer, Challenge
 
 pytestmark = pytest.mark.asyncio
 

@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from support.hosts.mcp_server import hosted_server
 from support.hosts.odd_server import Answer, odd_http, odd_program
-from toolfleet_modules.hosts.mcp.transports import call_spans
+from toolfleet_modules.hosts.mcp import transport as mcp_transport
 
 pytestmark = pytest.mark.asyncio
 
@@ -28,7 +28,7 @@ async def test_a_call_has_a_client_span(tmp_path: Path, transport: str, monkeypa
     """It is one span, names the tool, says what carried it, and how it failed."""
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    for module in (_otel, call_spans):
+    for module in (_otel, mcp_transport):
         monkeypatch.setattr(module, "_tracer", provider.get_tracer("owls"))
     with odd_http({name: Answer(200, body) for name, body in ANSWERS.items()}) as (_, web):
         server = odd_program(tmp_path, ANSWERS) if transport == "pipe" else web

@@ -15,8 +15,9 @@ from support.hosts.mcp_server import HostedServer, hosted_server
 from support.hosts.watched_server import SERVER, Watched, server_of
 from support.oauth.loopback_app import served
 from support.waiting import wait_until
-from toolfleet_modules.hosts.mcp.options import HttpServer, StdioServer
-from toolfleet_modules.hosts.mcp.watches import server_watch
+from toolfleet_modules.hosts.mcp import server_watch
+from toolfleet_modules.hosts.mcp.http_transport import HttpServer
+from toolfleet_modules.hosts.mcp.stdio_transport import StdioServer
 from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.functions.passed_methods import WATCH_METHOD, ServerChange, passing_method

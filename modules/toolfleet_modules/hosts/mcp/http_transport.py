@@ -1,7 +1,8 @@
 """Carries messages between a session and a server's HTTP endpoint: what fails costs one request, and says whether it was sent."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -12,13 +13,7 @@ from mcp.shared.exceptions import MCPError
 from opentelemetry.trace import get_current_span
 from pydantic_core import to_json
 
-from toolfleet_modules.hosts.mcp.oauth.authorization_client import is_same_origin
-from toolfleet_modules.hosts.mcp.oauth.authorizer import OAuthTransport
-from toolfleet_modules.hosts.mcp.oauth.challenge import Challenge
-from toolfleet_modules.hosts.mcp.oauth.oauth_errors import AuthorizationAway, AuthorizationRefused
-from toolfleet_modules.hosts.mcp.options import HttpServer
-from toolfleet_modules.hosts.mcp.transports.call_spans import describe_call, note_result
-from toolfleet_modules.hosts.mcp.transports.exchanges import (
+from toolfleet_modules.hosts.mcp.exchanges import (
     Lost,
     Malformed,
     NotTaken,
@@ -33,8 +28,9 @@ from toolfleet_modules.hosts.mcp.transports.exchanges import (
     request_id,
     words_of,
 )
-from toolfleet_modules.hosts.mcp.transports.message_streams import MessageStreams
-from toolfleet_modules.hosts.mcp.transports.standalone_stream import StandaloneStream
+from toolfleet_modules.hosts.mcp.oauth_flow import AuthorizationAway, AuthorizationRefused
+from toolfleet_modules.hosts.mcp.oauth_tokens import Authorizer, Challenge, OAuthTransport, is_same_origin
+from toolfleet_modules.hosts.mcp.transport import MessageStreams, StandaloneStream, describe_call, note_result
 from toolfleet_registry.contracts.outcomes import parse_retry_after
 
 _MOST_BYTES = 32 * 2**20  # of an answer, or of one event of a stream
@@ -48,6 +44,15 @@ _JSON = {"content-type": "application/json"}
 _REDIRECTS = frozenset({HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT})
 _MOST_REDIRECTS = 3
 _NOT_TAKEN = frozenset({408, 425, 429})  # as workers read them of modules; 503 with `Retry-After`, too
+
+
+@dataclass(frozen=True, slots=True)
+class HttpServer:
+    """A server's Streamable HTTP endpoint. `headers` are sent with each request, and a token of the `authorizer`, if there is one."""
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    authorizer: Authorizer | None = None
 
 
 @asynccontextmanager

@@ -1,16 +1,27 @@
-"""Holds calls whose servers ask in the middle of them: a server waits in its session until the caller has answered."""
+"""Passes on what a server asks in the middle of a call, in both eras of the protocol: it is held until the caller has answered, or called again."""
 
 import asyncio
+import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
 
-from toolfleet_modules.hosts.mcp.inputs.turns import Ask
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+
+from toolfleet_registry.contracts import EffectState
 from toolfleet_registry.contracts.call_context import LogMessage, LogSink
 from toolfleet_registry.contracts.inputs import CallInputs
-from toolfleet_registry.functions.failures import ModuleBusy
+from toolfleet_registry.functions.failures import InputRequired, ModuleBusy
 from toolfleet_registry.system import randomness
+
+_TURN_SECONDS = 1.0  # that a call waits here for its turn, before the fleet comes back with it
+_LATER_SECONDS = 1.0
+
+Ask = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+"""Brings the answer to a request of the protocol's, by its method and parameters. Raises `MCPError`."""
 
 _LONGEST_SECONDS = 3600.0  # that a call without an end of its own is held
 _MORE_SECONDS = 1.0  # beyond its time, which its waiters end by their own clocks
@@ -18,6 +29,58 @@ _MOST = 1000
 _HELD, _QUESTION = "held", "question"
 
 OnProgress = Callable[[float, float | None, str | None], None]
+
+TAKES_INPUT = "toolfleet/takesInput"
+"""Stands in a call's `_meta` on its way to the dispatcher, and never leaves the host."""
+
+_CAPABILITIES: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
+# A state that is not there differs from an empty one, and must come back as it was.
+_STATE = "requestState"
+
+_TASK, _ASKED = "task", "asked"
+_DIGITS = 16  # of a question's digest
+
+
+async def _declared(*_: Any) -> types.ErrorData:
+    """Return an error; never called: the dispatcher answers before."""
+    return types.ErrorData(code=types.INVALID_REQUEST, message="Nobody can be asked now.")
+
+
+ASKED: Final[Mapping[str, Any]] = {
+    "elicitation_callback": _declared,
+    "sampling_callback": _declared,
+    "list_roots_callback": _declared,
+}
+"""What has the SDK declare, in the handshake, that its client can be asked."""
+
+
+class Turns:
+    """The turns of one session, whose server may ask: older versions of the protocol do not say for which call."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._ask: Ask | None = None
+
+    @asynccontextmanager
+    async def taken(self, ask: Ask | None) -> AsyncGenerator[None]:
+        """Have no other call in the session meanwhile; `ask` answers what its server asks. Raises `ModuleBusy`."""
+        try:
+            async with asyncio.timeout(_TURN_SECONDS):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise ModuleBusy(_LATER_SECONDS) from None
+        self._ask = ask
+        try:
+            yield
+        finally:
+            self._ask = None
+            self._turn.release()
+
+    async def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer a server's question. Raises `MCPError` if there is no caller to ask."""
+        if self._ask is None:
+            raise MCPError(types.INVALID_REQUEST, "Nobody can be asked now.")
+        return await self._ask(method, {name: value for name, value in params.items() if name != "_meta"})
 
 
 @dataclass(slots=True)
@@ -175,3 +238,84 @@ def _key_in(state: str) -> str | None:
         return None
     key = found.get(_HELD) if isinstance(found, dict) else None
     return key if isinstance(key, str) else None
+
+
+def question_of(answer: Mapping[str, Any], *, effect_state: EffectState) -> InputRequired:
+    """Return the question in a server's answer. Raises `ValueError` for one that cannot be asked."""
+    state = answer.get(_STATE)
+    kept = json.dumps({} if state is None else {_STATE: state})
+    return InputRequired(answer.get("inputRequests") or {}, kept, effect_state=effect_state)
+
+
+def answers_of(inputs: CallInputs | None) -> dict[str, Any]:
+    """Return the parameters sent with a call's name and arguments, once it is answered.
+
+    Raises `ValueError` for a foreign state.
+    """
+    if inputs is None:
+        return {}
+    state = json.loads(inputs.state)
+    if not isinstance(state, dict):
+        raise ValueError("a state is an object")  # noqa: TRY004 - as for what is no JSON
+    return {"inputResponses": inputs.responses, **{key: value for key, value in state.items() if key == _STATE}}
+
+
+def asking(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """A request's `_meta` for a server that may ask: its client can answer. Older versions declare that in the handshake."""
+    declared = meta.get(types.CLIENT_CAPABILITIES_META_KEY)
+    if declared is None:
+        return dict(meta)
+    return {**meta, types.CLIENT_CAPABILITIES_META_KEY: {**declared, **_CAPABILITIES}}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInputs:
+    """The questions of a task: `asked` has the digest of each question by its key. `responses`: the latest answers.
+
+    A task's keys are for one question each. A server that breaks that is asked all the same: another question has
+    another digest.
+    """
+
+    asked: Mapping[str, str] = field(default_factory=dict)
+    responses: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, inputs: CallInputs | None, handle: str) -> Self:
+        """Parse the task's part of these answers; empty if they are not of the task `handle`."""
+        if inputs is None or handle_in(inputs.state) != handle:
+            return cls()
+        asked = json.loads(inputs.state).get(_ASKED)
+        return cls(asked if isinstance(asked, dict) else {}, inputs.responses)
+
+    def new(self, requests: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the requests that were not asked yet."""
+        return {key: request for key, request in requests.items() if self.asked.get(key) != _digest(request)}
+
+    def due(self, requests: Mapping[str, Any]) -> dict[str, Any]:
+        """The answers to those that the server still waits for."""
+        new = self.new(requests)
+        return {key: self.responses[key] for key in requests if key not in new and key in self.responses}
+
+    def without(self, responses: Mapping[str, Any]) -> "TaskInputs":
+        """The same as if the questions of these answers had not been asked."""
+        return TaskInputs({key: digest for key, digest in self.asked.items() if key not in responses})
+
+    def state_with(self, requests: Mapping[str, Any], handle: str) -> str:
+        """The state that comes back with the answers to these, too."""
+        asked = {**self.asked, **{key: _digest(request) for key, request in requests.items()}}
+        return json.dumps({_TASK: handle, _ASKED: asked}, separators=(",", ":"))
+
+
+def handle_in(state: str) -> str | None:
+    """Return the handle of the task whose question has this state; `None` for a state of no task."""
+    try:
+        found = json.loads(state)
+    except ValueError:
+        return None
+    handle = found.get(_TASK) if isinstance(found, dict) else None
+    return handle if isinstance(handle, str) else None
+
+
+def _digest(request: object) -> str:
+    text = json.dumps(request, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]

@@ -1,4 +1,6 @@
-"""Gives requests to one server their token, and gets another where that one is over, refused, or not enough.
+"""Gives requests to one MCP server their token, and gets another where that one is over, refused, or not enough.
+
+Credentials are sent over https, and to this machine only for a server that is on it as well.
 
 `OAuthTransport` sends requests with their token, `Authorizer` has the tokens, `Flow` runs the SDK's flow for others, and
 `log_in` asks a person for them.
@@ -9,29 +11,199 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from contextlib import aclosing
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from types import TracebackType
+from typing import Self
 
 import httpx2
 from mcp.client.auth import OAuthFlowError, OAuthRegistrationError, OAuthTokenError
-from mcp.client.auth.utils import issuers_match
+from mcp.client.auth.utils import extract_field_from_www_auth, issuers_match, union_scopes
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp_types import LATEST_PROTOCOL_VERSION
 from pydantic_core import from_json
 
-from toolfleet_modules.hosts.mcp.oauth.authorization_client import AuthorizationClient, check_address, is_same_origin
-from toolfleet_modules.hosts.mcp.oauth.authorization_record import AuthorizationRecord, RecordFile, RecordStorage
-from toolfleet_modules.hosts.mcp.oauth.challenge import Challenge
-from toolfleet_modules.hosts.mcp.oauth.oauth_errors import AuthorizationAway, AuthorizationRefused, LoginNeeded
-from toolfleet_modules.hosts.mcp.oauth.oauth_options import OAuthOptions
-from toolfleet_modules.hosts.mcp.oauth.person_port import PersonPort
-from toolfleet_modules.hosts.mcp.oauth.providers import known_client, provider_of
+from toolfleet_modules.hosts.mcp.oauth_flow import (
+    AuthorizationAway,
+    AuthorizationRecord,
+    AuthorizationRefused,
+    LoginNeeded,
+    OAuthOptions,
+    PersonPort,
+    RecordFile,
+    RecordStorage,
+    known_client,
+    provider_of,
+)
 from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_registry.time import machine_clock
+
+_UNAUTHORIZED = 401
+_FORBIDDEN = 403
+_LONGEST = 2000  # characters of a field
+
+_MOST_BYTES = 256 * 2**10  # of an answer: metadata and tokens have some hundreds
+_SECONDS = 15.0  # for one answer
+_TOO_MANY = 429
 
 _RENEWAL_SECONDS = 120.0  # for a renewal, with the wait for another process; a person has a time of their own
 _HIDDEN_NAME = "oauth"
 _END_SECONDS = 5.0  # for a renewal when the host ends
 _REST_SECONDS = 5.0  # after a flow that was refused, before there is another
 _MOST_GRANTS, _GRANT_SECONDS = 2, 10.0  # so many tokens within so long are in vain: the server refuses them
+
+_EARLY_SECONDS = 10.0  # before its end a token is renewed; a tenth of a short life
+_LONG_AGO = 1.0  # seconds since the epoch
+_LONGEST_WORDS = 400  # characters of the SDK's words
+_TOKEN = re.compile(r"[\x21-\x7e]{1,32768}")
+# What a token endpoint may say (RFC 6749, 7591, 8707): other words are a server's own, and are not repeated.
+_CODES = frozenset(
+    {
+        "access_denied", "invalid_client", "invalid_client_metadata", "invalid_grant", "invalid_redirect_uri", "invalid_request",
+        "invalid_scope", "invalid_target", "unauthorized_client", "unsupported_grant_type",
+    }
+)  # fmt: skip
+
+_MOST_TOKENS = 4  # for one request: the one that there is, another process's, one that is renewed, and one for more
+_MOST_RENEWALS = 2  # of these may come of refresh tokens
+
+# It begins no session, and is what a host asks first that a server may want a token for.
+_QUESTION = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """A server's demand for authorization. `is_step_up`: it has accepted the token, and wants one with more scope."""
+
+    is_step_up: bool = False
+    scope: str | None = None
+    metadata_url: str | None = None
+
+    @classmethod
+    def of(cls, response: httpx2.Response) -> "Challenge | None":
+        """Parse an answer's challenge; `None` if it asks for no other token."""
+        is_step_up = response.status_code == _FORBIDDEN and _field(response, "error") == "insufficient_scope"
+        if not is_step_up and response.status_code != _UNAUTHORIZED:
+            return None
+        return cls(is_step_up, _field(response, "scope"), _field(response, "resource_metadata"))
+
+    def with_scopes(self, *scopes: str | None) -> "Challenge":
+        """The same, with these in it; blank-separated."""
+        scope = self.scope
+        for more in scopes:
+            scope = union_scopes(scope, more)
+        return replace(self, scope=scope)
+
+    def response(self) -> httpx2.Response:
+        """An answer that says it."""
+        fields = {
+            "error": "insufficient_scope" if self.is_step_up else None,
+            "scope": self.scope,
+            "resource_metadata": self.metadata_url,
+        }
+        said = ", ".join(f'{name}="{value}"' for name, value in fields.items() if value)
+        status = _FORBIDDEN if self.is_step_up else _UNAUTHORIZED
+        return httpx2.Response(status, headers={"WWW-Authenticate": f"Bearer {said}".strip()})
+
+
+def _field(response: httpx2.Response, name: str) -> str | None:
+    value = extract_field_from_www_auth(response, name)
+    return value if value is not None and value.isascii() and len(value) <= _LONGEST else None
+
+
+def check_address(url: str | httpx2.URL, server: str | httpx2.URL) -> None:
+    """Raise `AuthorizationRefused` for an address that `server`, or what it names, must not send a host to."""
+    try:
+        asked, near = httpx2.URL(url), is_here(httpx2.URL(server))
+    except (httpx2.InvalidURL, TypeError):
+        raise AuthorizationRefused("it names an address that is no URL") from None
+    shown = f"{asked.scheme}://{asked.host}"[:200]
+    if asked.userinfo or asked.scheme not in {"http", "https"} or not asked.host:
+        raise AuthorizationRefused(f"it names an address that nothing is sent to: {shown}")
+    if is_here(asked):
+        if not near:
+            raise AuthorizationRefused(f"it names an address on this machine: {shown}")
+    elif asked.scheme != "https":
+        raise AuthorizationRefused(f"it names an address without https: {shown}")
+
+
+def is_same_origin(one: httpx2.URL, other: httpx2.URL) -> bool:
+    """Return whether data for one URL may be sent to the other."""
+    return (one.scheme, one.host, one.port) == (other.scheme, other.host, other.port)
+
+
+def is_here(url: httpx2.URL) -> bool:
+    """Return whether the URL is on this machine."""
+    if url.host == "localhost" or url.host.endswith(".localhost"):
+        return True
+    try:
+        address = ip_address(url.host)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified
+
+
+class AuthorizationClient:
+    """A client of the authorization server of `server`, closed after use. `name` is the server's name in messages."""
+
+    def __init__(self, server: str, *, name: str = "its authorization server") -> None:
+        self._server, self._name = server, name
+        self._client = httpx2.AsyncClient(
+            transport=_ShortAnswers(httpx2.AsyncHTTPTransport(), name),
+            timeout=httpx2.Timeout(_SECONDS),
+            trust_env=False,  # no credentials from elsewhere
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.__aexit__(kind, error, trace)
+
+    async def send(self, request: httpx2.Request) -> httpx2.Response:
+        """The answer, whole. No redirect is followed. Raises `AuthorizationRefused` and `AuthorizationAway`."""
+        check_address(request.url, self._server)
+        request.headers["Accept-Encoding"] = "identity"
+        request.headers.setdefault("Accept", "application/json")
+        try:
+            async with asyncio.timeout(_SECONDS):
+                response = await self._client.send(request, follow_redirects=False)
+        except (httpx2.TransportError, httpx2.StreamError, TimeoutError):
+            raise AuthorizationAway(f"{self._name} cannot be reached") from None
+        except httpx2.InvalidURL:
+            raise AuthorizationRefused("it names an address that is no URL") from None
+        if response.is_server_error or response.status_code == _TOO_MANY:
+            raise AuthorizationAway(f"{self._name} answers with HTTP {response.status_code}")
+        return response
+
+
+class _ShortAnswers(httpx2.AsyncBaseTransport):
+    """Reads answers as far as they may go."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, name: str) -> None:
+        self._inner, self._name = inner, name
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """The answer with its body. Raises `AuthorizationRefused`."""
+        response = await self._inner.handle_async_request(request)
+        body = bytearray()
+        try:
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise AuthorizationRefused(f"{self._name} answers with what is compressed")
+            async for chunk in response.aiter_raw():
+                body += chunk
+                if len(body) > _MOST_BYTES:
+                    raise AuthorizationRefused(f"{self._name} answers with more than {_MOST_BYTES} bytes")
+        finally:
+            await response.aclose()
+        return httpx2.Response(response.status_code, headers=response.headers, content=bytes(body))
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        await self._inner.aclose()
 
 
 class Authorizer:
@@ -170,19 +342,6 @@ class Authorizer:
         return record
 
 
-_EARLY_SECONDS = 10.0  # before its end a token is renewed; a tenth of a short life
-_LONG_AGO = 1.0  # seconds since the epoch
-_LONGEST = 400  # characters of the SDK's words
-_TOKEN = re.compile(r"[\x21-\x7e]{1,32768}")
-# What a token endpoint may say (RFC 6749, 7591, 8707): other words are a server's own, and are not repeated.
-_CODES = frozenset(
-    {
-        "access_denied", "invalid_client", "invalid_client_metadata", "invalid_grant", "invalid_redirect_uri", "invalid_request",
-        "invalid_scope", "invalid_target", "unauthorized_client", "unsupported_grant_type",
-    }
-)  # fmt: skip
-
-
 class Flow:
     """One run of a flow of the SDK's, up to the point where it would send the request. The SDK asks for a request to be sent, gets the answers, and asks for others in between: those are sent here."""
 
@@ -306,11 +465,7 @@ def _worded(error: OAuthFlowError) -> str:
         return "its login came back with another state"
     if text.startswith("Authorization response"):
         return "its login came back from another authorization server"
-    return f"{text[:1].lower()}{text[1:_LONGEST]}"
-
-
-_MOST_TOKENS = 4  # for one request: the one that there is, another process's, one that is renewed, and one for more
-_MOST_RENEWALS = 2  # of these may come of refresh tokens
+    return f"{text[:1].lower()}{text[1:_LONGEST_WORDS]}"
 
 
 class OAuthTransport(httpx2.AsyncBaseTransport):
@@ -340,10 +495,6 @@ class OAuthTransport(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Close its connections."""
         await self._inner.aclose()
-
-
-# It begins no session, and is what a host asks first that a server may want a token for.
-_QUESTION = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
 
 
 async def log_in(options: OAuthOptions, headers: Mapping[str, str], person: PersonPort) -> None:

@@ -1,19 +1,25 @@
-"""Sends calls to a server's program past the SDK, whose models and streams would cost more than the rest of a call."""
+"""Defines what a transport gives a session: the streams it reads and writes, and a lane that sends calls past the SDK, whose models would cost more than a call."""
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
+import httpx2
 from mcp.shared.exceptions import MCPError
 from opentelemetry.propagate import inject
+from opentelemetry.trace import Span, SpanKind, StatusCode, get_current_span, get_tracer
 from pydantic_core import to_json
 
-from toolfleet_modules.hosts.mcp.transports.call_spans import call_span, note_result
-from toolfleet_modules.hosts.mcp.transports.exchanges import Lost, is_answer, outcome_of, request_id
+from toolfleet_modules.hosts.mcp.exchanges import Lost, SentRequests, is_answer, outcome_of, request_id
 from toolfleet_registry.contracts.call_context import LogMessage, LogSink, log_message_in
+from toolfleet_registry.tracing import port
+
+_TOOL_ERROR: Final = "tool_error"  # the conventions' type of the error of a result that is one
+_tracer = get_tracer("toolfleet")
 
 FIRST_ID = 2**30
 """Of a call's request. The SDK counts from 1 in the same session; some servers take no more than 32 bits."""
@@ -24,6 +30,64 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 OnProgress = Callable[[float, float | None, str | None], None]
 """Is told how far a call is, of how much if that is known, and in words."""
+
+_SESSION = "mcp-session-id"
+_MOST_SECONDS = 2.0  # some servers answer only with their first word: a call does not wait for that
+
+
+@contextmanager
+def call_span(tool: str, number: int, version: str | None) -> Generator[Span]:
+    """Give the CLIENT span of a call over the standard streams of a program."""
+    facts = _facts(tool, number, version, "pipe")
+    with _tracer.start_as_current_span(
+        f"{port.TOOLS_CALL} {tool}",
+        kind=SpanKind.CLIENT,
+        attributes=facts,
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
+        try:
+            yield span
+        except MCPError as exc:
+            _fail(span, str(exc.code), {port.RPC_STATUS_CODE: str(exc.code)})
+            raise
+        except BaseException as exc:
+            _fail(span, type(exc).__name__)
+            raise
+
+
+def describe_call(message: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+    """Give the SDK's span of a call over HTTP, in which it is sent, the name and the facts of the conventions."""
+    span, params = get_current_span(), message.get("params")
+    if not span.is_recording() or message.get("method") != port.TOOLS_CALL or not isinstance(params, Mapping):
+        return
+    tool = str(params.get("name"))
+    span.update_name(f"{port.TOOLS_CALL} {tool}")
+    span.set_attributes(_facts(tool, message.get("id"), headers.get("mcp-protocol-version"), "tcp"))
+    if (session := headers.get("mcp-session-id")) is not None:
+        span.set_attribute(port.MCP_SESSION_ID, session)
+
+
+def note_result(span: Span, result: object) -> None:
+    """Mark the span of a call whose result says that the tool failed."""
+    if isinstance(result, Mapping) and result.get("isError") is True:
+        _fail(span, _TOOL_ERROR)
+
+
+def _facts(tool: str, number: object, version: str | None, transport: str) -> dict[str, str]:
+    facts = {
+        port.MCP_METHOD: port.TOOLS_CALL,
+        port.GEN_AI_OPERATION: port.EXECUTE_TOOL,
+        port.GEN_AI_TOOL_NAME: tool,
+        port.JSONRPC_REQUEST_ID: str(number),
+        port.NETWORK_TRANSPORT: transport,
+    }
+    return facts if version is None else {**facts, port.MCP_PROTOCOL_VERSION: version}
+
+
+def _fail(span: Span, error_type: str, facts: Mapping[str, str] | None = None) -> None:
+    span.set_attributes({port.ERROR_TYPE: error_type, **(facts or {})})
+    span.set_status(StatusCode.ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,3 +254,45 @@ def _float_of(value: object) -> float | None:
 
 def _lost() -> Lost:
     return Lost("the connection to its server ended in the middle")
+
+
+class StandaloneStream(httpx2.AsyncBaseTransport):
+    """Passes requests on, and sees which answers come."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
+        self._inner = inner
+        self._has_session = False  # without one there is no such stream
+        self._answered = asyncio.Event()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """The answer. Only streams are asked for by GET, this one first."""
+        response = await self._inner.handle_async_request(request)
+        self._has_session |= _SESSION in response.headers
+        if request.method == "GET":
+            self._answered.set()
+        return response
+
+    async def answered(self, seconds: float) -> None:
+        """Wait until the server has opened or refused it: no longer than 2 s, nor than so many."""
+        if self._has_session:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(seconds, _MOST_SECONDS)):
+                    await self._answered.wait()
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        await self._inner.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class MessageStreams:
+    """`incoming` and `outgoing` are as the SDK has them. Without `calls`, calls go there as well.
+
+    `requests`: what has become of each request that the SDK sends. `standalone`: how a server at a URL speaks by itself.
+    """
+
+    incoming: Any
+    outgoing: Any
+    requests: SentRequests
+    calls: CallLane | None = None
+    standalone: StandaloneStream | None = None

@@ -1,10 +1,10 @@
-"""Has a server tell of the resources that clients watch, session after session, and passes on what it tells."""
+"""Watches the resources of an MCP server for clients, session after session, and passes on what it tells."""
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import mcp_types as types
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost, listen
@@ -12,9 +12,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import PromptsListChanged, ResourcesListChanged, ResourceUpdated, ServerEvent
 from pydantic import ValidationError
 
-from toolfleet_modules.hosts.mcp.mcp_session import McpSession
-from toolfleet_modules.hosts.mcp.server_away import ServerAway
-from toolfleet_modules.hosts.mcp.watches.watch_port import WatchPort
+from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
 from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.functions.passed_methods import MOST_WATCHED, ServerChange, is_within
@@ -34,11 +32,28 @@ _LISTEN_SECONDS = 10.0  # for a server to begin a stream
 _PAUSE_SECONDS = 2.0  # until a stream that ended is asked for again
 
 Begun = asyncio.Future[types.SubscriptionFilter]
+
 Refusals = Mapping[str, MCPError]
 """Why a server does not let resources be watched, by their addresses."""
 OnChange = Callable[[ServerChange], None]
 
 _MOST_PENDING = 2 * MOST_WATCHED  # what is watched may be others meanwhile, while no client can be told
+
+
+class WatchPort(Protocol):
+    """The watches of one module. Raises `FleetUnavailable` without an answer."""
+
+    async def watched(self) -> frozenset[str]:
+        """The addresses of resources that clients watch now, at most 1,000."""
+        ...
+
+    async def tell(self, changes: Sequence[ServerChange]) -> None:
+        """Report changes to the listeners."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections."""
+        ...
 
 
 class OlderSubscription:

@@ -1,1 +1,0 @@
-"""Gets tokens for MCP servers that want OAuth, by the official SDK, and keeps them."""

@@ -1,1 +1,0 @@
-"""Carries messages between a session and an MCP server: over the standard streams of a program, or HTTP."""

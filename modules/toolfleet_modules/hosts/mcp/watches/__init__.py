@@ -1,1 +1,0 @@
-"""Watches the resources of an MCP server for clients, and tells of its changes beside tools."""
