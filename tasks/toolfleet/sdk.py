@@ -6,9 +6,9 @@ imported on first use.
 
 from typing import TYPE_CHECKING
 
-from toolfleet_modules.requests.status import StatusAnswer
-from toolfleet_modules.sdk.marks import tool
+from toolfleet_modules.requests.reply import StatusAnswer
 from toolfleet_modules.sdk.module import Module
+from toolfleet_modules.sdk.tool import tool
 from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.functions.failures import Accepted, InputRequired, ModuleBusy, ToolError
 from toolfleet_registry.functions.files import Audio, File, Image, Media

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from toolfleet_modules.sdk.served_module import ServedModule
+from toolfleet_modules.sdk.module import ServedModule
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.directory.hosts import (
     ANNOUNCE_VARIABLE,

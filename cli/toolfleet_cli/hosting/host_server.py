@@ -12,8 +12,8 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolfleet_cli.hosting.announcer import Announcer, announcer_of
+from toolfleet_modules.sdk.module import ServedModule
 from toolfleet_modules.sdk.serve import JoinedHttpProtocol
-from toolfleet_modules.sdk.served_module import ServedModule
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.directory.requests import RequestedProbes
 from toolfleet_registry.errors import FleetUnavailable, SettingsError

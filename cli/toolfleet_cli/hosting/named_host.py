@@ -4,7 +4,7 @@ from pathlib import Path
 
 from toolfleet_cli.hosting.folder import folder_host
 from toolfleet_cli.hosting.openapi import openapi_host
-from toolfleet_modules.sdk.served_module import ServedModule
+from toolfleet_modules.sdk.module import ServedModule
 from toolfleet_registry.config.host_settings import FolderSpec, McpSpec
 from toolfleet_registry.config.setting_sources import find_toml
 from toolfleet_registry.errors import SettingsError

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_modules.once.served_tool import ServedTool
-from toolfleet_modules.sdk.served_module import Lifespan, ServedModule
+from toolfleet_modules.sdk.module import Lifespan, ServedModule
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import ToolLines
 from toolfleet_registry.once.port import OnceStore

@@ -6,8 +6,7 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from toolfleet_modules.requests.reply import Reply, said_later
-from toolfleet_modules.requests.status import Follower, StatusAnswer
+from toolfleet_modules.requests.reply import Follower, Reply, StatusAnswer, said_later
 from toolfleet_registry.contracts.call_context import progress_of
 from toolfleet_registry.contracts.inputs import CallInputs
 from toolfleet_registry.errors import StoreAway

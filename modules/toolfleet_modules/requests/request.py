@@ -24,6 +24,20 @@ _SORTED = json.JSONEncoder(sort_keys=True)  # made once: that costs as much as i
 _BODY_SECONDS = 30.0  # for a request to arrive, and no longer than its caller waits
 _SHORTEST_BODY_SECONDS = 1.0  # what has no time left is answered with that
 
+__all__ = [
+    "Call",
+    "ClientDisconnect",
+    "ExecuteRequest",
+    "HeaderRefused",
+    "ReconcileRequest",
+    "StatusRequest",
+    "TooLarge",
+    "TooSlow",
+    "ValidationError",
+    "key_of",
+    "read_body",
+]
+
 
 class TooLarge(Exception):
     """The request's body passed the limit."""
@@ -191,18 +205,3 @@ def _seconds(header: str | None) -> float | None:
     except ValueError:
         return None
     return min(max(seconds, 0.0), _LONGEST_SECONDS) if math.isfinite(seconds) else None
-
-
-__all__ = [
-    "Call",
-    "ClientDisconnect",
-    "ExecuteRequest",
-    "HeaderRefused",
-    "ReconcileRequest",
-    "StatusRequest",
-    "TooLarge",
-    "TooSlow",
-    "ValidationError",
-    "key_of",
-    "read_body",
-]

@@ -22,7 +22,7 @@ from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.request import ReconcileRequest, StatusRequest, TooLarge, TooSlow, read_body
 from toolfleet_modules.requests.traced_requests import traced_requests
 from toolfleet_modules.sdk.execute import Execute, Limits
-from toolfleet_modules.sdk.served_module import ServedModule
+from toolfleet_modules.sdk.module import ServedModule
 from toolfleet_modules.sdk.tool import in_words
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import StoreAway

@@ -11,7 +11,7 @@ from uuid import uuid4
 import httpx
 
 from toolfleet_modules.requests.authentication import keys_in
-from toolfleet_modules.sdk.served_module import ServedModule
+from toolfleet_modules.sdk.module import ServedModule
 from toolfleet_registry.admission_rules import admit
 from toolfleet_registry.contracts import EffectState, Level, ModuleManifest, ResultFile
 from toolfleet_registry.contracts.call_context import LogLevel, LogMessage, ToolContext

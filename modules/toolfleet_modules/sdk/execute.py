@@ -1,8 +1,15 @@
-"""Answers `POST /execute`: from a request to its reply, with progress on the way for those who take it."""
+"""Answers `POST /execute`: from a request to its reply, with progress on the way for those who take it.
+
+A request says when it may last start, and the sender's time when it was sent: either clock may be wrong. The smallest
+recent difference of a sender's requests to our time is that of the clocks; a larger difference is the time that a request
+was under way.
+"""
 
 import asyncio
 import json
 import math
+import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -26,7 +33,6 @@ from toolfleet_modules.once.work_log import WorkLog
 from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.request import Call, HeaderRefused, TooLarge, TooSlow
-from toolfleet_modules.requests.sender_clocks import Senders
 from toolfleet_modules.requests.task_guard import guard_tasks
 from toolfleet_modules.requests.traced_requests import note_call, note_reply
 from toolfleet_modules.sdk.tool import in_words
@@ -35,7 +41,13 @@ from toolfleet_registry.contracts.tool_definition import by_any_name
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import Threads
 from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.time.lease import ALLOWANCE_SECONDS
 from toolfleet_registry.time.shared_timers import shared_timers
+
+# For which the smallest difference counts, and at most twice as long: clocks drift, by less than the allowance in this time.
+_PERIOD_SECONDS = 300.0
+_MOST_SENDERS = 10_000
+_END = re.compile(r"(\d{1,15});now=(\d{1,15});sender=([A-Za-z0-9_-]{1,64})", re.ASCII)
 
 _CLIENT_CLOSED_REQUEST = 499  # it is not read by a client; the access log shows it
 _FULL_SECONDS = 1
@@ -46,6 +58,42 @@ _SEND_SECONDS = 30.0  # for a client to take a line
 # Until the client is watched: most calls have ended by then, and need no task for it.
 _WATCH_SECONDS = 0.2
 _SWEEP_SECONDS = 0.05  # between two looks for waits that are that old
+
+
+@dataclass(slots=True)
+class _Clock:
+    since: float
+    least: float
+    before: float = math.inf  # the least of the period before this one
+
+
+class Senders:
+    """The clocks of those who send requests, as far as their requests show them."""
+
+    def __init__(self) -> None:
+        self._clocks = OrderedDict[str, _Clock]()
+
+    def end_of(self, field: str | None, *, came_at: float) -> float | None:
+        """Return when the attempt may last start, by the clock that counts suspension, by which its request `came_at`.
+
+        `field` is its `Toolfleet-Begin-By`; `None` if that is invalid.
+        """
+        match = _END.fullmatch(field or "")
+        if match is None:
+            return None
+        begin_by, now = int(match[1]) / 1000, int(match[2]) / 1000
+        return begin_by + self._difference(match[3], came_at - now, came_at) + ALLOWANCE_SECONDS
+
+    def _difference(self, sender: str, difference: float, at: float) -> float:
+        clock = self._clocks.pop(sender, None) or _Clock(at, difference)
+        if at > clock.since + _PERIOD_SECONDS:
+            is_recent = at <= clock.since + 2 * _PERIOD_SECONDS
+            clock = _Clock(at, difference, clock.least if is_recent else math.inf)
+        clock.least = min(clock.least, difference)
+        self._clocks[sender] = clock
+        if len(self._clocks) > _MOST_SENDERS:
+            self._clocks.popitem(last=False)
+        return min(clock.least, clock.before)
 
 
 @dataclass(slots=True)

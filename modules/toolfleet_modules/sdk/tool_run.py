@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolfleet_modules.once.served_tool import RunMeans, ServedRun
-from toolfleet_modules.requests.question import question_reply
-from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.requests.reply import Reply, question_reply
 from toolfleet_modules.requests.task_guard import TaskExit
 from toolfleet_modules.sdk.tool import Tool
 from toolfleet_registry.contracts.outcomes import UNEXPLAINED

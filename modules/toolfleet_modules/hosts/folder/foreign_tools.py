@@ -16,8 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from toolfleet_modules.hosts.folder.frames import PACKAGE
-from toolfleet_modules.sdk.offer import Facts
-from toolfleet_modules.sdk.tool import in_words
+from toolfleet_modules.sdk.tool import Facts, in_words
 from toolfleet_registry.contracts.call_context import Context, ToolContext
 from toolfleet_registry.functions.failures import ToolError
 from toolfleet_registry.functions.signature import without_titles

@@ -39,9 +39,7 @@ from toolfleet_modules.hosts.folder.frames import PACKAGE, Frames, FramesClosed,
 from toolfleet_modules.once.served_tool import RunMeans
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.task_guard import IN_TOOL, guard_tasks
-from toolfleet_modules.sdk.marks import ToolMark, mark_of
-from toolfleet_modules.sdk.offer import Facts
-from toolfleet_modules.sdk.tool import Tool
+from toolfleet_modules.sdk.tool import Facts, Tool, ToolMark, mark_of
 from toolfleet_registry.contracts import Conversation
 from toolfleet_registry.contracts.call_context import (
     MOST_MESSAGES,

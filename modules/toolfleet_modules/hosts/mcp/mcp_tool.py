@@ -27,8 +27,7 @@ from toolfleet_modules.hosts.mcp.tool_list import listed_tools
 from toolfleet_modules.hosts.mcp.transport import CallListener
 from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_modules.once.served_tool import RunMeans, ServedRun
-from toolfleet_modules.requests.question import question_reply
-from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.requests.reply import Reply, question_reply
 from toolfleet_registry.contracts import EffectState, ToolDefinition
 from toolfleet_registry.contracts.call_context import Context, LogMessage, LogSink, log_message_in, progress_of
 from toolfleet_registry.functions.failures import InputRequired, ModuleBusy, ToolError

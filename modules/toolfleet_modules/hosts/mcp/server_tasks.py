@@ -12,8 +12,7 @@ from mcp.shared.exceptions import MCPError
 from toolfleet_modules.hosts.mcp.exchanges import Malformed, reply_of
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession
 from toolfleet_modules.hosts.mcp.questions import TaskInputs
-from toolfleet_modules.requests.reply import Reply
-from toolfleet_modules.requests.status import StatusAnswer
+from toolfleet_modules.requests.reply import Reply, StatusAnswer
 from toolfleet_registry.contracts import EffectState
 from toolfleet_registry.contracts.inputs import CallInputs
 

@@ -11,7 +11,7 @@ import pytest
 from support.waiting import wait_until
 from toolfleet.sdk import Module, ModuleBusy, ModuleClient, Replies
 from toolfleet_modules.once.idempotency import LEASE_SECONDS
-from toolfleet_modules.requests.sender_clocks import Senders
+from toolfleet_modules.sdk.execute import Senders
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.lease import ALLOWANCE_SECONDS
 
