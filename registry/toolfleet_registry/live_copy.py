@@ -45,7 +45,7 @@ class LiveCopy:
         """Whether a reading is under way in the background."""
         return self._reading is not None and not self._reading.done()
 
-    async def look(self) -> bool:
+    async def refresh(self) -> bool:
         """Read now, in this task. Returns whether the store answered; raises nothing."""
         async with self._turn:
             began, changes = fleet_clock.suspend_aware(), self._changes
@@ -60,9 +60,9 @@ class LiveCopy:
             return True
 
     async def keep(self, every_seconds: float) -> None:
-        """Look again and again, until cancelled."""
+        """Read again and again, until cancelled."""
         while True:
-            await self.look()
+            await self.refresh()
             await asyncio.sleep(every_seconds)
 
     async def confirm(
@@ -92,7 +92,7 @@ class LiveCopy:
         """Start a reading in the background, unless one is under way, or the copy is closed."""
         if not (self._is_closed or self.is_reading):
             # In a context of its own: what it logs is not about the caller that happened to ask.
-            self._reading = asyncio.create_task(self.look(), name="toolfleet-live-copy", context=Context())
+            self._reading = asyncio.create_task(self.refresh(), name="toolfleet-live-copy", context=Context())
 
     async def wait(self, seconds: float) -> None:
         """Wait for the reading that was begun last. Neither the timeout nor the caller's cancellation ends it: others may wait, too."""

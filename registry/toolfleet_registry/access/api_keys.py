@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from toolfleet_registry.access.api_key import ApiKey, KeyDraft
-from toolfleet_registry.access.entries import KeyEntry, KeyRecord, key_seal, read_entry
-from toolfleet_registry.access.factory import open_key_store
+from toolfleet_registry.access.entries import API_KEYS, KeyEntry, KeyRecord, key_seal, read_entry
 from toolfleet_registry.access.grants import KeyMaker, refusal_of
 from toolfleet_registry.access.key_text import new_key_text, read_key_text
-from toolfleet_registry.access.port import MOST_KEYS, KeyStore
+from toolfleet_registry.documents.factory import open_documents
+from toolfleet_registry.documents.port import Changed, DocumentStore
 from toolfleet_registry.errors import BeyondOwnRights, MessageRefused, OperationRefused
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing import TextSeal
@@ -28,7 +28,7 @@ class CreatedKey:
 class ApiKeys:
     """Synchronous, as the store is. Raises `FleetUnavailable` when that does not answer. `seal`: as `key_seal` makes it."""
 
-    def __init__(self, store: KeyStore, seal: TextSeal) -> None:
+    def __init__(self, store: DocumentStore, seal: TextSeal) -> None:
         self._store, self._seal = store, seal
 
     @classmethod
@@ -37,7 +37,7 @@ class ApiKeys:
 
         Raises `SettingsError`; does not connect yet.
         """
-        return cls(open_key_store(settings), key_seal(settings))
+        return cls(open_documents(settings, API_KEYS), key_seal(settings))
 
     def create(self, draft: KeyDraft, maker: KeyMaker) -> CreatedKey:
         """Make a key. Raises `BeyondOwnRights` if it would have more than its maker has, `OperationRefused` if there are too many.
@@ -52,8 +52,9 @@ class ApiKeys:
         made = new_key_text()
         fields = {name: getattr(draft, name) for name in KeyDraft.model_fields}
         key = ApiKey(**fields, id=made.id, created_at=now, created_by=maker.name)
-        if not self._store.add(key.id, self._seal.sign(_written(KeyEntry(digest=made.digest, key=key)))):
-            raise OperationRefused(f"There are {MOST_KEYS} API keys already: revoke some that are not used.")
+        entry = self._seal.sign(_written(KeyEntry(digest=made.digest, key=key)))
+        if self._store.change(key.id, expected="", entry=entry) is not Changed.DONE:
+            raise OperationRefused(f"There are {API_KEYS.most} API keys already: revoke some that are not used.")
         return CreatedKey(key, made.text)
 
     def records(self) -> list[KeyRecord]:
@@ -67,7 +68,7 @@ class ApiKeys:
 
     def revoke(self, key_ids: Sequence[str]) -> list[str]:
         """Let these keys count for nothing, within 2 s everywhere. Returns those of them that there were."""
-        return self._store.remove(key_ids)
+        return [key_id for key_id in dict.fromkeys(key_ids) if self._remove(key_id)]
 
     def sign_again(self) -> None:
         """Sign with the fleet's key what was signed with one of its old keys, so that these can go."""
@@ -75,7 +76,7 @@ class ApiKeys:
         for key_id, text in ({} if found is None else found.entries).items():
             with contextlib.suppress(MessageRefused):
                 if (signed := self._seal.sign(self._seal.read(text))) != text:
-                    self._store.replace(key_id, signed, expected=text)
+                    self._store.change(key_id, expected=text, entry=signed, is_silent=True)
 
     def close(self) -> None:
         """Let go of the store."""
@@ -91,6 +92,14 @@ class ApiKeys:
         if entry is None or not read.has_digest(entry.digest) or entry.key.is_expired(fleet_clock.now()):
             return None
         return entry.key
+
+    def _remove(self, key_id: str) -> bool:
+        while text := self._store.history(key_id):
+            if (
+                self._store.change(key_id, expected=text, entry="") is Changed.DONE
+            ):  # else it was signed again meanwhile
+                return True
+        return False
 
 
 def _written(entry: KeyEntry) -> str:

@@ -8,11 +8,27 @@ from pydantic import Field, ValidationError
 from toolfleet_registry.access.api_key import ApiKey
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts.message import Message
+from toolfleet_registry.documents.port import DocumentKind, DocumentNames
 from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.signing import TextSeal
 from toolfleet_registry.system.loggers import get_logger
 
 _log = get_logger(__name__)
+
+
+def _names(keys: Keys) -> DocumentNames:
+    names = keys.registry
+    return DocumentNames(names.api_keys, names.api_keys_revision, used=names.api_keys_used)
+
+
+API_KEYS = DocumentKind(
+    most=10_000,  # every gateway has all of them in memory
+    names=_names,
+    table="toolfleet_registry_api_keys",
+    patience_seconds=2.0,  # a gateway that waits for longer could not say any more that a key is good
+)
+"""The documents that are API keys, by their ids."""
 
 
 class KeyEntry(Message):

@@ -13,10 +13,10 @@ from typing import Self, TypeVar
 
 from toolfleet_registry.access.api_key import ApiKey
 from toolfleet_registry.access.api_keys import ApiKeys
-from toolfleet_registry.access.entries import KeyEntry, key_seal, read_entry
-from toolfleet_registry.access.factory import open_key_store
+from toolfleet_registry.access.entries import API_KEYS, KeyEntry, key_seal, read_entry
 from toolfleet_registry.access.key_text import read_key_text
-from toolfleet_registry.access.port import NOTED_SECONDS, KeyStore, StoredKeys
+from toolfleet_registry.documents.factory import open_documents
+from toolfleet_registry.documents.port import NOTED_SECONDS, Documents, DocumentStore
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.live_copy import EARLY_SECONDS, LiveCopy
 from toolfleet_registry.settings import Settings
@@ -45,11 +45,11 @@ class LiveKeys:
     signed with an old key of the fleet.
     """
 
-    def __init__(self, store: KeyStore, seal: TextSeal, *, signs_again: bool = False) -> None:
+    def __init__(self, store: DocumentStore, seal: TextSeal, *, signs_again: bool = False) -> None:
         self._store, self._seal, self._signs_again = store, seal, signs_again
         # Threads of its own: other work of a gateway in threads must not delay this question.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="toolfleet-keys")
-        self._known = StoredKeys("", {})
+        self._known = Documents("", {})
         self._entries = dict[str, KeyEntry | None]()  # those that were asked for
         self._copy = LiveCopy(self._read, event="api_keys_not_confirmed")
         self._signing: asyncio.Future[None] | None = None
@@ -60,7 +60,7 @@ class LiveKeys:
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """Return the live keys of the fleet with these settings. Raises `SettingsError`; does not connect yet."""
-        return cls(open_key_store(settings), key_seal(settings), signs_again=bool(settings.signing_keys_old))
+        return cls(open_documents(settings, API_KEYS), key_seal(settings), signs_again=bool(settings.signing_keys_old))
 
     async def find(self, text: str) -> ApiKey | None:
         """The key with this text; `None` if there is none, or it was revoked, or has expired."""

@@ -114,13 +114,13 @@ class ModuleWatch:
         self._refused = dict[str, str]()
         self._unknown = set[str]()
         self._unfed_since = dict[str, float]()
-        self._live = LiveCopy(self._look, event="modules_not_read")
+        self._live = LiveCopy(self._renew, event="modules_not_read")
 
     async def prepare(self) -> None:
         """Return when the directory has been fed and read once, or Redis has not answered for some seconds."""
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self._live.look()
+                await self._live.refresh()
         except TimeoutError:
             log.warning("modules_not_read", error=f"no answer within {_PATIENCE_SECONDS:g} s")
 
@@ -146,7 +146,7 @@ class ModuleWatch:
         if self._redis is not None:
             await self._redis.aclose()
 
-    async def _look(self) -> None:
+    async def _renew(self) -> None:
         if self._settings.redis_url is not None:
             await self._poll(self._opened())
             await self._on_poll()

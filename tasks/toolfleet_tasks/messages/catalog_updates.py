@@ -55,7 +55,7 @@ class CatalogUpdates:
         while is_wanted():
             await self._is_announced.wait()
             self._is_announced.clear()
-            if not await self._copy.look():
+            if not await self._copy.refresh():
                 await asyncio.sleep(_AGAIN_SECONDS)
                 self._is_announced.set()
 

@@ -1,11 +1,19 @@
 """Where the stores of the contract tests keep what they know: the same places for each kind of store."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
 from support.servers.postgres import PostgresServer, find_postgres, postgres_server
+from toolfleet_registry.documents.factory import open_documents
+from toolfleet_registry.documents.memory import InMemoryDocuments
+from toolfleet_registry.documents.port import DocumentKind, DocumentStore
+from toolfleet_registry.settings import Settings
+
+OpenDocuments: TypeAlias = Callable[[DocumentKind], DocumentStore]
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +47,17 @@ def store_url(kind: str, request: pytest.FixtureRequest) -> str:
     """Where the data is; empty for memory."""
     names = {"redis": "redis_url", "sqlite": "sqlite_url", "postgresql": "postgres_url"}
     return str(request.getfixturevalue(names[kind])) if kind in names else ""
+
+
+@pytest.fixture
+def documents(store_url: str, key_prefix: str) -> Iterator[OpenDocuments]:
+    """Opens another store of the same documents; in memory it is the same one."""
+    own, settings = dict[str, DocumentStore](), Settings(registry_url=store_url or None, key_prefix=key_prefix)
+    with ExitStack() as stack:
+
+        def open_another(kind: DocumentKind) -> DocumentStore:
+            if not store_url:
+                return own.setdefault(kind.table, InMemoryDocuments(kind))
+            return stack.enter_context(closing(open_documents(settings, kind)))
+
+        yield open_another

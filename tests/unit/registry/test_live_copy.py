@@ -51,7 +51,7 @@ async def test_what_was_read_stays_while_the_store_is_away(shelf: Shelf, copy: L
     away = FleetUnavailable("no answer")
     shelf.answers = ["first", away, away, "second", ValueError("a defect"), ValueError("a defect"), "third"]
     with capture_logs() as logs:
-        seen = [(await copy.look(), shelf.copied, copy.is_away) for _ in range(7)]
+        seen = [(await copy.refresh(), shelf.copied, copy.is_away) for _ in range(7)]
 
     assert seen == [
         (True, "first", False),
@@ -83,7 +83,7 @@ async def test_all_who_ask_at_once_share_a_reading(shelf: Shelf, copy: LiveCopy)
 async def test_a_change_made_here_is_seen_by_the_next_reading(shelf: Shelf, copy: LiveCopy) -> None:
     """What was asked before the change confirms nothing after it."""
     shelf.goes_on.clear()
-    early = asyncio.create_task(copy.look())
+    early = asyncio.create_task(copy.refresh())
     await wait_until(lambda: shelf.readings, "the store was asked")
     copy.outdate()
     shelf.goes_on.set()
@@ -107,7 +107,7 @@ async def test_an_old_copy_is_good_for_a_moment(
     """As long as the caller allows, while the store does not answer."""
     began = fleet_clock.suspend_aware()
     monkeypatch.setattr(fleet_clock, "suspend_aware", lambda: began)
-    assert await copy.look()
+    assert await copy.refresh()
     monkeypatch.setattr(fleet_clock, "suspend_aware", lambda: began + age_seconds)
     shelf.answers = [FleetUnavailable("no answer")]
 

@@ -4,11 +4,29 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from toolfleet_registry.config.agent_profile import AGENT_NAME, AgentProfile
+from toolfleet_registry.config.agent_profile import AGENT_NAME, MOST_PROFILES, AgentProfile
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts.message import Message
+from toolfleet_registry.documents.port import DocumentKind, DocumentNames
 from toolfleet_registry.errors import MessageRefused
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.signing import TextSeal
+
+
+def profile_names(keys: Keys) -> DocumentNames:
+    """Return the keys of agents' profiles in Redis. A change of theirs is announced as one of the manifests."""
+    names = keys.registry
+    return DocumentNames(
+        names.agents,
+        names.agents_revision,
+        histories=names.agent_histories,
+        announced=keys.manifests_revision,
+        channel=keys.manifests_changed,
+    )
+
+
+PROFILES = DocumentKind(most=MOST_PROFILES, names=profile_names, table="toolfleet_registry_agents", has_history=True)
+"""The documents that are agents' profiles, by their names: `ProfileEntry` and `ProfileHistory`."""
 
 KEPT_VERSIONS = 20
 """Of each agent, with the one in force."""

@@ -9,12 +9,11 @@ from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
-from toolfleet_registry.agents.stored.entries import ProfileVersion, agent_seal, read_profile
-from toolfleet_registry.agents.stored.port import NOTHING_KEPT, ProfileTexts
-from toolfleet_registry.agents.stored.redis import texts_of
+from toolfleet_registry.agents.stored.entries import ProfileVersion, agent_seal, profile_names, read_profile
 from toolfleet_registry.config.agent_profile import AgentProfile, OwnMiddlewareSpec, PiiSpec
+from toolfleet_registry.documents.port import NOTHING_KEPT, Documents
+from toolfleet_registry.documents.redis import documents_of, reading
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.lua.files import script
 from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
@@ -22,7 +21,6 @@ from toolfleet_registry.system.loggers import get_logger
 _PATIENCE_SECONDS = 5
 _IMPORT_SECONDS = 10.0
 _REPORTED_SECONDS = 3600
-_READ = script("agents/read")
 
 # However the client was built: one value that is no text would else fail the reading of all.
 _AS_BYTES = {NEVER_DECODE: True}
@@ -40,7 +38,7 @@ class LiveProfiles:
 
     def __init__(self, redis: Redis, settings: Settings, known: KnownProfiles) -> None:
         self._redis = redis
-        self._names = {"entries": settings.keys.registry.agents, "revision": settings.keys.registry.agents_revision}
+        self._names = profile_names(settings.keys)
         self._faults_key = settings.keys.registry.agent_faults
         self._seal = agent_seal(settings)
         self.known = known
@@ -61,12 +59,12 @@ class LiveProfiles:
             await self._take(found)
             self._revision = found.revision
 
-    async def _find(self) -> ProfileTexts | None:
-        command = _READ.command(**self._names, known=self._revision or NOTHING_KEPT)
+    async def _find(self) -> Documents | None:
+        command = reading(self._names, self._revision or NOTHING_KEPT)
         async with self._answering():
-            return texts_of(await cast("Awaitable[Any]", self._redis.execute_command(*command, **_AS_BYTES)))
+            return documents_of(await cast("Awaitable[Any]", self._redis.execute_command(*command, **_AS_BYTES)))
 
-    async def _take(self, found: ProfileTexts) -> None:
+    async def _take(self, found: Documents) -> None:
         self._read = {name: (text, self._judged(name, text)) for name, text in found.entries.items()}
         profiles, versions, refused = dict[str, AgentProfile](), dict[str, int](), dict[str, str]()
         for name, (_, judged) in self._read.items():

@@ -7,10 +7,10 @@ from typing import TypeVar, cast
 
 from redis.asyncio import Redis
 
-from toolfleet_registry.agents.stored.factory import is_elsewhere
-from toolfleet_registry.agents.stored.port import NOTHING_KEPT, ProfileTexts
+from toolfleet_registry.agents.stored.entries import profile_names
 from toolfleet_registry.agents.stored.profiles import StoredProfiles
-from toolfleet_registry.lua.files import script
+from toolfleet_registry.documents.port import NOTHING_KEPT, Documents
+from toolfleet_registry.documents.redis import copying
 from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
 
@@ -18,7 +18,11 @@ T = TypeVar("T")
 
 _PATIENCE_SECONDS = 5
 _TRIES = 5  # while others make it, too
-_COPY = script("agents/copy")
+
+
+def is_elsewhere(settings: Settings) -> bool:
+    """Return whether profiles are not in the fleet's own Redis, so that agents and workers read a copy."""
+    return settings.registry_url not in {None, settings.redis_url}
 
 
 class ProfileCopy:
@@ -28,7 +32,7 @@ class ProfileCopy:
     """
 
     def __init__(self, redis: Redis, settings: Settings) -> None:
-        self._redis, self._settings, self._keys = redis, settings, settings.keys
+        self._redis, self._settings, self._names = redis, settings, profile_names(settings.keys)
 
     @property
     def is_needed(self) -> bool:
@@ -41,10 +45,8 @@ class ProfileCopy:
         A registry that never had a change is skipped.
         """
         for _ in range(_TRIES if is_elsewhere(self._settings) else 0):
-            (
-                revision,
-                count,
-            ) = await self._there()  # before the registry is read: what changes meanwhile is written by others
+            # Before the registry is read: what changes meanwhile is written by others.
+            revision, count = await self._there()
             found = await self._asked(StoredProfiles.texts)
             assert found is not None  # noqa: S101 - nothing was known
             if found.revision == NOTHING_KEPT or (found.revision, len(found.entries)) == (revision, count):
@@ -59,21 +61,13 @@ class ProfileCopy:
 
     async def _there(self) -> tuple[str, int]:
         async with answering(self._redis, seconds=_PATIENCE_SECONDS), self._redis.pipeline(transaction=True) as pipe:
-            pipe.get(self._keys.registry.agents_revision)
-            pipe.hlen(self._keys.registry.agents)
+            pipe.get(self._names.revision)
+            pipe.hlen(self._names.entries)
             revision, count = await pipe.execute()
         return revision.decode(errors="replace") if isinstance(revision, bytes) else revision or "", count
 
-    async def _write(self, expected: str, found: ProfileTexts) -> bool:
-        command = _COPY.command(
-            entries=self._keys.registry.agents,
-            revision=self._keys.registry.agents_revision,
-            manifests=self._keys.manifests_revision,
-            channel=self._keys.manifests_changed,
-            expected=expected,
-            new=found.revision,
-            texts=list(found.entries.items()),
-        )
+    async def _write(self, expected: str, found: Documents) -> bool:
+        command = copying(self._names, found, expected=expected)
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             return bool(await cast("Awaitable[int]", self._redis.execute_command(*command)))
 

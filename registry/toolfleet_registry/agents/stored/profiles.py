@@ -6,6 +6,7 @@ from typing import Self, TypeAlias
 
 from toolfleet_registry.agents.stored.entries import (
     KEPT_VERSIONS,
+    PROFILES,
     ProfileEntry,
     ProfileHistory,
     ProfileVersion,
@@ -14,9 +15,9 @@ from toolfleet_registry.agents.stored.entries import (
     read_profile,
     written,
 )
-from toolfleet_registry.agents.stored.factory import open_profile_store
-from toolfleet_registry.agents.stored.port import MOST_NAMES, ProfileStore, ProfileTexts, Replaced
 from toolfleet_registry.config.agent_profile import AgentProfile, check_agent_name
+from toolfleet_registry.documents.factory import open_documents
+from toolfleet_registry.documents.port import Changed, Documents, DocumentStore
 from toolfleet_registry.errors import MessageRefused, NoSuchProfile, OperationRefused, ProfileChanged
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing import TextSeal
@@ -38,7 +39,7 @@ class StoredProfiles:
     current one is another, `ProfileChanged` is raised.
     """
 
-    def __init__(self, store: ProfileStore, seal: TextSeal) -> None:
+    def __init__(self, store: DocumentStore, seal: TextSeal) -> None:
         self._store, self._seal = store, seal
 
     @classmethod
@@ -47,7 +48,7 @@ class StoredProfiles:
 
         Raises `SettingsError`; does not connect yet.
         """
-        return cls(open_profile_store(settings), agent_seal(settings))
+        return cls(open_documents(settings, PROFILES), agent_seal(settings))
 
     def put(self, name: str, profile: AgentProfile, *, by: str, expected: int | None = None) -> ProfileVersion:
         """Store a profile, in the place of the one that is there. Returns its version. Raises `OperationRefused`."""
@@ -101,7 +102,7 @@ class StoredProfiles:
             raise NoSuchProfile(f"The registry has no versions of agent {name[:80]!r} that count here.")
         return list(history.versions)
 
-    def texts(self, known: str = "") -> ProfileTexts | None:
+    def texts(self, known: str = "") -> Documents | None:
         """As they are stored, for a copy; `None` if the revision is the one that is known."""
         return self._store.read(known)
 
@@ -133,20 +134,20 @@ class StoredProfiles:
             earlier = () if before is None else before.versions
             history = ProfileHistory(name=name, versions=(*earlier, made)[-KEPT_VERSIONS:])
             match self._replace(name, text, history):
-                case Replaced.DONE:
+                case Changed.DONE:
                     return made
-                case Replaced.FULL:
+                case Changed.FULL:
                     self._forget_one()
-                case Replaced.CHANGED if expected is not None:
+                case Changed.CONFLICT if expected is not None:
                     raise ProfileChanged(name, None)
-                case Replaced.CHANGED:
+                case Changed.CONFLICT:
                     continue
         raise OperationRefused(f"Others are changing agent {name!r} at this moment: try again.")
 
-    def _replace(self, name: str, expected: str, history: ProfileHistory) -> Replaced:
+    def _replace(self, name: str, expected: str, history: ProfileHistory) -> Changed:
         is_removed = history.last.profile is None
         entry = "" if is_removed else self._seal.sign(written(ProfileEntry(name=name, version=history.last)))
-        return self._store.replace(name, expected=expected, history=self._seal.sign(written(history)), entry=entry)
+        return self._store.change(name, expected=expected, history=self._seal.sign(written(history)), entry=entry)
 
     def _forget_one(self) -> None:
         """Make a place: of the removed ones that which has been so for the longest has its versions forgotten."""
@@ -154,6 +155,8 @@ class StoredProfiles:
         read = {name: read_history(name, text, self._seal) for name, text in texts.items()}
         removed = [history for history in read.values() if history is not None and history.last.profile is None]
         if not removed:
-            raise OperationRefused(f"There are {MOST_NAMES} agents' profiles already: remove some that are not used.")
+            raise OperationRefused(
+                f"There are {PROFILES.most} agents' profiles already: remove some that are not used."
+            )
         oldest = min(removed, key=lambda history: history.last.at)
-        self._store.replace(oldest.name, expected=texts[oldest.name], history="", entry="")
+        self._store.change(oldest.name, expected=texts[oldest.name], history="", entry="")

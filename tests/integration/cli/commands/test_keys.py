@@ -8,11 +8,11 @@ import pytest
 
 from support.command import Run
 from toolfleet_registry.access.api_keys import ApiKeys
-from toolfleet_registry.access.entries import key_seal
-from toolfleet_registry.access.factory import open_key_store
-from toolfleet_registry.access.port import KeyStore
+from toolfleet_registry.access.entries import API_KEYS, key_seal
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import Caller
+from toolfleet_registry.documents.factory import open_documents
+from toolfleet_registry.documents.port import DocumentStore
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 
@@ -26,11 +26,11 @@ def keys(redis_run: Run) -> Run:
 
 
 @pytest.fixture
-def store(redis_url: str) -> KeyStore:
-    return open_key_store(Settings(redis_url=redis_url))
+def store(redis_url: str) -> DocumentStore:
+    return open_documents(Settings(redis_url=redis_url), API_KEYS)
 
 
-def test_a_key_is_printed_once(keys: Run, store: KeyStore) -> None:
+def test_a_key_is_printed_once(keys: Run, store: DocumentStore) -> None:
     """On stdout stands nothing else, so that a program can take it; what lists it has only its id."""
     ended = keys("create", "--user", "ada", "--permission", "user", "--modules", "owls, notes", "--description", "CI")
     found = ApiKeys(store, UNSEALED).find(ended.out.strip())
@@ -47,7 +47,7 @@ def test_a_key_is_printed_once(keys: Run, store: KeyStore) -> None:
         assert shown in listed.out
 
 
-def test_a_key_has_what_it_is_given(keys: Run, store: KeyStore) -> None:
+def test_a_key_has_what_it_is_given(keys: Run, store: DocumentStore) -> None:
     words = "--user bot --permission owner --modules * --role admin --expires never"
     more = "--acts-for-others --requests-per-second 2.5 --streams 3 --json"
     ended = keys("create", *words.split(), *more.split())
@@ -67,7 +67,7 @@ def test_a_key_has_what_it_is_given(keys: Run, store: KeyStore) -> None:
 
 
 @pytest.mark.parametrize(("when", "days"), [("45m", 1 / 32), ("12h", 0.5), ("30d", 30), ("2w", 14)])
-def test_an_end_may_be_a_duration(keys: Run, when: str, days: float, store: KeyStore) -> None:
+def test_an_end_may_be_a_duration(keys: Run, when: str, days: float, store: DocumentStore) -> None:
     found = ApiKeys(store, UNSEALED).find(keys("create", "--user", "ada", "--expires", when).out.strip())
 
     assert found is not None
@@ -101,7 +101,7 @@ def test_an_end_may_be_a_date(keys: Run) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named(keys: Run, store: KeyStore, words: list[str], named: str) -> None:
+def test_what_is_wrong_is_named(keys: Run, store: DocumentStore, words: list[str], named: str) -> None:
     ended = keys("create", "--user", "ada", *words)
 
     assert ended.code in {1, 2}

@@ -1,25 +1,24 @@
-"""What every store of agents' profiles does, wherever it keeps them."""
+"""Checks agents' profiles, wherever they are kept."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TypeAlias
 
 import pytest
 
 from support.there import there
-from toolfleet_registry.agents.stored import memory, redis, sql
-from toolfleet_registry.agents.stored.entries import KEPT_VERSIONS, ProfileVersion, agent_seal
-from toolfleet_registry.agents.stored.factory import open_profile_store
-from toolfleet_registry.agents.stored.port import NOTHING_KEPT, ProfileStore, Replaced
+from toolfleet_registry.agents.stored.entries import KEPT_VERSIONS, PROFILES, ProfileVersion, agent_seal
 from toolfleet_registry.agents.stored.profiles import LARGEST_BYTES, StoredProfiles
 from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.config.signing_settings import SigningSettings
+from toolfleet_registry.documents.port import NOTHING_KEPT, DocumentKind, DocumentStore
 from toolfleet_registry.errors import NoSuchProfile, OperationRefused, ProfileChanged
-from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing import TextSeal
 
-Stores = Callable[[], ProfileStore]
+OpenDocuments: TypeAlias = Callable[[DocumentKind], DocumentStore]
+Stores: TypeAlias = Callable[[], DocumentStore]
 UNSEALED = agent_seal(SigningSettings())
 READER = AgentProfile(tools=("tag:reading",), permission_at_most="user", description="für die Eulen ☃")
 WRITER = AgentProfile.model_validate({"middleware": [{"name": "acme.audit:Audit", "level": 3}], "mode": "all"})
@@ -31,23 +30,21 @@ def key_prefix() -> str:
 
 
 @pytest.fixture
-def stores(store_url: str, key_prefix: str) -> Iterator[Stores]:
+def stores(documents: OpenDocuments) -> Stores:
     """Opens another store on the same data; but in memory, where it is the same."""
-    own, settings = memory.InMemoryProfileStore(), Settings(registry_url=store_url or None, key_prefix=key_prefix)
-    with ExitStack() as stack:
-        yield lambda: stack.enter_context(closing(open_profile_store(settings))) if store_url else own
+    return lambda: documents(PROFILES)
 
 
 @pytest.fixture
-def store(stores: Stores) -> ProfileStore:
+def store(stores: Stores) -> DocumentStore:
     return stores()
 
 
-def profiles_in(store: ProfileStore, seal: TextSeal = UNSEALED) -> StoredProfiles:
+def profiles_in(store: DocumentStore, seal: TextSeal = UNSEALED) -> StoredProfiles:
     return StoredProfiles(store, seal)
 
 
-def in_force(store: ProfileStore, seal: TextSeal = UNSEALED) -> dict[str, AgentProfile | str | None]:
+def in_force(store: DocumentStore, seal: TextSeal = UNSEALED) -> dict[str, AgentProfile | str | None]:
     read = profiles_in(store, seal).read()
     return {name: one.profile if isinstance(one, ProfileVersion) else one for name, one in read.items()}
 
@@ -85,7 +82,7 @@ def test_each_change_has_a_revision_of_its_own(stores: Stores) -> None:
     assert len(set(seen)) == 4
 
 
-def test_the_last_versions_are_kept(store: ProfileStore) -> None:
+def test_the_last_versions_are_kept(store: DocumentStore) -> None:
     """With their numbers, which go on also after a removal; an earlier one is put again as a new one."""
     profiles = profiles_in(store)
     for number in range(KEPT_VERSIONS + 2):
@@ -101,7 +98,7 @@ def test_the_last_versions_are_kept(store: ProfileStore) -> None:
     assert in_force(store) == {"reader": versions[1].profile}
 
 
-def test_what_cannot_be_done_changes_nothing(store: ProfileStore) -> None:
+def test_what_cannot_be_done_changes_nothing(store: DocumentStore) -> None:
     """One sentence says why."""
     profiles = profiles_in(store)
     profiles.put("reader", READER, by="ada")
@@ -128,7 +125,7 @@ def large() -> AgentProfile:
     return AgentProfile(tools=tuple(f"owls.{'x' * 200}{number}" for number in range(200)))
 
 
-def test_a_change_that_expects_another_version_is_refused(store: ProfileStore) -> None:
+def test_a_change_that_expects_another_version_is_refused(store: DocumentStore) -> None:
     """Of two who have seen the same one the first wins; 0 stands for none."""
     profiles = profiles_in(store)
     assert profiles.put("reader", READER, by="ada", expected=0).version == 1
@@ -163,10 +160,9 @@ def test_changes_side_by_side_are_all_made(stores: Stores) -> None:
     assert {one.by for one in profiles_in(stores()).versions("reader")} == {str(number) for number in range(12)}
 
 
-def test_there_is_an_end_to_profiles(store: ProfileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_an_end_to_profiles(documents: OpenDocuments) -> None:
     """Of removed ones the versions give their place to new ones, the one that is so for the longest first."""
-    for module in (memory, redis, sql):
-        monkeypatch.setattr(module, "MOST_NAMES", 2)
+    store = documents(replace(PROFILES, most=2))
     profiles = profiles_in(store)
     for name in ("first", "second"):
         profiles.put(name, READER, by="ada")
@@ -181,19 +177,7 @@ def test_there_is_an_end_to_profiles(store: ProfileStore, monkeypatch: pytest.Mo
         profiles.versions("first")
 
 
-def test_what_is_not_as_expected_is_left(store: ProfileStore) -> None:
-    """A change goes by the texts that were read."""
-    assert store.replace("a", expected="", history="h", entry="e") is Replaced.DONE
-    assert store.replace("a", expected="", history="x", entry="x") is Replaced.CHANGED
-    assert store.replace("b", expected="h", history="x", entry="x") is Replaced.CHANGED
-
-    assert (store.history("a"), store.history("b"), store.histories()) == ("h", "", {"a": "h"})
-    assert store.replace("a", expected="h", history="", entry="") is Replaced.DONE
-    found = there(store.read())
-    assert (found.entries, store.histories()) == ({}, {})
-
-
-def test_what_cannot_be_read_counts_for_nothing(store: ProfileStore) -> None:
+def test_what_cannot_be_read_counts_for_nothing(store: DocumentStore) -> None:
     """Also if only a field is unknown, by which a newer release might have narrowed it, or if it is another agent's."""
     profiles = profiles_in(store)
     profiles.put("reader", READER, by="ada")
@@ -205,7 +189,7 @@ def test_what_cannot_be_read_counts_for_nothing(store: ProfileStore) -> None:
         (json.dumps(newer), "is wrong in 1 places"),
         (json.dumps({**document, "name": "other"}), "is another agent's"),
     ]:
-        store.replace("reader", expected=store.history("reader"), history="broken", entry=broken)
+        store.change("reader", expected=store.history("reader"), history="broken", entry=broken)
         assert words in str(in_force(store)["reader"])
 
     with pytest.raises(NoSuchProfile):
@@ -214,7 +198,7 @@ def test_what_cannot_be_read_counts_for_nothing(store: ProfileStore) -> None:
     assert in_force(store) == {"reader": WRITER}
 
 
-def test_who_writes_to_the_store_makes_no_profile(store: ProfileStore) -> None:
+def test_who_writes_to_the_store_makes_no_profile(store: DocumentStore) -> None:
     """Where the fleet signs: neither an unsigned one counts, nor one that was changed, nor one of another name."""
     signed = profiles_in(store, seal("0123456789"))
     signed.put("reader", READER, by="ada")
@@ -225,11 +209,11 @@ def test_who_writes_to_the_store_makes_no_profile(store: ProfileStore) -> None:
 
     found = there(store.read())
     changed = found.entries["reader"].replace('"user"', '"owner"')
-    store.replace("reader", expected=store.history("reader"), history="x", entry=changed)
+    store.change("reader", expected=store.history("reader"), history="x", entry=changed)
     assert "was changed" in str(in_force(store, seal("0123456789"))["reader"])
 
 
-def test_profiles_outlive_the_key_that_signs(store: ProfileStore) -> None:
+def test_profiles_outlive_the_key_that_signs(store: DocumentStore) -> None:
     """With their versions: they are signed anew while the old key counts still."""
     profiles_in(store, seal("0123456789")).put("reader", READER, by="ada")
     between = profiles_in(store, seal("abcdefghij", "0123456789"))

@@ -12,13 +12,13 @@ from support.waiting import wait_until
 from toolfleet_registry.access import live_keys
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys, CreatedKey
-from toolfleet_registry.access.entries import key_seal
+from toolfleet_registry.access.entries import API_KEYS, key_seal
 from toolfleet_registry.access.grants import COMMAND_LINE
 from toolfleet_registry.access.key_text import new_key_text
 from toolfleet_registry.access.live_keys import LiveKeys
-from toolfleet_registry.access.memory import InMemoryKeyStore
-from toolfleet_registry.access.port import StoredKeys
 from toolfleet_registry.config.signing_settings import SigningSettings
+from toolfleet_registry.documents.memory import InMemoryDocuments
+from toolfleet_registry.documents.port import Documents
 from toolfleet_registry.errors import FleetUnavailable, OperationRefused
 from toolfleet_registry.signing import TextSeal
 from toolfleet_registry.time import fleet_clock
@@ -26,17 +26,17 @@ from toolfleet_registry.time import fleet_clock
 UNSEALED = key_seal(SigningSettings())
 
 
-class FaultyStore(InMemoryKeyStore):
+class FaultyStore(InMemoryDocuments):
     """A store that counts what it is asked, and is away, or stands still, while it is told to."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(API_KEYS)
         self.reads = 0
         self.is_away = False
         self.answers = threading.Event()
         self.answers.set()
 
-    def read(self, known: str = "") -> StoredKeys | None:
+    def read(self, known: str = "") -> Documents | None:
         self.reads += 1
         self.answers.wait()
         if self.is_away:

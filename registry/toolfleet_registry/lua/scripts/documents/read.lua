@@ -1,5 +1,5 @@
--- Returns the revision of agents' profiles, and all of them; nothing if the revision is the one that is known.
--- Of a Redis that has lost it while there are profiles every reading is of another one.
+-- Returns the revision of documents, and all that are in force; nothing if the revision is the one that is known.
+-- A Redis that has lost the revision while there are documents always returns them.
 -- keys: entries, revision
 -- args: known
 
