@@ -101,12 +101,15 @@ class RedisReplies(RedisStore):
         now = machine_clock.wall()
         names = {"replies": self._keys.module_replies, "run_id": str(server["run_id"]), "now_s": str(now)}
         known = [_text(each) for each in await self.ask(*_SINCE.command(**names))]
-        kept = dict(zip(known[::2], map(float, known[1::2]), strict=True))
-        since = kept.pop("since")
+        fields = dict(zip(known[::2], known[1::2], strict=True))
         # Records written with a shorter time expire after that, even if it is longer now.
-        seconds = {float(name.removeprefix(_KEPT_FOR)): until for name, until in kept.items()}
+        seconds = {
+            float(name.removeprefix(_KEPT_FOR)): float(until)
+            for name, until in fields.items()
+            if name.startswith(_KEPT_FOR)
+        }
         shorter = [min(until, now - each) for each, until in seconds.items() if each < self._seconds]
-        return max(since, now - self._seconds, *shorter)
+        return max(float(fields["since"]), now - self._seconds, *shorter)
 
 
 def _text(value: bytes | str) -> str:

@@ -61,10 +61,6 @@ _SNAPSHOT = script("store/snapshot")
 
 _MANIFEST_DIGESTS = script("store/manifest_digests")
 
-_KEEP_MODULES = script("store/keep_modules")
-
-_IDENTITY = script("store/identity")
-
 _REGISTER = script("store/register")
 """Returns for each: `drift`, `unreadable`; or four lines: `taken`, whether it is enabled, when it was registered, the mark of its
 rollback; or, of one that was rolled back from this version, `stays` and all that is stored.
@@ -410,7 +406,8 @@ class RedisToolRegistry(ToolRegistry):
         return {module: _text_of(value).partition("\n")[2] for module, value in there.items()}
 
     def keep_modules(self, entries: Mapping[str, str]) -> None:
-        self._commands.ask_script(_KEEP_MODULES, copy=self._modules, modules=entries.items())
+        kept = [("HSET", self._modules, *_flat(entries.items()))] if entries else []
+        self._commands.write(("DEL", self._modules), *kept)
 
     def kept_modules(self) -> dict[str, str]:
         stored: Mapping[bytes, bytes] = self._commands.ask("HGETALL", self._modules)
@@ -468,8 +465,9 @@ class RedisToolRegistry(ToolRegistry):
         return f"{int(epoch or 0)}-{int(revision or 0)}"
 
     def identity(self) -> str:
-        name = randomness.uuid4().hex
-        found = self._commands.ask_script(_IDENTITY, revision=self._revision, identity=name)
+        if (found := self._commands.ask("HGET", self._revision, "identity")) is None:
+            self._commands.ask("HSETNX", self._revision, "identity", randomness.uuid4().hex)
+            found = self._commands.ask("HGET", self._revision, "identity")
         return _text_of(found)
 
     def close(self) -> None:

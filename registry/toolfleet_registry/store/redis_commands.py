@@ -40,6 +40,13 @@ class RedisCommands:
             found += self.ask("HMGET", key, *batch)
         return found
 
+    def write(self, *commands: Sequence[str]) -> None:
+        """Have several commands done at once."""
+        with self._answering(), self._redis.pipeline(transaction=True) as pipe:
+            for command in commands:
+                pipe.execute_command(*command)
+            pipe.execute()
+
     def ask_script(self, script: Script, **named: Any) -> Any:
         """Run a script and return its result."""
         return self.run(script, script.parameters(**named))

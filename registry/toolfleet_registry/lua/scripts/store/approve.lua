@@ -2,7 +2,7 @@
 -- module_field: the module's own. tool_field: the tool's.
 -- keys: tools, events, revision, pins, earlier
 -- args: events_kept, module_field, tool_field, digest
--- include: store/done
+-- include: store/events
 
 if redis.call('HEXISTS', pins, module_field) == 0 then return 0 end
 if redis.call('HGET', pins, tool_field) ~= digest then

@@ -1,7 +1,34 @@
+-- `read(value)`: a tool as it is stored, nil for none, `unreadable` where it is none of ours.
+-- `mark_of(spec)`: the mark of a rollback before a specification, '' for none. `marked(spec, version)`: with that mark.
+-- `earlier_of(name)`: a tool's earlier specifications, the latest first.
 -- `write(name, before, after, kind)`: stores a tool, or removes it if there is nothing `after`, and adds the events of that.
 -- `kind`: how another specification is told of, if it has not changed by itself. `taken(after)`: what is answered then.
--- versions_kept: how many specifications of a tool, today's among them.
--- include: store/values, store/done, store/earlier_of
+-- versions_kept: how many specifications of a tool, the one in force among them.
+-- include: store/events
+
+local function read(value)
+  if not value then return nil end
+  local enabled, digest, created, version, spec = string.match(value, '^([01])\n([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
+  if not enabled then return {unreadable = true} end
+  return {enabled = enabled, digest = digest, created = created, version = version, spec = spec}
+end
+
+local function mark_of(spec) return string.match(spec, '^{"rolled_back_from":([^\t]*),\t') or '' end
+
+local function marked(spec, version)
+  local bare = string.gsub(spec, '^{"rolled_back_from":[^\t]*,\t', '{', 1)
+  if version == '' then return bare end
+  return '{"rolled_back_from":' .. version .. ',\t' .. string.sub(bare, 2)
+end
+
+local function earlier_of(name)
+  local entries = {}
+  local lines = '([^\n]*)\n([^\n]*)\n([^\n]*)\n([^\n]*)\n'
+  for digest, created, version, spec in string.gmatch(redis.call('HGET', earlier, name) or '', lines) do
+    entries[#entries + 1] = {digest = digest, created = created, version = version, spec = spec}
+  end
+  return entries
+end
 
 local function keep_earlier(name, before, after)
   if not (before and before.version and after) then

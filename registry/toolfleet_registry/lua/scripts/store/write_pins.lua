@@ -1,6 +1,6 @@
 -- `write_pins(wanted, marker)`: stores pins, field -> digest; what belongs to the module with this field, or to any if it is '',
 -- and is not wanted, goes.
--- include: store/done
+-- include: store/events
 
 local function write_pins(wanted, marker)
   local found = redis.call('HGETALL', pins)
