@@ -79,7 +79,7 @@ class LiveCopy:
             is_good = now - self._confirmed_at <= good_seconds
             left = began + (short_seconds if is_good else patience_seconds) - now
             pause = self._failed_at + PAUSE_SECONDS - now
-            if left <= 0 or (pause > 0 and (is_good or self._failed_since >= began)):
+            if self._is_closed or left <= 0 or (pause > 0 and (is_good or self._failed_since >= began)):
                 break
             if pause > 0:  # the store may be back: no caller is refused by an answer from before it came
                 await asyncio.sleep(min(pause, left) + EARLY_SECONDS)
@@ -118,6 +118,9 @@ class LiveCopy:
     def _fail(self, error: Exception, began: float) -> None:
         self._failed_at, self._failed_since = fleet_clock.suspend_aware(), began
         if not self.is_away:
-            is_defect = not isinstance(error, FleetUnavailable)
-            _log.warning(self._event, error=str(error) or repr(error), exc_info=error if is_defect else None)
+            text = str(error) or repr(error)
+            if isinstance(error, FleetUnavailable):
+                _log.warning(self._event, error=text)
+            else:
+                _log.error(self._event, error=text, exc_info=error)
         self.is_away = True

@@ -104,9 +104,8 @@ class LiveKeys:
         await self._confirm(CONFIRMED_SECONDS)
         if key_id not in self._known.entries:
             if (rest := _UNKNOWN_SECONDS - self._copy.age_seconds) > 0:
-                await asyncio.sleep(
-                    rest + EARLY_SECONDS
-                )  # what is known would still be fresh enough, and from before the key
+                # Any earlier, what is known would still be fresh enough, and from before the key.
+                await asyncio.sleep(rest + EARLY_SECONDS)
             await self._confirm(_UNKNOWN_SECONDS, good_seconds=0)
         if key_id not in self._known.entries:
             return None
@@ -116,8 +115,12 @@ class LiveKeys:
 
     async def _confirm(self, fresh_seconds: float, *, good_seconds: float = GOOD_SECONDS) -> None:
         """Wait until the known keys are that fresh; without an answer, old ones are good for a moment. Fails closed."""
-        limits = {"patience_seconds": _PATIENCE_SECONDS, "short_seconds": _SHORT_PATIENCE_SECONDS}
-        if not await self._copy.confirm(fresh_seconds, good_seconds=good_seconds, **limits):
+        if not await self._copy.confirm(
+            fresh_seconds,
+            good_seconds=good_seconds,
+            patience_seconds=_PATIENCE_SECONDS,
+            short_seconds=_SHORT_PATIENCE_SECONDS,
+        ):
             raise FleetUnavailable("The store of API keys does not answer: nothing can be said about a key.")
 
     async def _read(self) -> None:

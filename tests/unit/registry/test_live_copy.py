@@ -62,8 +62,9 @@ async def test_what_was_read_stays_while_the_store_is_away(shelf: Shelf, copy: L
         (False, "second", True),
         (True, "third", False),
     ]
-    told = [(line["event"], line["error"], bool(line["exc_info"])) for line in logs]
-    assert told == [("shelf_not_read", "no answer", False), ("shelf_not_read", "a defect", True)]
+    told = [(line["event"], line["log_level"], line["error"]) for line in logs]
+    assert told == [("shelf_not_read", "warning", "no answer"), ("shelf_not_read", "error", "a defect")]
+    assert isinstance(logs[1]["exc_info"], ValueError)
 
 
 async def test_all_who_ask_at_once_share_a_reading(shelf: Shelf, copy: LiveCopy) -> None:
@@ -142,12 +143,13 @@ async def test_it_is_read_until_it_is_cancelled(shelf: Shelf, copy: LiveCopy) ->
 
 
 async def test_a_closed_copy_reads_no_more(shelf: Shelf, copy: LiveCopy) -> None:
-    """A reading that is under way is cancelled."""
+    """A reading that is under way is cancelled, and its callers are told that nothing is confirmed."""
     shelf.goes_on.clear()
     copy.begin()
     await asyncio.sleep(0)
     await copy.aclose()
     copy.begin()
 
+    assert not await copy.confirm(1, patience_seconds=60)
     assert not copy.is_reading
     assert shelf.readings == 1
