@@ -186,12 +186,6 @@ SYSTEMS = (
         settings={"TOOLFLEET_WORKER_CONCURRENCY": "40"},  # so few that slots are the limit, and not this machine
         workloads=("W2",),
     ),
-    replace(
-        OURS,
-        name="toolfleet_stock",
-        title="toolfleet, stock transport",
-        settings={"TOOLFLEET_FAST_TRANSPORT": "0", "TOOLFLEET_VISIBILITY_TIMEOUT": "7200"},
-    ),
     CELERY,
     _celery("celery_to_thread", f"Celery, {THREADS} threads, asyncio.to_thread(get)", "threads", THREADS, "celery:200"),
     _celery("celery_prefork", "Celery, 8 processes", "prefork", 8),

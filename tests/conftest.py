@@ -85,23 +85,16 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def _own_settings_only(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No setting of the person who runs the tests reaches them: no variable, no file, no ignored signal.
 
-    But for one: `TOOLFLEET_FAST_TRANSPORT=0` runs everything with the stock transport. Calls wait for a worker: in most tests
-    that is the test itself, or it comes later; those of what agents do without one set `unserved_seconds`.
+    Calls wait for a worker: in most tests that is the test itself, or it comes later; those of what agents do without one
+    set `unserved_seconds`.
     """
     os.chdir(tmp_path_factory.mktemp("nowhere"))
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:  # as in the background of a shell, or under nohup
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     for name in [name for name in os.environ if name.startswith("TOOLFLEET_")]:
-        if name != "TOOLFLEET_FAST_TRANSPORT":
-            del os.environ[name]
+        del os.environ[name]
     os.environ["TOOLFLEET_UNSERVED_SECONDS"] = "inf"
-
-
-@pytest.fixture
-def fast_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fast transport, whatever the whole suite runs with: for tests of nothing else."""
-    monkeypatch.setenv("TOOLFLEET_FAST_TRANSPORT", "1")
 
 
 @pytest.fixture(scope="session")
@@ -145,7 +138,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def lined_app() -> AsyncIterator[FleetApp]:
     """An app whose worker has lines; nothing is at their other end."""
     worker_runtime.start(asyncio.get_running_loop())
-    yield make_app(Settings(redis_url="redis://127.0.0.1:1/0", fast_transport=True))
+    yield make_app(Settings(redis_url="redis://127.0.0.1:1/0"))
     await worker_runtime.stop()
 
 

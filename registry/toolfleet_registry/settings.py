@@ -46,9 +46,8 @@ NULL = "null"
 """The text of a variable for a setting without a value, also where a `toolfleet.toml` has one. An empty variable counts as unset."""
 HARD_LIMIT_MARGIN = 10  # seconds from a call's limit to Celery's hard limit: time to report the soft one
 LONGEST_RETRY_DELAY = 30  # seconds: the longest Retry-After that is honoured
-SCHEDULING_MARGIN = 10  # seconds beyond the longest call, before its message may be taken for lost
-_FAST_LEASE_SECONDS = 60  # a killed worker's calls come back within about a minute
-_STOCK_LEASE_SECONDS = 7200
+_LEASE_SECONDS = 60  # a killed worker's calls come back within about a minute
+_RABBITMQ_LEASE_SECONDS = 7200  # RabbitMQ has no leases: delays of calls in its queues are held against this
 _HOST_KINDS = frozenset({"folder", "mcp", "openapi"})  # of a host, which pydantic puts into the place
 _SHORTEST_LEASE_SECONDS = 2  # below, a worker that is briefly busy renews too late
 
@@ -74,7 +73,7 @@ class _SetVariables(PydanticBaseSettingsSource):
                 text, key, is_json = self.get_field_value(field, name)
                 value = self._source.prepare_field_value(name, field, text, is_json)
                 found[key] = None if text == NULL else value
-        return found
+        return found | setting_sources.removed_in(self._source.env_vars)
 
 
 class OverloadSettings(BaseSettings, defer_build=True):
@@ -283,8 +282,6 @@ class Settings(
     """The name of the master that the sentinels of a `sentinel://` URL watch."""
     key_prefix: str = ""
     """Put before every key and channel in Redis, so that a fleet may share one, and an ACL user be kept to its own."""
-    fast_transport: bool = True
-    """Our batched transport and result backend on Redis; one value for the whole fleet. With RabbitMQ calls travel by kombu's."""
     module_services: Annotated[dict[str, str], NoDecode] = Field(default={}, repr=False)
     """JSON: module name -> base URL. For workers and beat; agents learn it from them."""
     slow_modules: Names = frozenset({"myfitnesspal", "garmin", "renpho_biometrics", "claude_code", "deployer"})
@@ -312,7 +309,7 @@ class Settings(
     max_reply_bytes: int = Field(default=8 * 2**20, gt=0)
     """A module's reply; it passes through Redis, which every other call shares."""
     visibility_timeout: Seconds | None = None
-    """Seconds after which a dead worker's calls go to others. None: 60, and with stock parts 7200, which must exceed the longest call."""
+    """Seconds after which a dead worker's calls go to others; one value for the whole fleet. None: 60. RabbitMQ has no leases."""
     lane: Literal["fast", "slow", "all"] = "all"
     """Which modules a worker serves: the slow ones, the others, or all."""
     drain_seconds: float = Field(default=140, gt=0)
@@ -349,14 +346,14 @@ class Settings(
         return self.broker_url or self.redis_url
 
     @property
-    def is_fast(self) -> bool:
-        """Whether calls travel by our own transport: it is enabled, and the broker is a Redis."""
-        return self.fast_transport and self._has_redis_broker
+    def has_redis_broker(self) -> bool:
+        """Whether the broker is a Redis, at which calls travel by our own transport; else it is RabbitMQ."""
+        return (broker := self.broker) is None or is_redis_url(broker)
 
     @property
     def lease_seconds(self) -> float:
-        """The visibility timeout that holds. Fast workers renew their leases; stock ones cannot, so that theirs exceeds the longest call."""
-        return self.visibility_timeout or (_FAST_LEASE_SECONDS if self.is_fast else _STOCK_LEASE_SECONDS)
+        """The visibility timeout that holds. Workers renew their leases while calls run."""
+        return self.visibility_timeout or (_LEASE_SECONDS if self.has_redis_broker else _RABBITMQ_LEASE_SECONDS)
 
     @property
     def modules(self) -> frozenset[str]:
@@ -369,9 +366,10 @@ class Settings(
         """The names of everything in Redis."""
         return Keys(self.key_prefix)
 
-    @property
-    def _has_redis_broker(self) -> bool:
-        return (broker := self.broker) is None or is_redis_url(broker)
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_removed(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return setting_sources.drop_removed(given)
 
     @field_validator(
         "slow_modules",
@@ -428,16 +426,10 @@ class Settings(
                 f"TOOLFLEET_REFRESH_INTERVAL_SECONDS ({self.refresh_interval_seconds}) must be at most a third of "
                 f"TOOLFLEET_MANIFEST_TTL_SECONDS ({self.manifest_ttl_seconds}), or one missed look loses every tool"
             )
-        longest = self.max_timeout + HARD_LIMIT_MARGIN + LONGEST_RETRY_DELAY + SCHEDULING_MARGIN
-        if self.is_fast and self.lease_seconds < _SHORTEST_LEASE_SECONDS:
+        if self.has_redis_broker and self.lease_seconds < _SHORTEST_LEASE_SECONDS:
             raise ValueError(
                 f"TOOLFLEET_VISIBILITY_TIMEOUT ({self.lease_seconds}) must be at least {_SHORTEST_LEASE_SECONDS} s, "
                 "or a running call is delivered again before its worker has renewed its lease"
-            )
-        if self._has_redis_broker and not self.fast_transport and self.lease_seconds < longest:
-            raise ValueError(
-                f"TOOLFLEET_VISIBILITY_TIMEOUT ({self.lease_seconds}) must be at least {longest} s, the longest "
-                f"call (TOOLFLEET_MAX_TIMEOUT={self.max_timeout}) and its retry delay, or a running call is delivered again"
             )
         return self
 

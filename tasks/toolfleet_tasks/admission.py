@@ -173,7 +173,6 @@ class AdmissionControl:
         call: PublishedCall,
         queue: str,
         *,
-        limit: int = 0,
         needs_worker: bool = False,
         again: bool = False,
     ) -> Refusal | None:
@@ -182,7 +181,7 @@ class AdmissionControl:
         `again`: it may have been admitted before. Raises the errors of `parse_reply`, `ResponseError` if Redis refuses
         it, and `RedisConnectionClosed`.
         """
-        build_command = self.build_command(call, queue, limit=limit, needs_worker=needs_worker)
+        build_command = self.build_command(call, queue, needs_worker=needs_worker)
         return self.parse_reply(call, await _run(connection, script_for(call, again=again), build_command))
 
     async def retract(self, connection: PipelinedConnection, call: PublishedCall) -> None:

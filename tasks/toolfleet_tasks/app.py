@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import kombu.transport.redis
 from celery import Celery
 from kombu.utils.objects import cached_property
 from redis.asyncio.connection import parse_url
@@ -26,11 +25,6 @@ from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.publish.kombu_publisher import KombuPublisher
 from toolfleet_tasks.queues import CONTROL, Lane, queues_of
 from toolfleet_tasks.worker import call_task
-
-# A worker with a free slot and a running call dies when Redis restarts: kombu's clean-up then meets a `None` and
-# raises AttributeError. As a connection error it makes the worker reconnect, which is what was meant.
-kombu.transport.redis.Transport.connection_errors += (AttributeError,)
-
 
 _CONNECT_SECONDS = 4  # Celery's default
 
@@ -85,18 +79,16 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
     Reads nothing and connects to nothing. A worker needs `app.runner` set before it starts.
     """
     backend = _backend_url(settings) if stores_results else None
-    own = settings.is_fast or bool(settings.broker and not is_redis_url(settings.broker))
+    kind = "Fleet" if settings.has_redis_broker else "RabbitMq"
     app = FleetApp(
         "toolfleet",
         broker=_celery_url(settings.broker),
         backend=backend,
         # Kombu's own transport waits for Redis with every message, and a broken connection has running calls run again.
         # Over RabbitMQ it stops a worker for good when half a frame has come and no more follows.
-        amqp=f"toolfleet_tasks.transport.celery_amqp:{'Fleet' if settings.is_fast else 'RabbitMq'}AMQP"
-        if own
-        else None,
+        amqp=f"toolfleet_tasks.transport.celery_amqp:{kind}AMQP",
         # Celery's own dispatcher takes a third of a worker's time, and its heartbeats wait on the loop for a broker that is away.
-        events=f"toolfleet_tasks.transport.events:{'Fleet' if settings.is_fast else 'Stock'}Events",
+        events=f"toolfleet_tasks.transport.events:{kind}Events",
         # Celery's own has workers obey everybody who reaches the broker: an order ends them, or takes their queues away.
         control="toolfleet_tasks.control.remote_control:FleetControl",
     )
@@ -135,13 +127,12 @@ def __getattr__(name: str) -> FleetApp:
 
 def _backend_url(settings: Settings) -> str | None:
     url = _celery_url(settings.redis_url)
-    if url is None or not (settings.fast_transport or settings.signing_key):
-        return url
+    if url is None:
+        return None
     # Celery's own backend waits for Redis three times with every result, sleeps on the loop while it is away, and drops
     # the result when it is full. And it signs nothing. With any broker, results go to Redis.
-    kind = "Fleet" if settings.fast_transport else "Signing"
     where = "Sentinel" if url.startswith("sentinel") else ""
-    return f"toolfleet_tasks.transport.result_backend:{kind}{where}Backend+{url.removeprefix('redis+')}"
+    return f"toolfleet_tasks.transport.result_backend:Fleet{where}Backend+{url.removeprefix('redis+')}"
 
 
 def _celery_url(url: str | None) -> str | None:
@@ -216,12 +207,8 @@ def _broker(settings: Settings) -> dict[str, Any]:
         conf["broker_use_ssl"] = tls_options(settings.broker) or False
         conf["broker_transport_options"] = {
             **_shared(settings.broker, settings),
-            # Judged by the worker that sweeps, so one value everywhere. Fast workers renew; for stock ones it is longer
-            # than the longest call.
+            # What a worker has not renewed for so long is lost, as whoever sweeps judges: one value everywhere.
             "visibility_timeout": settings.lease_seconds,
-            # The stock transport looks for lost messages about every 100 s by default.
-            "unacked_restore_interval": 10,
-            "unacked_restore_throttle": 1,
             # The default waits for ever on a half-open connection.
             "socket_timeout": 10,
             "socket_connect_timeout": 3,
@@ -229,8 +216,6 @@ def _broker(settings: Settings) -> dict[str, Any]:
             "health_check_interval": 10,
             # Four lists a queue else, and every wait lists all of them; we use no priorities.
             "priority_steps": [0],
-            # A thousand calls in flight ack through a pool of 10 by default, and the rest fail.
-            "max_connections": 100,
         }
     return conf
 

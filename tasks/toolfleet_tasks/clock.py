@@ -54,7 +54,7 @@ class Timekeeper:
         self._next_read_at = 0.0
         self._contradicted_by = 0.0  # how many seconds workers' clocks are ahead of a time that is not confirmed
         # Who holds messages listens at the broker; others do not announce that they live.
-        self._holders = settings.keys.holder("*") if settings.is_fast and settings.broker == settings.redis_url else ""
+        self._holders = settings.keys.holder("*") if settings.broker == settings.redis_url else ""
         self.others = list[float]()
         """How many seconds the machines of other workers are ahead of the fleet's time, as they said last."""
 

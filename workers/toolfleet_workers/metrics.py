@@ -60,7 +60,7 @@ class WorkerGauges:
 
     def __init__(self, worker: Any, settings: Settings) -> None:
         self._worker, self._process = worker, this_process()
-        transport = "fast" if settings.is_fast else "stock"
+        transport = "redis" if settings.has_redis_broker else "rabbitmq"
         self._info = (settings.lane, transport, version("toolfleet"))
 
     def __call__(self) -> Iterable[Sample]:

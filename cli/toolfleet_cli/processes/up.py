@@ -58,7 +58,7 @@ _OWN_AFFAIRS = {
     "gateway_port",
 }
 # Where the fleet is; what else an agent must know is in there.
-_AGENTS_NEED = {"redis_url", "broker_url", "sentinel_master", "key_prefix", "fast_transport", "registry_url"}
+_AGENTS_NEED = {"redis_url", "broker_url", "sentinel_master", "key_prefix", "registry_url"}
 
 
 def run_up(

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from toolfleet_registry.config.host_settings import SecretSource
 from toolfleet_registry.config.run_file import FOLDER, find_running
+from toolfleet_registry.redis.urls import is_redis_url
 
 _log = logging.getLogger(
     "toolfleet"
@@ -35,6 +36,13 @@ _OTHERS = {
     *(f"TOOLFLEET_{name}" for name in ("MODULE_KEY", "ANNOUNCE_KEY", "HOST_USER", "COMMAND", "WORKER_NOTE")),
     ENVIRONMENT_ONLY,
 }
+
+REMOVED = {
+    "fast_transport": "calls travel by the fleet's own transport at Redis, and by kombu's at RabbitMQ; take it away",
+}
+"""Settings of the version before -> what holds in their place. This version warns of them; the next one does not know them."""
+
+_OFF = frozenset({"0", "false", "off", "no", "f", "n"})  # as pydantic reads them
 # What Kubernetes tells every container of a service that is named so: `TOOLFLEET_REDIS_PORT_6379_TCP_ADDR`.
 _KUBERNETES = re.compile(
     r"\w+_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?)"
@@ -176,7 +184,40 @@ def misspelt(settings: Collection[str], environ: Mapping[str, str] = os.environ)
 def warn_of_misspelt(settings: Collection[str], environ: Mapping[str, str] = os.environ) -> None:
     """Log each variable that `misspelt` finds, once a process."""
     for variable, like in misspelt(settings, environ).items():
-        if variable not in _warned:
-            _warned.add(variable)
-            advice = "." if like is None else f"; did you mean {like}?"
-            _log.warning("%s is no setting, and changes nothing%s", variable, advice)
+        if variable.upper().removeprefix(PREFIX).lower() in REMOVED:
+            continue  # the settings themselves tell of it, with what holds in its place
+        _warn(variable, "." if like is None else f"; did you mean {like}?")
+
+
+def removed_in(variables: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the removed settings among a process's variables, whose names are in lower case here, by their names."""
+    return {name: text for name in REMOVED if (text := variables.get(f"{PREFIX}{name}".lower()))}
+
+
+def drop_removed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given settings without removed ones, and log each of these once a process.
+
+    Raises `ValueError` for a removed one on which the fleet's calls depend.
+    """
+    for name in REMOVED.keys() & given.keys():
+        place = setting_place((name,), start=Path.cwd())
+        if name == "fast_transport":
+            _refuse_stock_parts(given, place)
+        _warn(place, f": {REMOVED[name]}.")
+    return {name: value for name, value in given.items() if name not in REMOVED}
+
+
+def _refuse_stock_parts(given: Mapping[str, Any], place: str) -> None:
+    broker = given.get("broker_url") or given.get("redis_url")
+    if str(given["fast_transport"]).lower() in _OFF and (broker is None or is_redis_url(str(broker))):
+        raise ValueError(
+            f"{place}: kombu's transport is for RabbitMQ only, and this fleet's broker is Redis. First end all workers "
+            "of the version before, by SIGTERM: they finish the calls that they run, and the others stay in their "
+            "queues. Then take the setting away everywhere, and start this version"
+        )
+
+
+def _warn(shown: str, advice: str) -> None:
+    if shown not in _warned:
+        _warned.add(shown)
+        _log.warning("%s is no setting, and changes nothing%s", shown, advice)

@@ -31,7 +31,7 @@ class InputAnswers:
     def __init__(self, ledger: Ledger, publisher: Publisher, settings: Settings, hide: HideInput) -> None:
         self._asked, self._publisher, self._hide = ledger.asked, publisher, hide
         self._seal, self._origin = seal_of(settings), sender()
-        self._has_queues = settings.is_fast and settings.broker == settings.redis_url
+        self._has_queues = settings.broker == settings.redis_url
 
     async def pending(self, call_id: str) -> PendingInput | None:
         """Return the call's present question, or `None`. Raises Redis's errors, and has no deadline."""

@@ -1,7 +1,7 @@
 """Receives a call's message in Celery's consumer by a shorter path, if Celery's own strategy has nothing to do for it.
 
 Messages that are to start later, expire, were revoked, are rate-limited, or that a listener of Celery's signals or log
-needs take Celery's own path, and so does everything with stock parts. Both paths end in the pool with a request that
+needs take Celery's own path, and so does everything with RabbitMQ. Both paths end in the pool with a request that
 Celery can inspect and stop.
 """
 
@@ -69,7 +69,9 @@ class ReceivedCall(FleetRequest):
 def call_strategy(task: Any, app: Any, consumer: Any) -> TaskHandler:
     """Set by `Strategy` of the task."""
     usual: TaskHandler = strategy.default(task, app, consumer)
-    is_ours = worker_runtime.current() is not None and app.settings.is_fast and hasattr(consumer.pool, "run_request")
+    is_ours = (
+        worker_runtime.current() is not None and app.settings.has_redis_broker and hasattr(consumer.pool, "run_request")
+    )
     if not (is_ours and app.use_fast_trace_task) or strategy.logger.isEnabledFor(logging.INFO):
         return usual
     return CallStrategy(task, app, consumer, usual)

@@ -143,7 +143,7 @@ class HousekeepingRequest(Request):  # type: ignore[misc] # as above
 
 
 def word_in(shown: object) -> str:
-    """Return how a call ended, from Celery's text of its task's result: a word of ours, or with stock parts its result."""
+    """Return how a call ended, from Celery's text of its task's result: a word of ours, or with RabbitMQ its result."""
     text = str(shown).strip("'")
     if text in _WORDS:
         return text

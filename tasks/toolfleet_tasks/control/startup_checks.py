@@ -43,13 +43,13 @@ def require_runner(app: Celery) -> None:
 def require_redis(app: Celery) -> None:
     """Raise `SystemExit` if the app's Redis is a node of Redis Cluster, or live workers at it use another transport.
 
-    Also if that Redis is too old or deletes keys by itself, or if the fast transport was never tested with this kombu. A Redis that is away is waited for later.
+    Also if that Redis is too old or deletes keys by itself, or if our Redis transport was never tested with this kombu. A Redis that is away is waited for later.
     """
     settings: Settings | None = getattr(app, "settings", None)
     if settings is None:
         return
     try:
-        if settings.is_fast:
+        if settings.has_redis_broker:
             require_kombu()
         run_here(_check_redis(settings))
     except SettingsError as exc:

@@ -34,18 +34,17 @@ def agent_publisher(
 
     `connection` goes to the Redis of the results; the rest is as in `AdmittedPublisher`.
     """
-    has_queues = settings.broker == settings.redis_url
-    behind = functools.partial(
-        AdmittedPublisher, connection=connection, listening=listening, has_queues=has_queues, spawn=spawn
-    )
-    if not settings.is_fast:
+    behind = functools.partial(AdmittedPublisher, connection=connection, listening=listening, spawn=spawn)
+    if not settings.has_redis_broker:
         # Celery and kombu take a while to import, and most agents need neither.
         from toolfleet_tasks.app import make_app  # noqa: PLC0415
 
         return behind(make_app(settings, stores_results=False).publisher, admission)
     database = database_of(connection_factory(str(settings.broker), master=settings.sentinel_master))
     publisher_to = functools.partial(RedisPublisher, keys=settings.keys, database=database, signing=settings)
-    if has_queues:  # calls leave where their results arrive, so that Redis hears of who listens before it has the call
+    if (
+        settings.broker == settings.redis_url
+    ):  # calls leave where their results arrive, so that Redis hears of who listens before it has the call
         return publisher_to(connection, admission=admission)
     return behind(publisher_to(broker_connection()), admission)
 
@@ -53,8 +52,8 @@ def agent_publisher(
 class AdmittedPublisher:
     """A publisher with admission control, for brokers that cannot judge calls: a call is admitted at the Redis of `connection`, which costs a round trip, then published.
 
-    `listening` waits until a call's end is heard, with any way of publishing. `has_queues`: whether the queues are in
-    that Redis, too, so that their lengths are known there. `spawn` runs something in the background.
+    The broker knows the lengths of the queues. `listening` waits until a call's end is heard, with any way of publishing.
+    `spawn` runs something in the background.
     """
 
     def __init__(
@@ -64,14 +63,12 @@ class AdmittedPublisher:
         connection: PipelinedConnection,
         *,
         listening: Callable[[str], Awaitable[None]],
-        has_queues: bool,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self._publisher = publisher
         self._admission = admission
         self._connection = connection
         self._listening = listening
-        self._has_queues = has_queues
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
         self._retracting = dict[str, asyncio.Task[None]]()  # by call id
@@ -103,14 +100,13 @@ class AdmittedPublisher:
         """Implements `Publisher.publish`. A call that is surely not published counts towards no limit."""
         give_up_at = self._loop.time() + seconds
         await self._retracted(call, seconds)
-        here, there = (limit, 0) if self._has_queues else (0, limit)
-        ask = functools.partial(self._admission.ask, limit=here, needs_worker=needs_worker, again=again)
+        ask = functools.partial(self._admission.ask, needs_worker=needs_worker, again=again)
         refusal = await self._ask(ask, call, give_up_at=give_up_at, again=again)
         if refusal is not None:
             return refusal
         left = give_up_at - self._loop.time()
         try:
-            refusal = await self._publisher.publish(call, seconds=left, limit=there, again=again)
+            refusal = await self._publisher.publish(call, seconds=left, limit=limit, again=again)
         except NotPublished:
             if not again:  # else an earlier message may be in the queue
                 await self._retract(call)

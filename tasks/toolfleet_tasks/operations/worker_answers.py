@@ -61,7 +61,7 @@ async def _noted(redis: Redis, settings: Settings) -> tuple[LiveWorker, ...]:
 
 
 async def _listening(settings: Settings, redis: Redis) -> int | None:
-    if not settings.is_fast or settings.broker != settings.redis_url:
+    if settings.broker != settings.redis_url:
         return None
     return len(await redis.pubsub_channels(settings.keys.holder("*")))
 

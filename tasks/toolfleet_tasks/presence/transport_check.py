@@ -1,7 +1,7 @@
-"""Checks that all workers at one Redis use the same transport and lease: one that is started otherwise ends with one sentence.
+"""Checks that all workers at one Redis have the same lease: one that is started otherwise ends with one sentence.
 
-The stock transport takes a message for lost after a fixed time, and the fast one renews; each would have the other's calls
-run twice, and so would two with different leases. A worker notes every few seconds that it lives, and in which mode.
+A worker with a shorter lease takes messages of another for lost too early, and their calls run twice. A worker notes every
+few seconds that it lives, and with which lease; one of an earlier version may note another transport.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ log = get_logger(__name__)
 
 
 def mode_of(settings: Settings) -> str:
-    """Return the transport and lease of workers with these settings."""
-    return f"{'fast' if settings.is_fast else 'stock'}/{settings.lease_seconds}s"
+    """Return the note of workers with these settings: the transport, of which earlier versions have two, and the lease."""
+    return f"fast/{settings.lease_seconds}s"
 
 
 class Presence:
@@ -76,6 +76,5 @@ class Presence:
             mode, _, worker = other.decode().partition(" ")
             raise SettingsError(
                 f"The worker {worker} at this Redis uses transport and lease {mode}, and this one {self._mode}: set "
-                "TOOLFLEET_FAST_TRANSPORT and TOOLFLEET_VISIBILITY_TIMEOUT alike for the whole fleet, and stop those "
-                "workers first to change them."
+                "TOOLFLEET_VISIBILITY_TIMEOUT alike for the whole fleet, and stop those workers first to change it."
             )

@@ -11,7 +11,6 @@ from typing import Any
 from celery import Celery
 from kombu.connection import Connection
 from kombu.messaging import Producer
-from redis.exceptions import RedisError
 
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import PublishedCall
@@ -28,7 +27,6 @@ from toolfleet_tasks.messages.links import Links
 from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.publish.publisher import CONTROL_SECONDS, REPUBLISH_SECONDS, Delivered
 from toolfleet_tasks.queues import CONTROL, nets_around, queue_for
-from toolfleet_tasks.redis.refusals import unavailable
 
 log = get_logger(__name__)
 
@@ -145,7 +143,9 @@ class KombuPublisher:
             try:
                 self._send_over(connection, call, trace, queue, seconds=give_up_at - machine_clock.monotonic())
             except Exception as exc:
-                raise _surely_not_sent(exc) or PublishUnconfirmed(str(exc)) from exc
+                if _was_refused(exc):
+                    raise BrokerUnavailable(reason_of(exc, "no connection"), passes=True) from exc
+                raise PublishUnconfirmed(str(exc)) from exc
             self._backlogs.add(queue)
             return None
 
@@ -235,12 +235,6 @@ def _place_of(links: Links) -> dict[str, Any]:
     }
 
 
-def _surely_not_sent(exc: Exception) -> BrokerUnavailable | None:
-    if _was_refused(exc):
-        return BrokerUnavailable(reason_of(exc, "no connection"), passes=True)
-    return unavailable(exc) if isinstance(exc, RedisError) else None
-
-
 class _OneTry(Producer):
     """A producer that publishes or fails, ignoring retry options."""
 
@@ -300,7 +294,7 @@ def _asked(queue: str, connection: Connection) -> int:
         # A channel of its own: RabbitMQ closes the one on which it is asked for a queue that is not there.
         with connection.channel() as channel:
             found = channel.queue_declare(queue=queue, passive=True)
-    except connection.channel_errors:  # there is no such queue: with Redis that is an empty one
+    except connection.channel_errors:  # there is no such queue any more: it is empty
         return 0
     except Exception as exc:  # kombu and its transports raise anything
         raise BrokerUnavailable(reason_of(exc, "no answer"), passes=True) from exc

@@ -13,7 +13,7 @@ from toolfleet_tasks.worker_runtime import WorkerRuntime
 def worker_publisher(app: Any) -> Publisher:
     """The one of the worker of `app`, a `FleetApp`; always the same."""
     here = worker_runtime.current()
-    if here is not None and app.settings.is_fast:
+    if here is not None and app.settings.has_redis_broker:
         return here.part(_make_publisher, app.settings)
     publisher: Publisher = app.publisher
     return publisher

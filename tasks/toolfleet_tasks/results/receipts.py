@@ -45,7 +45,7 @@ class Receipts:
         self._connection = connection
         self._keys = settings.keys
         self._signatures = Signatures(settings, "result")
-        self._is_in_record = not settings.is_fast  # the text: in addition to Celery's own key
+        self._is_in_record = not settings.has_redis_broker  # the text: in addition to Celery's own key
         self._dropped: list[str] = []
         self._waiting: list[Receipt] = []
         self._later = deque[tuple[float, str, str | None, str]]()  # when, by the loop's clock; call, user, what stays

@@ -37,7 +37,7 @@ class FleetConnection(_Fleets, Connection):
     """A connection to the broker."""
 
     def Pool(self, limit: int | None = None, **kwargs: Any) -> ConnectionPool:  # noqa: N802 - kombu's name
-        """A pool of connections like this one; a pool of kombu's makes stock ones."""
+        """A pool of connections like this one; a pool of kombu's makes kombu's own ones."""
         return _Pool(self, limit, **kwargs)  # type: ignore[no-untyped-call] # kombu is only partly typed
 
 

@@ -93,7 +93,7 @@ class DeathReports:
 
     def add(self, note: WorkerNote) -> None:
         """Take in that a worker has died. Its parent must have waited for it."""
-        if self._settings.is_fast:  # RabbitMQ sees it by itself, and the stock transport's messages say no holder
+        if self._settings.has_redis_broker:  # RabbitMQ sees it by itself
             now = machine_clock.monotonic()
             self._reports.append(_Report(note, now, now + _TRIES_SECONDS))
 

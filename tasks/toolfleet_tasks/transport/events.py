@@ -2,7 +2,7 @@
 
 The events and their place are in Celery's and kombu's own format; without a listener, nothing is built. In a worker
 with connections they go over the connection to the broker's Redis and are not waited for; everywhere else it is the
-stock dispatcher, and with stock parts one that never waits for a broker.
+stock dispatcher, and with RabbitMQ one that never waits for a broker.
 """
 
 import asyncio
@@ -49,13 +49,13 @@ class FleetEvents(Events):  # type: ignore[misc] # Celery ships no types
     dispatcher_cls = "toolfleet_tasks.transport.events:FleetDispatcher"
 
 
-class StockEvents(Events):  # type: ignore[misc] # as above
-    """Implements `FleetEvents` with Celery's own parts."""
+class RabbitMqEvents(Events):  # type: ignore[misc] # as above
+    """The same where RabbitMQ is the broker."""
 
-    dispatcher_cls = "toolfleet_tasks.transport.events:StockDispatcher"
+    dispatcher_cls = "toolfleet_tasks.transport.events:RabbitMqDispatcher"
 
 
-class StockDispatcher(EventDispatcher):  # type: ignore[misc] # as above
+class RabbitMqDispatcher(EventDispatcher):  # type: ignore[misc] # as above
     """Celery's dispatcher, which keeps for later what cannot be sent: its heartbeats would have all calls wait until the broker is back."""
 
     def send(

@@ -43,8 +43,8 @@ def require_kombu() -> None:
     """Raise `SettingsError` if this kombu was never tested with the transport."""
     if not KOMBU.contains(kombu.__version__, prereleases=True):
         raise SettingsError(
-            f"The fast transport is made for kombu {KOMBU}, and this is {kombu.__version__}: install another kombu, or "
-            "set TOOLFLEET_FAST_TRANSPORT=0 for the whole fleet."
+            f"The Redis transport is made for kombu {KOMBU}, and this is {kombu.__version__}: "
+            f"pip install 'kombu{KOMBU}'"
         )
 
 

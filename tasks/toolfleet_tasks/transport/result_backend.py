@@ -43,27 +43,11 @@ class ResultRefused(EncodeError):
     """Redis refuses to store a result, for good. Celery then stores this as the call's failure."""
 
 
-class _Signing:
-    """Signs the ends of calls, if the fleet signs: in addition to Celery's own fields, so that their readers are unaffected."""
+class _OverConnection:
+    """A mixin of both backends. The app has `settings`; raises `ImproperlyConfigured` for other formats.
 
-    def encode(self: Any, data: Any) -> Any:
-        """As the stock backend."""
-        return super().encode(self._signed(data))  # type: ignore[misc] # Celery's backend
-
-    def _signed(self: Any, data: Any) -> Any:
-        is_end = isinstance(data, dict) and "task_id" in data and data.get("status") in states.READY_STATES
-        if self.app.settings.signing_key is None or not is_end:
-            return data
-        subject, text = signed_part(data)
-        return {**data, "signature": self._signatures[subject].of(data["task_id"], text)}
-
-    @cached_property
-    def _signatures(self: Any) -> dict[str, Signatures]:
-        return {subject: Signatures(self.app.settings, subject) for subject in ("result", "failure")}
-
-
-class _OverConnection(_Signing):
-    """A mixin of both backends. The app has `settings`; raises `ImproperlyConfigured` for other formats."""
+    Where the fleet signs, the end of a call has its signature in addition to Celery's own fields: their readers are unaffected.
+    """
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -71,6 +55,10 @@ class _OverConnection(_Signing):
             # The script tells a success by its first bytes, and has every result expire.
             raise ImproperlyConfigured("The fleet's backend stores results as plain JSON, and all of them expire.")
         self._is_extended = bool(self.app.conf.find_value_for_key("extended", "result"))
+
+    def encode(self: Any, data: Any) -> Any:
+        """As the stock backend, with the signature."""
+        return super().encode(self._signed(data))  # type: ignore[misc] # Celery's backend
 
     def store_result(
         self: Any,
@@ -165,6 +153,17 @@ class _OverConnection(_Signing):
             meta["parent_id"] = parent
         return meta
 
+    def _signed(self: Any, data: Any) -> Any:
+        is_end = isinstance(data, dict) and "task_id" in data and data.get("status") in states.READY_STATES
+        if self.app.settings.signing_key is None or not is_end:
+            return data
+        subject, text = signed_part(data)
+        return {**data, "signature": self._signatures[subject].of(data["task_id"], text)}
+
+    @cached_property
+    def _signatures(self: Any) -> dict[str, Signatures]:
+        return {subject: Signatures(self.app.settings, subject) for subject in ("result", "failure")}
+
     def _connection_of(self: Any, here: WorkerRuntime) -> PipelinedConnection:
         settings = self.app.settings
         return here.to(settings.redis_url, master=settings.sentinel_master)
@@ -208,14 +207,6 @@ class FleetBackend(_OverConnection, RedisBackend):  # type: ignore[misc] # Celer
 
 class FleetSentinelBackend(_OverConnection, SentinelBackend):  # type: ignore[misc] # as above
     """Results in the present Redis master."""
-
-
-class SigningBackend(_Signing, RedisBackend):  # type: ignore[misc] # Celery ships no types
-    """The stock backend in a fleet that signs."""
-
-
-class SigningSentinelBackend(_Signing, SentinelBackend):  # type: ignore[misc] # as above
-    """The same through Sentinel."""
 
 
 def _announcement(meta: dict[str, Any], value: str) -> str:

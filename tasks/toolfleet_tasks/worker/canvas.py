@@ -32,7 +32,7 @@ class CallTask(Task):  # type: ignore[misc] # Celery ships no types
     """
 
     throws = (LinkFailed,)
-    # Characters of a result in which events look for how it ended, with stock parts: a module's words stand before its code.
+    # Characters of a result in which events look for how it ended, with RabbitMQ: a module's words stand before its code.
     resultrepr_maxsize = 2**16
     limits = staticmethod(limits)
     Strategy = "toolfleet_tasks.control.call_strategy:call_strategy"
@@ -61,7 +61,7 @@ class CallTask(Task):  # type: ignore[misc] # Celery ships no types
         """
         if result.success:
             return
-        if not self.app.settings.is_fast:  # else its own result stands already
+        if not self.app.settings.has_redis_broker:  # else its own result stands already
             self.backend.store_result(self.request.id, text, SUCCESS, request=self.request)
         raise LinkFailed(f"The call before it has not succeeded: {word_of(result)}.")
 

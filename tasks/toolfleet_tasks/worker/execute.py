@@ -214,8 +214,8 @@ class PausedCalls:
 
     def follow(self, task: RunningTask, message: str, run: Run) -> None:
         """Run the message of a call that waits for its module again and again, until its queue is resumed, or the call has ended."""
-        if not getattr(task.request, "is_parked", False) or task.is_followed or not task.app.settings.is_fast:
-            return  # with stock parts it is Celery that stores a result, and here is none of its tasks
+        if not getattr(task.request, "is_parked", False) or task.is_followed or not task.app.settings.has_redis_broker:
+            return  # with RabbitMQ it is Celery that stores a result, and here is none of its tasks
         call_id, queue = task.request.id, task.request.delivery_info["routing_key"]
         if call_id in self._following or not self._here.is_paused(queue):
             return
@@ -309,7 +309,7 @@ async def _run(task: RunningTask, message: str, ledger: Ledger) -> str:
     except (MessageRefused, NewerMessage) as exc:
         early.give_back()
         return _stored_end(task, await turn_away(task, ledger, exc))
-    deaths = len(deaths_of(task.request)) if task.app.settings.is_fast else None
+    deaths = len(deaths_of(task.request)) if task.app.settings.has_redis_broker else None
     early.keep_if_plain(task, ledger, call, deaths=deaths)
     is_deadly = deaths is not None and deaths >= MOST_DEATHS
     if call.deadline_at <= fleet_clock.now() and not is_deadly:
@@ -600,7 +600,7 @@ def _stored_end(task: RunningTask, stored: str) -> str:
     if not stored:  # its result has expired
         raise Ignore
     text = results.text_of(stored)
-    needs_result = task.app.settings.is_fast or task.is_followed
+    needs_result = task.app.settings.has_redis_broker or task.is_followed
     return returned(task, text, results.read_stored(text, "") if needs_result else None)
 
 
@@ -610,7 +610,7 @@ def returned(task: RunningTask, text: str, result: ToolResult | None) -> str:
     Raises the errors of `RunningTask.pass_on`.
     """
     shown = text
-    if task.app.settings.is_fast and result is not None:
+    if task.app.settings.has_redis_broker and result is not None:
         task.request.is_stored = True
         shown = results.word_of(result)
     if result is not None and task.is_followed:

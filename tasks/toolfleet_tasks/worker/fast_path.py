@@ -2,7 +2,7 @@
 
 The tracer is needed only if a call's end is anything but a stored result: a retry, say. Then it runs after all, with a
 task body that ends as the call has. It runs from the start for links of a canvas, with listeners of Celery's signals
-around tasks, for messages that are not in our own form, and with stock parts. Without it `current_task` is not set.
+around tasks, for messages that are not in our own form, and with RabbitMQ. Without it `current_task` is not set.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -75,7 +75,7 @@ def untraced(app: Any, target: Callable[..., Any], args: tuple[Any, ...], bridge
     if target is not fast_trace_task or len(args) != _OF_TRACER or args[0] != TASK:
         return None
     _, _, said, body, *_ = args
-    if worker_runtime.current() is None or not app.settings.is_fast or _has_listeners():
+    if worker_runtime.current() is None or not app.settings.has_redis_broker or _has_listeners():
         return None
     if not stands_alone(said, body) or not _is_as_ours(said):
         return None

@@ -246,7 +246,7 @@ class HealthChecks:
         self._tasks: set[asyncio.Task[None]] = set()
         self._queues: dict[str, _Queue] = {}
         here.settle.append(self.aclose)
-        if settings.is_fast and settings.broker == settings.redis_url:
+        if settings.broker == settings.redis_url:
             here.part(FetchedClaims).enable(
                 ledger.connection,
                 record_key=settings.keys.call,
@@ -412,7 +412,7 @@ class HealthChecks:
     async def _is_stuck(self, watch: _Watch) -> bool:
         """Return whether no worker takes messages from the module's queue, though there are some."""
         queue, now = queue_of(watch.module), self._here.loop.time()
-        if not self._settings.is_fast or queue not in self._here.resting:
+        if not self._settings.has_redis_broker or queue not in self._here.resting:
             return False
         tail = await self._here.to_broker().execute("LINDEX", self._settings.keys.queue(queue), -1)
         if tail is None or tail != watch.tail:

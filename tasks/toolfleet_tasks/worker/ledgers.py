@@ -33,7 +33,7 @@ async def own_ledger(settings: Settings, worker: str | None = None) -> AsyncGene
         connection_factory(str(settings.redis_url), master=settings.sentinel_master), name="call"
     )
     connection.start()
-    ledger = Ledger(connection, settings, writes_results=settings.is_fast)
+    ledger = Ledger(connection, settings, writes_results=settings.has_redis_broker)
     ledger.tokens.serve(worker)
     try:
         yield ledger
@@ -44,7 +44,7 @@ async def own_ledger(settings: Settings, worker: str | None = None) -> AsyncGene
 
 def _make_ledger(here: WorkerRuntime, settings: Settings) -> Ledger:
     connection = here.to(str(settings.redis_url), master=settings.sentinel_master)
-    ledger = Ledger(connection, settings, writes_results=settings.is_fast)
+    ledger = Ledger(connection, settings, writes_results=settings.has_redis_broker)
     ledger.tokens.begin_with(here.name)
     here.settle.append(ledger.claims.aclose)
     return ledger

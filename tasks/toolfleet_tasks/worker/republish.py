@@ -37,5 +37,5 @@ def _delivered(task: RunningTask) -> Delivered:
     label = Label(
         request.id, request.shadow or "", request.argsrepr or "", queue, limits, task.links, trace_of(request.get)
     )
-    headers = None if task.app.settings.is_fast else request.as_execution_options()["headers"]
+    headers = None if task.app.settings.has_redis_broker else request.as_execution_options()["headers"]
     return Delivered(request.args[0], label, request.reply_to or "", deaths_of(request), headers)

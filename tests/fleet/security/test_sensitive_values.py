@@ -6,8 +6,9 @@ the stored result have it, for they carry it.
 
 import asyncio
 import base64
+import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from structlog.testing import capture_logs
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer, Request, Tool, serve
 from support.servers.plain_http import PLAIN
+from support.servers.rabbitmq import is_installed, rabbitmq
 from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
@@ -94,17 +96,24 @@ class Watched:
     worker: WorkerProcess
     flower: httpx.AsyncClient
     redis: Redis
-    events: list[str] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
     is_listening: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def listen(self) -> None:
-        async with self.redis.pubsub() as pubsub:
-            await pubsub.psubscribe("*celeryev*")
-            async for message in pubsub.listen():
-                self.is_listening.set()  # the first one says that Redis has us listen
-                if message["type"] == "pmessage":
-                    body = json.loads(message["data"])["body"]
-                    self.events.append(base64.b64decode(body).decode())
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncGenerator[None]:
+        """Hear them meanwhile, as any listener of Celery's does."""
+        app, loop = make_app(self.bed.settings, stores_results=False), asyncio.get_running_loop()
+        with app.connection_for_read() as connection:
+            receiver = app.events.Receiver(connection, handlers={"*": self.events.append})
+            receiver.on_consume_ready = lambda *_, **__: loop.call_soon_threadsafe(self.is_listening.set)
+            hearing = asyncio.create_task(asyncio.to_thread(receiver.capture, wakeup=False))
+            await asyncio.wait_for(self.is_listening.wait(), PATIENCE_SECONDS)
+            try:
+                yield
+            finally:
+                receiver.should_stop = True
+                await hearing
+        app.close()
 
     def inspected(self) -> str:
         """What `celery inspect` shows of running and waiting calls."""
@@ -116,10 +125,17 @@ class Watched:
             app.close()
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["fast", "stock"])
+@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
 def bed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
-    with serve(make_bank()) as bank, redis_server(tmp_path_factory.mktemp("redis")) as url:
-        more = {"fast_transport": request.param, "log_level": "DEBUG", "log_format": "json"}
+    """With calls in Redis, or in RabbitMQ, where it is Celery that runs a call's task."""
+    if request.param == "rabbitmq" and not is_installed():
+        pytest.skip("RabbitMQ is not installed: apt-get install --no-install-recommends rabbitmq-server")
+    with contextlib.ExitStack() as stack:
+        bank = stack.enter_context(serve(make_bank()))
+        url = stack.enter_context(redis_server(tmp_path_factory.mktemp("redis")))
+        more: dict[str, object] = {"log_level": "DEBUG", "log_format": "json"}
+        if request.param == "rabbitmq":
+            more["broker_url"] = stack.enter_context(rabbitmq(tmp_path_factory.mktemp("rabbitmq"))).url
         yield TestBed(url, (bank,), tmp_path_factory.mktemp("logs"), more)
 
 
@@ -149,10 +165,8 @@ async def watched(bed: TestBed, worker: WorkerProcess, flower_url: str) -> Async
             return "flower_worker_online{" in (await flower.get("/metrics")).text
 
         await wait_until_answered(hears, "Flower hears the worker")
-        listening = asyncio.create_task(watched.listen())
-        await asyncio.wait_for(watched.is_listening.wait(), PATIENCE_SECONDS)
-        yield watched
-        listening.cancel()
+        async with watched.listening():
+            yield watched
 
 
 @pytest.mark.timeout(180)
@@ -185,7 +199,7 @@ async def test_nobody_who_watches_sees_it(watched: Watched, owner: Caller) -> No
         "the worker's log": watched.worker.said(),
         "the agent's log": str(said),
         "all logs": "".join(path.read_text() for path in watched.bed.folder.iterdir()),
-        "events": "".join(watched.events),
+        "events": json.dumps(watched.events),
         "inspect": running,
         "Flower's tasks": tasks,
         "Flower's workers": shown_workers,
@@ -213,7 +227,7 @@ async def test_flower_shows_how_a_call_ended(watched: Watched, owner: Caller) ->
     assert {task["args"] for task in shown.values()} == {"(keys=…, pin=…, to=…)"}
 
     def retried() -> list[tuple[Any, Any]]:
-        events = [event for text in watched.events for event in events_in(text) if event["type"] == "task-retried"]
+        events = [event for event in watched.events if event["type"] == "task-retried"]
         return [(event["exception"], event["traceback"]) for event in events]
 
     await wait_until(lambda: len(retried()) >= 2, "both retries are told")  # Flower may have heard of the end before us
@@ -247,7 +261,7 @@ async def bad_messages(watched: Watched) -> None:
     finally:
         app.close()
     await wait_until(lambda: "toolfleet.gone" in watched.worker.said()[before:], "the worker has logged them")
-    if watched.bed.settings.is_fast:
+    if watched.bed.settings.has_redis_broker:
         await watched.redis.lpush("tools.bank", f'{{"pin": "{PIN}"')
         await watched.redis.lpush("toolfleet:bell:tools.bank", "1")
         await wait_until(lambda: "message_quarantined" in watched.worker.said()[before:], "it is in quarantine")
@@ -265,11 +279,6 @@ async def flower_tasks(watched: Watched, ids: set[str]) -> str:
 
     await wait_until_answered(have_ended, "Flower has heard of it")
     return text
-
-
-def events_in(text: str) -> list[dict[str, Any]]:
-    found = json.loads(text)
-    return found if isinstance(found, list) else [found]
 
 
 def decoded(text: str) -> str:

@@ -12,13 +12,7 @@ from toolfleet_registry.config.run_file import RunFile
 from toolfleet_registry.config.setting_sources import SettingOrigin, origin_of
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.settings import Settings, load_settings
-
-
-@pytest.fixture(autouse=True)
-def _in_fast_mode(fast_mode: None) -> None:
-    """Before all other fixtures."""
-
+from toolfleet_registry.settings import Settings, load_declared, load_environment, load_settings
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -323,28 +317,78 @@ def test_a_password_is_not_in_the_text_of_the_settings() -> None:
         ({"redis_url": "redis://a"}, "redis://a", 60),  # one URL is enough
         ({"broker_url": "rediss://h"}, "rediss://h", 60),
         ({"redis_url": "sentinel://h", "sentinel_master": "m"}, "sentinel://h", 60),
-        ({"fast_transport": False}, None, 7200),  # they cannot
-        ({"fast_transport": False, "visibility_timeout": 3650}, None, 3650),
-        ({"redis_url": "redis://a", "broker_url": "amqp://h"}, "amqp://h", 7200),  # it has the stock transport
+        ({"redis_url": "redis://a", "broker_url": "amqp://h"}, "amqp://h", 7200),  # it has no leases
         ({"broker_url": "amqp://h", "visibility_timeout": 1}, "amqp://h", 1),  # and no such time-out
     ],
 )
 def test_a_lease_is_short_where_workers_renew_it(given: dict[str, Any], broker: str | None, seconds: int) -> None:
-    """A minute by our own transport, which is for Redis; longer than the longest call by the stock one on Redis."""
+    """A minute by our own transport, which is for Redis."""
     settings = load_settings(**given)
     assert (settings.broker, settings.lease_seconds) == (broker, seconds)
-    assert settings.is_fast is ("fast_transport" not in given and not str(broker).startswith("amqp"))
+    assert settings.has_redis_broker is not str(broker).startswith("amqp")
 
 
-def test_the_stock_transport_needs_a_lease_longer_than_any_call() -> None:
-    """Else a call that still runs is delivered a second time; our own transport has no such rule."""
-    error = error_of(fast_transport=False, visibility_timeout=60)
+STOCK_PARTS = (
+    "{}: kombu's transport is for RabbitMQ only, and this fleet's broker is Redis. First end all workers of the version "
+    "before, by SIGTERM: they finish the calls that they run, and the others stay in their queues. Then take the setting "
+    "away everywhere, and start this version."
+)
 
-    assert error == (
-        "TOOLFLEET_VISIBILITY_TIMEOUT (60) must be at least 3650 s, the longest call "
-        "(TOOLFLEET_MAX_TIMEOUT=3600) and its retry delay, or a running call is delivered again."
+
+@pytest.mark.parametrize("read", [load_settings, load_environment, load_declared])
+@pytest.mark.parametrize("value", ["0", "false", "off", "No"])
+@pytest.mark.parametrize(
+    "redis", [{}, {"REDIS_URL": "redis://a"}, {"REDIS_URL": "redis://a", "BROKER_URL": "unix:///b"}]
+)
+def test_a_redis_without_the_fleets_transport_ends_every_start(
+    env: Any, read: Any, value: str, redis: dict[str, str]
+) -> None:
+    """Whatever reads the settings: in one sentence with the steps to move, before anything is connected to."""
+    for name, url in redis.items():
+        env(name, url)
+    env("FAST_TRANSPORT", value)
+
+    with pytest.raises(SettingsError) as told:
+        read()
+    assert str(told.value) == STOCK_PARTS.format("TOOLFLEET_FAST_TRANSPORT")
+
+
+def test_so_does_a_line_of_the_file_or_a_running_up_of_before(elsewhere: Path) -> None:
+    """It is named where it was written."""
+    (elsewhere / "toolfleet.toml").write_text('redis_url = "redis://a"\nfast_transport = false\n')
+    assert error_of() == STOCK_PARTS.format(f"{elsewhere / 'toolfleet.toml'}, line 2")
+
+    (elsewhere / "toolfleet.toml").unlink()
+    RunFile(pid=os.getpid(), settings={"redis_url": "redis://up", "fast_transport": False}).write(elsewhere)
+    assert error_of() == STOCK_PARTS.format(str(elsewhere / ".toolfleet"))
+
+
+@pytest.mark.parametrize(
+    ("value", "broker"), [("1", "redis://a"), ("true", "redis://a"), ("0", "amqp://h"), ("1", "amqp://h")]
+)
+def test_a_removed_setting_that_changes_nothing_ends_no_start(
+    env: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, value: str, broker: str
+) -> None:
+    """It is told once what holds in its place."""
+    monkeypatch.setattr("toolfleet_registry.config.setting_sources._warned", set())
+    env("FAST_TRANSPORT", value)
+    env("BROKER_URL", broker)
+    for _ in range(2):
+        assert load_settings(redis_url="redis://a").broker == broker
+
+    (told,) = [record.message for record in caplog.records]
+    assert told == (
+        "TOOLFLEET_FAST_TRANSPORT is no setting, and changes nothing: calls travel by the fleet's own transport at Redis, "
+        "and by kombu's at RabbitMQ; take it away."
     )
-    assert load_settings(visibility_timeout=60).lease_seconds == 60
+
+
+def test_a_removed_setting_may_stand_in_the_file_and_come_from_a_running_up(elsewhere: Path) -> None:
+    """Of the version before: unknown names are errors there."""
+    (elsewhere / "toolfleet.toml").write_text('redis_url = "redis://a"\nfast_transport = true\n')
+    RunFile(pid=os.getpid(), settings={"fast_transport": True, "lane": "slow"}).write(elsewhere)
+
+    assert (load_settings().redis_url, load_settings().lane) == ("redis://a", "slow")
 
 
 @pytest.mark.parametrize("name", ["module_networks", "gateway_trusted_proxies"])

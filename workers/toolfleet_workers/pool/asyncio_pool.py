@@ -75,12 +75,12 @@ class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
         self.hub_loop = self.make_hub_loop()
         self.hub_loop.loop.set_exception_handler(_log_loop_error)
         if settings.redis_url is not None:
-            knows_calls = settings.is_fast and settings.broker == settings.redis_url
+            knows_calls = settings.broker == settings.redis_url
             bounds = settings.module_concurrency if knows_calls else None
             here = worker_runtime.start(
                 self.hub_loop.loop, broker=settings.broker or "", master=settings.sentinel_master, bounds=bounds
             )
-            if settings.is_fast and hasattr(self.app, "settings"):  # the transport is ours, and counts
+            if settings.has_redis_broker and hasattr(self.app, "settings"):  # the transport is ours, and counts
                 self._waiting.slots = here.slots
                 self._slots.initial_value = self._slots.value = UNBOUNDED  # it knows nothing of queues
                 here.capacity = self.capacity

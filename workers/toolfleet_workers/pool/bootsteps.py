@@ -239,10 +239,8 @@ class Attendance(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships 
         if isinstance(parent.pool, AsyncioPool):
             parent.pool.autoscaler = getattr(parent, "autoscaler", None)
             self._keeping = parent.pool.hub_loop.loop.create_task(attend(), name="toolfleet-presence")
-        elif settings.is_fast:
-            raise SystemExit(
-                "The fast transport needs the asyncio pool: leave -P out, or set TOOLFLEET_FAST_TRANSPORT=0."
-            )
+        elif settings.has_redis_broker:
+            raise SystemExit("Calls from Redis need the asyncio pool: leave -P out.")
         else:  # a pool without a loop
             this_process().thread(lambda: run_here(attend()), name="presence").start()
         notes.start()
@@ -275,7 +273,7 @@ class AnsweredProbes(bootsteps.StartStopStep):  # type: ignore[misc] # as above
         """Start the probes. Called by Celery when the pool has started."""
         settings = getattr(parent.app, "settings", None) or load_settings()
         health = health_of(parent.app)
-        health.worker, health.is_fast = parent, settings.is_fast
+        health.worker, health.has_redis_broker = parent, settings.has_redis_broker
         probes = Probes(getattr(parent.app, "lane", "all"), settings, live=health.stuck, ready=health.unready)
         probes.start()
         call_when_ended(parent, probes.leave)

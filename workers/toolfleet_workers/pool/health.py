@@ -21,15 +21,19 @@ class WorkerHealth:
         self.worker: Any = None
         """Celery's, once its pool runs; so what is below."""
         self.consumption: Consumption | None = None
-        self.is_fast = True
+        self.has_redis_broker = True
 
     def stuck(self) -> str | None:
         """Return why it is not alive: its loop stands still. Waiting for a broker that is away is part of its work.
 
-        Stock parts do that on the loop, for as long as it takes: of a worker with them only that it answers is known.
+        With RabbitMQ it does that on the loop, for as long as it takes: of such a worker only that it answers is known.
         """
         pool, consumer = self.worker.pool, self.worker.consumer
-        if not self.is_fast or not isinstance(pool, AsyncioPool) or getattr(consumer, "waits_for_broker", False):
+        if (
+            not self.has_redis_broker
+            or not isinstance(pool, AsyncioPool)
+            or getattr(consumer, "waits_for_broker", False)
+        ):
             return None
         busy_since = pool.hub_loop.busy_since
         still = 0.0 if busy_since is None else machine_clock.monotonic() - busy_since

@@ -1,4 +1,4 @@
-"""Holds leases and transports of the workers against each other, and against how long calls may run."""
+"""Holds the leases of the workers against each other, and against how long calls may run."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,9 +13,7 @@ from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_tasks.presence.transport_check import COUNTS_SECONDS, mode_of
 
-_ONE_MODE = (
-    "Set TOOLFLEET_FAST_TRANSPORT and TOOLFLEET_VISIBILITY_TIMEOUT alike everywhere; end the workers that differ first."
-)
+_ONE_MODE = "Set TOOLFLEET_VISIBILITY_TIMEOUT alike everywhere; end the workers that differ first."
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ async def _modes(redis: Redis, settings: Settings) -> dict[str, list[str]]:
 
 
 def _of_modes(modes: Mapping[str, list[str]], settings: Settings) -> Iterable[Diagnosis]:
-    why = "One transport takes a running call of the other for lost: it runs twice at once."
+    why = "One worker takes a running call of the other for lost: it runs twice at once."
     if len(modes) > 1:
         named = "; ".join(f"{mode}: {', '.join(workers)}" for mode, workers in sorted(modes.items()))
         yield error(f"Workers use different transports or leases: {named}.", why, _ONE_MODE)

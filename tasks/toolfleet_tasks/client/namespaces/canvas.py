@@ -85,7 +85,7 @@ class FleetCanvas:
         ones are not called: their results are Celery's `FAILURE`, and `result_of` says so. The worker that gets a
         link's message publishes the next ones, perhaps twice; each link runs once all the same. A chord counts each
         part of its header once as long as Redis keeps the count (`result_ttl_seconds`; five minutes after the body was
-        called). With the stock transport a Redis that goes away just then may end a chord, or a chain, with `FAILURE`.
+        called). A RabbitMQ that goes away just then may end a chord, or a chain, with `FAILURE`.
 
         Raises `RunRefused` for a call that may not be made, and `FleetUnavailable` on a loop's first use.
         """

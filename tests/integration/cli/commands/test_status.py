@@ -16,7 +16,7 @@ from toolfleet_tasks.presence.worker_notes import LaneCapacity
 
 
 @pytest.fixture
-def fleet(redis_url: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, fast_mode: None) -> Settings:
+def fleet(redis_url: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """One that runs here, of which something is wrong."""
     services = {f"m{number}": "http://127.0.0.1:1" for number in range(20)}
     values = {"redis_url": redis_url, "module_services": services, "slow_modules": ["m1"]}

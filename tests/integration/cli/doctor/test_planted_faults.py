@@ -52,7 +52,7 @@ _AS_IT_SHOULD_BE = {"maxmemory": "0", "maxmemory-policy": "noeviction", "appendo
 def settings_at(redis: Redis, **more: Any) -> Settings:
     options = redis.connection_pool.connection_kwargs
     url = f"redis://{options['host']}:{options['port']}/0"
-    return Settings.model_validate({"redis_url": url, "fast_transport": True, **more})
+    return Settings.model_validate({"redis_url": url, **more})
 
 
 def found_by(check: Check, settings: Settings, **patient: Any) -> list[Diagnosis]:

@@ -1,4 +1,4 @@
-"""What runs and threads may call in all, by their agent's profile. With each transport, and a worker by hand."""
+"""What runs and threads may call in all, by their agent's profile. With a worker by hand."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -57,9 +57,9 @@ def owls() -> Iterator[ModuleServer]:
 
 
 @pytest.fixture
-def transport() -> str:
+def broker() -> str:
     """Which one: the scripts that count are the same for all."""
-    return "fast"
+    return "here"
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def at_limit(result: ToolResult, *, ends_run: bool = False) -> tuple[str, str]:
     return result.error or "", result.hint or ""
 
 
-@pytest.mark.parametrize("transport", ["fast", "fast-elsewhere", "stock"])
+@pytest.mark.parametrize("broker", ["here", "elsewhere"])
 async def test_a_run_has_so_many_calls_of_its_tools_together(make: Make, worker: HandWorker) -> None:
     """Whoever's subagent makes them; other runs and other users have their own, and other tools none."""
     async with ToolFleet(settings=make()) as fleet:
@@ -130,7 +130,7 @@ async def test_a_limit_of_none_is_one(make: Make, worker: HandWorker) -> None:
         assert await worker.queued() == []
 
 
-@pytest.mark.parametrize("transport", ["fast", "fast-elsewhere", "stock"])
+@pytest.mark.parametrize("broker", ["here", "elsewhere"])
 async def test_a_call_that_did_nothing_is_given_back_to_its_run(make: Make, worker: HandWorker) -> None:
     """As is one that is taken back before it began; one that may have happened is not."""
     async with ToolFleet(settings=make()) as fleet:

@@ -42,7 +42,7 @@ def module() -> Iterator[ModuleServer]:
 
 
 @pytest.fixture
-def settings(redis_url: str, module: ModuleServer, fast_mode: None, monkeypatch: pytest.MonkeyPatch) -> Settings:
+def settings(redis_url: str, module: ModuleServer, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setenv("TOOLFLEET_REDIS_URL", redis_url)
     monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps({"owls": module.url}))
     return Settings(redis_url=redis_url, module_services={"owls": module.url})

@@ -28,9 +28,9 @@ FIRST = ToolCall(tool_name="owls.echo", arguments={"a": 1, "b": [2]}, idempotenc
 SAME = ToolCall(tool_name="owls.echo", arguments={"b": [2], "a": 1}, idempotency_key="k")
 
 
-@pytest.fixture(params=[True, False], ids=["fast", "stock"])
-def settings(redis_url: str, owls: ModuleServer, request: pytest.FixtureRequest) -> Settings:
-    return Settings(redis_url=redis_url, module_services={"owls": owls.url}, fast_transport=request.param)
+@pytest.fixture
+def settings(redis_url: str, owls: ModuleServer) -> Settings:
+    return Settings(redis_url=redis_url, module_services={"owls": owls.url})
 
 
 @pytest.fixture

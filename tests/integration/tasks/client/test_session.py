@@ -22,11 +22,10 @@ async def connections(redis: Redis) -> set[str]:
     return {client["id"] for client in await redis.client_list()}
 
 
-@pytest.mark.parametrize("fast", [True, False])
-async def test_an_idle_agent_has_one_connection(redis: Redis, redis_url: str, fast: bool) -> None:
+async def test_an_idle_agent_has_one_connection(redis: Redis, redis_url: str) -> None:
     """Everything goes over it; leaving gives it back."""
     before = await connections(redis)
-    async with ToolFleet(settings=Settings(redis_url=redis_url, fast_transport=fast)) as fleet:
+    async with ToolFleet(settings=Settings(redis_url=redis_url)) as fleet:
         session = fleet._sessions.here()
         assert session is not None
         await session._connection.connected()
@@ -100,7 +99,7 @@ import asyncio, sys
 from toolfleet import ToolFleet, Settings
 
 async def main():
-    async with ToolFleet(settings=Settings(redis_url={redis_url!r}, fast_transport=True)):
+    async with ToolFleet(settings=Settings(redis_url={redis_url!r})):
         print(sorted({{"celery", "kombu", "billiard"}} & set(sys.modules)))
 
 asyncio.run(main())

@@ -31,7 +31,7 @@ NESTED = FAILED.model_copy(update={"result": {"error_code": "secret"}})
     [
         ("'done'", "done"),  # as Celery shows a text
         ("'timed_out'", "timed_out"),
-        (f"'{json_text.dump(DONE)}'", "done"),  # a result, as stock parts have it
+        (f"'{json_text.dump(DONE)}'", "done"),  # a result, as with RabbitMQ
         (f"'{json_text.dump(FAILED)}'", "module_error"),
         (f"'{json_text.dump(FAILED)[:60]}...'", "failed"),  # cut off before the code
         (f"'{json_text.dump(NESTED)}'", "module_error"),  # no module gets a word of its own in
@@ -78,7 +78,7 @@ def make(lined_app: FleetApp) -> Make:
 def test_a_revocation_that_a_full_redis_cannot_note_ends_no_worker(tmp_path: Path) -> None:
     """Of a call that waits, its body asks the ledger; one that runs is interrupted. With room again it is as ever."""
     with faulty_redis(tmp_path) as redis:
-        app = make_app(Settings(redis_url=redis.url, fast_transport=False))
+        app = make_app(Settings(redis_url=redis.url))
         waiting, running, later = (_request(app, call_id) for call_id in ("w", "r", "l"))
         revoked.update(("w", "l"))
         with redis.full():

@@ -27,14 +27,14 @@ def test_an_app_without_a_runner_starts_no_worker(elsewhere: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_a_kombu_that_was_never_tested_starts_no_fast_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process ends with one sentence that names the setting; a stock worker may have any kombu."""
+def test_a_kombu_that_was_never_tested_starts_no_worker_at_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends with one sentence that says which to install; a worker at RabbitMQ may have any kombu."""
     monkeypatch.setattr(kombu, "__version__", "5.9.0")
     nowhere = "redis://127.0.0.1:1/0"
 
-    with pytest.raises(SystemExit, match=r"5\.9\.0.*TOOLFLEET_FAST_TRANSPORT=0"):
-        require_redis(make_app(Settings(redis_url=nowhere, fast_transport=True)))
-    require_redis(make_app(Settings(redis_url=nowhere, fast_transport=False)))
+    with pytest.raises(SystemExit, match=r"5\.9\.0: pip install 'kombu==5\.7\.\*'"):
+        require_redis(make_app(Settings(redis_url=nowhere)))
+    require_redis(make_app(Settings(redis_url=nowhere, broker_url="amqp://127.0.0.1:1//")))
 
 
 def test_stacks_by_thread_are_refused() -> None:

@@ -26,20 +26,29 @@ KEYED = ToolCall(tool_name="owls.echo", arguments={"n": 1}, idempotency_key="k")
 WRITES = ("READONLY", "OOM", "NOREPLICAS")
 
 
-@pytest.fixture(params=[True, False], ids=["fast", "stock"])
+@pytest.fixture(params=["here", "elsewhere"])
 def settings(faulty: FaultyRedis, owls: ModuleServer, request: pytest.FixtureRequest) -> Settings:
-    return Settings(redis_url=faulty.url, module_services={"owls": owls.url}, fast_transport=request.param)
+    """Of a fleet whose queues are where its results are, or in another database."""
+    broker = None if request.param == "here" else f"{faulty.url.rpartition('/')[0]}/1"
+    return Settings(redis_url=faulty.url, broker_url=broker, module_services={"owls": owls.url})
 
 
 @pytest.fixture
-def fast(faulty: FaultyRedis, owls: ModuleServer) -> Settings:
-    return Settings(redis_url=faulty.url, module_services={"owls": owls.url}, fast_transport=True)
+def here(faulty: FaultyRedis, owls: ModuleServer) -> Settings:
+    return Settings(redis_url=faulty.url, module_services={"owls": owls.url})
 
 
 @pytest.fixture
 async def worker(faulty: FaultyRedis) -> AsyncIterator[HandWorker]:
     async with hand_worker(Settings(redis_url=faulty.url)) as worker:
         yield worker
+
+
+@pytest.fixture
+async def taker(settings: Settings) -> AsyncIterator[HandWorker]:
+    """The worker of a fleet whose queues may be elsewhere."""
+    async with hand_worker(settings) as taker:
+        yield taker
 
 
 def session_of(fleet: ToolFleet) -> Session:
@@ -82,10 +91,10 @@ def abort(session: Session) -> None:
 
 @pytest.mark.parametrize("call", [ECHO, KEYED])
 async def test_a_call_that_got_in_unheard_is_published_once(
-    fast: Settings, faulty: FaultyRedis, worker: HandWorker, monkeypatch: pytest.MonkeyPatch, call: ToolCall
+    here: Settings, faulty: FaultyRedis, worker: HandWorker, monkeypatch: pytest.MonkeyPatch, call: ToolCall
 ) -> None:
     """Redis has executed the script, and its answer is lost with the connection: the next one finds the call let in."""
-    async with warm(fast) as fleet:
+    async with warm(here) as fleet:
         session, before = session_of(fleet), scripts_run(faulty)
         monkeypatch.setattr(session._connection._protocol, "_take", lambda frame: None)  # nothing is heard any more
         calling = asyncio.create_task(fleet.call(call, ADA, timeout=20))
@@ -103,10 +112,10 @@ async def through(proxy: TcpProxy, settings: Settings) -> AsyncGenerator[ToolFle
         yield fleet
 
 
-async def test_a_call_that_did_not_get_in_is_published_again(fast: Settings, worker: HandWorker) -> None:
+async def test_a_call_that_did_not_get_in_is_published_again(here: Settings, worker: HandWorker) -> None:
     """It was sent, and Redis has never read it; the next connection brings it, long before its deadline."""
-    with tcp_proxy(urlsplit(str(fast.redis_url)).port or 0) as proxy:
-        async with through(proxy, fast) as fleet:
+    with tcp_proxy(urlsplit(str(here.redis_url)).port or 0) as proxy:
+        async with through(proxy, here) as fleet:
             session = session_of(fleet)
             proxy.go_deaf()
             calling = asyncio.create_task(fleet.call(ECHO, ADA, timeout=20))
@@ -118,11 +127,11 @@ async def test_a_call_that_did_not_get_in_is_published_again(fast: Settings, wor
 
 
 async def test_a_repeat_that_finds_another_call_under_its_key_ends_as_that_one(
-    fast: Settings, worker: HandWorker
+    here: Settings, worker: HandWorker
 ) -> None:
     """Its own first message was never read; meanwhile another agent's call has the key."""
-    with tcp_proxy(urlsplit(str(fast.redis_url)).port or 0) as proxy:
-        async with through(proxy, fast) as fleet, warm(fast) as other:
+    with tcp_proxy(urlsplit(str(here.redis_url)).port or 0) as proxy:
+        async with through(proxy, here) as fleet, warm(here) as other:
             session = session_of(fleet)
             proxy.go_deaf()
             repeat = asyncio.create_task(fleet.call(KEYED, ADA, timeout=20))
@@ -139,11 +148,11 @@ async def test_a_repeat_that_finds_another_call_under_its_key_ends_as_that_one(
 
 
 async def test_what_a_frozen_redis_reads_late_is_one_message(
-    fast: Settings, faulty: FaultyRedis, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
+    here: Settings, faulty: FaultyRedis, worker: HandWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sent several times over one connection, as no answer came in time: one message; and the caller has its result."""
     monkeypatch.setattr(dispatcher, "_PUBLISH_SECONDS", 0.1)
-    async with warm(fast) as fleet:
+    async with warm(here) as fleet:
         session = session_of(fleet)
         with faulty.frozen():
             handle = await asyncio.wait_for(fleet.submit(ECHO, ADA, timeout=20), 10)
@@ -152,9 +161,9 @@ async def test_what_a_frozen_redis_reads_late_is_one_message(
         assert (await finished(worker, calling)).success
 
 
-async def test_what_is_refused_when_it_is_published_again_ends_so(fast: Settings, faulty: FaultyRedis) -> None:
+async def test_what_is_refused_when_it_is_published_again_ends_so(here: Settings, faulty: FaultyRedis) -> None:
     """It was never let in, and will not be: what Redis may still read of it finds its end."""
-    settings = fast.model_copy(update={"backlog_limit": 1})
+    settings = here.model_copy(update={"backlog_limit": 1})
     with tcp_proxy(urlsplit(faulty.url).port or 0) as proxy:
         async with through(proxy, settings) as fleet:
             session = session_of(fleet)
@@ -174,7 +183,7 @@ async def test_what_is_refused_when_it_is_published_again_ends_so(fast: Settings
 
 
 async def test_who_is_cancelled_before_its_turn_leaves_nothing(
-    settings: Settings, faulty: FaultyRedis, worker: HandWorker
+    settings: Settings, faulty: FaultyRedis, taker: HandWorker
 ) -> None:
     """Nothing was published, nothing is counted, and nobody waits for it."""
     async with ToolFleet(settings=settings) as fleet:
@@ -192,13 +201,13 @@ async def test_who_is_cancelled_before_its_turn_leaves_nothing(
             window.leave()
         assert (session._dispatcher._back.crowd.total, len(session._listener._expected), window._free) == (0, 0, taken)
 
-    assert await worker.queued() == []
+    assert await taker.queued() == []
     assert faulty.look.keys("toolfleet:share:*") + faulty.look.keys("toolfleet:intent:*") == []
 
 
-async def test_a_crowd_in_an_agent_is_told_at_once(fast: Settings, worker: HandWorker) -> None:
+async def test_a_crowd_in_an_agent_is_told_at_once(here: Settings, worker: HandWorker) -> None:
     """More than may wait are `busy`; those that wait are served."""
-    settings = fast.model_copy(update={"agent_backlog_limit": 4, "calls_per_caller": 1})
+    settings = here.model_copy(update={"agent_backlog_limit": 4, "calls_per_caller": 1})
     async with warm(settings) as fleet:
         calls = [asyncio.create_task(fleet.call(ECHO, ADA, timeout=30)) for _ in range(9)]
         while sum(call.done() for call in calls) < 6:
@@ -253,7 +262,7 @@ async def test_a_redis_that_takes_nothing_is_named(settings: Settings, faulty: F
     assert any(word in str(results[0].error) for word in (how, "no connection", "does not answer"))
 
 
-async def test_a_redis_that_is_away_is_waited_for(settings: Settings, faulty: FaultyRedis, worker: HandWorker) -> None:
+async def test_a_redis_that_is_away_is_waited_for(settings: Settings, faulty: FaultyRedis, taker: HandWorker) -> None:
     """Within the deadline a call is published when Redis is back; it is told `fleet_unavailable` when patience ends before."""
     async with ToolFleet(settings=settings) as fleet:
         await fleet.modules.refresh()
@@ -263,7 +272,7 @@ async def test_a_redis_that_is_away_is_waited_for(settings: Settings, faulty: Fa
             late = await asyncio.wait_for(fleet.call(ECHO, ADA, timeout=0.5), 10)
             calling = asyncio.create_task(fleet.call(ECHO, ADA, timeout=40))
             await wait_until(lambda: session._dispatcher._back.crowd.total, "it waits")
-        await worker.finish(await worker.take())
+        await taker.finish(await taker.take())
         assert (await asyncio.wait_for(calling, 30)).success
 
     assert unavailable(late)

@@ -1,4 +1,4 @@
-"""What becomes of a call whose queue no worker consumes. With both transports; the worker is its note, and the test."""
+"""What becomes of a call whose queue no worker consumes. The worker is its note, and the test."""
 
 import asyncio
 import time
@@ -31,13 +31,12 @@ TEXT = "no worker serves the module 'owls' (lane fast)"
 Make = Callable[..., Settings]
 
 
-@pytest.fixture(params=[True, False], ids=["fast", "stock"])
-def make(redis_url: str, owls: ModuleServer, request: pytest.FixtureRequest) -> Make:
+@pytest.fixture
+def make(redis_url: str, owls: ModuleServer) -> Make:
     """Settings of a fleet with the owls, whose agents wait for half a second."""
     fields: dict[str, Any] = {
         "redis_url": redis_url,
         "module_services": {"owls": owls.url},
-        "fast_transport": request.param,
         "unserved_seconds": 0.5,
     }
     return lambda **more: Settings(**{**fields, **more})
@@ -130,8 +129,8 @@ async def test_who_serves_a_module_is_asked_once_a_second(make: Make, redis: Red
             after = await redis.info("commandstats")
 
     assert before["cmdstat_zrevrangebyscore"] == after["cmdstat_zrevrangebyscore"]
-    scripts = 1 if settings.fast_transport else 20  # calls of one tick are let in together
-    assert after["cmdstat_evalsha"]["calls"] - before["cmdstat_evalsha"]["calls"] == scripts
+    # Calls of one tick are let in together.
+    assert after["cmdstat_evalsha"]["calls"] - before["cmdstat_evalsha"]["calls"] == 1
     assert len(await worker.queued()) == 21
 
 
@@ -256,7 +255,6 @@ async def test_an_agent_that_cannot_ask_lets_calls_in(make: Make, redis: Redis, 
         await worker.until_queued()
 
 
-@pytest.mark.parametrize("make", [True], ids=["fast"], indirect=True)
 async def test_nobody_is_missed_in_a_redis_that_was_silent(make: Make, redis: Redis, worker: HandWorker) -> None:
     """Its workers could not note themselves meanwhile: the wait begins anew."""
     settings = make(unserved_seconds=30)

@@ -34,7 +34,7 @@ READ = published(effect="read")
 EVIL = ToolResult.ok(TOOL, "evil")
 
 
-@pytest.fixture(params=[True, False], ids=["fast", "stock"])
+@pytest.fixture(params=[True, False], ids=["redis", "rabbitmq"])
 async def ledger(request: pytest.FixtureRequest, redis_url: str) -> AsyncIterator[Ledger]:
     async with worker_ledger(redis_url, signing_key=KEY, writes_results=request.param) as ledger:
         yield ledger

@@ -317,7 +317,7 @@ async def test_a_message_is_flagged_once(redis: Redis, keys: Keys) -> None:
 @pytest.mark.parametrize("exchange", ["toolfleet", ""])
 @pytest.mark.parametrize("queue", ["tools.a", "toolfleet.control", "tools.with-dash_and.dots"])
 async def test_what_kombu_holds_can_be_restored(exchange: str, queue: str, redis: Redis, keys: Keys) -> None:
-    """A message that the stock transport has taken goes back into its queue, flagged, when its time is over."""
+    """A message that kombu's own transport has taken goes back into its queue, flagged, when its time is over."""
     message = MESSAGE | {"headers": {"argsrepr": '"x", "", "y"]'}}
     await hold(redis, keys, "kombu", dumps([message, exchange, queue]))
 

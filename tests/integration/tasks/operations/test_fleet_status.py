@@ -23,7 +23,7 @@ from toolfleet_tasks.presence.worker_notes import LaneCapacity
 KEY = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
-@pytest.fixture(params=["fast", "stock", "signed"])
+@pytest.fixture(params=[None, KEY], ids=["plain", "signed"])
 def settings(request: pytest.FixtureRequest, redis_url: str, owls: ModuleServer) -> Settings:
     """In whatever form calls travel on Redis."""
     services = {"owls": owls.url, "gone": "http://127.0.0.1:1"}
@@ -31,8 +31,7 @@ def settings(request: pytest.FixtureRequest, redis_url: str, owls: ModuleServer)
         redis_url=redis_url,
         module_services=services,
         slow_modules=frozenset({"gone"}),
-        fast_transport=request.param != "stock",
-        signing_key=KEY if request.param == "signed" else None,
+        signing_key=request.param,
     )
 
 
@@ -74,7 +73,7 @@ async def test_it_says_what_waits_and_for_how_long(
 def plain(redis_url: str) -> Settings:
     """A fleet that nobody has used yet."""
     services = {str(name): "http://127.0.0.1:1" for name in "abcde"}
-    return Settings(redis_url=redis_url, module_services=services, fast_transport=True)
+    return Settings(redis_url=redis_url, module_services=services)
 
 
 async def test_modules_in_trouble_are_named_with_it(plain: Settings, redis: Redis) -> None:

@@ -110,7 +110,7 @@ async def test_a_cores_claim_ends_as_soon_as_ever(stepped: tuple[str, WallClock]
 
 
 async def test_a_dead_workers_note_does_not_count_for_longer(stepped: tuple[str, WallClock]) -> None:
-    """Neither for its slots nor for its transport, once anybody who lives has said so again."""
+    """Neither for its slots nor for its lease, once anybody who lives has said so again."""
     url, clock = stepped
     settings = Settings(redis_url=url)
     key, note = settings.keys.slots("fast"), script("overload/slots").text + " slots_note(KEYS[1], ARGV[1], 20)"
@@ -119,7 +119,7 @@ async def test_a_dead_workers_note_does_not_count_for_longer(stepped: tuple[str,
         await Presence(settings).check_in()
         clock.set_ahead(BACK)
         await redis.eval(note, 1, key, note_of(8, "alive:1"))
-        await Presence(settings.model_copy(update={"fast_transport": False})).check_in()
+        await Presence(settings.model_copy(update={"visibility_timeout": 7200})).check_in()
 
     assert [worker.name for worker in await live_workers(settings, "fast")] == ["alive:1"]
 

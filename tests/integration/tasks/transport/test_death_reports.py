@@ -151,9 +151,9 @@ def test_a_report_waits_for_redis(redis_url: str, redis: Redis, monkeypatch: pyt
     assert not waits(redis, "three"), "two reports that Redis has taken are enough"
 
 
-def test_stock_workers_are_not_reported(redis_url: str) -> None:
-    """Their children may go on with the calls, and their messages say no holder."""
-    reports = DeathReports(Settings(redis_url=redis_url, fast_transport=False))
+def test_workers_at_rabbitmq_are_not_reported(redis_url: str) -> None:
+    """It sees by itself that their connections end."""
+    reports = DeathReports(Settings(redis_url=redis_url, broker_url="amqp://127.0.0.1:1//"))
     reports.add(NOTE)
 
     assert reports._reports == []

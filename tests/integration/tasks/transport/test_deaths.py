@@ -45,7 +45,7 @@ def test_a_message_knows_who_has_died_with_it(redis: Redis) -> None:
 
 
 def test_holders_of_before_are_not_judged(redis: Redis) -> None:
-    """Nothing says whether a worker of an earlier version has died, nor one with stock parts."""
+    """Nothing says whether a worker of an earlier version has died."""
     assert "died" not in restored(redis, OLD, message("1").decode())
 
 

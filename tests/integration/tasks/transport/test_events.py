@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 from kombu.connection import Connection
 from redis import Redis
 from structlog.testing import capture_logs
@@ -19,11 +20,8 @@ from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.fast_worker import fast_fleet
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.app import FleetApp, make_app
+from toolfleet_tasks.app import make_app
 from toolfleet_tasks.transport import events as events_module
-
-pytestmark = pytest.mark.usefixtures("fast_mode")  # before all other fixtures
-
 
 HOST = "owl@tree"
 
@@ -89,7 +87,7 @@ async def dispatching(**settings: Any) -> AsyncGenerator[Any]:
         await worker_runtime.stop()
 
 
-def dispatcher_of(app: FleetApp) -> Any:
+def dispatcher_of(app: Celery) -> Any:
     """As Celery makes it in its consumer."""
     connection: Connection = app.connection_for_write()
     dispatcher: Any = app.events.Dispatcher(connection, hostname=HOST, buffer_group=["task"], on_send_buffered=_nothing)
@@ -176,7 +174,7 @@ async def test_an_event_is_described_only_where_somebody_listens(dispatcher: Any
 
 async def test_events_are_those_of_stock_celery(dispatcher: Any, ear: Ear, redis_url: str) -> None:
     """Channel, envelope and fields, of a worker's event and of a task's, but for time, clock and tag."""
-    stock_app = make_app(Settings(redis_url=redis_url, fast_transport=False))
+    stock_app = Celery(broker=redis_url, set_as_current=False)
     fields = {"uuid": "call", "name": "toolfleet.execute", "eta": None}
     for number, sender in enumerate((dispatcher, dispatcher_of(stock_app)), start=1):
         sender.send("worker-heartbeat", freq=2, retry=True)

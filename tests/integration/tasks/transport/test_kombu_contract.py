@@ -39,9 +39,6 @@ from toolfleet_tasks.fairness import PausedQueues
 from toolfleet_tasks.transport import kombu_transport
 from toolfleet_tasks.transport.channel_adapter import ConsumedQueues
 
-pytestmark = pytest.mark.usefixtures("fast_mode")  # before all other fixtures
-
-
 QUEUE = "tools.contract"
 FANOUT = "reply.contract.reply.celery.pidbox"  # a name that the tests' Redis may keep
 PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
@@ -90,10 +87,10 @@ def test_the_versions_are_the_tested_ones() -> None:
 
 @pytest.mark.parametrize("version", ["5.6.9", "5.8.0", "6.0.0", "4.6.11"])
 def test_another_kombu_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version that these tests have not seen ends a worker with the name of the setting; nothing falls back silently."""
+    """A version that these tests have not seen ends a worker with the command that installs one; nothing falls back silently."""
     monkeypatch.setattr(kombu, "__version__", version)
 
-    with pytest.raises(SettingsError, match=rf"{re.escape(version)}.*TOOLFLEET_FAST_TRANSPORT=0"):
+    with pytest.raises(SettingsError, match=rf"{re.escape(version)}: pip install 'kombu==5\.7\.\*'"):
         kombu_transport.require_kombu()
 
 
@@ -115,7 +112,7 @@ def test_the_app_uses_the_transport(redis_url: str) -> None:
 
 
 def test_pooled_connections_use_the_transport_too(redis_url: str) -> None:
-    """Pools make connections by a class of their own: stock ones would ring no bell, and hold up a worker's loop."""
+    """Pools make connections by a class of their own: kombu's own would ring no bell, and hold up a worker's loop."""
     app = make_app(Settings(redis_url=redis_url))
     with app.amqp.producer_pool.acquire() as producer, app.pool.acquire() as connection:
         assert isinstance(producer.channel, kombu_transport.FleetChannel)
@@ -252,7 +249,7 @@ def test_prefetch_counts_arrive_at_the_channel(channel: Any) -> None:
 
 
 def test_keys_of_held_messages_have_kombus_names(channel: Any) -> None:
-    """The stock transport restores what we hold and the other way round, when a fleet changes its mode."""
+    """So a worker takes up what one of before held with kombu's own transport, and what Celery's own consumers hold."""
     assert (channel.unacked_key, channel.unacked_index_key) == ("unacked", "unacked_index")
     assert channel.global_keyprefix == ""
 

@@ -24,9 +24,6 @@ from toolfleet_tasks.redis import durable_write
 from toolfleet_tasks.results.reader import ANNOUNCED_AT_MOST
 from toolfleet_tasks.transport.result_backend import FleetBackend, FleetSentinelBackend, ResultRefused
 
-pytestmark = pytest.mark.usefixtures("fast_mode")  # before all other fixtures
-
-
 T = TypeVar("T")
 CALLS = 100
 MEBIBYTE = 2**20
@@ -75,11 +72,10 @@ async def loop_goes_on() -> None:
 
 
 def test_the_app_has_it() -> None:
-    """Whatever the broker is, for one Redis and for sentinels, with the URL that the settings have; without the fast transport it is Celery's own."""
+    """Whatever the broker is, for one Redis and for sentinels, with the URL that the settings have."""
     one = make_app(Settings(redis_url="redis://ada:hoot%2Fhoot@localhost:1234/5"))
     sentinels = make_app(Settings(redis_url="sentinel://a:1,b:2/3", sentinel_master="owl"))
     rabbit = make_app(Settings(redis_url="redis://localhost", broker_url="amqp://localhost"))
-    stock = make_app(Settings(redis_url="redis://localhost", fast_transport=False))
 
     assert isinstance(one.backend, FleetBackend)
     assert isinstance(rabbit.backend, FleetBackend)
@@ -88,7 +84,6 @@ def test_the_app_has_it() -> None:
     assert isinstance(sentinels.backend, FleetSentinelBackend)
     hosts: Any = sentinels.backend.connparams["hosts"]
     assert [host["host"] for host in hosts] == ["a", "b"]
-    assert not isinstance(stock.backend, FleetBackend)
 
 
 def test_on_a_unix_socket_it_is_the_fleets_as_well() -> None:

@@ -85,7 +85,7 @@ class Runner:
 
 
 @pytest.fixture
-async def ledger(redis_url: str, fast_mode: None) -> AsyncIterator[Ledger]:
+async def ledger(redis_url: str) -> AsyncIterator[Ledger]:
     async with worker_ledger(redis_url, visibility_timeout=2) as ledger:
         yield ledger
 
@@ -271,7 +271,7 @@ async def test_what_is_taken_back_while_the_module_is_asked_is_cancelled(ledger:
     assert read_stored(told[0], CALL.tool_name).error_code == "cancelled"
 
 
-async def test_a_module_that_is_asked_has_its_place_free(redis_url: str, redis: Redis, fast_mode: None) -> None:
+async def test_a_module_that_is_asked_has_its_place_free(redis_url: str, redis: Redis) -> None:
     """Its call is over as far as it is concerned; the next one need not wait for an answer."""
 
     async def probe() -> None:
@@ -294,7 +294,7 @@ async def test_a_module_that_is_asked_has_its_place_free(redis_url: str, redis: 
     ],
 )
 async def test_an_undeclared_tool_is_retried_where_that_is_a_habit(
-    redis_url: str, fast_mode: None, effect: Effect | None, is_set: bool, retries: bool, is_retried: bool
+    redis_url: str, effect: Effect | None, is_set: bool, retries: bool, is_retried: bool
 ) -> None:
     """The fleet's, or its module's."""
     async with worker_ledger(redis_url, retry_undeclared=is_set) as ledger:

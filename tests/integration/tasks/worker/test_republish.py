@@ -24,7 +24,7 @@ SIGNED = 'eyJhbGciOi.signed "text".\u2028'
 @pytest.fixture
 async def settings(redis_url: str) -> AsyncIterator[Settings]:
     worker_runtime.start(asyncio.get_running_loop())
-    yield Settings(redis_url=redis_url, fast_transport=True)
+    yield Settings(redis_url=redis_url)
     await worker_runtime.stop()
 
 

@@ -67,7 +67,7 @@ async def beside(trouble: Callable[[], Awaitable[None]], calls: Awaitable[Delive
 
 @pytest.mark.parametrize("count", [80, pytest.param(2000, marks=LONG)])
 async def test_kills_in_the_middle_of_calls_break_no_promise(
-    redis_url: str, fast_mode: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """No `once` call is executed twice, and none that was executed ends as if it had not been; also where its worker dies, too.
 
@@ -109,7 +109,7 @@ async def test_kills_in_the_middle_of_calls_break_no_promise(
     [pytest.param(effect, 1500, marks=LONG) for effect in ("once", "read")],
 )
 async def test_a_rolling_restart_fails_no_call(
-    redis_url: str, fast_mode: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effect: Effect, count: int
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effect: Effect, count: int
 ) -> None:
     """Each process leaves, ends what it is at, and is started again: under load, one after the other, for as long as there are calls."""
     with replica_processes(tmp_path) as processes:

@@ -46,7 +46,7 @@ def test_autoscale_follows_the_calls(calls: Calls, redis_url: str, tmp_path: Pat
     assert pool["max-in-flight"] == pool["max-concurrency"] == 20
 
 
-def test_a_call_that_was_put_off_shares_no_slot(fast_mode: None, tmp_path: Path) -> None:
+def test_a_call_that_was_put_off_shares_no_slot(tmp_path: Path) -> None:
     """Of one slot: neither with what runs when its time comes, nor with what is taken from the queue as that ends; all of them run."""
     with fast_fleet(tmp_path, slots=1) as fleet:
         running = fleet.hold(1, 0.5)

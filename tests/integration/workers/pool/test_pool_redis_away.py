@@ -11,9 +11,6 @@ from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from support.worker_process import exception_of
 from support.workers.fast_worker import PATIENCE_VARIABLE, FastFleet, fast_fleet
 
-pytestmark = pytest.mark.usefixtures("fast_mode")  # before all other fixtures
-
-
 CALLS = 100
 AWAY_SECONDS = 2.2  # calls of a second end in it, and a loop that stood still from then on would have been noticed
 _PATIENCE_SECONDS = 1  # instead of ten, three times over

@@ -88,10 +88,10 @@ async def test_no_message_says_how_its_call_has_ended(
         task.pop_request()
 
 
-async def test_stock_parts_need_the_tracer(lined_app: FleetApp) -> None:
+async def test_calls_from_rabbitmq_need_the_tracer(lined_app: FleetApp) -> None:
     """It stores what the ledger has not, and so it does under a pool without lines."""
-    stock = make_app(Settings(redis_url="redis://127.0.0.1:1/0", fast_transport=False, visibility_timeout=7200))
-    assert taken(stock) is None
+    rabbit = make_app(Settings(redis_url="redis://127.0.0.1:1/0", broker_url="amqp://127.0.0.1:1//"))
+    assert taken(rabbit) is None
 
     await worker_runtime.stop()
     assert taken(lined_app) is None

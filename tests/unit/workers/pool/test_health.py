@@ -29,9 +29,9 @@ def health() -> Iterator[WorkerHealth]:
     state.should_stop = None
 
 
-def test_stock_parts_wait_on_the_loop(health: WorkerHealth) -> None:
-    """For a broker that is silent, without a bound: a worker that does is not to be restarted for it."""
-    health.is_fast = False
+def test_rabbitmq_is_waited_for_on_the_loop(health: WorkerHealth) -> None:
+    """While it is silent, without a bound: a worker that does is not to be restarted for it."""
+    health.has_redis_broker = False
     health.worker.pool.hub_loop.busy_since = time.monotonic() - 10 * STILL_SECONDS
 
     assert health.stuck() is None
