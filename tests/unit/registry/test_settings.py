@@ -335,16 +335,20 @@ STOCK_PARTS = (
 )
 
 
-@pytest.mark.parametrize("read", [load_settings, load_environment, load_declared])
-@pytest.mark.parametrize("value", ["0", "false", "off", "No"])
 @pytest.mark.parametrize(
-    "redis", [{}, {"REDIS_URL": "redis://a"}, {"REDIS_URL": "redis://a", "BROKER_URL": "unix:///b"}]
+    ("read", "value", "urls"),
+    [
+        (load_settings, "0", {"REDIS_URL": "redis://a"}),
+        (load_settings, "false", {}),  # the Redis of `up`
+        (load_environment, "off", {"REDIS_URL": "redis://a", "BROKER_URL": "unix:///b"}),
+        (load_declared, "No", {"REDIS_URL": "redis://a"}),
+    ],
 )
 def test_a_redis_without_the_fleets_transport_ends_every_start(
-    env: Any, read: Any, value: str, redis: dict[str, str]
+    env: Any, read: Any, value: str, urls: dict[str, str]
 ) -> None:
     """Whatever reads the settings: in one sentence with the steps to move, before anything is connected to."""
-    for name, url in redis.items():
+    for name, url in urls.items():
         env(name, url)
     env("FAST_TRANSPORT", value)
 
