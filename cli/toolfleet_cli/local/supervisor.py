@@ -181,7 +181,7 @@ def _roll(path: Path) -> None:
 class Supervisor:
     """The children of a fleet, in the groups in which they were started; they end in the reverse order.
 
-    Belongs to the main thread, as `spawn` does. `stop` must be called; should we be killed, the warden ends them.
+    Belongs to the main thread, as `spawn` does. `stop` must be called; should we be killed, the orphan reaper ends them.
     """
 
     def __init__(self, logs: Path, *, announce: Callable[[str], None]) -> None:
@@ -189,7 +189,7 @@ class Supervisor:
         self._announce = announce
         self._groups: list[list[Child]] = []
         self._dismissed: set[Child] = set()
-        self._warden = OrphanReaper()
+        self._reaper = OrphanReaper()
 
     @property
     def children(self) -> list[Child]:
@@ -207,7 +207,7 @@ class Supervisor:
         self._groups.insert(len(self._groups) if at is None else at, group)
         for program in programs:
             group.append(Child(program, self._logs / f"{program.name}.log"))
-            self._warden.watch(group[-1].pid)
+            self._reaper.watch(group[-1].pid)
         return group
 
     def wait_ready(self, children: Sequence[Child], *, seconds: float, check: Callable[[], None]) -> None:
@@ -277,9 +277,9 @@ class Supervisor:
             _end(group, in_hurry=in_hurry)
             for child in group:
                 child.report()
-                self._warden.release(child.pid)
+                self._reaper.release(child.pid)
         self._groups.clear()
-        self._warden.close()
+        self._reaper.close()
 
     def _kept(self, name: str) -> Child | None:
         return next((child for child in self.kept if child.name == name), None)
@@ -287,7 +287,7 @@ class Supervisor:
     def _forget(self, child: Child) -> None:
         child.kill()  # what it has left behind
         child.report()
-        self._warden.release(child.pid)
+        self._reaper.release(child.pid)
         self._dismissed.discard(child)
         self._groups = [rest for group in self._groups if (rest := [each for each in group if each is not child])]
 
@@ -314,12 +314,12 @@ class Supervisor:
     def _start_again(self, child: Child, now: float) -> None:
         if child.restart_at is not None and now >= child.restart_at:
             child.restart()
-            self._warden.watch(child.pid)
+            self._reaper.watch(child.pid)
 
     def _bury(self, child: Child, now: float) -> None:
         code = child.exit_code
         child.kill()  # what it has left behind
-        self._warden.release(child.pid)
+        self._reaper.release(child.pid)
         if child in self._dismissed:
             self._forget(child)
             return

@@ -250,7 +250,10 @@ class ChildProcess:
             if process is None:
                 folder.remove()
             else:
-                await cls(process, folder, is_guarded=is_guarded).end()
+                child = cls(process, folder, is_guarded=is_guarded)
+                if not is_guarded:  # nothing has told it to end by itself
+                    child.kill()
+                await child.end()
             raise
 
     @property

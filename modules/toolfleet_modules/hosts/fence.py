@@ -72,7 +72,7 @@ class Fence:
         system = [word for path in _SYSTEM for word in ("--ro-bind-try", path, path)]
         files = ["--dev", "/dev", "--proc", "/proc", "--tmpfs", _TEMPORARY]
         self._make_readable()
-        needed = {*self.writable, *self.readable, *python_paths()}
+        needed = {*self.writable, *self.readable, *_python_paths()}
         shown = sorted({real for path in needed for each in self._shown(path) for real in (each, each.resolve())})
         files += [word for path in shown for word in ("--ro-bind-try", str(path), str(path))]
         own = ["--bind", str(folder), str(folder), "--chdir", str(folder)]
@@ -98,7 +98,7 @@ class Fence:
         if self.user is None:
             return []
         self._make_readable()
-        kinds = {WORK: self.writable, READ: (*self.readable, *python_paths()), HIDE: self.private}
+        kinds = {WORK: self.writable, READ: (*self.readable, *_python_paths()), HIDE: self.private}
         return [f"{OWN}{folder}", *(f"{kind}{path}" for kind, found in kinds.items() for path in found)]
 
     def limits(self) -> dict[str, int | None]:
@@ -111,7 +111,7 @@ class Fence:
             stand_back(process, self.nice)
 
 
-def python_paths() -> list[Path]:
+def _python_paths() -> list[Path]:
     """Return the folders of this Python and of the packages that it imports."""
     found = {Path(each).absolute() for each in (sys.prefix, sys.base_prefix, *sys.path) if each}
     return sorted(each for each in found if each.exists() and each != Path.cwd())

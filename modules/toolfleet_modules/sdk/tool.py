@@ -85,7 +85,7 @@ class Facts(TypedDict, total=False):
     input_schema: dict[str, Any]
 
 
-def definition_from(module: str, function: Callable[..., Any], facts: Facts) -> tuple[ToolDefinition, Signature]:
+def _definition_from(module: str, function: Callable[..., Any], facts: Facts) -> tuple[ToolDefinition, Signature]:
     """The tool that a function makes. Raises `TypeError` or `ValueError`, in one sentence."""
     method = str(facts.get("name") or getattr(function, "__name__", type(function).__name__))
     if not _METHOD.fullmatch(method):
@@ -204,7 +204,7 @@ class Tool:
         """Read the function. Raises `TypeError` or `ValueError` for what cannot be a tool."""
         if not callable(function):
             raise TypeError(f"{function!r} is no function.")
-        definition, signature = definition_from(module, function, facts)
+        definition, signature = _definition_from(module, function, facts)
         call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
         if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
             raise TypeError(

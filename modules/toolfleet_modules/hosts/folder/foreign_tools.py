@@ -33,13 +33,13 @@ def tag_tools_in(module: ModuleType) -> Iterator[Any]:
     if tags is None:
         return
     seen: list[Any] = []
-    for each in things_in(module):
+    for each in _things_in(module):
         if isinstance(each, tags.ToolDef) and each not in seen and _is_of(module, each.handler):
             seen.append(each)
             yield each
 
 
-def things_in(module: ModuleType) -> Iterator[Any]:
+def _things_in(module: ModuleType) -> Iterator[Any]:
     """Yield what a file has at its top, alone or in lists, each once."""
     seen = set[int]()
     for value in list(vars(module).values()):
@@ -158,7 +158,7 @@ def _is_of(module: ModuleType, handler: Any) -> bool:
 
 def langchain_tools_in(module: ModuleType) -> list[Any]:
     """Return those that a file has at its top, alone or in lists, but for those of another file."""
-    return [each for each in things_in(module) if is_langchain_tool(each) and _is_langchain_tool_of(module, each)]
+    return [each for each in _things_in(module) if is_langchain_tool(each) and _is_langchain_tool_of(module, each)]
 
 
 def is_langchain_tool(thing: Any) -> bool:
@@ -235,7 +235,7 @@ def _refusals(tool: Any, arguments: Mapping[str, Any]) -> Generator[None]:
 def _is_langchain_tool_of(module: ModuleType, tool: Any) -> bool:
     place = getattr(_function_of(tool), "__module__", "")
     is_others = place != module.__name__ and place.startswith(f"{PACKAGE}.")
-    return not (is_others and any(tool is each for each in things_in(sys.modules[place])))
+    return not (is_others and any(tool is each for each in _things_in(sys.modules[place])))
 
 
 def _function_of(tool: Any) -> Any:

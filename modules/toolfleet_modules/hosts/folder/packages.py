@@ -131,7 +131,7 @@ def _normal(named: Iterable[str]) -> Requirements:
 
 
 @cache
-def host_versions() -> tuple[str, ...]:
+def _host_versions() -> tuple[str, ...]:
     """Return `name==version` of all dependencies of the SDK, sorted."""
     found: dict[str, str] = {}
     left = [_OWN]
@@ -193,7 +193,7 @@ class Installer:
         with tempfile.TemporaryDirectory(prefix="toolfleet-install-") as name:
             wanted, fixed = Path(name) / "requirements.txt", Path(name) / "constraints.txt"
             wanted.write_text("".join(f"{each}\n" for each in sorted(requirements)), "utf-8")
-            fixed.write_text("".join(f"{each}\n" for each in host_versions()), "utf-8")
+            fixed.write_text("".join(f"{each}\n" for each in _host_versions()), "utf-8")
             given = ["--python", sys.executable, "--no-python-downloads", "--constraints", str(fixed)]
             source = [str(wanted)] if words[0] == "compile" else ["--requirement", str(wanted)]
             await self._uv("pip", *words, "--quiet", *given, *builds, *self._options.options, *source)
@@ -303,7 +303,7 @@ class Environments:
     def _digest(self, requirements: Requirements) -> str:
         """Return the digest of all that decides what is installed."""
         python = [sys.implementation.cache_tag, sysconfig.get_platform(), os.fspath(sys.base_prefix)]
-        rest = [host_versions(), list(self._options.options), self._options.allow_builds]
+        rest = [_host_versions(), list(self._options.options), self._options.allow_builds]
         text = json.dumps([sorted(requirements), python, rest])
         return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-BANNED_MODULES = frozenset(
+_BANNED_MODULES = frozenset(
     [
         "code",
         "codeop",
@@ -26,7 +26,7 @@ BANNED_MODULES = frozenset(
         "threading",
     ]
 )
-BANNED_NAMES = frozenset(["__import__", "compile", "eval", "exec"])
+_BANNED_NAMES = frozenset(["__import__", "compile", "eval", "exec"])
 
 _ALWAYS_MODULES = frozenset({"builtins", "posix", "nt", "_posixsubprocess", "_ctypes", "_socket", "runpy", "_imp"})
 _DOORS = frozenset(  # attributes and names that lead from any object to every other
@@ -69,8 +69,8 @@ class ScanFinding:
 class ScanRules:
     """The modules that must not be imported, by the first part of their names, and the built-in names that must not be used."""
 
-    modules: frozenset[str] = BANNED_MODULES
-    names: frozenset[str] = BANNED_NAMES
+    modules: frozenset[str] = _BANNED_MODULES
+    names: frozenset[str] = _BANNED_NAMES
 
     def without(self, allowed: frozenset[str]) -> "ScanRules":
         """The same, with some allowed."""

@@ -211,7 +211,7 @@ class ToolModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return tool
 
 
-def find_packages_in(folder: str) -> None:
+def _find_packages_in(folder: str) -> None:
     """Let Python find packages there, before those that the host has for itself, and after its own library."""
     at = next((at for at, path in enumerate(sys.path) if path.endswith(("site-packages", "dist-packages"))), None)
     sys.path.insert(len(sys.path) if at is None else at, folder)
@@ -322,7 +322,7 @@ class ToolChild:
         self._modules = ToolModules(head["module"], texts, head["secrets"])
         self._modules.install()
         if head["packages"] is not None:
-            find_packages_in(head["packages"])
+            _find_packages_in(head["packages"])
         sys.path.extend(each for each in head["python_path"] if each not in sys.path)
         for stem in head["stems"]:
             self._send({"kind": "loading", "file": stem})

@@ -23,10 +23,9 @@ from toolfleet_modules.hosts.fence import FenceMissing
 from toolfleet_modules.hosts.host import Host, HostOptions, Listener
 from toolfleet_modules.hosts.mcp.http_transport import HttpServer, http_transport
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, OnChanged, ServerAway
-from toolfleet_modules.hosts.mcp.mcp_tool import McpTool
+from toolfleet_modules.hosts.mcp.mcp_tool import HostTool, McpTool, TaskFollower
 from toolfleet_modules.hosts.mcp.passed_tool import FORMS, PassedTool, WatchTool, answer_of, passed_methods
 from toolfleet_modules.hosts.mcp.questions import HeldCalls
-from toolfleet_modules.hosts.mcp.server_tasks import TaskFollower
 from toolfleet_modules.hosts.mcp.server_watch import ServerWatch, WatchPort, can_watch
 from toolfleet_modules.hosts.mcp.sessions import McpSessions, SharedSession, UserSessions
 from toolfleet_modules.hosts.mcp.stdio_transport import ServerLog, StdioServer, stdio_transport
@@ -86,7 +85,7 @@ class McpOptions(HostOptions):
     stuck_seconds: float = 30.0
 
 
-class McpHost(Host[McpTool | PassedTool | WatchTool]):
+class McpHost(Host[HostTool]):
     """A module whose `app` serves a server's tools while its lifespan runs.
 
     `watches` tells which of the server's resources are watched, and takes their changes; without it watching is not

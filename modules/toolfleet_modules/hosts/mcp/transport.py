@@ -36,7 +36,7 @@ _MOST_SECONDS = 2.0  # some servers answer only with their first word: a call do
 
 
 @contextmanager
-def call_span(tool: str, number: int, version: str | None) -> Generator[Span]:
+def _call_span(tool: str, number: int, version: str | None) -> Generator[Span]:
     """Give the CLIENT span of a call over the standard streams of a program."""
     facts = _facts(tool, number, version, "pipe")
     with _tracer.start_as_current_span(
@@ -144,7 +144,7 @@ class CallLane:
         if self._is_ended:
             raise _lost()
         number, self._next_id = self._next_id, self._next_id + 1
-        with call_span(tool, number, self.version) as span:
+        with _call_span(tool, number, self.version) as span:
             sent = {**(self.meta if meta is None else meta), "progressToken": number}
             inject(sent)  # the trace, where the host is traced
             result = await self._answered(tool, number, {"arguments": arguments, **more, "_meta": sent}, listener)

@@ -207,7 +207,7 @@ class Operation:
     @property
     def label(self) -> str:
         """The operation's label: `GET /owls`."""
-        return label_of(self.method, self.path)
+        return _label_of(self.method, self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,10 +239,10 @@ def operations_of(
             try:
                 yield _operation(document, method, path, item)
             except OperationUnusable as exc:
-                yield OperationFault(label_of(method, path), exc.kind, str(exc))
+                yield OperationFault(_label_of(method, path), exc.kind, str(exc))
 
 
-def label_of(method: str, path: str) -> str:
+def _label_of(method: str, path: str) -> str:
     """Return an operation's label: `GET /owls`."""
     return f"{method.upper()} {path}"
 

@@ -121,7 +121,7 @@ class _Building:
     def _add(self, operation: Operation) -> None:
         if len(self._found.tools) >= MOST_TOOLS:
             raise OperationUnusable("TooManyTools", f"There are {MOST_TOOLS} tools already: choose by tags or paths.")
-        base = base_of(operation, self._options)
+        base = _base_of(operation, self._options)
         credentials = self._credentials.of(operation.security)
         found = self._names[f"{operation.method}{operation.path}"]
         name, *former = (f"{self._options.name}.{each}" for each in found if each is not None)
@@ -185,7 +185,7 @@ class _Building:
             return None, "their schema is nested too deep"
 
 
-def base_of(operation: Operation, options: OpenApiOptions) -> str:
+def _base_of(operation: Operation, options: OpenApiOptions) -> str:
     """Return the base URL of the operation's service: that of the options, else the document's own first server.
 
     Raises `OperationUnusable`.

@@ -27,7 +27,7 @@ _BYTES: Mapping[str, Any] = {"type": "string", "contentEncoding": "base64"}
 
 Place = Literal["path", "query", "header", "cookie", "body"]
 
-WHOLE_BODY = "body"
+_WHOLE_BODY = "body"
 """The argument that is the whole body, where its parts cannot stand beside the parameters."""
 
 _WITHOUT_SLASHES = frozenset({"integer", "number", "boolean", "null", "uuid", "date", "date-time"})  # types and formats
@@ -64,7 +64,7 @@ class BodyPlan:
     notes: Sequence[str] = ()
 
 
-def body_plan(body: Mapping[str, Any], translator: SchemaTranslator, references: set[str]) -> BodyPlan:
+def _body_plan(body: Mapping[str, Any], translator: SchemaTranslator, references: set[str]) -> BodyPlan:
     """Return the plan. Raises `OperationUnusable` for a body that is of no kind that is written."""
     content = body.get("content")
     is_required = body.get("required") is True
@@ -115,7 +115,7 @@ def charset_of(media_type: str) -> str | None:
     return message.get_content_charset()
 
 
-def part_of(
+def _part_of(
     make: Callable[[set[str]], _Made],
     translator: SchemaTranslator,
     references: set[str],
@@ -145,7 +145,7 @@ def _with_properties(
         encoding = plan.encodings.get(name, {}) if _is_multipart(plan.media_type) else None
         label = f"Its part {name[:80]!r}"
         make = partial(_property_schema, translator, each, encoding)
-        made = part_of(make, translator, references, None if name in plan.required else (label, notes))
+        made = _part_of(make, translator, references, None if name in plan.required else (label, notes))
         if made is None or made[0] is None:
             continue
         shown[name] = made[0]
@@ -336,14 +336,14 @@ def input_plan(
         else:
             is_required = place == "path" or parameter.get("required") is True
             make = partial(_parameter_field, parameter, translator)
-            found = part_of(make, translator, references, None if is_required else (repr(name[:80]), notes))
+            found = _part_of(make, translator, references, None if is_required else (repr(name[:80]), notes))
             fields += [] if found is None else [found]
     _check_path(operation, fields)
     body = None
     if operation.body is not None:
-        make_body = partial(body_plan, operation.body, translator)
+        make_body = partial(_body_plan, operation.body, translator)
         is_required = operation.body.get("required") is True
-        body = part_of(make_body, translator, references, None if is_required else ("Its body", notes))
+        body = _part_of(make_body, translator, references, None if is_required else ("Its body", notes))
     if operation.ignores_body:
         notes.append("Its body is left out: in OpenAPI 3.0 GET and HEAD have none.")
     if body is not None:
@@ -421,7 +421,7 @@ def _check_path(operation: Operation, fields: Sequence[InputField]) -> None:
 def _body_fields(body: BodyPlan) -> list[InputField]:
     if body.properties is None:
         schema = body.schema if isinstance(body.schema, dict) else {}
-        return [InputField("", WHOLE_BODY, "body", body.is_required, schema)]
+        return [InputField("", _WHOLE_BODY, "body", body.is_required, schema)]
     return [InputField("", name, "body", name in body.required, schema) for name, schema in body.properties.items()]
 
 

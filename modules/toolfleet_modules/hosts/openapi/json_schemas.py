@@ -67,7 +67,7 @@ class SchemaTranslator:
         found, waiting = dict[str, Any](), list(references)
         while waiting:
             reference = waiting.pop()
-            name = definition_name(reference)
+            name = _definition_name(reference)
             if name in found:
                 continue
             if len(found) >= _MOST_DEFINITIONS:
@@ -79,7 +79,7 @@ class SchemaTranslator:
 
     def check(self, references: Iterable[str]) -> None:
         """Raise `OperationUnusable` unless these are there, and all that they refer to in turn."""
-        self.definitions(each for each in references if definition_name(each) not in self._whole)
+        self.definitions(each for each in references if _definition_name(each) not in self._whole)
 
     def resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         """The schema itself, or the one that it is a reference to. Raises `OperationUnusable`."""
@@ -145,7 +145,7 @@ class SchemaTranslator:
             finally:
                 self._inlined.pop()
         references.add(reference)
-        said = {"$ref": f"#/$defs/{definition_name(reference)}"}
+        said = {"$ref": f"#/$defs/{_definition_name(reference)}"}
         if self._document.is_30:  # whose references have no neighbours that mean something
             return {**said, **{name: schema[name] for name in ("description",) if isinstance(schema.get(name), str)}}
         beside = {name: each for name, each in schema.items() if name != "$ref"}
@@ -222,7 +222,7 @@ class SchemaTranslator:
         return {**words, "anyOf": [said, {"type": "null"}]}
 
 
-def definition_name(reference: str) -> str:
+def _definition_name(reference: str) -> str:
     """Return the name of a place of the document in `$defs`: as in its components, if that is plain and unique."""
     name = reference.rpartition("/")[2]
     if re.fullmatch(r"#/components/schemas/[A-Za-z0-9_.-]+", reference):

@@ -167,7 +167,7 @@ class UrlSource:
 DocumentSource: TypeAlias = FileSource | UrlSource
 
 
-def source_of(document: str, *, refresh_seconds: float) -> DocumentSource:
+def _source_of(document: str, *, refresh_seconds: float) -> DocumentSource:
     """The source of a document that is named by a path or a URL."""
     return UrlSource(document, refresh_seconds) if is_url(document) else FileSource(Path(document))
 
@@ -186,7 +186,7 @@ class OpenApiHost(Host[OperationTool]):
         super().__init__(options, replies=replies, listener=listener, lifespan=self._running)
         self._options = options
         self._sender = HttpSender(most_bytes=options.result_bytes)
-        self._source = source_of(options.document, refresh_seconds=options.refresh_seconds)
+        self._source = _source_of(options.document, refresh_seconds=options.refresh_seconds)
         self._errors: list[ToolLoadError] = []
         self._loading = asyncio.Lock()
 

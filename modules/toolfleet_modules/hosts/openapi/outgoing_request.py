@@ -32,7 +32,7 @@ _MOST_DIGITS = 1e21  # from there on a number is written with an exponent
 _MOST_DECODED = 16  # times: text that is encoded more often is refused unread
 _IN_QUERY = ":/?@!$'()*,;"  # of the reserved ones, those that mean nothing in a query
 
-NOTHING_LEFT = "{} is required, and an empty value would leave it out of the request."
+_NOTHING_LEFT = "{} is required, and an empty value would leave it out of the request."
 """Refuses a required value of which nothing would be sent; filled in with the argument's name."""
 
 _DELIMITERS = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}
@@ -129,7 +129,7 @@ def _credential(document: OpenApiDocument, scheme: str, value: str) -> Credentia
     raise OperationUnusable("SchemeUnknown", f"The scheme {scheme!r} is {kind} {http}: a secret is not enough for it.")
 
 
-def with_credentials(
+def _with_credentials(
     credentials: Sequence[Credential], headers: dict[str, str], query: list[str], cookies: list[str]
 ) -> None:
     """Put them where they belong: they count more than what stands there."""
@@ -212,12 +212,12 @@ def without_nulls(field: InputField, value: Any) -> Any:
     return [each for each in value if each is not None] if isinstance(value, list) else value
 
 
-def with_whole_numbers(value: Any) -> Any:
+def _with_whole_numbers(value: Any) -> Any:
     """Return JSON in which `5.0` is `5`: models write either for an integer, and services take only one."""
     if isinstance(value, dict):
-        return {name: with_whole_numbers(each) for name, each in value.items()}
+        return {name: _with_whole_numbers(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [with_whole_numbers(each) for each in value]
+        return [_with_whole_numbers(each) for each in value]
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _MOST_DIGITS
     return int(value) if is_whole else value
 
@@ -304,7 +304,7 @@ class RequestForm:
 
     def request(self, arguments: Mapping[str, Any], call_id: str | None) -> OutgoingRequest:
         """The request for these arguments, which fit the plan's schema. Raises `ValueRefused`."""
-        arguments = with_whole_numbers(arguments)
+        arguments = _with_whole_numbers(arguments)
         query, cookies, properties = list[str](), list[str](), dict[str, Any]()
         headers = {"Accept": "application/json, */*;q=0.8"}
         for field in self.plan.fields:
@@ -319,7 +319,7 @@ class RequestForm:
                 write, parts = (cookie_parts, cookies) if field.place == "cookie" else (query_parts, query)
                 written = [] if value is None else write(field, value)  # null: nothing that a text could say
                 if field.is_required and not written:
-                    raise ValueRefused(NOTHING_LEFT.format(field.argument))
+                    raise ValueRefused(_NOTHING_LEFT.format(field.argument))
                 parts += written
         if self.plan.key_header is not None:
             headers[self.plan.key_header] = key_of(call_id, self.plan.key_schema or {})
@@ -327,7 +327,7 @@ class RequestForm:
         query = [*filter(None, url.query.split("&")), *query]  # what the document's path has in its own query
         self._check_names("query", query)
         self._check_names("cookie", cookies)
-        with_credentials(self.credentials, headers, query, cookies)
+        _with_credentials(self.credentials, headers, query, cookies)
         if cookies:
             headers["Cookie"] = "; ".join(cookies)
         # A fragment tells paths of a document apart, and is never sent.
@@ -421,7 +421,7 @@ def _without_nulls(plan: BodyPlan, properties: Mapping[str, Any]) -> Iterator[tu
         if said is not None and said != []:
             yield name, said
         elif name in plan.required:
-            raise ValueRefused(NOTHING_LEFT.format(name))
+            raise ValueRefused(_NOTHING_LEFT.format(name))
 
 
 def _form_parts(plan: BodyPlan, properties: Mapping[str, Any]) -> list[str]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-CPU_SECONDS = 30
-MEMORY_BYTES = 2 * 2**30
+_CPU_SECONDS = 30
+_MEMORY_BYTES = 2 * 2**30
 MOST_VALUES = 2_000_000
 """Values of a document, with all that its aliases stand for."""
 
@@ -47,8 +47,8 @@ JsonLoader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loa
 
 def main() -> int:
     """Translate. Returns the exit code."""
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     try:
         value = yaml.load(sys.stdin.buffer.read(), JsonLoader)  # noqa: S506 - it makes nothing but JSON's types
         _check(value)
