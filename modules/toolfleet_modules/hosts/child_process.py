@@ -266,17 +266,17 @@ class ChildProcess:
         """The process with the pipes that were asked for."""
         return self._process
 
-    async def exit_code(self, *, look_seconds: float = _ENDED_SECONDS) -> int:
+    async def exit_code(self, *, poll_seconds: float = _ENDED_SECONDS) -> int:
         """Wait for its end; its code, or less than 0 for a signal. Another process may still have its pipes."""
         if self._process.stdout is None:
             return await self._process.wait()
         while self._process.returncode is None:  # noqa: ASYNC110 - `Process.wait` waits for the pipes as well
-            await asyncio.sleep(look_seconds)
+            await asyncio.sleep(poll_seconds)
         return self._process.returncode
 
     def kill(self) -> None:
         """End it and all of its group now."""
-        guard.signal_group(self.pid, signal.SIGKILL)
+        guard.signal_group(self._process.pid, signal.SIGKILL)
 
     async def end(self) -> None:
         """Let it end by itself for a moment, then end it and all that it has started, and remove its folder."""
@@ -314,7 +314,7 @@ class ChildProcess:
     async def _is_gone(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
-                await self.exit_code(look_seconds=_CHECK_SECONDS)
+                await self.exit_code(poll_seconds=_CHECK_SECONDS)
         except TimeoutError:
             return False
         return True
