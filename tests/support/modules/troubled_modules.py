@@ -72,6 +72,6 @@ def letters() -> ModuleServer:
     module.add("sign", _sign, description="Sign a letter.", effect="once")
     module.add("weigh", _weigh, description="Weigh a letter.", effect="read")
     module.add("seal", _seal, description="Seal a letter.", effect="once")
-    module.add("fold", _send, description="Fold a letter.", required_permission="usr")
-    module.add("burn", _send, description="Destroy all letters.", required_permission="admin")
+    module.add("fold", _send, description="Fold a letter.", required_permission="usr", effect="once")
+    module.add("burn", _send, description="Destroy all letters.", required_permission="admin", effect="once")
     return module
