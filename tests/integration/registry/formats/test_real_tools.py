@@ -1,4 +1,4 @@
-"""Real tools through every format and back: the table in `docs/reference/formats.md`, which this file writes when it is run.
+"""Real tools through every format and back: the table in `real_tools.md`, which this file writes when it is run.
 
 From the repository: `PYTHONPATH=tests:examples .venv/bin/python tests/integration/registry/formats/test_real_tools.py`.
 """
@@ -22,14 +22,14 @@ from toolfleet_registry.formats import Format, convert, from_result, to_call
 from toolfleet_registry.formats.dialects import DIALECTS
 from toolfleet_registry.schemas.definition import input_schema
 
-TABLE = Path(__file__).parents[4] / "docs" / "reference" / "formats.md"
+TABLE = Path(__file__).with_name("real_tools.md")
 HEAD = """# Real tools through every format and back
 
 What each format leaves out of real tools. Each tool was converted, its list was read by the provider's own package, and
 calls made with that package's types came back as the same `ToolCall`; so did a result. `=`: nothing is lost. `dropped`:
 keywords that decide nothing. `relaxed`: checked by the fleet only. `closed`: takes only the named properties. `strict`:
 the provider enforces the schema; `(no)`: it does not, and a note says why.
-`tests/integration/registry/formats/test_real_tools.py` makes and checks this page.
+`test_real_tools.py` makes and checks this page.
 
 | tools | OpenAI Chat | OpenAI Responses | Anthropic | Gemini | MCP | OpenAI strict | Anthropic strict |
 |---|---|---|---|---|---|---|---|
@@ -75,7 +75,7 @@ def tools() -> list[ToolDefinition]:
 
 
 def test_real_tools_go_through_every_format_and_back(tools: list[ToolDefinition]) -> None:
-    """Of the example modules and three MCP servers; the table in the documentation says what became of them."""
+    """Of the example modules and three MCP servers; the table beside this file says what became of them."""
     made = table(tools)
     assert made == TABLE.read_text()
     assert all(f"`{tool.name}`" in made for tool in tools)
