@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from toolfleet_cli.console.shown_settings import SECRETS
+from toolfleet_cli.console.values import SECRETS
 from toolfleet_registry.settings import PREFIX, Settings
 
 CHART: Final = Path(__file__).parents[1] / "ops" / "chart"

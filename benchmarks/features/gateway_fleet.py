@@ -20,8 +20,7 @@ from benchmarks.features.contextforge import contextforge
 from benchmarks.features.gateway_figures import CONTEXTFORGE, FASTMCP, MCP, SDK
 from benchmarks.features.mcp_peer import Peer
 from benchmarks.machine import wait_for_quiet
-from toolfleet_cli.local.commands import worker_command
-from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.environment import environment_of, worker_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_modules.hosts.child_process import spawn, stop

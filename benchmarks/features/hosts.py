@@ -23,8 +23,7 @@ from mcp import ClientSession, StdioServerParameters, stdio_client
 from benchmarks.features.host_programs import DOCUMENT, FOLDER, MODULE, SERVER, SERVICE
 from benchmarks.machine import wait_for_quiet
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.commands import worker_command
-from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.environment import environment_of, worker_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_modules.hosts.child_process import spawn, stop

@@ -20,8 +20,7 @@ from redis import Redis
 
 from benchmarks.machine import cpu_seconds, wait_for_quiet
 from toolfleet import Caller, Poll, Schedule, Settings, ToolFleet
-from toolfleet_cli.local.commands import beat_command, worker_command
-from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.environment import beat_command, environment_of, worker_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_modules.hosts.child_process import spawn, stop

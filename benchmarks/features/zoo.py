@@ -24,8 +24,7 @@ from benchmarks.machine import wait_for_quiet
 from support.hosts.zoo.animal import CALL, HANDSHAKE, LIST, START
 from support.hosts.zoo.cages import ANIMAL
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.commands import worker_command
-from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.environment import environment_of, worker_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_modules.hosts.child_process import spawn, stop

@@ -11,7 +11,7 @@ def main() -> None:
     """The entry point. Ctrl-C ends it with exit code 130, also while any of it is still being loaded."""
     gc.disable()  # nothing that is loaded goes away again: looking through it takes a tenth of the time
     try:
-        from toolfleet_cli.processes.check import quick_check
+        from toolfleet_cli.check import quick_check
 
         if (code := quick_check(sys.argv[1:])) is not None:
             raise SystemExit(code)

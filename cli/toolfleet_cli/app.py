@@ -14,18 +14,16 @@ from toolfleet_registry.errors import FleetError
 from toolfleet_registry.system.loggers import configure_before_first_line
 
 _COMMANDS: Mapping[str, Sequence[str]] = {
-    "toolfleet_cli.processes.fleet": ["up", "demo"],
-    "toolfleet_cli.processes.processes": ["worker", "beat", "flower"],
-    "toolfleet_cli.commands.gateway": ["gateway"],
-    "toolfleet_cli.commands.mcp": ["mcp"],
-    "toolfleet_cli.processes.logs": ["logs", "restart"],
+    "toolfleet_cli.commands.fleet": ["up", "demo"],
+    "toolfleet_cli.commands.servers": ["worker", "beat", "flower"],
+    "toolfleet_cli.commands.gateway": ["gateway", "mcp"],
+    "toolfleet_cli.commands.logs": ["logs", "restart"],
     "toolfleet_cli.commands.config": ["config"],
     "toolfleet_cli.commands.status": ["status"],
     "toolfleet_cli.commands.doctor": ["doctor"],
     "toolfleet_cli.commands.capacity": ["capacity"],
-    "toolfleet_cli.processes.redis_cli": ["redis-cli"],
-    "toolfleet_cli.commands.call": ["call"],
-    "toolfleet_cli.commands.why": ["why"],
+    "toolfleet_cli.commands.redis_cli": ["redis-cli"],
+    "toolfleet_cli.commands.call": ["call", "why"],
 }
 """The modules that `register` commands, and which ones, in the order of the help."""
 
@@ -35,7 +33,7 @@ _GROUPS: Mapping[str, str] = {
     "toolfleet_cli.commands.audit": "audit",
     "toolfleet_cli.commands.create": "create",
     "toolfleet_cli.commands.dead_letters": "dead-letters",
-    "toolfleet_cli.processes.host": "host",
+    "toolfleet_cli.commands.host": "host",
     "toolfleet_cli.commands.jobs": "jobs",
     "toolfleet_cli.commands.keys": "keys",
     "toolfleet_cli.commands.modules": "modules",

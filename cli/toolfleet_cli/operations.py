@@ -9,7 +9,7 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from toolfleet_cli.console.output import note, progress
-from toolfleet_cli.remote.gateway import Gateway, place
+from toolfleet_cli.remote import Gateway, place
 from toolfleet_registry.settings import Settings, load_settings
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Streams to those who come in over HTTP what happens to tools, modules and approvals; any gateway goes on where another one has ended."""
+"""Sends to those who come in over HTTP streams of what happens to tools, modules and approvals; any gateway goes on where another one has ended."""
 
 import asyncio
 import contextlib

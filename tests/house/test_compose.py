@@ -16,7 +16,7 @@ import yaml
 from modules.files import FileSettings
 from support.modules.dockerfiles import read_stages
 from toolfleet_cli.app import command_line
-from toolfleet_cli.local.examples import SLOW_EXAMPLES, find_examples
+from toolfleet_cli.local.modules import SLOW_EXAMPLES, find_examples
 from toolfleet_gateway.http.app import LIVE
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings

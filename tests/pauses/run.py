@@ -17,8 +17,7 @@ from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until, wait_until_sync
 from support.worker_process import READY, TESTS
 from toolfleet import ToolFleet
-from toolfleet_cli.local.commands import worker_command
-from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.environment import environment_of, worker_command
 from toolfleet_modules.hosts.child_process import spawn, stop
 from toolfleet_registry.settings import Settings
 

@@ -14,8 +14,7 @@ from support.processes import next_line, python_program
 from support.servers.rabbitmq import RabbitMq
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.commands import beat_command
-from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.environment import beat_command, environment_of
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.queues import CONTROL
 

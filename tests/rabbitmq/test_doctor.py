@@ -10,9 +10,8 @@ import pytest
 
 from support.fleet import TestBed
 from support.servers.rabbitmq import RabbitMq
-from toolfleet_cli.doctor.check import Patient
-from toolfleet_cli.doctor.checks.rabbitmq import RabbitCheck
-from toolfleet_cli.doctor.finding import Diagnosis, Severity
+from toolfleet_cli.doctor.check import Diagnosis, Patient, Severity
+from toolfleet_cli.doctor.queues import RabbitCheck
 from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 

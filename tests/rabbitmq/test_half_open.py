@@ -21,7 +21,7 @@ from support.streams.tcp_proxy import TcpProxy, tcp_proxy
 from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.commands import beat_command
+from toolfleet_cli.local.environment import beat_command
 from toolfleet_tasks.queues import CONTROL
 from toolfleet_tasks.rabbitmq import RabbitMqTransport
 

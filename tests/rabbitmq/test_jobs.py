@@ -14,7 +14,7 @@ from support.modules.works import Works, make_works
 from support.servers.rabbitmq import RabbitMq
 from support.waiting import wait_until
 from toolfleet import Caller, Conversation, Poll, ToolCall, ToolFleet, WakeUp
-from toolfleet_cli.local.commands import beat_command
+from toolfleet_cli.local.environment import beat_command
 from toolfleet_tasks.messages.ids import step_call_id, then_call_id
 
 JOBS = 20

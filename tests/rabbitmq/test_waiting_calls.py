@@ -12,8 +12,7 @@ from support.processes import next_line, python_program
 from support.waiting import wait_until
 from support.worker_process import READY
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.commands import worker_command
-from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.environment import environment_of, worker_command
 from toolfleet_tasks.operations.fleet_status import read_status
 
 # Makes a call that takes long, and is gone before anybody can tell it how that ended.

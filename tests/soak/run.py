@@ -20,8 +20,7 @@ from support.gateways.gateway_process import READY as GATEWAY_READY
 from support.modules.module_process import module_process
 from support.worker_process import READY
 from toolfleet import ToolFleet
-from toolfleet_cli.local.commands import beat_command, gateway_command, worker_command
-from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.environment import beat_command, environment_of, gateway_command, worker_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.access.api_key import KeyDraft

@@ -12,8 +12,7 @@ from support.programs.fork_server import end, start
 from support.waiting import wait_until_sync
 from support.worker_process import READY, WorkerProcess
 from toolfleet import ToolFleet
-from toolfleet_cli.local.commands import worker_command
-from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.environment import environment_of, worker_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.settings import Settings
 

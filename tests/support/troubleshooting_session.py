@@ -26,7 +26,9 @@ READY = "toolfleet worker ready"
 
 _PART = re.compile(r"^<!-- (?P<change>[a-z ]+) -->$|^```console\n(?P<session>.*?)^```$", re.MULTILINE | re.DOTALL)
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
-_READ = re.compile(r"toolfleet (modules (list|refresh)|tools (list|show|diff)|audit|dead-letters (list|show)|logs|status)\b")
+_READ = re.compile(
+    r"toolfleet (modules (list|refresh)|tools (list|show|diff)|audit|dead-letters (list|show)|logs|status)\b"
+)
 _SHOWN = "http://letters:8000"
 _SHELL = f'toolfleet() {{ {shlex.join(COMMAND)} "$@"; }}\n'
 

@@ -1,1 +1,1 @@
-"""Answers the commands of agents' authors and operators."""
+"""Answers every command, one noun a file, and runs what `up`, `host` and the servers run."""

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolfleet_cli.console.dead_letters import ago, one_line
+from toolfleet_cli.commands.completion import complete_approvals
 from toolfleet_cli.console.output import add_row, age, note, say, say_json, show_table, table
+from toolfleet_cli.console.values import ago, one_line
 from toolfleet_cli.operations import ask
-from toolfleet_cli.processes.completion import complete_approvals
-from toolfleet_cli.remote.fleet_options import over_fleet
-from toolfleet_cli.remote.gateway import Gateway
+from toolfleet_cli.remote import Gateway, over_fleet
 from toolfleet_registry.time import fleet_clock
 
 if TYPE_CHECKING:

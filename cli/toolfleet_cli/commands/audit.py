@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from toolfleet_cli.commands.completion import complete_modules_and_tools
 from toolfleet_cli.console.output import fail, note, plain, say, say_json, while_read
 from toolfleet_cli.operations import ask
-from toolfleet_cli.processes.completion import complete_modules_and_tools
-from toolfleet_cli.remote.fleet_options import over_fleet
-from toolfleet_cli.remote.gateway import Gateway
+from toolfleet_cli.remote import Gateway, over_fleet
 from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.contracts.outcomes import AuditOutcome
 from toolfleet_registry.errors import FleetUnavailable, NoSuchEntry

@@ -1,14 +1,101 @@
-"""Says how many agents, workers and Redis servers a load needs: `toolfleet capacity`."""
+"""Says how many agents, workers and Redis servers a load needs, by what a call was measured to cost: `toolfleet capacity`."""
 
-from dataclasses import asdict
+import math
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
 
-from toolfleet_cli.capacity import MEASURED_BY, CapacityPlan, FleetLoad, plan
 from toolfleet_cli.console.output import add_row, note, say_json, show_table, table
 
+MEASURED_BY = "make bench"
+"""The command that measures them: W1 in `benchmarks/results/full.md`, on two cores of an Intel Xeon, Redis without persistence."""
+
+_MARGIN = 2  # of Redis's memory: its file is rewritten by a copy of the process
+
 _MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class CallCosts:
+    """CPU in seconds a call, memory in bytes. `slots`: how many calls a worker process runs at once.
+
+    `core_use`: how much of a core a process should use, so that peaks find room; `redis_use` the same of Redis.
+    """
+
+    agent_cpu: float = 0.13e-3
+    worker_cpu: float = 0.25e-3
+    redis_cpu: float = 0.05e-3
+    worker_memory: int = 69_000_000
+    running_memory: int = 23_000
+    message_bytes: int = 1_500
+    message_copies: int = 2
+    record_bytes: int = 300
+    slots: int = 1_000
+    slot_use: float = 0.8
+    core_use: float = 0.6
+    redis_use: float = 0.7
+
+
+MEASURED = CallCosts()
+"""The only place where these figures stand in code."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetLoad:
+    """`rate`: calls a second at the busiest hour. `latency`: seconds of a call in its module. `payload`: bytes of its arguments.
+
+    `kept_seconds`: how long records of ended calls are kept. `answer`: bytes of a result.
+    """
+
+    rate: float
+    latency: float
+    payload: int = 0
+    answer: int = 0
+    kept_seconds: float = 21_600
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPlan:
+    """The numbers of a planned fleet.
+
+    `workers` has one to spare; memory is in bytes. `redis_cores`: how much of one core a Redis is busy.
+
+    `at_once`: calls that run at once, which the modules must bear. `fleets`: of more than one, each has its own Redis.
+    """
+
+    at_once: int
+    agents: int
+    workers: int
+    short_of: str
+    worker_memory: int
+    redis_cores: float
+    redis_memory: int
+    redis_ends_at: int
+    fleets: int
+
+
+def plan(load: FleetLoad, costs: CallCosts = MEASURED) -> CapacityPlan:
+    """The processes for this load, of all fleets together; `redis_cores` and `redis_memory` are those of one of the fleets."""
+    at_once = math.ceil(load.rate * load.latency)
+    by_slots = math.ceil(at_once / (costs.slots * costs.slot_use))
+    by_cpu = math.ceil(load.rate * costs.worker_cpu / costs.core_use)
+    workers = max(1, by_slots, by_cpu) + 1
+    ends_at = round(costs.redis_use / costs.redis_cpu)
+    fleets = max(1, math.ceil(load.rate / ends_at))
+    message = costs.message_bytes + costs.message_copies * load.payload + load.answer
+    records = load.rate * load.kept_seconds * costs.record_bytes
+    return CapacityPlan(
+        at_once=at_once,
+        agents=max(1, math.ceil(load.rate * costs.agent_cpu / costs.core_use)),
+        workers=workers,
+        short_of="slots" if by_slots > by_cpu else "CPU",
+        worker_memory=costs.worker_memory + math.ceil(at_once / workers) * costs.running_memory,
+        redis_cores=load.rate / fleets * costs.redis_cpu,
+        redis_memory=math.ceil(_MARGIN * (records + at_once * message) / fleets),
+        redis_ends_at=ends_at,
+        fleets=fleets,
+    )
 
 
 def register(app: typer.Typer) -> None:

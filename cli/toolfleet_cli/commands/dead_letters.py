@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
-from toolfleet_cli.console.arguments import read_arguments
-from toolfleet_cli.console.dead_letters import ago, one_line, print_letter
+from toolfleet_cli.commands.completion import complete_dead
+from toolfleet_cli.console.calls import read_arguments, show_result
 from toolfleet_cli.console.output import add_row, note, say_json, show_table, table
-from toolfleet_cli.console.result import show_result
+from toolfleet_cli.console.values import ago, one_line, print_letter
 from toolfleet_cli.operations import ask
-from toolfleet_cli.processes.completion import complete_dead
-from toolfleet_cli.remote.fleet_options import over_fleet
-from toolfleet_cli.remote.gateway import Gateway
+from toolfleet_cli.remote import Gateway, over_fleet
 from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.contracts.tool_definition import ToolDefinition, tool_named
 from toolfleet_registry.errors import NoSuchDeadLetter, NoSuchEntry, OperationRefused, SeveralLetters

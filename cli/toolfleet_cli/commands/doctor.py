@@ -34,11 +34,9 @@ def doctor(
     Runs no tool, and takes a minute at most. Ends with 0 if nothing of weight was found, 1 if something was, and 2 if it could not
     look.
     """
-    from toolfleet_cli.doctor.all_checks import ALL
     from toolfleet_cli.doctor.bundle import write_bundle
     from toolfleet_cli.doctor.check import Patient
-    from toolfleet_cli.doctor.examination import Examination, examine
-    from toolfleet_cli.doctor.report import show
+    from toolfleet_cli.doctor.examination import ALL, Examination, examine, show
 
     patient = Patient(load_settings(), canary_seconds=seconds)
     fleet_url(patient.settings.redis_url)  # without an address there is nothing to examine

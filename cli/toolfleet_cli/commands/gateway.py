@@ -1,12 +1,12 @@
-"""Serves the fleet over HTTP in this process: `toolfleet gateway`."""
+"""Serves the fleet in this process: over HTTP, or to the MCP client that has started it: `toolfleet gateway` and `mcp`."""
 
 import asyncio
 from typing import Annotated
 
 import typer
 
-from toolfleet_cli.console.output import say
-from toolfleet_cli.processes.extras import need
+from toolfleet_cli.console.caller import Level, ModulesOption, PermissionOption, UserOption, caller_of
+from toolfleet_cli.console.output import need, say
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import PREFIX, load_settings
@@ -31,10 +31,15 @@ RootPathOption = Annotated[
     ),
 ]
 
+ModuleOption = Annotated[
+    str | None, typer.Option("--module", metavar="NAME", help="This module's tools only, by their bare names.")
+]
+
 
 def register(app: typer.Typer) -> None:
-    """Give the app the command."""
+    """Give the app the commands."""
     app.command()(gateway)
+    app.command()(mcp)
 
 
 def gateway(*, host: HostOption = "127.0.0.1", port: PortOption = None, root_path: RootPathOption = None) -> None:
@@ -63,3 +68,28 @@ def gateway(*, host: HostOption = "127.0.0.1", port: PortOption = None, root_pat
         if generated is not None and settings.gateway_key is None:  # the user who has set it has it
             say(f"key: {generated.text}")
         run_gateway(settings, listener, generated=generated, ready=lambda: say(f"{READY} url={url}"))
+
+
+def mcp(
+    *,
+    module: ModuleOption = None,
+    user: UserOption = None,
+    permission: PermissionOption = Level.OWNER,
+    modules: ModulesOption = None,
+) -> None:
+    """Serve the fleet's tools to an MCP client over standard input and output, until that ends. For a client's configuration."""
+    need("mcp")
+    settings = load_settings()
+    if settings.hide_process:
+        hide_process()
+    if settings.redis_url is None:
+        raise SettingsError(f"There is no Redis to work with: set {PREFIX}REDIS_URL, such as redis://127.0.0.1:6379/0.")
+    from toolfleet_gateway.auth.identity import Identity
+    from toolfleet_gateway.mcp.server import serve_stdio
+    from toolfleet_gateway.mcp.view import McpView
+    from toolfleet_gateway.tracing import gateway_tracing
+
+    gateway_tracing(settings)  # first: what serves then is traced with it
+
+    view = McpView(Identity(caller_of(user, permission, modules)), module)
+    asyncio.run(serve_stdio(settings, view))

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toolfleet_cli.commands.completion import complete_jobs
 from toolfleet_cli.console.output import add_row, age, note, say, say_json, show_table, table
 from toolfleet_cli.operations import ask
-from toolfleet_cli.processes.completion import complete_jobs
-from toolfleet_cli.remote.fleet_options import over_fleet
-from toolfleet_cli.remote.gateway import Gateway, place
+from toolfleet_cli.remote import Gateway, over_fleet, place
 from toolfleet_registry.contracts.jobs import ENDED, Job
 from toolfleet_registry.errors import NoSuchEntry
 from toolfleet_registry.time import fleet_clock

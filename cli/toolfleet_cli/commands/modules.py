@@ -9,6 +9,7 @@ import typer
 from pydantic import ValidationError
 from rich.text import Text
 
+from toolfleet_cli.commands.completion import complete_modules
 from toolfleet_cli.console.output import (
     add_row,
     age,
@@ -22,9 +23,7 @@ from toolfleet_cli.console.output import (
     table,
 )
 from toolfleet_cli.operations import ask
-from toolfleet_cli.processes.completion import complete_modules
-from toolfleet_cli.remote.fleet_options import over_fleet
-from toolfleet_cli.remote.gateway import Gateway
+from toolfleet_cli.remote import Gateway, over_fleet
 from toolfleet_registry.contracts import NEVER_PROBED, ModuleStatus
 from toolfleet_registry.contracts.names import LOCAL, is_module_name
 from toolfleet_registry.directory.entries import AnnouncedModule, ModuleEntry

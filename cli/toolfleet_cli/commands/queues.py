@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from toolfleet_cli.commands.completion import complete_modules
 from toolfleet_cli.console.output import add_row, age, note, say, say_json, show_table, table
 from toolfleet_cli.operations import ask
-from toolfleet_cli.processes.completion import complete_modules
-from toolfleet_cli.remote.fleet_options import over_fleet
-from toolfleet_cli.remote.gateway import Gateway
+from toolfleet_cli.remote import Gateway, over_fleet
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import load_settings
 from toolfleet_registry.time import fleet_clock

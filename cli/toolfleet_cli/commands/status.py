@@ -9,8 +9,7 @@ from rich.text import Text
 
 from toolfleet_cli.console.output import add_row, age, coloured, say, say_json, show_table, shown_url, table
 from toolfleet_cli.operations import ask
-from toolfleet_cli.remote.fleet_options import over_fleet
-from toolfleet_cli.remote.gateway import Gateway
+from toolfleet_cli.remote import Gateway, over_fleet
 from toolfleet_registry.config.run_file import ListedProcess, run_file_of
 from toolfleet_registry.settings import Settings, load_settings
 

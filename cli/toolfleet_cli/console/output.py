@@ -1,7 +1,8 @@
-"""Prints results on stdout, and everything about them on stderr."""
+"""Prints results on stdout, and everything about them on stderr; and says which optional libraries a command lacks."""
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.policy.module_troubles import TONES
 
 out = Console(highlight=False, soft_wrap=True)
@@ -27,6 +29,24 @@ _PATIENCE_SECONDS = 1.0  # what is faster needs no sign of life
 _PASSWORD = re.compile(r"(://[^:/@\s]*):[^\s]*@")
 _QUERY_SECRET = re.compile(r"([?&][^=&\s]*(?:password|secret|token)[^=&\s]*=)[^&\s]*", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+_LIBRARIES = {
+    "worker": ("httptools",),
+    "flower": ("flower",),
+    "up": ("httptools", "flower"),
+    "demo": ("httptools", "flower", "mcp", "watchfiles", "yaml"),
+    "gateway": ("httptools", "jwt", "mcp", "starlette", "uvicorn", "uvloop"),
+    "mcp": ("jwt", "mcp", "starlette"),
+    "host": ("httpx", "packaging", "starlette", "uvicorn", "watchfiles", "yaml"),
+    "host mcp": ("starlette", "uvicorn", "mcp"),
+}
+_EXTRAS = {
+    "gateway": "gateway",
+    "mcp": "gateway",
+    "host": "hosts",
+    "host mcp": "mcp",
+    "demo": "worker,hosts,mcp",
+}  # for others, `worker`
 
 
 def say(text: str) -> None:
@@ -124,3 +144,16 @@ async def _show(what: str) -> None:
         await asyncio.sleep(_PATIENCE_SECONDS)
         with err.status(plain(what)):
             await asyncio.Event().wait()
+
+
+def missing_for(command: str) -> list[str]:
+    """The libraries that the command needs, and that are not here."""
+    return [name for name in _LIBRARIES[command] if importlib.util.find_spec(name) is None]
+
+
+def need(command: str) -> None:
+    """Raise `SettingsError`, with what to install, if the command cannot run here."""
+    if missing := missing_for(command):
+        raise SettingsError(
+            f"`toolfleet {command}` needs {' and '.join(missing)}, which an agent does not: pip install 'toolfleet[{_EXTRAS.get(command, 'worker')}]'."
+        )

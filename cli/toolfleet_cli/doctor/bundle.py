@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from toolfleet_cli.console.output import plain, shown_url
-from toolfleet_cli.console.shown_settings import SECRETS, shown_value
+from toolfleet_cli.console.values import SECRETS, shown_value
 from toolfleet_cli.doctor.check import Patient
-from toolfleet_cli.doctor.checks.fleet_secrets import secrets_of
-from toolfleet_cli.doctor.examination import Examination
-from toolfleet_cli.doctor.report import as_json
+from toolfleet_cli.doctor.examination import Examination, as_json
+from toolfleet_cli.doctor.settings import secrets_of
 from toolfleet_registry.config.run_file import FOLDER
 from toolfleet_registry.config.setting_sources import origin_of
 from toolfleet_registry.settings import Settings

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
-from toolfleet_cli.hosting.folder import fence_of
-from toolfleet_cli.hosting.host_server import ChangeNotice, check_host_name
-from toolfleet_cli.hosting.secret_values import read_secrets
+from toolfleet_cli.hosting.host_server import ChangeNotice, check_host_name, read_secrets
+from toolfleet_cli.hosting.hosts import fence_of
 from toolfleet_modules.hosts.mcp.http_transport import HttpServer
 from toolfleet_modules.hosts.mcp.mcp_host import McpHost, McpOptions
 from toolfleet_modules.hosts.mcp.oauth_flow import OAuthOptions, signing_algorithm

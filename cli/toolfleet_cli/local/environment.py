@@ -1,11 +1,13 @@
-"""Writes settings as environment variables, so that a child process gets exactly ours, wherever we read them from."""
+"""Builds the command lines of a fleet's processes, and writes settings as the environment variables that these read."""
 
 import json
 import os
+import sys
 
 from toolfleet_registry.config.setting_sources import ENVIRONMENT_ONLY
 from toolfleet_registry.headers import headers_by_module
 from toolfleet_registry.settings import NULL, PREFIX, Settings
+from toolfleet_tasks.queues import Lane
 
 FLOWER_LOGIN = "FLOWER_BASIC_AUTH"
 """The variable with the names and passwords that Flower asks for; Flower takes an empty one for none."""
@@ -26,6 +28,9 @@ _NOTHING = {
 
 SECRETS = frozenset(_NOTHING)
 """Settings that sign, let in or wake, and those that are wrong without them: only who needs them has them."""
+
+_CELERY = (sys.executable, "-m", "celery")
+_TASKS_APP = "toolfleet_tasks.app"
 
 
 def no_secrets() -> dict[str, str]:
@@ -50,3 +55,45 @@ def environment_of(settings: Settings) -> dict[str, str]:
 
 def _written(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def worker_command(lane: Lane, *, generation: int = 1) -> list[str]:
+    """A worker. What it does comes from the environment; the lane in its name is for people.
+
+    `generation`: it follows so many others of its lane, one of which may still run.
+    """
+    role = lane if generation == 1 else f"{lane}-{generation}"
+    return [sys.executable, "-m", "toolfleet_workers", "--hostname", _node(role)]
+
+
+def beat_command() -> list[str]:
+    """Beat. It answers Celery's pings.
+
+    Its schedule stays in memory: it does everything once at its start anyway, and the file that Celery keeps by
+    default may be broken for good when beat is killed.
+    """
+    return [
+        *_CELERY,
+        "-A",
+        _TASKS_APP,
+        "beat",
+        "--scheduler=toolfleet_tasks.control.beat:FleetScheduler",
+        "--enable-remote-control",
+        "--hostname",
+        _node("beat"),
+    ]
+
+
+def flower_command(address: str, port: int) -> list[str]:
+    """Flower; its other options come from the environment (`FLOWER_…`)."""
+    return [*_CELERY, "-A", f"{_TASKS_APP}:flower", "flower", f"--address={address}", f"--port={port}"]
+
+
+def gateway_command(port: int) -> list[str]:
+    """A gateway for this machine only."""
+    return [sys.executable, "-m", "toolfleet_cli", "gateway", "--port", str(port)]
+
+
+def _node(role: str) -> str:
+    """A name for Celery's remote control: the process id keeps two of a role on one machine apart."""
+    return f"{role}-{os.getpid()}@%h"

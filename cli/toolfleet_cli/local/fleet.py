@@ -15,9 +15,8 @@ from kombu.utils.url import maybe_sanitize_url
 from redis.exceptions import RedisError
 
 from toolfleet_cli.local.environment import FLOWER_LOGIN
-from toolfleet_cli.local.examples import SLOW_EXAMPLES, Example, find_examples, find_examples_folder
 from toolfleet_cli.local.host_users import HostUsers
-from toolfleet_cli.local.hosted_modules import HostedModule
+from toolfleet_cli.local.modules import SLOW_EXAMPLES, Example, HostedModule, find_examples, find_examples_folder
 from toolfleet_cli.local.programs import (
     agent_program,
     beat_program,

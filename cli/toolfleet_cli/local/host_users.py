@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from toolfleet_cli.local.hosted_modules import HostedModule
+from toolfleet_cli.local.modules import HostedModule
 from toolfleet_modules.hosts import guard
 from toolfleet_modules.hosts.fence import Fence
 from toolfleet_registry.config.host_settings import FencedSpec, FolderSpec, Places

@@ -6,10 +6,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from toolfleet_cli.local.commands import beat_command, flower_command, gateway_command, worker_command
-from toolfleet_cli.local.environment import FLOWER_LOGIN, environment_of, flower_environment, no_secrets
-from toolfleet_cli.local.examples import Example, data_environment
-from toolfleet_cli.local.hosted_modules import HostedModule
+from toolfleet_cli.local.environment import (
+    FLOWER_LOGIN,
+    beat_command,
+    environment_of,
+    flower_command,
+    flower_environment,
+    gateway_command,
+    no_secrets,
+    worker_command,
+)
+from toolfleet_cli.local.modules import Example, HostedModule, data_environment
 from toolfleet_cli.local.redis_server import STOP_SECONDS, is_ours, redis_command
 from toolfleet_cli.local.supervisor import Child, Program
 from toolfleet_cli.local.tcp_ports import LOOPBACK

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from toolfleet import Caller, Settings, SettingsError, ToolCall, ToolFleet, ToolResult
-from toolfleet_cli.local.commands import beat_command, worker_command
-from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.environment import beat_command, environment_of, worker_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.testing.served import child, served, served_elsewhere
 from toolfleet_modules.sdk.module import Module

@@ -1,4 +1,4 @@
-"""Wraps the app in middleware, one for each bound of what a request may be, and one that logs requests."""
+"""Bounds what a request may be, each rule one middleware around the app, and logs each request."""
 
 import asyncio
 import re

@@ -21,8 +21,7 @@ from support.clocks import WallClock
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.worker_process import READY as WORKER_READY
 from support.worker_process import TESTS
-from toolfleet_cli.local.commands import beat_command, worker_command
-from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.environment import beat_command, environment_of, worker_command
 from toolfleet_cli.local.tcp_ports import free_port
 from toolfleet_registry.access.key_text import new_key_text
 from toolfleet_registry.settings import Settings

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from support.modules.dockerfiles import Stage, read_stages
 from support.modules.example_modules import EXAMPLES, Module, running_copy
-from toolfleet_cli.local.examples import find_examples
+from toolfleet_cli.local.modules import find_examples
 
 CLONE = EXAMPLES.parent
 MODULES = [example.name for example in find_examples()]

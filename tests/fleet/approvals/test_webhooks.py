@@ -20,7 +20,7 @@ from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.waiting import wait_until, wait_until_sync
-from toolfleet_cli.local.commands import beat_command
+from toolfleet_cli.local.environment import beat_command
 
 SECRETS = {name: "whsec_" + b64encode(name.encode() * 32).decode() for name in "NBESG"}
 """Of whom is told; of the boss' system; of eve's, who asks; of one whose user may decide nothing; of nobody."""

@@ -20,7 +20,7 @@ from support.module_server import ModuleServer, holding, serve
 from support.streams.tcp_proxy import tcp_proxy
 from support.waiting import wait_until_sync
 from support.worker_process import READY
-from toolfleet_cli.local.commands import worker_command
+from toolfleet_cli.local.environment import worker_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.errors import FleetUnavailable

@@ -16,8 +16,7 @@ from support.module_server import ModuleServer
 from support.programs.fork_server import start
 from support.waiting import PATIENCE_SECONDS, wait_until_answered
 from toolfleet import Caller, ModuleStatus, ToolCall, ToolFleet, ToolResult
-from toolfleet_cli.local.commands import worker_command
-from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.environment import environment_of, worker_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.catalog.operator import operating
 from toolfleet_registry.settings import Settings

@@ -13,7 +13,7 @@ from support.owls import make_module
 from support.programs.onlookers import read_by_its_user
 from support.waiting import wait_until_sync
 from support.worker_process import WorkerProcess
-from toolfleet_cli.local.commands import beat_command
+from toolfleet_cli.local.environment import beat_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.queues import CONTROL
 

@@ -17,7 +17,7 @@ from support.owls import make_module
 from support.servers.redis_snapshot import take
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.commands import beat_command
+from toolfleet_cli.local.environment import beat_command
 from toolfleet_registry.settings import Settings
 
 TOKEN = "t0p-s3cret-t0ken"

@@ -13,7 +13,7 @@ from support.followers import SECRET, change, following
 from support.module_server import serve
 from support.owls import make_module
 from support.waiting import wait_until
-from toolfleet_cli.local.commands import beat_command
+from toolfleet_cli.local.environment import beat_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.wakeups.webhook_events import receiver_of
 

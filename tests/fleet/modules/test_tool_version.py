@@ -11,7 +11,7 @@ from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, Conversation, Job, Poll, ToolCall, ToolFleet
-from toolfleet_cli.local.commands import beat_command
+from toolfleet_cli.local.environment import beat_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.contracts.jobs import ENDED, JobRefused
 

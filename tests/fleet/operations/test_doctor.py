@@ -13,9 +13,8 @@ from support.module_server import ModuleServer
 from support.waiting import wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import ToolFleet
-from toolfleet_cli.doctor.all_checks import ALL
 from toolfleet_cli.doctor.check import Patient
-from toolfleet_cli.doctor.examination import Examination, examine
+from toolfleet_cli.doctor.examination import ALL, Examination, examine
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations import canaries

@@ -17,7 +17,7 @@ from support.servers.plain_http import PLAIN
 from support.waiting import wait_until, wait_until_answered, wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_cli.local.commands import flower_command
+from toolfleet_cli.local.environment import flower_command
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.app import make_app

@@ -24,10 +24,9 @@ from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.waiting import wait_until_sync
 from support.worker_process import WorkerProcess
 from support.workers.fast_worker import fast_fleet
-from toolfleet_cli.local.commands import beat_command
-from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.check import is_well
+from toolfleet_cli.local.environment import beat_command, environment_of
 from toolfleet_cli.local.tcp_ports import held_port
-from toolfleet_cli.processes.check import is_well
 from toolfleet_tasks.control.probes import STILL_SECONDS
 
 WITHIN = 5.0  # seconds: for a check of readiness
@@ -185,7 +184,7 @@ def test_who_waits_for_redis_is_alive(owls: ModuleServer, tmp_path: Path) -> Non
 @pytest.mark.parametrize("role", ROLES)
 def test_a_process_that_stands_still_is_not_well(stage: Stage, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not answer, and the check waits no longer than it may."""
-    monkeypatch.setattr("toolfleet_cli.processes.check._ANSWER_SECONDS", 0.2)  # nobody will, however long we wait
+    monkeypatch.setattr("toolfleet_cli.check._ANSWER_SECONDS", 0.2)  # nobody will, however long we wait
     with frozen(stage.processes[role]):
         assert [stage.is_well(role, live=live) for live in (False, True)] == [False, False]
 

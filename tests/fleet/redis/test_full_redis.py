@@ -8,7 +8,7 @@ from redis import Redis
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.commands import worker_command
+from toolfleet_cli.local.environment import worker_command
 from toolfleet_cli.local.redis_server import redis_server
 
 TRIES_AGAIN = "worker_waits_for_redis"

@@ -11,8 +11,7 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.programs.fork_server import run
 from support.waiting import PATIENCE_SECONDS, wait_until_sync
-from toolfleet_cli.local.commands import gateway_command, worker_command
-from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.environment import environment_of, gateway_command, worker_command
 from toolfleet_registry.settings import Settings
 
 

@@ -25,7 +25,7 @@ from support.servers.rabbitmq import is_installed, rabbitmq
 from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_cli.local.commands import flower_command
+from toolfleet_cli.local.environment import flower_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.contracts.dead_letters import DeadLetter

@@ -24,7 +24,7 @@ from support.up import toolfleet, up
 from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_cli.local.examples import find_examples
+from toolfleet_cli.local.modules import find_examples
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.settings import Settings

@@ -19,8 +19,7 @@ from support.traces.otlp_receiver import OtlpReceiver, ReceivedSpan
 from support.waiting import wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet import Approver, ListedApproval, ToolFleet
-from toolfleet_cli.local.commands import beat_command
-from toolfleet_cli.local.environment import environment_of
+from toolfleet_cli.local.environment import beat_command, environment_of
 from toolfleet_registry.redis.keys import Keys
 
 EXPORTED = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_BSP_SCHEDULE_DELAY"]

@@ -16,7 +16,7 @@ from support.traces.otlp_receiver import OtlpReceiver, ReceivedSpan
 from support.traces.woken_core import Core
 from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from support.worker_process import WorkerProcess
-from toolfleet_cli.local.commands import beat_command
+from toolfleet_cli.local.environment import beat_command
 from toolfleet_registry.tracing.port import attempt_span_id
 
 SHOWN = ROOT / "tests/fleet/traces/a_call.txt"

@@ -21,7 +21,7 @@ from support.servers.plain_http import PLAIN
 from support.up import COMMAND, Up, printed, up
 from support.waiting import wait_until_sync
 from support.workers.wakes import SECRET
-from toolfleet_cli.local.examples import SLOW_EXAMPLES
+from toolfleet_cli.local.modules import SLOW_EXAMPLES
 
 TAGS = programs("docs/guides/tool-folders.md")
 LOCAL_TOOLS = {"TOOLFLEET_LOCAL_TOOLS": "bot_tools:tools"}

@@ -24,7 +24,7 @@ def greet() -> str:
     """Greet."""
     return "hoot"
 '''
-_INSTALLED = "import toolfleet_cli.local.examples as e; e.find_examples_folder = lambda: None; "
+_INSTALLED = "import toolfleet_cli.local.modules as e; e.find_examples_folder = lambda: None; "
 
 
 @pytest.fixture(scope="module")

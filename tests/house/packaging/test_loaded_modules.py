@@ -19,7 +19,7 @@ OPEN_FLEET = (
     *("redis", "h11", "jsonschema_rs", "jmespath", "cryptography", "opentelemetry"),
     "toolfleet_tasks.client.session",
 )
-OF_COMMANDS = ("redis", "structlog", "toolfleet_cli.commands", "toolfleet_cli.processes.fleet")
+OF_COMMANDS = ("redis", "structlog", "toolfleet_cli.commands")
 GROUPS = (
     "agents",
     "approvals",

@@ -18,9 +18,9 @@ from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.programs.closed_port import closed_port
 from support.waiting import wait_until_sync
+from toolfleet_cli.check import quick_check
+from toolfleet_cli.commands.redis_cli import arguments
 from toolfleet_cli.console.caller import Level
-from toolfleet_cli.processes.check import quick_check
-from toolfleet_cli.processes.redis_cli import arguments
 from toolfleet_registry.permissions import Permission
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.presence.consumers import ConsumerNotes
@@ -296,7 +296,7 @@ def test_a_check_with_wrong_settings_says_so(run: Run, monkeypatch: pytest.Monke
 
 def test_the_demo_needs_a_clone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed wheel has no example modules, and says so."""
-    monkeypatch.setattr("toolfleet_cli.processes.demo.find_examples_folder", lambda: None)
+    monkeypatch.setattr("toolfleet_cli.commands.demo.find_examples_folder", lambda: None)
     ended = run("demo")
 
     assert ended.code == 2
@@ -329,9 +329,7 @@ def test_client_commands_load_no_worker_library(elsewhere: Path, two_modules: Mo
     assert (said[1].split()[0], said[-2:]) == ("owls.admin_only", ["0", "0"])
 
 
-@pytest.mark.parametrize(
-    "loading", ["toolfleet_cli.processes.check", "toolfleet_cli.app", "toolfleet_cli.commands.status"]
-)
+@pytest.mark.parametrize("loading", ["toolfleet_cli.check", "toolfleet_cli.app", "toolfleet_cli.commands.status"])
 def test_ctrl_c_is_no_traceback_even_at_once(run: Run, monkeypatch: pytest.MonkeyPatch, loading: str) -> None:
     """The command takes half a second to load, in which one may have changed one's mind."""
 

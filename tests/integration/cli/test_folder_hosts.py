@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from toolfleet_cli.hosting.folder import folder_host
+from toolfleet_cli.hosting.hosts import folder_host, named_host, openapi_host
 from toolfleet_cli.hosting.mcp import mcp_host
-from toolfleet_cli.hosting.named_host import named_host
-from toolfleet_cli.hosting.openapi import openapi_host
 from toolfleet_modules.sdk.client import ModuleClient
 from toolfleet_registry.config.host_settings import McpSpec, OpenApiSpec
 from toolfleet_registry.errors import SettingsError

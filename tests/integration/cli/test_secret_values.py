@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from toolfleet_cli.hosting.folder import fence_of
-from toolfleet_cli.hosting.secret_values import read_secrets
+from toolfleet_cli.hosting.host_server import read_secrets
+from toolfleet_cli.hosting.hosts import fence_of
 from toolfleet_registry.config.host_settings import FolderSpec, SecretSource
 from toolfleet_registry.errors import SettingsError
 

@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from support.programs.fork_server import Process, end, start
 from support.servers.plain_http import PLAIN
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.examples import data_environment
+from toolfleet_cli.local.modules import data_environment
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 _RUNNING = re.compile(r"Uvicorn running on (http://\S+)")

@@ -11,7 +11,7 @@ from typing import Any
 from support.fleet import TestBed, program
 from support.module_server import ModuleServer, Request, serve
 from toolfleet import Caller, Conversation, Job, Poll, ToolCall, ToolFleet
-from toolfleet_cli.local.commands import beat_command
+from toolfleet_cli.local.environment import beat_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.contracts.jobs import ENDED
 

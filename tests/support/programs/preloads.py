@@ -71,7 +71,7 @@ _PRELOADS = {
     # The command, but for what shows things: that looks at the terminal.
     "toolfleet_cli": _COMMAND,
     "toolfleet_cli gateway": (*_COMMAND, *_SERVER, "toolfleet_gateway.gateway"),
-    "toolfleet_cli host": (*_COMMAND, *_SERVER, "toolfleet.sdk", "toolfleet_cli.hosting.folder"),
+    "toolfleet_cli host": (*_COMMAND, *_SERVER, "toolfleet.sdk", "toolfleet_cli.hosting.hosts"),
     # What serves an agent's core.
     "core": (
         *_SERVER,

@@ -17,7 +17,7 @@ from support.owls import make_module
 from support.servers.hatchery import AT_WORK, HATCHED, Hatchery, make_hatchery
 from support.waiting import wait_until
 from toolfleet import Caller, Poll, ToolFleet
-from toolfleet_cli.local.commands import beat_command
+from toolfleet_cli.local.environment import beat_command
 from toolfleet_cli.local.redis_server import redis_server
 
 each_once = pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.waiting import wait_until, wait_until_answered
 from toolfleet import Approver, ToolFleet
-from toolfleet_cli.local.commands import beat_command
+from toolfleet_cli.local.environment import beat_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys

@@ -14,7 +14,7 @@ import pytest
 
 from support.command import Run
 from support.programs.child_pytest import run_pytest
-from toolfleet_cli.scaffold.files import create_module
+from toolfleet_cli.commands.create import create_module
 
 ROOT = Path(__file__).parents[4]
 LAYOUT = {

@@ -15,7 +15,7 @@ from support.command import Run
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from toolfleet_cli.doctor.check import Patient
-from toolfleet_cli.doctor.checks.manifests import ManifestCheck
+from toolfleet_cli.doctor.modules import ManifestCheck
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.presence.worker_notes import note_of

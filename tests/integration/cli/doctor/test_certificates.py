@@ -16,9 +16,8 @@ from cryptography.x509.oid import NameOID
 
 from support.programs.closed_port import closed_port
 from support.streams.stream_server import stream_server
-from toolfleet_cli.doctor.check import Patient
-from toolfleet_cli.doctor.checks.certificates import CertificateCheck
-from toolfleet_cli.doctor.finding import CheckResult
+from toolfleet_cli.doctor.check import CheckResult, Patient
+from toolfleet_cli.doctor.settings import CertificateCheck
 from toolfleet_cli.local.tcp_ports import LOOPBACK
 from toolfleet_registry.settings import Settings
 

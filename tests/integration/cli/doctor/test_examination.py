@@ -13,10 +13,8 @@ from redis import Redis
 
 from support.command import Run
 from support.programs.closed_port import closed_port
-from toolfleet_cli.doctor.all_checks import ALL
-from toolfleet_cli.doctor.check import Patient
-from toolfleet_cli.doctor.examination import Examination, examine
-from toolfleet_cli.doctor.finding import CheckResult, remark, warning
+from toolfleet_cli.doctor.check import CheckResult, Patient, remark, warning
+from toolfleet_cli.doctor.examination import ALL, Examination, examine
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.settings import Settings
 

@@ -9,18 +9,12 @@ from redis import Redis
 
 from support.waiting import wait_until_sync
 from toolfleet import Caller, Conversation, HookSpec, ToolFleet
-from toolfleet_cli.doctor.check import Check, Patient
-from toolfleet_cli.doctor.checks.clocks import ClockCheck
-from toolfleet_cli.doctor.checks.fleet_secrets import SecretCheck
-from toolfleet_cli.doctor.checks.ignored_settings import SettingCheck
-from toolfleet_cli.doctor.checks.leases import LeaseCheck
-from toolfleet_cli.doctor.checks.manifests import ManifestCheck
-from toolfleet_cli.doctor.checks.queues import QueueCheck
-from toolfleet_cli.doctor.checks.redis_rights import RightsCheck
-from toolfleet_cli.doctor.checks.redis_server import RedisCheck
-from toolfleet_cli.doctor.checks.stored_keys import KeyCheck
-from toolfleet_cli.doctor.checks.versions import VersionCheck
-from toolfleet_cli.doctor.finding import Diagnosis, Severity
+from toolfleet_cli.doctor.check import Check, Diagnosis, Patient, Severity
+from toolfleet_cli.doctor.modules import ManifestCheck
+from toolfleet_cli.doctor.queues import QueueCheck
+from toolfleet_cli.doctor.redis import KeyCheck, RedisCheck, RightsCheck
+from toolfleet_cli.doctor.settings import SecretCheck, SettingCheck
+from toolfleet_cli.doctor.workers import ClockCheck, LeaseCheck, VersionCheck
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.redis.keys import Keys, canary_key
 from toolfleet_registry.settings import Settings

@@ -13,10 +13,9 @@ import pytest
 from support.documents import programs
 from support.oauth.locked_server import LockedServer, locked_server
 from support.waiting import wait_until
+from toolfleet_cli.commands.mcp_hosts import McpCommand, log_in, log_in_mcp
+from toolfleet_cli.hosting.hosts import named_host
 from toolfleet_cli.hosting.mcp import oauth_of
-from toolfleet_cli.hosting.mcp_login import log_in
-from toolfleet_cli.hosting.named_host import named_host
-from toolfleet_cli.processes.mcp_hosts import McpCommand, log_in_mcp
 from toolfleet_registry.config.host_settings import McpSpec, OAuthSpec
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
@@ -59,7 +58,7 @@ async def begun(
     """The command in a thread, and what it has said once it shows its address."""
     said: list[str] = []
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("toolfleet_cli.processes.mcp_hosts.say", said.append)
+    monkeypatch.setattr("toolfleet_cli.commands.mcp_hosts.say", said.append)
     login = asyncio.ensure_future(asyncio.to_thread(log_in_mcp, McpCommand("nest", (), None, config, (), ())))
     await wait_until(lambda: said, "it shows its address")
     return login, said

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from toolfleet_cli.hosting.named_host import named_host
-from toolfleet_cli.hosting.openapi import auth_of, openapi_host
+from toolfleet_cli.hosting.hosts import auth_of, named_host, openapi_host
 from toolfleet_modules.hosts.openapi.openapi_host import OpenApiHost
 from toolfleet_registry.config.host_settings import OpenApiSpec
 from toolfleet_registry.errors import SettingsError

@@ -12,11 +12,10 @@ from support.module_server import ModuleServer
 from support.processes import is_gone
 from support.waiting import wait_until_sync
 from toolfleet import Caller, Settings, ToolCall, ToolFleet
-from toolfleet_cli.local import examples
+from toolfleet_cli.local import modules
 from toolfleet_cli.local.environment import environment_of
-from toolfleet_cli.local.examples import find_examples, find_examples_folder
 from toolfleet_cli.local.fleet import local_fleet
-from toolfleet_cli.local.own_modules import own_modules
+from toolfleet_cli.local.modules import find_examples, find_examples_folder, own_modules
 from toolfleet_registry.errors import ChildFailed, FleetUnavailable, SettingsError
 from toolfleet_registry.settings import load_settings
 
@@ -166,7 +165,7 @@ def test_an_installed_wheel_has_no_examples(tmp_path: Path, monkeypatch: pytest.
     """Whatever lies beside the package's folder: without the project's own file it is no clone."""
     (tmp_path / "examples" / "modules").mkdir(parents=True)
     monkeypatch.setattr(
-        examples, "__file__", str(tmp_path / "site-packages" / "toolfleet_cli" / "local" / "examples.py")
+        modules, "__file__", str(tmp_path / "site-packages" / "toolfleet_cli" / "local" / "examples.py")
     )
 
     assert find_examples_folder() is None

@@ -11,7 +11,7 @@ from redis import Redis
 
 from support.command import Run
 from support.module_server import ModuleServer
-from toolfleet_cli.processes import completion
+from toolfleet_cli.commands import completion
 from toolfleet_registry.config.run_file import ListedProcess, RunFile
 from toolfleet_registry.redis.keys import Keys
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.command import run
-from toolfleet_cli.processes.up import found_servers
+from toolfleet_cli.commands.up import found_servers
 from toolfleet_registry.errors import SettingsError
 
 CLOCK: dict[str, Any] = {"command": "mcp-server-time"}

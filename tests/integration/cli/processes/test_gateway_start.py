@@ -11,8 +11,8 @@ import pytest
 
 from support.servers.plain_http import PLAIN
 from support.waiting import wait_until_sync
-from toolfleet_cli.processes import extras
-from toolfleet_cli.processes.up import has_gateway
+from toolfleet_cli.commands.up import has_gateway
+from toolfleet_cli.console import output as console_output
 from toolfleet_gateway.auth.own_secrets import generate_key
 from toolfleet_modules.hosts.child_process import spawn, stop
 from toolfleet_registry.access.api_key import KeyDraft
@@ -70,7 +70,7 @@ def test_a_fleet_without_the_libraries_has_none(
 ) -> None:
     """`toolfleet up` says so in one line, unless nobody wants a gateway."""
     assert has_gateway(Settings())
-    monkeypatch.setitem(extras.__dict__["_LIBRARIES"], "gateway", ("no_such_library",))
+    monkeypatch.setitem(console_output.__dict__["_LIBRARIES"], "gateway", ("no_such_library",))
 
     assert not has_gateway(Settings())
     assert "no_such_library is not installed: pip install 'toolfleet[gateway]'" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from support.fleet import TestBed, program
 from support.servers.redis_setups import behind_sentinels, with_a_restricted_user
 from support.waiting import wait_until_sync
 from toolfleet import ToolFleet
-from toolfleet_cli.local.commands import beat_command
+from toolfleet_cli.local.environment import beat_command
 from toolfleet_cli.local.fleet import local_fleet
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolfleet_cli.capacity import FleetLoad, plan
+from toolfleet_cli.commands.capacity import FleetLoad, plan
 
 
 def test_a_small_load_needs_one_of_each_and_a_worker_to_spare() -> None:

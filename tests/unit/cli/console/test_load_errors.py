@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolfleet_cli.console.load_errors import show
+from toolfleet_cli.console.values import show_load_errors
 from toolfleet_registry.contracts.tool_definition import InEffect, ToolLoadError
 
 
@@ -23,8 +23,8 @@ def test_a_warning_about_a_served_file_is_no_failure(error_type: str, in_effect:
     """The command says it, and ends with 0; whatever is not served as it stands ends it with 1."""
     error = ToolLoadError(file="/tools/a.py", error_type=error_type, message="It imports os.", in_effect=in_effect)
 
-    assert show([error]) is fails
-    assert show([]) is False
+    assert show_load_errors([error]) is fails
+    assert show_load_errors([]) is False
 
 
 def error(file: str, error_type: str, in_effect: InEffect) -> ToolLoadError:
@@ -33,7 +33,7 @@ def error(file: str, error_type: str, in_effect: InEffect) -> ToolLoadError:
 
 def test_a_file_has_one_sentence_about_what_is_served(capsys: pytest.CaptureFixture[str]) -> None:
     """However many errors it has; a file without tools has none, as its note says it."""
-    show(
+    show_load_errors(
         [
             error("exits.py", "SystemExit", "none"),
             error("plain.py", "NoTools", "current"),

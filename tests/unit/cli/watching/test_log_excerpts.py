@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolfleet_cli.watching.log_excerpts import LogExcerpts
+from toolfleet_cli.commands.logs import LogExcerpts
 
 CHAINED = """\
 ERROR: toolfleet.sdk: owls.boom failed

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from toolfleet_cli.watching.log_tail import LogTail
+from toolfleet_cli.commands.logs import LogTail
 
 
 def test_only_new_lines_are_read_and_whole_ones(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from toolfleet_cli.hosting.folder import options_of
+from toolfleet_cli.hosting.hosts import options_of
 from toolfleet_modules.hosts.host import Host, HostOptions
 from toolfleet_modules.hosts.mcp.mcp_host import McpHost
 from toolfleet_modules.hosts.openapi.openapi_host import OpenApiHost

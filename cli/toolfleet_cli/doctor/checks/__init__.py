@@ -1,1 +1,0 @@
-"""Checks of the doctor, one in each file."""

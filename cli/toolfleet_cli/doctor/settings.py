@@ -1,0 +1,274 @@
+"""Checks the settings: secrets that are missing, short, default or used twice, settings that change nothing, and certificates that expire."""
+
+import asyncio
+import ipaddress
+import ssl
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from toolfleet_cli.doctor.check import CheckResult, Diagnosis, Patient, error, remark, warning
+from toolfleet_registry.config.setting_sources import PREFIX, misspelt, origin_of
+from toolfleet_registry.redis.urls import is_redis_url, is_sentinel_url
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.time import machine_clock
+
+_SHORTEST = 16  # characters
+_FEWEST = 6  # different ones
+_DEFAULTS = frozenset(
+    {
+        "admin",
+        "changeme",
+        "default",
+        "guest",
+        "password",
+        "postgres",
+        "rabbitmq",
+        "redis",
+        "root",
+        "secret",
+        "test",
+        "toolfleet",
+    }
+)
+_MAKE_ONE = "openssl rand -base64 32, then set it"
+_OF_URLS = frozenset({"redis_url", "broker_url", "registry_url"})
+
+_NAMED = ("signing_key", "core_secret", "gateway_key", "registry_webhooks_secret")
+
+_CONNECT_SECONDS = 3.0
+_SOON_DAYS, _VERY_SOON_DAYS = 30, 7
+_DAY = 86_400
+_PORTS = {"https": 443, "rediss": 6379, "amqps": 5671}
+_RENEW = "Renew the certificate there: openssl s_client -connect {place} </dev/null | openssl x509 -noout -dates"
+
+
+@dataclass(frozen=True, slots=True)
+class SecretCheck:
+    """Checks the secrets that this process is given."""
+
+    name: str = "secrets"
+    asks_redis: bool = False
+    seconds: float = 5.0
+
+    async def examine(self, patient: Patient) -> CheckResult:
+        """See the module."""
+        settings = patient.settings
+        secrets = secrets_of(settings)
+        findings = [*_weak(secrets), *_twice(secrets), *_open(settings), *_unsigned(settings)]
+        return CheckResult(tuple(findings), {"set": sorted(secrets)})
+
+
+def secrets_of(settings: Settings) -> dict[str, str]:
+    """The secrets that are set, by what they are."""
+    found = {name: str(getattr(settings, name)) for name in _NAMED if getattr(settings, name)}
+    for name in sorted(_OF_URLS):
+        password = urlsplit(getattr(settings, name) or "").password
+        if password:
+            found[f"{name} (its password)"] = unquote(password)
+    for number, key in enumerate(settings.signing_keys_old, 1):
+        found[f"signing_keys_old, number {number}"] = key
+    return found
+
+
+def _weak(secrets: Mapping[str, str]) -> Iterable[Diagnosis]:
+    for name, secret in secrets.items():
+        variable = f"TOOLFLEET_{name.partition(' ')[0].partition(',')[0].upper()}"
+        why = "Whoever guesses it can send calls in anybody's name, or read all results."
+        if secret.lower() in _DEFAULTS:
+            yield warning(f"The secret {name} is one that everybody knows.", why, f"{_MAKE_ONE} in {variable}")
+        elif len(secret) < _SHORTEST or len(set(secret)) < _FEWEST:
+            yield warning(
+                f"The secret {name} is short ({len(secret)} characters) or has few different ones.",
+                why,
+                f"{_MAKE_ONE} in {variable}",
+            )
+
+
+def _twice(secrets: Mapping[str, str]) -> Iterable[Diagnosis]:
+    by_value = dict[str, list[str]]()
+    for name, secret in secrets.items():
+        by_value.setdefault(secret, []).append(name)
+    for names in by_value.values():
+        if len({name for name in names if not name.endswith("(its password)")}) > 1:
+            yield warning(
+                f"{' and '.join(names)} are the same secret.", "Whoever is given one has the other.", _MAKE_ONE
+            )
+
+
+def _open(settings: Settings) -> Iterable[Diagnosis]:
+    for name in ("redis_url", "broker_url"):
+        url = getattr(settings, name)
+        if url is None or not is_redis_url(url) or url.startswith("unix"):
+            continue
+        parts = urlsplit(url)
+        if parts.hostname and not parts.password and not _is_here(parts.hostname):
+            yield warning(
+                f"{name} has no password, and Redis is on another machine.",
+                "Whoever reaches it reads all calls and results, and can send calls.",
+                "ACL SETUSER fleet on >PASSWORD … (docs/operations/redis.md), and put user and password into the URL",
+            )
+
+
+def _unsigned(settings: Settings) -> Iterable[Diagnosis]:
+    if settings.signing_key is None:
+        yield remark(
+            "Calls are not signed.",
+            "Workers run whatever lies in a queue: whoever reaches Redis can call tools in anybody's name.",
+            "export TOOLFLEET_SIGNING_KEY=$(openssl rand -base64 32), the same for agents and workers",
+        )
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingCheck:
+    """Goes by what this process is given."""
+
+    name: str = "settings"
+    asks_redis: bool = False
+    seconds: float = 5.0
+
+    async def examine(self, patient: Patient) -> CheckResult:
+        """See the module."""
+        wrong = misspelt(Settings.model_fields, patient.environ)
+        is_set = {name for name in Settings.model_fields if _is_set(name, patient)}
+        findings = [*_misspelt(wrong), *_env_file(patient), *_without_effect(patient.settings, is_set)]
+        return CheckResult(tuple(findings), {"misspelt": sorted(wrong), "set": sorted(is_set)})
+
+
+def _is_set(name: str, patient: Patient) -> bool:
+    return origin_of(name, start=patient.folder, environ=patient.environ).source in {"environment", "file"}
+
+
+def _misspelt(wrong: dict[str, str | None]) -> Iterable[Diagnosis]:
+    for variable, like in sorted(wrong.items()):
+        mend = f"unset {variable}" if like is None else f"Call it {like}, or: unset {variable}"
+        yield warning(f"{variable} is no setting.", "It changes nothing, and whoever set it thinks that it does.", mend)
+
+
+def _env_file(patient: Patient) -> Iterable[Diagnosis]:
+    path = patient.folder / ".env"
+    try:
+        is_meant = PREFIX in path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    if is_meant:
+        text = f"{path} has settings, and only a compose file reads it."
+        yield remark(text, "Processes that are started here do not have them.", "set -a; . ./.env; set +a")
+
+
+def _without_effect(settings: Settings, is_set: Collection[str]) -> Iterable[Diagnosis]:
+    is_redis = is_redis_url(str(settings.broker))
+    urls = (settings.redis_url, settings.broker_url)
+    causes = {
+        "sentinel_master": ("no URL is one of sentinels", not any(is_sentinel_url(url or "") for url in urls)),
+        "visibility_timeout": ("RabbitMQ has no leases", settings.redis_url is not None and not is_redis),
+        "local_tools_required": ("TOOLFLEET_LOCAL_TOOLS is not set", settings.local_tools is None),
+        "local_threads": ("TOOLFLEET_LOCAL_TOOLS is not set", settings.local_tools is None),
+        "core_secret": ("TOOLFLEET_CORE_URL is not set", settings.core_url is None),
+        "core_timeout_seconds": ("TOOLFLEET_CORE_URL is not set", settings.core_url is None),
+        "registry_webhooks_secret": ("TOOLFLEET_REGISTRY_WEBHOOKS is not set", not settings.registry_webhooks),
+        "scheduler_permission": ("TOOLFLEET_SCHEDULER is not set", not settings.scheduler),
+        "probe_address": ("TOOLFLEET_PROBE_PORT is not set", settings.probe_port is None),
+        "allow_eviction": ("no Redis of the fleet may be looked at", settings.redis_url is None),
+        "gate_blocks_once": ("TOOLFLEET_GATE_FAILS_CLOSED blocks all calls", settings.gate_fails_closed),
+        "oauth_audience": ("TOOLFLEET_OAUTH_ISSUER is not set", settings.oauth_issuer is None),
+        "oauth_jwks_url": ("TOOLFLEET_OAUTH_ISSUER is not set", settings.oauth_issuer is None),
+        "oauth_claims": ("TOOLFLEET_OAUTH_ISSUER is not set", settings.oauth_issuer is None),
+    }
+    for name, (cause, is_idle) in causes.items():
+        if is_idle and name in is_set:
+            variable = f"{PREFIX}{name.upper()}"
+            yield warning(
+                f"{variable} has no effect: {cause}.", "Whoever set it thinks that it has one.", f"unset {variable}"
+            )
+    yield from _unknown_modules(settings, is_set)
+
+
+def _unknown_modules(settings: Settings, is_set: Collection[str]) -> Iterable[Diagnosis]:
+    """Yield named modules that do not exist: the settings may know nothing of those that were added while the fleet runs."""
+    named = {
+        "slow_modules": settings.slow_modules,
+        "module_timeouts": settings.module_timeouts.keys(),
+        "module_concurrency": settings.module_concurrency.keys(),
+        "module_backlogs": settings.module_backlogs.keys(),
+        "module_headers": settings.module_headers.keys(),
+        "coerce_numbers_modules": settings.coerce_numbers_modules,
+    }
+    known = settings.modules | settings.hosts.keys()
+    for name, modules in named.items():
+        unknown = sorted(set(modules) - known)
+        if name in is_set and known and unknown:
+            yield remark(
+                f"{PREFIX}{name.upper()} names modules that the settings do not have: {', '.join(unknown)}.",
+                "For them it has an effect only if they were added while the fleet runs.",
+                "toolfleet modules list shows all modules; correct the names",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateCheck:
+    """As a process of the fleet would verify them, with the authorities that the URL names or this machine has."""
+
+    name: str = "certificates"
+    asks_redis: bool = False
+    seconds: float = 15.0
+
+    async def examine(self, patient: Patient) -> CheckResult:
+        """See the module."""
+        places = sorted(_places(patient.settings))
+        results = await asyncio.gather(*(_days_left(*place) for place in places))
+        findings, facts = list[Diagnosis](), dict[str, float | str]()
+        for (host, port, _), result in zip(places, results, strict=True):
+            facts[f"{host}:{port}"] = result
+            findings += _certificate_findings(f"{host}:{port}", result)
+        return CheckResult(tuple(findings), {"days_left": facts})
+
+
+def _places(settings: Settings) -> set[tuple[str, int, str]]:
+    """Host, port, and the file of authorities or ''."""
+    urls = [settings.redis_url, settings.broker_url, settings.core_url, *settings.module_services.values()]
+    found = set[tuple[str, int, str]]()
+    for url in urls:
+        parts = urlsplit(url or "")
+        port = _PORTS.get(parts.scheme)
+        options = parse_qs(parts.query)
+        if port is None or not parts.hostname or options.get("ssl_cert_reqs") == ["none"]:
+            continue
+        found.add((parts.hostname, parts.port or port, options.get("ssl_ca_certs", [""])[0]))
+    return found
+
+
+async def _days_left(host: str, port: int, authorities: str) -> float | str:
+    """Return for how many more days its certificate is valid, or why that is unknown."""
+    try:
+        context = ssl.create_default_context(cafile=authorities or None)
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(host, port, ssl=context)
+        certificate = writer.get_extra_info("peercert") or {}
+        writer.transport.abort()
+    except ssl.SSLCertVerificationError as exc:
+        return f"refused: {exc.verify_message}"
+    except (OSError, ssl.SSLError) as exc:
+        return f"not reached: {exc or 'no answer'}"
+    return (ssl.cert_time_to_seconds(certificate["notAfter"]) - machine_clock.wall()) / _DAY
+
+
+def _certificate_findings(place: str, result: float | str) -> Iterable[Diagnosis]:
+    mend = _RENEW.format(place=place)
+    if isinstance(result, str):
+        if result.startswith("refused"):
+            text = f"The certificate of {place} is {result}."
+            yield error(text, "Nobody who verifies it connects there.", mend)
+        return  # who is not reached at all is another check's
+    if result < _SOON_DAYS:
+        make = error if result < _VERY_SOON_DAYS else warning
+        yield make(
+            f"The certificate of {place} ends in {result:.0f} days.", "From then on nobody connects there.", mend
+        )

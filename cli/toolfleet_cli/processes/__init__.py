@@ -1,1 +1,0 @@
-"""Starts, watches and checks the processes of a fleet."""

@@ -1,0 +1,269 @@
+"""Asks one gateway over HTTP what commands otherwise ask Redis, and gives commands the options for the fleet that they ask."""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeAlias, get_type_hints
+from urllib.parse import quote, urlsplit
+
+import typer
+
+from toolfleet_cli.console.caller import Level
+from toolfleet_cli.console.output import fail, note
+from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
+from toolfleet_registry.config.run_file import FOLDER
+from toolfleet_registry.contracts import Conversation, ToolDefinition, ToolResult
+from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchEntry, OperationRefused
+from toolfleet_registry.policy.call_faults import LONGEST
+from toolfleet_registry.redis.urls import is_http_url
+from toolfleet_registry.system import randomness
+
+if TYPE_CHECKING:
+    import httpx
+
+URL_VARIABLE: Final = "TOOLFLEET_GATEWAY_URL"
+KEY_VARIABLE: Final = "TOOLFLEET_GATEWAY_KEY"
+
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_AWAY = frozenset({"fleet_unavailable", "auth_unavailable"})
+_NO_KEY, _NOT_FOUND = 401, 404
+_LOST_PARTS = frozenset({"", ".", ".."})  # of a path: clients and proxies take them away, and ask for another thing
+_CONNECT_SECONDS, _SECONDS = 5.0, 60.0
+
+Command: TypeAlias = Callable[..., None]
+
+_URL_HELP = (
+    f"Ask this gateway and not Redis, with the key in {KEY_VARIABLE}, or on this machine that of `toolfleet up` here; "
+    f"else that of {URL_VARIABLE}, if both are set."
+)
+_GATEWAY: Final[dict[str, Any]] = {
+    "gateway_url": Annotated[str | None, typer.Option("--url", metavar="URL", help=_URL_HELP)],
+    "gateway_host": Annotated[
+        str | None, typer.Option("--host", metavar="HOST", help="Ask the gateway there and not Redis.")
+    ],
+    "gateway_port": Annotated[
+        int | None, typer.Option("--port", metavar="PORT", min=1, max=65535, help=f"Its port; [{DEFAULT_PORT}].")
+    ],
+}
+_BY: Final[dict[str, Any]] = {
+    "as_user": Annotated[
+        str | None,
+        typer.Option("--as", metavar="NAME", help="Who the audit says has done it; else this machine's user."),
+    ]
+}
+
+_WAIT_SECONDS = 30  # that one question is held open
+_MORE_SECONDS = 15.0  # for its answer to come
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A gateway, and the key with which it is asked. Each method raises `FleetError` with a sentence, or ends the command with it."""
+
+    url: str
+    key: str = field(repr=False)
+
+    def get(self, path: str, query: Mapping[str, Any] | None = None, *, seconds: float = _SECONDS) -> Any:
+        """Return the path's content; query fields that are `None` are left out."""
+        known = {name: value for name, value in (query or {}).items() if value is not None}
+        return self.ask("GET", path, seconds=seconds, params=known)
+
+    def post(self, path: str, body: Any = None, *, seconds: float = _SECONDS) -> Any:
+        """Send a request, with a JSON body or without one, and return the answer."""
+        return self.ask("POST", path, seconds=seconds, **({} if body is None else {"json": body}))
+
+    def delete(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
+        """Delete, and return the answer."""
+        known = {name: value for name, value in (query or {}).items() if value is not None}
+        return self.ask("DELETE", path, seconds=_SECONDS, params=known)
+
+    def find(self, path: str) -> Any:
+        """Return the path's content; `None` if there is nothing."""
+        answer = self._answer("GET", path, seconds=_SECONDS)
+        return None if answer.status_code == _NOT_FOUND else self._read(answer)
+
+    def ask(self, method: str, path: str, *, seconds: float, about: str = "", **options: Any) -> Any:
+        """The answer as JSON, `None` if it has none. A problem ends the command with exit code 1, and names what it is `about`."""
+        return self._read(self._answer(method, path, seconds=seconds, **options), about)
+
+    def _answer(self, method: str, path: str, *, seconds: float, **options: Any) -> "httpx.Response":
+        import httpx
+
+        own = {"authorization": f"Bearer {self.key}"} if self.key else {}
+        headers = {**options.pop("headers", {}), **own}
+        if not _LOST_PARTS.isdisjoint(path.split("/")[1:]):
+            return httpx.Response(_NOT_FOUND, json={"detail": "There is nothing of that name."})
+        timeout = httpx.Timeout(seconds, connect=_CONNECT_SECONDS)
+        try:
+            with httpx.Client(base_url=self.url, timeout=timeout, trust_env=False) as client:
+                return client.request(method, path, headers=headers, **options)
+        except httpx.TransportError as exc:
+            parts = urlsplit(self.url)
+            where = f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+            if isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout):
+                raise FleetUnavailable(f"cannot connect to {where}") from exc
+            raise FleetUnavailable(f"{where} does not answer: {exc or type(exc).__name__}") from exc
+
+    def _read(self, answer: "httpx.Response", about: str = "") -> Any:
+        try:
+            value = answer.json() if answer.content else None
+        except ValueError as exc:
+            raise FleetError(f"{self.url} is no gateway: it has answered {answer.status_code} without JSON.") from exc
+        if answer.is_error:
+            _refuse(answer.status_code, value, about, has_key=bool(self.key))
+        return value
+
+
+def gateway_of(url: str | None, host: str | None = None, port: int | None = None) -> Gateway | None:
+    """The gateway that is to be asked; `None`: Redis is. Raises `BadParameter` for a URL that is none."""
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    if url is not None and (host is not None or port is not None):
+        raise typer.BadParameter("say either --url, or --host and --port.")
+    if host is not None or port is not None:
+        name = host or "127.0.0.1"
+        url = f"http://{f'[{name}]' if ':' in name else name}:{port or DEFAULT_PORT}"
+    elif url is None and key:
+        url = os.environ.get(URL_VARIABLE, "").strip() or None
+    if url is None:
+        return None
+    if not is_http_url(url):
+        raise typer.BadParameter(f"{url[:200]!r} is no http:// or https:// URL with a host.", param_hint="--url")
+    return Gateway(url.rstrip("/"), key or _kept_key(url))
+
+
+def _kept_key(url: str) -> str:
+    """Return the key that `toolfleet up` keeps here or in a folder above; none for another machine, which it is no business of."""
+    if urlsplit(url).hostname not in _LOOPBACK:
+        return ""
+    kept = (folder / FOLDER / "gateway-key" for folder in (Path.cwd(), *Path.cwd().parents))
+    found = next((path for path in kept if os.access(path, os.R_OK)), None)
+    return "" if found is None else found.read_text(encoding="ascii", errors="replace").strip()
+
+
+def place(*parts: str) -> str:
+    """A path out of parts that may have any characters."""
+    return "".join(f"/{quote(part, safe='')}" for part in parts)
+
+
+def _refuse(status: int, problem: Any, about: str, *, has_key: bool) -> NoReturn:
+    """End the command with what a problem says."""
+    if status == _NO_KEY and not has_key:
+        fail(f"The gateway needs a key: set {KEY_VARIABLE}.", code=1)
+    known = problem if isinstance(problem, dict) else {}
+    if known.get("error_code") in _AWAY:
+        raise FleetUnavailable(f"At the gateway: {known.get('detail')}")
+    words = [str(known.get("detail") or f"The gateway has answered {status}."), str(known.get("hint") or "")]
+    named = [f"{about}:"] if about and status == _NOT_FOUND else []
+    text = " ".join(filter(None, [*named, *words]))
+    if status == _NOT_FOUND:
+        raise NoSuchEntry(text)
+    refusal = OperationRefused(text)
+    refusal.error_code = str(known.get("error_code") or refusal.error_code)
+    raise refusal
+
+
+def over_fleet(command: Command) -> Command:
+    """The command, with `--url`, `--host` and `--port` for its parameter `gateway`, and with `--as` for `by`, if it has one.
+
+    `gateway` is `None` where Redis is to be asked; `by` is `None` for this machine's user, and at a gateway, which goes by its key.
+    A refused operation ends the command with its sentence and exit code 1.
+    """
+    hints, parameters = get_type_hints(command, include_extras=True), inspect.signature(command).parameters
+    replaced = {"gateway": _GATEWAY, "by": _BY}
+    made = list[inspect.Parameter]()
+    for name, parameter in parameters.items():
+        options = replaced.get(name)
+        if options is None:
+            made.append(parameter.replace(annotation=hints[name]))
+        else:
+            made += [
+                inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+                for option, annotation in options.items()
+            ]
+
+    @functools.wraps(command)
+    def run(**said: Any) -> None:
+        said["gateway"] = gateway_of(*(said.pop(option) for option in _GATEWAY))
+        if "by" in parameters:
+            said["by"] = _checked(said.pop("as_user"), said["gateway"])
+        try:
+            command(**said)
+        except OperationRefused as exc:
+            fail(" ".join(filter(None, (str(exc), exc.hint))), code=1)
+
+    shown: Any = run
+    shown.__signature__ = inspect.Signature(made)
+    shown.__annotations__ = {each.name: each.annotation for each in made}
+    return run
+
+
+def _checked(name: str | None, gateway: Gateway | None) -> str | None:
+    """Check the name. Raises `BadParameter`."""
+    if name is not None and gateway is not None:
+        raise typer.BadParameter("a gateway goes by its key: leave --as out.", param_hint="--as")
+    if name is not None and not (0 < len(name) <= LONGEST and name.isprintable()):
+        raise typer.BadParameter(f"a name has 1 to {LONGEST} printable characters.", param_hint="--as")
+    return name
+
+
+def refuse_caller_options(
+    user: str | None, permission: Level = Level.OWNER, modules: str | None = None, agent: str | None = None
+) -> None:
+    """Raise `BadParameter` if one of them is not as it is by default."""
+    if user is not None or permission is not Level.OWNER or modules is not None:
+        raise typer.BadParameter("a gateway goes by its key: leave --user, --permission and --modules out.")
+    if agent is not None:
+        raise typer.BadParameter("a gateway lists the tools of its key: leave --agent out.", param_hint="--agent")
+
+
+def offered(gateway: Gateway, name: str) -> ToolDefinition | None:
+    """The tool as the key sees it; `None`: it does not, and may call it all the same."""
+    found = gateway.find(place("tools", name))
+    return None if found is None else ToolDefinition.model_validate(found)
+
+
+def called(  # noqa: PLR0913 - what may be said of a call
+    gateway: Gateway,
+    name: str,
+    arguments: Any,
+    where: Conversation,
+    *,
+    seconds: float | None,
+    version: str | None,
+    agent: str | None = None,
+) -> ToolResult:
+    """Return the call's result; a refusal ends the command. Ctrl-C cancels the call."""
+    said = {"tool_name": name, "arguments": arguments, "timeout_seconds": seconds, "tool_version": version}
+    said |= {"conversation_id": where.conversation_id, "run_id": where.run_id, "agent": agent}
+    body = {field: value for field, value in said.items() if value is not None}
+    headers = {"prefer": "respond-async", "idempotency-key": randomness.uuid4().hex}
+    patience = _WAIT_SECONDS + _MORE_SECONDS
+    begun = gateway.ask("POST", "/calls", seconds=patience, about=name, json=body, headers=headers)
+    if "call_id" not in begun:  # it has ended already
+        return ToolResult.model_validate(begun)
+    if begun["state"] == "waiting_approval":
+        from toolfleet_tasks.messages.approval_results import approval_required
+
+        return approval_required(begun["tool_name"], begun["call_id"], expires_at=None)
+    path = place("calls", begun["call_id"])
+    try:
+        while (state := _state(gateway, path))["state"] != "done":
+            pass
+    except KeyboardInterrupt:
+        _take_back(gateway, path)
+    return ToolResult.model_validate(state["result"])
+
+
+def _state(gateway: Gateway, path: str) -> Any:
+    return gateway.ask("GET", path, seconds=_WAIT_SECONDS + _MORE_SECONDS, headers={"prefer": f"wait={_WAIT_SECONDS}"})
+
+
+def _take_back(gateway: Gateway, path: str) -> NoReturn:
+    state = gateway.delete(path)
+    result = state.get("result") or {}
+    ended = result.get("error") or ("it had just succeeded" if result.get("success") else "it is being taken back")
+    note(f"Call {state['call_id']}: {ended}")
+    raise KeyboardInterrupt

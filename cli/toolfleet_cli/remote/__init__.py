@@ -1,1 +1,0 @@
-"""Asks a gateway over HTTP what commands otherwise ask Redis."""

@@ -1,1 +1,0 @@
-"""Writes a new module's files."""

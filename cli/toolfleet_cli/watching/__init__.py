@@ -1,1 +1,0 @@
-"""Watches files and processes of a local fleet."""
