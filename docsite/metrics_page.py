@@ -8,9 +8,9 @@ from toolfleet_registry.metrics.families import BRIEF, FAMILIES, SOON, TOOL, Fam
 _HEAD = """# Metrics, by name
 
 Everything that a fleet tells Prometheus. [Metrics and scaling](../operations/metrics.md) says how to ask for it, and
-what to watch. No family has a user, a call, a conversation or a machine for a label. Tools beyond
-[`TOOLFLEET_METRICS_TOOLS`](../operations/settings.md#toolfleet_metrics_tools), their modules, and names that a model has
-made up are `other`. What a process has never counted is not there yet: write `… or vector(0)` where that matters.
+what to watch. No family has a user, a call, a conversation or a machine for a label. The
+first 200 tools of a process have series of their own; others, their modules, and names that a model has made up are
+`other`. What a process has never counted is not there yet: write `… or vector(0)` where that matters.
 """
 _TITLES: Final[dict[Source, tuple[str, str]]] = {
     "calls": (

@@ -27,7 +27,8 @@ research = "http://research:8000"
 ```
 
 `toolfleet config` shows what is set, and where. A misspelt variable is named in a warning, a misspelt line of the file
-in an error with its number.
+in an error with its number. A setting that the version before had and this one has not is named in a warning, with what
+holds in its place, and changes nothing.
 
 Most fleets set only these:
 

@@ -40,6 +40,11 @@ from toolfleet_tasks.calls.begun_calls import Owner
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 from toolfleet_tasks.client.fleet import ToolFleet
 
+USUAL_SECONDS: Final = 30.0
+"""How long a call's request is held open whose client does not say: most proxies cut one after a minute."""
+
+# Where its client asks for longer: a proxy in front needs a time-out beyond it, and each such request holds a connection.
+_LONGEST_SECONDS = 300.0
 _MOST_IN_BATCH = 50
 _LONGEST_KEY = 256
 
@@ -233,7 +238,7 @@ class Preference:
         return {} if self.applied is None else {"preference-applied": self.applied}
 
 
-def _preference_of(headers: Headers, settings: GatewaySettings, *, usual: float) -> Preference:
+def _preference_of(headers: Headers, *, usual: float) -> Preference:
     """Parse `Prefer`, within bounds; `usual` seconds without it.
 
     Unknown preferences are ignored, as RFC 7240 requires.
@@ -241,7 +246,7 @@ def _preference_of(headers: Headers, settings: GatewaySettings, *, usual: float)
     preferred = [one.strip().lower() for value in headers.getlist("prefer") for one in value.split(",")]
     waits = next((found for one in preferred if (found := _WAIT.fullmatch(one))), None)
     if waits is not None:
-        seconds = min(float(waits[1]), settings.gateway_longest_wait_seconds)
+        seconds = min(float(waits[1]), _LONGEST_SECONDS)
         return Preference(seconds, f"wait={seconds:g}")
     return Preference(0.0, "respond-async") if "respond-async" in preferred else Preference(usual)
 
@@ -478,8 +483,7 @@ class BeginningRoutes:
         self,
         asked: RouteRequest[BatchBody, None] | RouteRequest[CallBody, None] | RouteRequest[ExecuteBody, None],
     ) -> Preference:
-        settings = self.calling.settings
-        return _preference_of(asked.raw.headers, settings, usual=settings.gateway_wait_seconds)
+        return _preference_of(asked.raw.headers, usual=USUAL_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,7 +513,7 @@ class FollowingRoutes:
 
     async def state(self, asked: RouteRequest[None, None]) -> Response:
         """Answer with a call's state; with `Prefer: wait=N`, as soon as it has ended."""
-        preference = _preference_of(asked.raw.headers, self.calling.settings, usual=0)
+        preference = _preference_of(asked.raw.headers, usual=0)
         handle = await self._attached(asked.who, asked.path["call_id"])
         try:
             await self.calling.end_of(handle, preference)

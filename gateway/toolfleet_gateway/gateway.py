@@ -35,6 +35,7 @@ from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.operations.calls.call_index import CallIndex
 from toolfleet_tasks.operations.queue_lengths import BrokerProbe
 
+_CONNECTIONS_A_STREAM = 2  # streams stay open: as many connections are left for requests
 _REDIS_SECONDS = 2.0  # for an answer about a caller's limits
 
 
@@ -73,7 +74,7 @@ async def serve_gateway(
     ):
         broker = BrokerProbe(settings)
         limits = KeyLimits(redis, settings.keys)
-        streams = OpenStreams(settings.gateway_streams, closing, authenticator, limits)
+        streams = OpenStreams(settings.gateway_connections // _CONNECTIONS_A_STREAM, closing, authenticator, limits)
 
         async def is_ready() -> bool:
             answers = await asyncio.gather(fleet.begun_calls.ping(), broker.answers())

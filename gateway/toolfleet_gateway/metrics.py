@@ -31,8 +31,8 @@ _LOOP_SECONDS = READ_SECONDS + 1.0  # for a loop that may stand still
 class GatewayMetrics:
     """`fleet` has the facts of the fleet."""
 
-    def __init__(self, settings: Settings, fleet: FleetMetrics) -> None:
-        recorder = process_recorder.start(most_names=settings.metrics_tools)
+    def __init__(self, fleet: FleetMetrics) -> None:
+        recorder = process_recorder.start()
         self.fleet = fleet
         self._exposition = Exposition(recorder)
         self._loop = asyncio.get_running_loop()
@@ -69,7 +69,7 @@ async def gateway_metrics(settings: Settings) -> AsyncGenerator[GatewayMetrics]:
         broker = await _client(stack, settings, str(settings.broker)) if is_elsewhere else None
         reader = FleetReader(redis, settings, broker=broker)
         stack.callback(reader.close)
-        metrics = GatewayMetrics(settings, FleetMetrics(reader, settings))
+        metrics = GatewayMetrics(FleetMetrics(reader, settings))
         endpoint = MetricsEndpoint(settings, metrics.text_now)
         endpoint.start()
         sampling = asyncio.create_task(metrics.sample(), name="toolfleet-metrics")

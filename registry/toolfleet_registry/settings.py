@@ -48,6 +48,7 @@ HARD_LIMIT_MARGIN = 10  # seconds from a call's limit to Celery's hard limit: ti
 LONGEST_RETRY_DELAY = 30  # seconds: the longest Retry-After that is honoured
 _LEASE_SECONDS = 60  # a killed worker's calls come back within about a minute
 _RABBITMQ_LEASE_SECONDS = 7200  # RabbitMQ has no leases: delays of calls in its queues are held against this
+_MANIFEST_TTL_SECONDS = 3600
 _HOST_KINDS = frozenset({"folder", "mcp", "openapi"})  # of a host, which pydantic puts into the place
 _SHORTEST_LEASE_SECONDS = 2  # below, a worker that is briefly busy renews too late
 
@@ -89,18 +90,9 @@ class OverloadSettings(BaseSettings, defer_build=True):
     max_arguments_bytes: Annotated[int, Field(gt=0)] = 2**20
     """Of a call's arguments, as the JSON that is published: what takes an agent or a worker longer than 20 ms to read, check and write
     delays all others. One value for agents and workers."""
-    agent_backlog_limit: Count = 50_000
-    """Calls that wait in one agent until they may be published; further ones are `busy`. Each takes about 15 kB there. The more
-    wait, the fewer a single user may have among them: at most as many as there is room left, and half of all."""
-    broker_patience_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30
-    """How long a call waits in its agent, within its deadline, for a Redis or RabbitMQ that is away, before it ends as
-    `fleet_unavailable`: a restart or a fail-over is over by then, most often, and nobody's patience is. It is counted from the first
-    call that finds it away: once that long is over, each further call ends within some three seconds, after one more try."""
     unserved_seconds: Annotated[float, Field(ge=0)] = 5
     """How long a module may have been without a worker before its calls are told `busy`: a worker that was killed is back by then,
     most often. `inf`: calls always wait for a worker."""
-    restart_seconds: Annotated[float, Field(ge=0, le=600)] = 60
-    """How long a worker that was told to end, by SIGTERM, counts as one that is being restarted: its modules' calls wait. 0: not at all."""
     scale_from_zero_lanes: Annotated[frozenset[Literal["fast", "slow"]], NoDecode] = frozenset()
     """Lanes whose workers are started when calls wait for them: these calls always wait."""
     module_concurrency: Annotated[dict[str, Count], NoDecode] = {}
@@ -115,15 +107,6 @@ class OverloadSettings(BaseSettings, defer_build=True):
     stored_bytes_per_caller: Count = 256 * 2**20
     """Bytes of a user's results that nobody has had yet, or had just now, and of their calls that wait for approvals, before
     further calls are told `busy`. A call that waits counts with 16 KiB at least."""
-    breaker_failures: Count = 20
-    """Calls in a row without an answer after which a module counts as away; so many answers and it is back for all.
-
-    More than a restart under light load brings. One to which no worker can connect is away at once.
-    """
-    breaker_seconds: float = Field(default=10, gt=0)
-    """How long a module that is away is left alone at most: 1 s at first, and longer each time it is looked for in vain."""
-    manifest_requests: Count = 500
-    """Modules that one process asks for their manifests at once: each is an open socket, and 1,024 is a usual limit of these."""
     cost_budgets: Annotated[dict[CostClass, Count], NoDecode] = {}
     """Cost class (free, cheap, expensive) -> calls a user may make a UTC day; one value for agents and workers."""
 
@@ -140,13 +123,10 @@ class MetricsSettings(BaseSettings, defer_build=True):
     """
 
     metrics_port: Annotated[int, Field(gt=0, lt=2**16)] | None = None
-    """Answer `GET /metrics` for Prometheus on this port, in each worker, gateway and host; None: on none."""
-    metrics_ports: Annotated[int, Field(gt=0, le=1_000)] = 16
-    """So many ports, from that one on, are tried until one is free: processes that share a machine share its settings."""
+    """Answer `GET /metrics` for Prometheus on this port, in each worker, gateway and host, or on the first of the 15 after it that is
+    free: processes that share a machine share its settings. None: on none."""
     metrics_address: str = "127.0.0.1"
     """Of that port. Prometheus on another machine needs 0.0.0.0; whoever reaches it reads the names of modules and tools."""
-    metrics_tools: Count = 200
-    """Tools that one process counts by themselves; what comes later is counted as `other`. Each is a few series in Prometheus."""
 
 
 class TraceSettings(BaseSettings, defer_build=True):
@@ -204,8 +184,6 @@ class ServerSettings(BaseSettings, defer_build=True):
 
     allow_eviction: bool = False
     """Whether workers start at a Redis that deletes keys when its memory is full: it forgets what was executed, and runs it twice."""
-    max_clock_offset_seconds: float = Field(default=300, gt=1)
-    """A worker whose own clock is further off takes no calls: certificates, tokens and logs are wrong there."""
 
 
 class RetrySettings(BaseSettings, defer_build=True):
@@ -298,14 +276,12 @@ class Settings(
     """What a guest reaches who names no modules: of those that Toolfleet was first made for, the ones without private data."""
     context_modules: Names = frozenset({"scheduler", "location"})
     """Modules that are told on which platform and channel a conversation runs, to send messages back; and what an agent knows of it, in tools that take that (tag tools of a folder)."""
-    manifest_ttl_seconds: Seconds = 3600
-    """How long a manifest is kept after the last reading of it."""
     refresh_interval_seconds: Seconds = 300
-    """How often all manifests are read; well inside the TTL, so that one missed reading loses no tool."""
+    """How often all manifests are read. After three missed readings a module's tools are marked as stale; they are kept for an hour, or
+    for three readings if that is longer."""
     discovery_timeout_seconds: float = Field(default=10, gt=0)
-    """For one module's manifest in total, so that a trickling module delays nobody."""
-    max_manifest_bytes: int = Field(default=4 * 2**20, gt=0)
-    """Some hundred tools with full schemas are about 0.5 MiB."""
+    """For one module's manifest in total, so that a trickling module delays nobody; and for the import of a worker's functions, or of
+    one file of a tool folder."""
     max_reply_bytes: int = Field(default=8 * 2**20, gt=0)
     """A module's reply; it passes through Redis, which every other call shares."""
     visibility_timeout: Seconds | None = None
@@ -314,20 +290,15 @@ class Settings(
     """Which modules a worker serves: the slow ones, the others, or all."""
     drain_seconds: float = Field(default=140, gt=0)
     """How long a stopping worker lets running calls finish: the slow lane's hard limit, and a margin."""
-    loop_stall_seconds: float = Field(default=5, gt=0)
-    """After so long without a tick of the event loop, the watchdog logs what blocks it."""
     result_ttl_seconds: Seconds = 6 * 3600
     """How long a result can be fetched, and a caller's idempotency key is remembered."""
     dead_letters_kept: Count = 10_000
-    """Calls with an unknown end that are kept for an operator; the oldest go first."""
+    """What is kept for an operator of each kind: calls with an unknown end; wake-ups that nobody accepted, of 100 MB together at
+    most; and such events of the registry, likewise. The oldest go first."""
     registry_url: str | None = Field(default=None, repr=False)
     """Where the registry keeps what operators decide: a Redis or SQLAlchemy URL (`postgresql+pg8000://…`), the same for all. None: the fleet's Redis."""
-    manifest_stale_seconds: Seconds = 900
-    """After so long without a good manifest of a module its tools are marked as stale: three missed refreshes."""
     coerce_numbers_modules: Names = frozenset()
     """Modules whose number arguments may come as strings: "5" becomes 5. For others that is an error."""
-    gate_blocks_once: bool = True
-    """Whether a gate that fails or is late blocks tools whose effect must not happen twice; others run with a warning."""
     gate_fails_closed: bool = False
     """Whether each call of a tool that requires a gate is blocked where that fails, is late, or is not there."""
     audit_kept: Count = 50_000
@@ -360,6 +331,16 @@ class Settings(
         """The names of all modules: those that have an address, and those that run in the workers."""
         own = {LOCAL: self.local_tools, SCHEDULER: self.scheduler}
         return frozenset([*self.module_services, *(name for name, is_on in own.items() if is_on)])
+
+    @property
+    def manifest_ttl_seconds(self) -> float:
+        """How long a manifest is kept after the last reading of it: an hour is a long fault, and a missed reading loses no tool."""
+        return max(_MANIFEST_TTL_SECONDS, self.manifest_stale_seconds)
+
+    @property
+    def manifest_stale_seconds(self) -> float:
+        """After how long without a good manifest of a module its tools are marked as stale: three missed readings."""
+        return 3 * self.refresh_interval_seconds
 
     @property
     def keys(self) -> Keys:
@@ -421,11 +402,6 @@ class Settings(
 
     @model_validator(mode="after")
     def _check_times(self) -> Self:
-        if self.refresh_interval_seconds * 3 > self.manifest_ttl_seconds:
-            raise ValueError(
-                f"TOOLFLEET_REFRESH_INTERVAL_SECONDS ({self.refresh_interval_seconds}) must be at most a third of "
-                f"TOOLFLEET_MANIFEST_TTL_SECONDS ({self.manifest_ttl_seconds}), or one missed look loses every tool"
-            )
         if self.has_redis_broker and self.lease_seconds < _SHORTEST_LEASE_SECONDS:
             raise ValueError(
                 f"TOOLFLEET_VISIBILITY_TIMEOUT ({self.lease_seconds}) must be at least {_SHORTEST_LEASE_SECONDS} s, "

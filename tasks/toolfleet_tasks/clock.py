@@ -26,6 +26,9 @@ from toolfleet_tasks.redis.connection import PipelinedConnection
 
 log = get_logger(__name__)
 
+MOST_OFFSET_SECONDS = 300.0
+"""A worker whose own clock is further off takes no calls: certificates, tokens and logs are wrong there."""
+
 _POLL_SECONDS = 10.0  # for an agent, and only while it makes calls
 _YOUNG_POLL_SECONDS = 1.0  # while others may know better
 _SILENCE_SECONDS = 60.0  # between two log lines about the same thing
@@ -210,7 +213,7 @@ class ClockWatch:
                     pass
                 else:
                     lead, others = self._timekeeper.clock.wall_lead, self._timekeeper.others
-                    self._on_reading(is_too_far(lead, others, limit=self._settings.max_clock_offset_seconds))
+                    self._on_reading(is_too_far(lead, others, limit=MOST_OFFSET_SECONDS))
                 await asyncio.sleep(_STEP_SECONDS)
 
 

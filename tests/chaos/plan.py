@@ -6,6 +6,9 @@ from typing import Any, Literal
 
 from toolfleet_registry.settings import Settings
 
+QUICK = {"toolfleet_tasks.ledger.parameters.BREAKER_SECONDS": 1}
+"""Constants of the workers."""
+
 LEASE_SECONDS = 3
 """Short, so that what a dead or frozen worker held comes back within a moment of the run."""
 
@@ -111,11 +114,8 @@ def settings_for(
         "module_concurrency": {RECONCILING: 60},
         "calls_per_caller": 30,
         "backlog_limit": 60,
-        "breaker_seconds": 1,
         "core_url": core_url,
         "core_secret": CORE_SECRET,
-        "core_timeout_seconds": LEASE_SECONDS,
-        "jobs_interval_seconds": 0.5,
-        "shortest_poll_seconds": 0.2,
+        "jobs_interval_seconds": 0.3,
     }
     return Settings(**own)

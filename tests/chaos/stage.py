@@ -12,11 +12,12 @@ from urllib.parse import urlsplit
 import httpx
 
 from chaos.faults.proxy import Proxy
-from chaos.plan import AGENTS, CORES, MODULES, RECONCILING, WORKERS, Plan, settings_for
+from chaos.plan import AGENTS, CORES, MODULES, QUICK, RECONCILING, WORKERS, Plan, settings_for
 from chaos.processes import agent, core, job_agent, module, news_reader
 from chaos.processes.programs import Program
 from chaos.records.acts import make_table
 from support.clocks import WallClock, libfaketime
+from support.programs.shortened import shortened
 from support.servers.plain_http import PLAIN
 from support.servers.rabbitmq import RabbitMq, rabbitmq
 from support.servers.redis_faults import FaultyRedis, faulty_redis, faulty_redis_with_a_clock
@@ -240,7 +241,7 @@ async def _proxied(here: Stage, name: str) -> Settings:
 
 async def _make_worker(here: Stage, name: str, **more: object) -> Program:
     settings = (await _proxied(here, name)).model_copy(update=more)
-    env = environment_of(settings)
+    env = {**environment_of(settings), "PYTHONPATH": _python_path()}
     if name == CLOCKED and here.worker_clock is not None:
         env |= here.worker_clock.env
     return Program(name, _worker(name), WORKER_READY, here.folder, env)
@@ -258,7 +259,7 @@ async def _core(here: Stage, name: str) -> Program:
 def _worker(name: str) -> list[str]:
     """By a name of its own: the usual one has the id of the process that starts it."""
     *command, _ = worker_command("all")
-    return [*command, f"{name}@%h"]
+    return shortened([*command, f"{name}@%h"], QUICK)
 
 
 def _python_path() -> str:

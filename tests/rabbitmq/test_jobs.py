@@ -34,7 +34,6 @@ def bed(broker: RabbitMq, works: Works, redis_url: str, tmp_path: Path) -> TestB
     more = {
         "broker_url": broker.url,
         "jobs_interval_seconds": 0.2,
-        "shortest_poll_seconds": 0.05,
         "visibility_timeout": 4,
     }
     return TestBed(redis_url, (works.server,), tmp_path, more)

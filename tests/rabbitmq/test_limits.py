@@ -133,7 +133,7 @@ async def test_a_call_that_finds_no_module_is_given_back(bed: TestBed, module: M
     """Whoever had counted it, and so often as it is made; when the module is there, all of its calls are."""
     away = bed.settings.model_copy(update={"module_services": {"owls": "http://127.0.0.1:9"}})
     async with ToolFleet(settings=bed.settings) as fleet:
-        with bed.worker(module_services=away.module_services, breaker_failures=1000):
+        with bed.worker(module_services=away.module_services):
             results = await fleet.call_many([RARE] * (LIMIT - 1), ADA, timeout=60)
             assert {(result.error_code, result.effect_state) for result in results} == {("module_unreachable", "none")}
             assert await used(fleet) == 0

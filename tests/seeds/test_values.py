@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from toolfleet import Caller, GateDecision, ToolCall, ToolDefinition, ToolResult
 from toolfleet.stores import ToolRegistration, ToolRegistrySnapshot, ToolSpec
 from toolfleet.tags import TagRegistry, TagResult, ToolContext, ToolDef, ToolNotFound, parse_response
+from toolfleet_modules.hosts.folder.options import FolderOptions
 from toolfleet_registry.contracts import ModuleManifest, ToolParameter
 from toolfleet_registry.settings import Settings
 
@@ -168,7 +169,7 @@ def test_no_module_has_an_address_by_default() -> None:
 
 def test_changes_of_files_are_gathered_for_half_a_second() -> None:
     """At most, so that one save is one reload."""
-    assert Settings().tool_debounce_ms == 500
+    assert FolderOptions("owls", None).debounce_ms == 500
 
 
 MEASURED = (ROOT / "benchmarks" / "results" / "folders.md").read_text()

@@ -91,7 +91,6 @@ class Scene:
         self.bed.given |= {
             "visibility_timeout": LEASE_SECONDS,
             "jobs_interval_seconds": 0.5,
-            "shortest_poll_seconds": 0.2,
             "module_concurrency": {"owls": _BOUND} if self.row.is_bounded else {},
             **self.settings,
         }
@@ -545,7 +544,6 @@ class CoreScene(Scene):
         self.bed.given |= {
             "core_url": f"http://{LOOPBACK}:{self._port}",
             "core_secret": _SECRET,
-            "core_timeout_seconds": 3.0,
         }
         await super().serve()
 

@@ -18,6 +18,7 @@ from soak.mcp_load import McpLoad
 from soak.rest_load import RestLoad
 from support.gateways.gateway_process import READY as GATEWAY_READY
 from support.modules.module_process import module_process
+from support.programs.shortened import TESTS, shortened
 from support.worker_process import READY
 from toolfleet import ToolFleet
 from toolfleet_cli.local.environment import beat_command, environment_of, gateway_command, worker_command
@@ -32,6 +33,7 @@ WORKERS = GATEWAYS = 2
 _PEOPLE = 4
 # As short as a run needs to show that what is kept goes away: its last half has no more than the one before.
 _KEPT_SECONDS = 30
+_CONSTANTS = {"toolfleet_tasks.calls.begun_calls.RESULT_KEPT_SECONDS": _KEPT_SECONDS}
 _LOOKS = 60
 
 
@@ -76,7 +78,6 @@ async def run(plan: Plan, folder: Path) -> Ran:
             module_services={"owls": owls.server.url},
             refresh_interval_seconds=30,
             result_ttl_seconds=_KEPT_SECONDS,
-            gateway_result_kept_seconds=_KEPT_SECONDS,
         )
         ports = [free_port() for _ in range(GATEWAYS)]
         urls, keys = [f"http://127.0.0.1:{port}" for port in ports], _keys(settings)
@@ -108,12 +109,12 @@ def _keys(settings: Settings) -> list[str]:
 
 @asynccontextmanager
 async def _programs(settings: Settings, ports: Sequence[int], folder: Path) -> AsyncGenerator[list[Program]]:
-    env = environment_of(settings)
+    env = {**environment_of(settings), "PYTHONPATH": str(TESTS)}
     command, last = worker_command("all")[:-1], "@%h"
     names = [f"worker-{number}" for number in range(WORKERS)]
     programs = [Program(name, [*command, name + last], READY, folder, env) for name in names]
     programs += [
-        Program(f"gateway-{number}", gateway_command(port), GATEWAY_READY, folder, env)
+        Program(f"gateway-{number}", shortened(gateway_command(port), _CONSTANTS), GATEWAY_READY, folder, env)
         for number, port in enumerate(ports)
     ]
     programs.append(Program("beat", beat_command(), "beat: Starting", folder, env))

@@ -36,6 +36,7 @@ BEGINS_AT = 1_800_000_000.0
 
 _ANSWERS_SECONDS = 3.0
 _SITE = Path(__file__).parent / "faketime_site"
+_TESTS = _SITE.parents[1]
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/local/lib", "/usr/lib64", "/usr/lib")
 
 
@@ -79,7 +80,7 @@ class WallClock:
             "FAKETIME_NO_CACHE": "1",  # it reads the file at each look at the clock
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "DONT_FAKE_MONOTONIC": "1",  # its older name
-            "PYTHONPATH": os.pathsep.join([str(_SITE), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PYTHONPATH": os.pathsep.join([str(_SITE), str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
 
     def set_ahead(self, seconds: float) -> None:

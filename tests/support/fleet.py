@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from support.module_server import ModuleServer
 from support.programs.fork_server import end, start
+from support.programs.shortened import TESTS, shortened
 from support.waiting import wait_until_sync
 from support.worker_process import READY, WorkerProcess
 from toolfleet import ToolFleet
@@ -38,11 +39,18 @@ class TestBed:
 
     @contextmanager
     def worker(
-        self, *, lane: str = "all", env: Mapping[str, str] = MappingProxyType({}), **settings: object
+        self,
+        *,
+        lane: str = "all",
+        env: Mapping[str, str] = MappingProxyType({}),
+        constants: Mapping[str, float] = MappingProxyType({}),
+        **settings: object,
     ) -> Generator[WorkerProcess]:
-        """A worker process of the lane, with these variables beside its settings."""
-        own = self.settings.model_copy(update={"lane": lane, **settings})
-        with program(self, worker_command("all"), f"worker-{lane}", ready=READY, settings=own, env=env) as worker:
+        """A worker process of the lane, with these variables beside its settings, and `constants` as of `program`."""
+        own, command = self.settings.model_copy(update={"lane": lane, **settings}), worker_command("all")
+        with program(
+            self, command, f"worker-{lane}", ready=READY, settings=own, env=env, constants=constants
+        ) as worker:
             yield worker
 
 
@@ -77,8 +85,14 @@ def program(
     ready: str,
     settings: Settings | None = None,
     env: Mapping[str, str] = MappingProxyType({}),
+    constants: Mapping[str, float] = MappingProxyType({}),
 ) -> Generator[WorkerProcess]:
-    """A process of the fleet that has said `ready`; stopped at the end, and its log shown if that did not go well."""
+    """A process of the fleet that has said `ready`; stopped at the end, and its log shown if that did not go well.
+
+    `constants`: by their dotted names, those of the product that are others in it.
+    """
+    if constants:
+        command, env = shortened(command, constants), {"PYTHONPATH": str(TESTS), **env}
     log = bed.folder / f"{name}-{len(list(bed.folder.iterdir()))}.log"
     env = {**environment_of(settings or bed.settings), "PYTHONUNBUFFERED": "1", **env}
     with log.open("wb") as output:

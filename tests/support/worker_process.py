@@ -8,6 +8,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -15,6 +16,7 @@ from celery import Celery
 from redis import Redis
 
 from support.programs.fork_server import Process, end, start
+from support.programs.shortened import shortened
 from support.waiting import wait_until_sync
 
 TESTS = Path(__file__).parent.parent
@@ -58,12 +60,22 @@ class WorkerProcess:
 
 
 @contextmanager
-def worker_process(app: str, *options: str, env: Mapping[str, str], folder: Path) -> Generator[WorkerProcess]:
-    """Run `celery -A app worker` from its readiness on; whether it got that far is in `said()`."""
+def worker_process(
+    app: str,
+    *options: str,
+    env: Mapping[str, str],
+    folder: Path,
+    constants: Mapping[str, float] = MappingProxyType({}),
+) -> Generator[WorkerProcess]:
+    """Run `celery -A app worker` from its readiness on; whether it got that far is in `said()`.
+
+    `constants`: by their dotted names, those of the product that are others in it.
+    """
+    command = [sys.executable, "-m", "celery", "-A", app, "worker", "--loglevel=INFO", *options]
     log = folder / f"worker-{time.monotonic_ns()}.log"
     with log.open("wb") as output:
         process = start(
-            [sys.executable, "-m", "celery", "-A", app, "worker", "--loglevel=INFO", *options],
+            shortened(command, constants) if constants else command,
             env={"PYTHONPATH": str(TESTS), **env},
             cwd=folder,
             output=output,

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import sys
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,10 @@ try:
     from toolfleet_tasks.calls import prepare
 except ImportError:  # as earlier versions have it
     from toolfleet_tasks import drafts as prepare  # type: ignore[attr-defined, no-redef]
+try:
+    service: Any = import_module("toolfleet_tasks.jobs.service")
+except ImportError:  # as above
+    service = SimpleNamespace()
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 GUEST = Caller(user_id="gus", permission="guest", allowed_modules="*")
@@ -97,6 +102,7 @@ async def jobs(fleet: ToolFleet) -> dict[str, Any]:
 async def leave() -> None:
     """What nobody has begun when the agent goes. Left with the fleet, it would be taken back: this process just ends."""
     prepare._LONGEST_TIMEOUT = _FOR_EVER
+    service.LONGEST_SECONDS = _FOR_EVER
     fleet = await ToolFleet().__aenter__()
     waiting = ToolCall(tool_name="owls.echo", arguments={"text": "✓"}, idempotency_key="waiting")
     handle = await fleet.submit(waiting, ADA, timeout=_FOR_EVER)

@@ -40,7 +40,7 @@ class AnsweredMetrics(bootsteps.StartStopStep):  # type: ignore[misc] # Celery s
         Called by Celery when the pool has started, on the pool's thread. Ends the process if the library is missing.
         """
         settings = _settings_of(parent)
-        recorder = process_recorder.start(most_names=settings.metrics_tools)
+        recorder = process_recorder.start()
         recorder.gauges.append(WorkerGauges(parent, settings))
         try:
             endpoint = MetricsEndpoint(settings, Exposition(recorder).text)

@@ -115,6 +115,7 @@ def _local_executor(settings: Settings, path: str, tools: ToolCache) -> Executor
 
 def _scheduler_executor(settings: Settings) -> Executor:
     from toolfleet_tasks.background.job_service import worker_job_service  # noqa: PLC0415 - as above
+    from toolfleet_tasks.jobs.schedule import LONGEST_SECONDS  # noqa: PLC0415 - as above
     from toolfleet_workers.executors.scheduler import SchedulerExecutor  # noqa: PLC0415 - as above
 
-    return SchedulerExecutor(lambda: worker_job_service(settings), longest_seconds=settings.max_job_seconds)
+    return SchedulerExecutor(lambda: worker_job_service(settings), longest_seconds=LONGEST_SECONDS)

@@ -52,10 +52,8 @@ _OWN_AFFAIRS = {
     "lane",
     "worker_concurrency",
     "drain_seconds",
-    "loop_stall_seconds",
     "log_format",
     "log_level",
-    "up_gateway",
     "gateway_port",
 }
 # Where the fleet is; what else an agent must know is in there.
@@ -68,18 +66,18 @@ _POLL_SECONDS = 0.05
 
 
 def run_up(
-    modules: Sequence[Path] = (), tools: Sequence[Path] = (), *, reload: bool = False, gateway: bool | None = None
+    modules: Sequence[Path] = (), tools: Sequence[Path] = (), *, reload: bool = False, gateway: bool = True
 ) -> int:
     """Run a fleet in the working folder, with the modules and the tools in these folders, until a signal ends it.
 
     Returns the exit code.
 
-    With `reload` a module is restarted when its files change. `gateway`: whether there is one, overriding the settings.
+    With `reload` a module is restarted when its files change. `gateway`: whether there is one.
     """
     folder = Path.cwd()
     if running := find_run_file(folder):
         raise FleetError(f"A fleet is running here already (process {running.pid}): use it, or stop it first.")
-    settings = load_settings() if gateway is None else load_settings(up_gateway=gateway)
+    settings = load_settings()
     if "call_contents" not in settings.model_fields_set:  # one's own calls, on one's own machine
         settings = settings.model_copy(update={"call_contents": "all"})
     declared, not_applied = load_declared(), dict[str, str]()
@@ -100,7 +98,7 @@ def run_up(
             own_modules=own,
             hosted=hosted,
             flower_port=_FLOWER_PORT,
-            gateway=has_gateway(settings),
+            gateway=gateway and can_have_gateway(),
             announce=note,
         ) as fleet:
             _stay(fleet, folder, SettingsLines(fleet, folder, declared, not_applied), reload=reload)
@@ -109,12 +107,12 @@ def run_up(
     return 0
 
 
-def has_gateway(settings: Settings) -> bool:
-    """Return whether a gateway is started with the fleet; says why not, if it was to be."""
-    if settings.up_gateway and (missing := missing_for("gateway")):
+def can_have_gateway() -> bool:
+    """Return whether what a gateway needs is installed; says what is not."""
+    if missing := missing_for("gateway"):
         note(f"There is no gateway, as {' and '.join(missing)} is not installed: pip install 'toolfleet[gateway]'.")
         return False
-    return settings.up_gateway
+    return True
 
 
 def _stay(fleet: LocalFleet, folder: Path, lines: SettingsLines, *, reload: bool) -> None:

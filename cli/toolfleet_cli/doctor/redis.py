@@ -250,10 +250,9 @@ class KeyCheck:
         settings, keys = patient.settings, patient.settings.keys
         async with patient.redis() as redis:
             census = await count_keys(redis, keys, at_most=_MOST)
-            sizes = {
-                "TOOLFLEET_DEAD_LETTERS_KEPT": (await redis.zcard(keys.dead_order), settings.dead_letters_kept),
-                "TOOLFLEET_DEAD_WAKES_KEPT": (await redis.zcard(keys.dead_wakes_order), settings.dead_wakes_kept),
-            }
+            kinds = keys.dead_order, keys.dead_wakes_order, keys.dead_webhooks("-order")
+            size = max([await redis.zcard(order) for order in kinds])
+            sizes = {"TOOLFLEET_DEAD_LETTERS_KEPT": (size, settings.dead_letters_kept)}
         facts = {
             "seen": census.seen,
             "is_whole": census.is_whole,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from toolfleet_cli.doctor.check import CheckResult, Diagnosis, Patient, error, remark, warning
-from toolfleet_registry.config.setting_sources import PREFIX, misspelt, origin_of
+from toolfleet_registry.config.setting_sources import PREFIX, misspelt, origin_of, removed
 from toolfleet_registry.redis.urls import is_redis_url, is_sentinel_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import machine_clock
@@ -138,8 +138,9 @@ class SettingCheck:
         """See the module."""
         wrong = misspelt(Settings.model_fields, patient.environ)
         is_set = {name for name in Settings.model_fields if _is_set(name, patient)}
-        findings = [*_misspelt(wrong), *_env_file(patient), *_without_effect(patient.settings, is_set)]
-        return CheckResult(tuple(findings), {"misspelt": sorted(wrong), "set": sorted(is_set)})
+        gone = removed(patient.environ)
+        findings = [*_misspelt(wrong), *_removed(gone), *_env_file(patient), *_without_effect(patient.settings, is_set)]
+        return CheckResult(tuple(findings), {"misspelt": sorted(wrong), "removed": sorted(gone), "set": sorted(is_set)})
 
 
 def _is_set(name: str, patient: Patient) -> bool:
@@ -150,6 +151,11 @@ def _misspelt(wrong: dict[str, str | None]) -> Iterable[Diagnosis]:
     for variable, like in sorted(wrong.items()):
         mend = f"unset {variable}" if like is None else f"Call it {like}, or: unset {variable}"
         yield warning(f"{variable} is no setting.", "It changes nothing, and whoever set it thinks that it does.", mend)
+
+
+def _removed(gone: dict[str, str]) -> Iterable[Diagnosis]:
+    for variable, instead in sorted(gone.items()):
+        yield warning(f"{variable} is no setting any more: {instead}.", "It changes nothing.", f"unset {variable}")
 
 
 def _env_file(patient: Patient) -> Iterable[Diagnosis]:
@@ -172,12 +178,10 @@ def _without_effect(settings: Settings, is_set: Collection[str]) -> Iterable[Dia
         "local_tools_required": ("TOOLFLEET_LOCAL_TOOLS is not set", settings.local_tools is None),
         "local_threads": ("TOOLFLEET_LOCAL_TOOLS is not set", settings.local_tools is None),
         "core_secret": ("TOOLFLEET_CORE_URL is not set", settings.core_url is None),
-        "core_timeout_seconds": ("TOOLFLEET_CORE_URL is not set", settings.core_url is None),
         "registry_webhooks_secret": ("TOOLFLEET_REGISTRY_WEBHOOKS is not set", not settings.registry_webhooks),
         "scheduler_permission": ("TOOLFLEET_SCHEDULER is not set", not settings.scheduler),
         "probe_address": ("TOOLFLEET_PROBE_PORT is not set", settings.probe_port is None),
         "allow_eviction": ("no Redis of the fleet may be looked at", settings.redis_url is None),
-        "gate_blocks_once": ("TOOLFLEET_GATE_FAILS_CLOSED blocks all calls", settings.gate_fails_closed),
         "oauth_audience": ("TOOLFLEET_OAUTH_ISSUER is not set", settings.oauth_issuer is None),
         "oauth_jwks_url": ("TOOLFLEET_OAUTH_ISSUER is not set", settings.oauth_issuer is None),
         "oauth_claims": ("TOOLFLEET_OAUTH_ISSUER is not set", settings.oauth_issuer is None),

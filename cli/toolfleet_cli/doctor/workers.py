@@ -12,6 +12,7 @@ from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_registry.time.slewed_clock import STEP_SECONDS
+from toolfleet_tasks.clock import MOST_OFFSET_SECONDS
 from toolfleet_tasks.lua.clock import READ
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.operations.worker_answers import WorkerAnswers, ask_workers
@@ -121,13 +122,10 @@ class ClockCheck:
         step = (int(server) - int(fleet)) / _US
         workers = _leads(notes)
         facts = {"this_machine_ahead": round(own, 3), "redis_ahead": round(step, 3), "workers_ahead": workers}
-        most = patient.settings.max_clock_offset_seconds
-        return CheckResult(tuple(_wrong_clocks(own, step, workers, doubt=doubt, most=most)), facts)
+        return CheckResult(tuple(_wrong_clocks(own, step, workers, doubt=doubt)), facts)
 
 
-def _wrong_clocks(
-    own: float, step: float, workers: Mapping[str, float], *, doubt: float, most: float
-) -> Iterable[Diagnosis]:
+def _wrong_clocks(own: float, step: float, workers: Mapping[str, float], *, doubt: float) -> Iterable[Diagnosis]:
     if abs(own) > STEP_SECONDS + doubt:
         yield warning(f"This machine's clock is {_off(own)} the fleet's time.", _HARM, _SYNCHRONISE)
     if abs(step) > STEP_SECONDS:
@@ -137,9 +135,9 @@ def _wrong_clocks(
             _SYNCHRONISE,
         )
     for worker, lead in workers.items():
-        if abs(lead) > most:
+        if abs(lead) > MOST_OFFSET_SECONDS:
             text = f"The clock of worker {worker} is {_off(lead)} the fleet's time."
-            yield error(text, "That worker takes no calls (TOOLFLEET_MAX_CLOCK_OFFSET_SECONDS).", _SYNCHRONISE)
+            yield error(text, "That worker takes no calls.", _SYNCHRONISE)
         elif abs(lead) > STEP_SECONDS:
             yield warning(f"The clock of worker {worker} is {_off(lead)} the fleet's time.", _HARM, _SYNCHRONISE)
 

@@ -233,7 +233,7 @@ def _host_metrics(settings: Settings | None, module: str) -> Generator[HostMetri
         return
     from toolfleet_tasks.metrics.endpoint import MetricsEndpoint
 
-    recorder = process_recorder.start(most_names=settings.metrics_tools)
+    recorder = process_recorder.start()
     endpoint = MetricsEndpoint(settings, Exposition(recorder).text)
     endpoint.start()
     try:

@@ -46,11 +46,16 @@ from toolfleet_gateway.http.routes import (
     text_answer,
 )
 from toolfleet_gateway.tracing import TracedPath
-from toolfleet_registry.config.gateway_settings import GatewaySettings
+from toolfleet_registry.settings import Settings
 from toolfleet_registry.tracing.port import Tracing
 
 LIVE, READY = "/livez", "/readyz"
 _READY_SECONDS = 2.0
+
+BODY_SECONDS: Final = 30.0
+"""How long a body may take to arrive: the largest one does within it at 140 kB a second, and one that trickles holds a connection no longer."""
+
+_CALLS_IN_A_BODY = 4  # with the largest arguments: a batch of more large ones than that is sent in parts
 
 ENDPOINT: Final = "/mcp"
 """The endpoint of the Model Context Protocol, which is a resource of its own: clients ask for tokens by its URL."""
@@ -61,7 +66,7 @@ _DOCUMENT = "/openapi.json"
 def build_app(  # noqa: PLR0913 - what is not obvious has a default
     routes: Sequence[AnyRoute],
     entrance: Entrance,
-    settings: GatewaySettings,
+    settings: Settings,
     *,
     is_ready: Callable[[], Awaitable[bool]],
     apps: Mapping[str, ASGIApp] = MappingProxyType({}),
@@ -103,7 +108,7 @@ async def _answer_of_router(request: Request, error: Exception) -> Response:
     return problem_of(error).answer(request.url.path)
 
 
-def _bounds(settings: GatewaySettings, shown: ShownIds) -> list[Middleware]:
+def _bounds(settings: Settings, shown: ShownIds) -> list[Middleware]:
     """Outermost first."""
     root = settings.gateway_root_path
     health = frozenset({root + LIVE, root + READY})
@@ -116,8 +121,8 @@ def _bounds(settings: GatewaySettings, shown: ShownIds) -> list[Middleware]:
         Middleware(HostCheck, hosts=hosts, paths=health),
         Middleware(OriginCheck, origins=settings.gateway_origins, hosts=hosts),
         Middleware(QueryKeys),
-        Middleware(BodySize, most=settings.gateway_max_body_bytes),
-        Middleware(BodyTime, seconds=settings.gateway_body_seconds),
+        Middleware(BodySize, most=_CALLS_IN_A_BODY * settings.max_arguments_bytes),
+        Middleware(BodyTime, seconds=BODY_SECONDS),
     ]
 
 

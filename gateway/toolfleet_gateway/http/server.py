@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -18,6 +18,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from toolfleet_gateway.http.app import LIVE, READY
 from toolfleet_gateway.http.problems import MEDIA_TYPE, Problem, invalid_request, title_of
 from toolfleet_registry.config.gateway_settings import GatewaySettings
+
+HEADER_BYTES: Final = 32 * 2**10
+"""Of a request's URL and headers: the longest tokens are about 8 KiB."""
+
+HEADER_SECONDS: Final = 10.0
+"""How long a request's headers may take to arrive, and a new connection to say anything: a slow line needs a few, a silent client gets no more."""
 
 _LINGER_SECONDS = 5.0  # for the rest of a body that was refused: a connection that is cut at once loses its answer
 _FLUSH_SECONDS = 30.0  # for a client to take the end of an answer, or something of it
@@ -352,8 +358,8 @@ def make_server(
 ) -> GatewayServer:
     """The server of `app`. `listening` is called once it takes requests, `leaving` when it is to end, before anything else is."""
     limits = _ConnectionLimits(
-        settings.gateway_max_header_bytes,
-        settings.gateway_header_seconds,
+        HEADER_BYTES,
+        HEADER_SECONDS,
         settings.gateway_connections,
         tuple(map(ip_network, settings.gateway_trusted_proxies)),
     )

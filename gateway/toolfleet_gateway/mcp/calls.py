@@ -54,7 +54,12 @@ _LONGEST = 256  # characters
 
 
 _FOLLOWERS, _JOINS, _IS_ABANDONED = "followers", "joins", "abandoned"
+WAIT_SECONDS: Final = 50.0
+"""How long a client waits for a call that it has not asked to be a task: most give up after a minute."""
+
+_GRACE_SECONDS = 10.0  # for a repeat to join: clients reconnect within seconds, and nobody wants the call if none does
 _MORE_SECONDS = 30.0  # that a note lasts beyond the time that a client follows a call and waits for others
+_NOTE_MS = round((WAIT_SECONDS + 2 * _GRACE_SECONDS + _MORE_SECONDS) * 1000)
 _HARMLESS: frozenset[Effect | None] = frozenset({"read", "idempotent"})
 
 Report = Callable[[str, dict[str, Any]], Awaitable[None]]
@@ -67,6 +72,9 @@ Ask = Callable[[PendingInput], Awaitable[dict[str, Any]]]
 """Asks the client, and brings its answers by the requests' keys. Raises `MCPError`."""
 
 _Stop = ToolResult | PendingInput | CallApproval | None
+
+TASK_SECONDS: Final = 0.5
+"""After how long a call becomes a task for a client that takes tasks: most calls end sooner, and have their result in one answer."""
 
 _CONFIRMATION_SECONDS = 5.0  # for Redis to say that it has a call that becomes a task
 _TIMES, _AGAIN_SECONDS = 10, 0.1  # that a call is started again which others have left repeatedly
@@ -147,16 +155,11 @@ class AbandonedCalls:
     Followers at others are known by a note in Redis. Belongs to the running loop.
     """
 
-    def __init__(
-        self, fleet: ToolFleet, redis: Redis, keys: GatewayKeys, settings: GatewaySettings, closing: Closing
-    ) -> None:
+    def __init__(self, fleet: ToolFleet, redis: Redis, keys: GatewayKeys, closing: Closing) -> None:
         self._fleet = fleet
         self._redis = redis
         self._keys = keys
-        self._grace_seconds = settings.mcp_grace_seconds
         self._closing = closing
-        waited = max(settings.mcp_wait_seconds, settings.mcp_task_seconds)
-        self._lasts_ms = round((waited + 2 * settings.mcp_grace_seconds + _MORE_SECONDS) * 1000)
         self._ending = set[asyncio.Task[None]]()
 
     async def joined(self, call_id: str) -> None:
@@ -177,7 +180,7 @@ class AbandonedCalls:
             return
         call = handle.published
         is_patient = call is None or call.effect not in _HARMLESS
-        grace = (self._grace_seconds if is_patient else 0.0) if has_key else None
+        grace = (_GRACE_SECONDS if is_patient else 0.0) if has_key else None
         self._start(self._cancel(handle.id, owner, grace=grace))
 
     def take_back(self, call_id: str, owner: Owner) -> None:
@@ -237,7 +240,7 @@ class AbandonedCalls:
         async with self._redis.pipeline(transaction=True) as pipeline:
             pipeline.hincrby(name, _FOLLOWERS, more)
             pipeline.hincrby(name, _JOINS, max(more, 0))
-            pipeline.pexpire(name, self._lasts_ms)
+            pipeline.pexpire(name, _NOTE_MS)
             noted, joins, _ = await pipeline.execute()
         return 1 + int(noted), int(joins)
 
@@ -427,7 +430,7 @@ class ToolCalls:
         return await self._approvals.waited_for(view, handle)
 
     def _seconds(self, asked: McpCall) -> float:
-        return self._settings.mcp_task_seconds if asked.takes_tasks else self._settings.mcp_wait_seconds
+        return TASK_SECONDS if asked.takes_tasks else WAIT_SECONDS
 
     async def _answer(
         self,
@@ -458,9 +461,8 @@ class ToolCalls:
         """Return the answer for a call that has not ended: a task, or how to ask for it."""
         if not asked.takes_tasks:
             return running_result(handle, await self._waits(view, handle, asked))
-        kept_seconds = self._settings.gateway_result_kept_seconds
         message = None if waits is None else waits.sentence
-        facts = task_facts(handle, "working", now=fleet_clock.now(), kept_seconds=kept_seconds, message=message)
+        facts = task_facts(handle, "working", now=fleet_clock.now(), message=message)
         return {"resultType": "task", **facts}
 
 

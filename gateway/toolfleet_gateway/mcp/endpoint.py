@@ -22,6 +22,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.client.fleet import ToolFleet
 
+_SESSION_SECONDS = 3600.0  # without a request; a client that comes again later opens another session
 _VERSION_HEADER = b"mcp-protocol-version"
 
 
@@ -34,11 +35,11 @@ class McpEndpoint:
         self._streams = streams
         self._methods = McpMethods.of(fleet, settings, redis, closing, streams.place, _view_of)
         keys = GatewayKeys(settings.keys)
-        self._sessions = ClientSessions(redis, keys, seconds=settings.mcp_session_seconds)
+        self._sessions = ClientSessions(redis, keys, seconds=_SESSION_SECONDS)
         self._headers = HeaderArguments(fleet)
         self._lane = ToolCallLane(self._methods.tools, SERVER_INFO, gateway_tracing(settings))
         self._questions = ClientQuestions(redis, keys)
-        self._watches = SessionWatches(redis, keys, seconds=settings.mcp_session_seconds)
+        self._watches = SessionWatches(redis, keys, seconds=_SESSION_SECONDS)
         self._session_streams = SessionStreams(self._sessions, self._watches, self._methods.subscriptions)
         self._served: dict[frozenset[str], _Served] = {}
         self._opening = asyncio.Lock()

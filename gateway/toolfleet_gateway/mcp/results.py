@@ -12,6 +12,7 @@ from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.formats.results import from_result
 from toolfleet_registry.functions.passed_methods import passed_error
+from toolfleet_tasks.calls.begun_calls import RESULT_KEPT_SECONDS
 from toolfleet_tasks.calls.begun_handle import BegunHandle
 from toolfleet_tasks.messages.following_tools import RUNNING, running_text
 
@@ -92,13 +93,11 @@ class ProgressNotes:
         return note
 
 
-def task_facts(
-    handle: BegunHandle, state: TaskState, *, now: float, kept_seconds: float, message: str | None = None
-) -> dict[str, Any]:
+def task_facts(handle: BegunHandle, state: TaskState, *, now: float, message: str | None = None) -> dict[str, Any]:
     """Return the facts of every answer about a task; times as ISO 8601, in UTC."""
     call = handle.published
     begun_at = now if call is None else call.published_at
-    lasts = kept_seconds if call is None else max(call.deadline_at - begun_at, 0) + kept_seconds
+    lasts = RESULT_KEPT_SECONDS + (0 if call is None else max(call.deadline_at - begun_at, 0))
     facts: dict[str, Any] = {
         "taskId": handle.id,
         "status": state,

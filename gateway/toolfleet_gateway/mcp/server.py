@@ -125,15 +125,15 @@ class McpMethods:
     ) -> Self:
         """The methods of one process. `view_of` says what the client of a request sees, and `place` holds its streams."""
         keys = GatewayKeys(settings.keys)
-        abandoned = AbandonedCalls(fleet, redis, keys, settings, closing)
+        abandoned = AbandonedCalls(fleet, redis, keys, closing)
         window = RepeatWindow(fleet, redis, keys, seconds=settings.mcp_repeat_window_seconds)
         approvals = ClientApprovals(fleet)
         rounds = InputRounds(fleet, SealedStates(redis, keys, settings.signing_keys), approvals)
         calls = ToolCalls(fleet, settings, abandoned, window, rounds, approvals)
-        listing, followed = McpListing(fleet, settings), FollowedCalls(fleet, settings, approvals)
+        listing, followed = McpListing(fleet), FollowedCalls(fleet, approvals)
         log_levels = LogLevels()
         tools = ToolMethods(calls, listing, MetaTools(fleet), followed, log_levels, view_of)
-        tasks = TaskMethods(fleet, settings, view_of, PartialAnswers(redis, keys), approvals)
+        tasks = TaskMethods(fleet, view_of, PartialAnswers(redis, keys), approvals)
         modules = ModuleMethods(fleet, view_of)
         watching = ResourceWatching(modules, WatchedResources(redis, keys))
         feeds = EventFeed(fleet), ServerFeed(ServerChanges(redis, keys))

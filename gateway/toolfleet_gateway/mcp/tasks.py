@@ -12,7 +12,6 @@ from toolfleet_gateway.mcp.client_request import Context, ViewOf, takes_forms
 from toolfleet_gateway.mcp.results import EXTENSION, call_result, lacks_tasks, passed_failure, task_facts
 from toolfleet_gateway.mcp.rounds import PartialAnswers
 from toolfleet_gateway.mcp.view import McpView
-from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_registry.errors import FleetUnavailable, InputNotTaken
 from toolfleet_registry.time import fleet_clock
@@ -41,7 +40,6 @@ class TaskMethods:
     def __init__(
         self,
         fleet: ToolFleet,
-        settings: GatewaySettings,
         view_of: ViewOf,
         partial: PartialAnswers,
         approvals: ClientApprovals,
@@ -49,7 +47,6 @@ class TaskMethods:
         self._partial = partial
         self._approvals = approvals
         self._fleet = fleet
-        self._settings = settings
         self._view_of = view_of
 
     async def get(self, context: Context, params: TaskIdParams) -> dict[str, Any]:
@@ -138,7 +135,7 @@ class TaskMethods:
 
         Raises `FleetUnavailable`.
         """
-        kept, now = self._settings.gateway_result_kept_seconds, fleet_clock.now()
+        now = fleet_clock.now()
         result = await handle.end_within(0)
         if result is None:
             status = await handle.status()
@@ -148,37 +145,36 @@ class TaskMethods:
                     return await self._waiting(view, handle, now, takes_forms=takes_forms)
                 return await self._going_on(handle, status, now)
         if result.error_code == "cancelled":
-            return task_facts(handle, "cancelled", now=now, kept_seconds=kept, message=result.error)
+            return task_facts(handle, "cancelled", now=now, message=result.error)
         if (error := passed_failure(result)) is not None:
-            return {**task_facts(handle, "failed", now=now, kept_seconds=kept), "error": error.error.model_dump()}
-        return {**task_facts(handle, "completed", now=now, kept_seconds=kept), "result": call_result(result, handle.id)}
+            return {**task_facts(handle, "failed", now=now), "error": error.error.model_dump()}
+        return {**task_facts(handle, "completed", now=now), "result": call_result(result, handle.id)}
 
     async def _waiting(self, view: McpView, handle: BegunHandle, now: float, *, takes_forms: bool) -> dict[str, Any]:
         """Return the state of a task that needs an approval.
 
         It requires input only of a client that may give it: others have nothing to answer.
         """
-        kept, asked = self._settings.gateway_result_kept_seconds, await self._approvals.waited_for(view, handle)
+        asked = await self._approvals.waited_for(view, handle)
         message = None if asked is None else asked.sentence
         if asked is None or asked.question is None or not takes_forms:
-            return task_facts(handle, "working", now=now, kept_seconds=kept, message=message)
+            return task_facts(handle, "working", now=now, message=message)
         requests = {_approval_key(asked): asked.question.model_dump(mode="json")}
-        facts = task_facts(handle, "input_required", now=now, kept_seconds=kept, message=message)
+        facts = task_facts(handle, "input_required", now=now, message=message)
         return {**facts, "inputRequests": requests}
 
     async def _going_on(self, handle: BegunHandle, status: CallStatus, now: float) -> dict[str, Any]:
         """Return the state of a task that has not ended, and its question."""
-        kept = self._settings.gateway_result_kept_seconds
         if status.inputs is None:
             message = None if status.progress is None else status.progress.message or None
-            return task_facts(handle, "working", now=now, kept_seconds=kept, message=message)
+            return task_facts(handle, "working", now=now, message=message)
         answered = await self._partial.answered(handle.id, status.inputs)
         requests = {
             _key_of(status.inputs, key): request.model_dump(mode="json")
             for key, request in status.inputs.requests.items()
             if key not in answered
         }
-        return {**task_facts(handle, "input_required", now=now, kept_seconds=kept), "inputRequests": requests}
+        return {**task_facts(handle, "input_required", now=now), "inputRequests": requests}
 
 
 def capabilities_of(params: Any) -> dict[str, Any]:

@@ -11,14 +11,13 @@ from mcp.shared.exceptions import MCPError
 from toolfleet_gateway.calls import attached
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.mcp.approvals import CallApproval, ClientApprovals
-from toolfleet_gateway.mcp.calls import MESSAGE, McpCall, Report, ToolCalls, UnknownTool, WrongKey
+from toolfleet_gateway.mcp.calls import MESSAGE, WAIT_SECONDS, McpCall, Report, ToolCalls, UnknownTool, WrongKey
 from toolfleet_gateway.mcp.client_request import Context, LogLevels, ViewOf, in_its_place, kinds_of, takes_forms
 from toolfleet_gateway.mcp.results import ERROR, EXTENSION, PROGRESS, call_result, running_result
 from toolfleet_gateway.mcp.rounds import Kinds, WrongState, lacks
 from toolfleet_gateway.mcp.tasks import capabilities_of
 from toolfleet_gateway.mcp.view import ASK, BEGAN, END, IS_CANCELLED, McpView
 from toolfleet_gateway.tools import Cursor, read_cursor
-from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_registry.errors import FleetUnavailable
@@ -48,6 +47,7 @@ LIST_TTL_MS: Final = 30_000
 """How long a list may be kept by a client that does not listen for changes."""
 
 _PAGE = 500
+_MOST_LISTED = 500  # tools; of more no model chooses well: its client is shown three that find and call them
 _MANY = 50  # tools: to write them takes some ms, which other requests should not wait
 
 _SEARCH: Final = "search_tools"
@@ -65,9 +65,8 @@ _NAMES_SCHEMA = {"type": "array", "items": {"type": "string"}, "minItems": 1, "m
 class McpListing:
     """Answers `tools/list`. It asks nothing of Redis: what exists is in memory."""
 
-    def __init__(self, fleet: ToolFleet, settings: GatewaySettings) -> None:
+    def __init__(self, fleet: ToolFleet) -> None:
         self._fleet = fleet
-        self._most = settings.mcp_listed_tools
 
     async def own_names(self, view: McpView) -> frozenset[str]:
         """The names that stand for tools of the gateway's own here: a module's tool of the same name is the module's."""
@@ -82,7 +81,7 @@ class McpListing:
         tools = view.of(await self._fleet.tools(view.who.caller))
         taken = {view.shown(tool.name) for tool in tools} if view.module is not None else set[str]()
         following = [] if takes_tasks else [tool for name, tool in FOLLOWING_TOOLS.items() if name not in taken]
-        if len(tools) > self._most:
+        if len(tools) > _MOST_LISTED:
             return _page([*_META_TOOLS.values(), *following], None)
         after = read_cursor(cursor).after
         start = bisect.bisect_right(tools, after, key=lambda tool: tool.name)
@@ -177,10 +176,9 @@ class MetaTools:
 class FollowedCalls:
     """Answers calls for the clients of one gateway; calls that another one has started are handled alike."""
 
-    def __init__(self, fleet: ToolFleet, settings: GatewaySettings, approvals: ClientApprovals) -> None:
+    def __init__(self, fleet: ToolFleet, approvals: ClientApprovals) -> None:
         self._fleet = fleet
         self._approvals = approvals
-        self._longest = settings.mcp_wait_seconds
         self._answers: dict[str, Callable[[McpView, BegunHandle, Any], Awaitable[dict[str, Any]]]] = {
             STATUS_TOOL: self._state,
             WAIT_TOOL: self._wait,
@@ -189,7 +187,7 @@ class FollowedCalls:
 
     async def run(self, view: McpView, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The result of one of `FOLLOWING_TOOLS`."""
-        if (asked := asked_of(arguments, self._longest)) is None:
+        if (asked := asked_of(arguments, WAIT_SECONDS)) is None:
             return _text_result(WRONG_ARGUMENTS, is_error=True)
         try:
             handle = await attached(self._fleet, view.who, asked[0])

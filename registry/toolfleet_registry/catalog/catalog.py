@@ -28,6 +28,7 @@ from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.contracts.tool_definition import by_any_name
 from toolfleet_registry.directory.directory import ModuleDirectory, ProbeFailure
 from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.directory.requests import MODULES_AT_ONCE
 from toolfleet_registry.errors import InvalidToolName, RegistryAway, UnknownAgent
 from toolfleet_registry.local.scheduler_tools import probe_scheduler
 from toolfleet_registry.manifests.discovery import DiscoveryResult, ManifestFailure, discover, offered_by
@@ -483,8 +484,7 @@ async def _probe_modules(known: KnownModules, settings: Settings, *, imports_loc
     probes = await discover(
         known.settings.module_services,
         timeout_seconds=settings.discovery_timeout_seconds,
-        max_bytes=settings.max_manifest_bytes,
-        at_once=settings.manifest_requests,
+        at_once=MODULES_AT_ONCE,
         guards=known.guards,
         headers=known.headers,
     )

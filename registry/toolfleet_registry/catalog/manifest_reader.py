@@ -179,7 +179,6 @@ class ManifestFetcher:
         probes = await discover(
             {module: self._known.settings.module_services[module]},
             timeout_seconds=self._settings.discovery_timeout_seconds,
-            max_bytes=self._settings.max_manifest_bytes,
             guards=self._known.guards,
             headers=self._known.headers,
         )

@@ -66,8 +66,6 @@ class GatewaySettings(BaseSettings, defer_build=True):
     oauth_scopes: Annotated[tuple[str, ...], NoDecode] = ()
     """What must be in a token's `scope`, all of them, comma-separated or JSON."""
 
-    up_gateway: bool = True
-    """Whether `toolfleet up` starts a gateway with its fleet."""
     gateway_port: int | None = Field(default=None, ge=0, lt=2**16)
     """Where a gateway listens; 0: at a port that is free. None: at 8484, and that of `toolfleet up` at another one where that is taken."""
     gateway_key: str | None = Field(default=None, repr=False)
@@ -79,49 +77,23 @@ class GatewaySettings(BaseSettings, defer_build=True):
     """Websites whose scripts are let in, such as `https://console.example.com`, beside those of `gateway_hosts`: comma-separated or JSON."""
     gateway_root_path: str = ""
     """The path before every route, if a proxy serves the gateway below one and takes that off, such as `/toolfleet`."""
-    gateway_max_body_bytes: Count = 4 * 2**20
-    """Of a request's body: room for four calls with the largest arguments."""
-    gateway_body_seconds: Seconds = 30
-    """How long a request's body may take to arrive."""
-    gateway_max_header_bytes: Count = 32 * 2**10
-    """Of a request's URL and headers: the longest tokens are about 8 KiB."""
-    gateway_header_seconds: Seconds = 10
-    """How long a request's headers may take to arrive, and a new connection to say anything."""
     gateway_connections: Count = 4_000
     """Connections that one gateway has open at once; each needs a file descriptor. A few more are answered about health. Of one address
-    a quarter may have sent no request yet."""
+    a quarter may have sent no request yet. Half of them may be streams of events."""
     gateway_trusted_proxies: Networks = ()
     """CIDRs of the proxies in front of a gateway, comma-separated or JSON: the connections of their many clients come from few addresses,
     and may be silent in any number."""
-    gateway_streams: Count = 2_000
-    """Streams of events among them."""
-    gateway_wait_seconds: Seconds = 30
-    """How long a call's request is held open for its result where its client does not say; then the answer is 202. Proxies cut one after a minute, most often."""
-    gateway_longest_wait_seconds: Seconds = 300
-    """The same where its client asks for longer, by `Prefer: wait`."""
-    gateway_result_kept_seconds: Seconds = 600
-    """How long a call's result is kept after it was handed out, for a client that has lost its answer."""
     gateway_leave_seconds: float = Field(default=1, ge=0)
     """How long a gateway that is told to end still takes requests, not ready by `/readyz`: for load balancers to see it."""
     gateway_stop_seconds: Seconds = 30
     """How long requests that are under way then may take to end."""
 
-    mcp_wait_seconds: Seconds = 50
-    """How long an MCP client waits for a call that it has not asked to be a task; then it is told that the call runs, and how to ask for it. Clients give up after a minute, most often."""
-    mcp_task_seconds: Seconds = 0.5
-    """After how long a call becomes a task for an MCP client that takes tasks: what ends sooner has its result at once."""
     mcp_task_tools: _Names = frozenset()
     """Tools, as `module.tool`, that take longer than anybody waits: an MCP client that takes no tasks is refused their calls, and told what it lacks.
     By default there are none: such a client is told that its call runs, and how to ask for it."""
-    mcp_grace_seconds: Seconds = 10
-    """How long a call goes on that has begun and could be done twice, after the stream of an MCP client that gave it a key was cut: a repeat joins it."""
     mcp_repeat_window_seconds: float = Field(default=0, ge=0, le=3600, allow_inf_nan=False)
     """For so long a call of a tool that could be done twice is taken for a repeat, if an MCP client without keys makes it again with the same
     arguments. 0: never; what is meant twice within it happens once."""
-    mcp_listed_tools: Count = 500
-    """With more tools than that an MCP client is shown three in their place: to search, to describe and to call them."""
-    mcp_session_seconds: Seconds = 3600
-    """How long a session of an MCP client of 2025-11-25 or before is kept that sends nothing."""
 
     @property
     def oauth_claim_names(self) -> dict[ClaimUse, str]:

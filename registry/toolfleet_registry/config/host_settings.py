@@ -336,10 +336,6 @@ class HostSettings(BaseSettings, defer_build=True):
     """Names that the scan has nothing against, of the modules and functions that it knows: comma-separated or JSON."""
     trusted_tool_namespaces: Annotated[frozenset[str], NoDecode] = frozenset()
     """Where functions may be that hosts name as tools by dotted paths, such as `acme.tools`: comma-separated or JSON."""
-    tool_debounce_ms: int = Field(default=500, ge=0, le=60_000)
-    """How long changes of files are gathered at most, in milliseconds; they are loaded 50 ms after the last one."""
-    tool_load_seconds: Seconds = 10
-    """How long the import of one file may take."""
     tool_lazy: bool = False
     """Whether a file is imported with the first call of one of its tools only, for folders of thousands."""
     tool_processes: Count = os.cpu_count() or 1
@@ -353,10 +349,6 @@ class HostSettings(BaseSettings, defer_build=True):
 
     tool_environments: Path = Path(".toolfleet/environments")
     """Where packages are kept that tool files ask for, each set under its digest; a relative one is beside `toolfleet.toml`."""
-    tool_environment_days: int = Field(default=30, ge=0, le=36_500)
-    """After how many days a host that starts removes such packages, if no host has used them since; 0 keeps them all. They can be installed anew."""
-    tool_install_seconds: Seconds = 300
-    """How long `uv` may take to install such packages."""
     tool_install_options: Annotated[tuple[str, ...], NoDecode] = ()
     """More options for `uv pip install`, such as `--index-url` with its value: blank-separated or JSON."""
 

@@ -20,26 +20,15 @@ class JobSettings(BaseSettings, defer_build=True):
     """The agent's core: `POST {core_url}/continue` wakes a conversation. None: `fleet.wakeups.completions` has the wake-ups."""
     core_secret: str | None = Field(default=None, repr=False)
     """Signs what is sent there, as Standard Webhooks does: `whsec_` and base64 of 24 to 64 random bytes. Needed with `core_url`."""
-    core_timeout_seconds: float = Field(default=30, gt=0)
-    """For the core's answer; it should accept, and act afterwards or within that time."""
     wake_give_up_seconds: Seconds = 3 * 86_400
     """How long a core that does not accept is tried, before the wake-up becomes a dead letter: a long weekend.
 
     And, with an hour more, how long the keys of calls hold that follow from it (`Delivery.key`): one value for all."""
-    dead_wakes_kept: Count = 10_000
-    """Wake-ups that nobody accepted, kept for an operator, of 100 MB together at most; the oldest go first."""
-    completions_kept_seconds: Seconds = 7 * 86_400
-    """How long wake-ups wait for an agent without HTTP."""
     jobs_interval_seconds: float = Field(default=1, ge=0.1, le=60)
-    """How often beat has a worker look for jobs that are due: how late a poll may be."""
-    job_kept_seconds: Seconds = 7 * 86_400
-    """How long an ended job can be looked at."""
+    """How often beat has a worker look for jobs that are due: how late a poll may be. No job may poll more often than once a
+    second, or than that if it is less."""
     jobs_per_user: Count = 100
     """Jobs of one user that have not ended; a model in a loop makes more."""
-    max_job_seconds: Seconds = 366 * 86_400
-    """No job may last longer."""
-    shortest_poll_seconds: float = Field(default=1, gt=0)
-    """No job may poll more often: an `interval_seconds` below this is refused."""
     scheduler: bool = False
     """Whether the fleet offers the module `scheduler`, with which a model makes jobs; one value for agents and workers."""
     scheduler_permission: Literal["guest", "user", "admin", "owner"] = "admin"

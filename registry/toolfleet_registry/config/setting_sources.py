@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from toolfleet_registry.config.host_settings import SecretSource
+from toolfleet_registry.config.removed_settings import REMOVED
 from toolfleet_registry.config.run_file import FOLDER, find_running
 from toolfleet_registry.redis.urls import is_redis_url
 
@@ -36,11 +37,6 @@ _OTHERS = {
     *(f"TOOLFLEET_{name}" for name in ("MODULE_KEY", "ANNOUNCE_KEY", "HOST_USER", "COMMAND", "WORKER_NOTE")),
     ENVIRONMENT_ONLY,
 }
-
-REMOVED = {
-    "fast_transport": "calls travel by the fleet's own transport at Redis, and by kombu's at RabbitMQ; take it away",
-}
-"""Settings of the version before -> what holds in their place. This version warns of them; the next one does not know them."""
 
 _OFF = frozenset({"0", "false", "off", "no", "f", "n"})  # as pydantic reads them
 # What Kubernetes tells every container of a service that is named so: `TOOLFLEET_REDIS_PORT_6379_TCP_ADDR`.
@@ -176,17 +172,27 @@ def misspelt(settings: Collection[str], environ: Mapping[str, str] = os.environ)
         name = variable.upper()
         if not name.startswith(PREFIX) or name in known or name in _OTHERS or _KUBERNETES.fullmatch(name):
             continue
+        if name.removeprefix(PREFIX).lower() in REMOVED:
+            continue
         like = likeliest(name.removeprefix(PREFIX).lower(), settings)
         found[variable] = None if like is None else f"{PREFIX}{like.upper()}"
     return found
 
 
+def removed(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables of settings that are gone, each with what holds in its place."""
+    names = {variable: variable.upper().removeprefix(PREFIX).lower() for variable in environ}
+    return {
+        variable: REMOVED[name]
+        for variable, name in names.items()
+        if variable.upper().startswith(PREFIX) and name in REMOVED
+    }
+
+
 def warn_of_misspelt(settings: Collection[str], environ: Mapping[str, str] = os.environ) -> None:
     """Log each variable that `misspelt` finds, once a process."""
     for variable, like in misspelt(settings, environ).items():
-        if variable.upper().removeprefix(PREFIX).lower() in REMOVED:
-            continue  # the settings themselves tell of it, with what holds in its place
-        _warn(variable, "." if like is None else f"; did you mean {like}?")
+        _warn(variable, ", and changes nothing" + ("." if like is None else f"; did you mean {like}?"))
 
 
 def removed_in(variables: Mapping[str, str | None]) -> dict[str, str]:
@@ -203,7 +209,7 @@ def drop_removed(given: Mapping[str, Any]) -> dict[str, Any]:
         place = setting_place((name,), start=Path.cwd())
         if name == "fast_transport":
             _refuse_stock_parts(given, place)
-        _warn(place, f": {REMOVED[name]}.")
+        _warn(place, f" any more, and changes nothing: {REMOVED[name]}.")
     return {name: value for name, value in given.items() if name not in REMOVED}
 
 
@@ -220,4 +226,4 @@ def _refuse_stock_parts(given: Mapping[str, Any], place: str) -> None:
 def _warn(shown: str, advice: str) -> None:
     if shown not in _warned:
         _warned.add(shown)
-        _log.warning("%s is no setting, and changes nothing%s", shown, advice)
+        _log.warning("%s is no setting%s", shown, advice)

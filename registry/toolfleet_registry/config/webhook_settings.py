@@ -8,7 +8,7 @@ from pydantic_settings import BaseSettings, NoDecode
 
 from toolfleet_registry.config.host_settings import SecretName
 from toolfleet_registry.config.job_settings import secret_fault
-from toolfleet_registry.config.setting_values import Count, read_json
+from toolfleet_registry.config.setting_values import read_json
 from toolfleet_registry.contracts import Level
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.tool_definition import EVENT_KINDS, EventKind
@@ -33,9 +33,6 @@ class WebhookSettings(BaseSettings, defer_build=True):
     registry_webhooks_secret: str | None = Field(default=None, repr=False)
     """Signs them, as Standard Webhooks does: `whsec_` and base64 of 24 to 64 random bytes. Needed with `registry_webhooks`; another one than
     the core's, or a receiver could wake the core."""
-    dead_webhooks_kept: Count = 10_000
-    """Events that a receiver did not accept within `wake_give_up_seconds`, kept for an operator, of 100 MB together at most; the oldest
-    go first."""
 
     @field_validator("registry_webhooks", mode="before")
     @classmethod

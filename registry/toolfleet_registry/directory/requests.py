@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from typing import cast
+from typing import Final, cast
 
 from pydantic import Field, ValidationError
 from redis.asyncio import Redis
@@ -22,6 +22,9 @@ _MOST_TOGETHER = 100  # requests that one reload is the answer to
 _MOST_ERRORS = 100  # of one host
 _BEGIN_SECONDS = 3.0  # for hosts to hear of it: they ask twice a second
 _PAUSE_SECONDS = 0.1
+
+MODULES_AT_ONCE: Final = 500
+"""Modules that one process asks at once: each is an open socket, and 1,024 is a usual limit of these."""
 
 _PROBE_KEPT_SECONDS = 300  # longer than any look
 _PROBE_BEGIN_SECONDS = 3.0  # a worker asks every half a second

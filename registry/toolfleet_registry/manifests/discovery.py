@@ -29,6 +29,7 @@ else:
 _log = get_logger(__name__)
 
 
+_MOST_BYTES = 4 * 2**20  # of a manifest: some hundred tools with full schemas are about 0.5 MiB
 _AT_WORK = 50  # more would not be answered sooner: an answer takes about two milliseconds of this process's time
 _TURN_SECONDS = 0.5  # who is silent for longer costs no time meanwhile
 
@@ -58,7 +59,7 @@ async def discover(
     services: Mapping[str, str],
     *,
     timeout_seconds: float,
-    max_bytes: int,
+    max_bytes: int = _MOST_BYTES,
     at_once: int = 500,
     guards: Mapping[str, Callable[[str], bool]] = MappingProxyType({}),
     headers: Mapping[str, ModuleHeaders] = MappingProxyType({}),

@@ -3,6 +3,8 @@
 from toolfleet_registry.metrics.recorder import CallRecorder, Recorder
 from toolfleet_registry.system.process import this_process
 
+_MOST_NAMES = 200  # tools with series of their own, a few each; those that come later are `other`
+
 
 class _Held:
     calls: CallRecorder | None = None
@@ -14,7 +16,7 @@ def calls() -> CallRecorder | None:
     return this_process().part(_Held).calls
 
 
-def start(*, most_names: int) -> Recorder:
+def start(*, most_names: int = _MOST_NAMES) -> Recorder:
     """Start counting, until `stop`; if counting is on already, return the existing recorder."""
     held = this_process().part(_Held)
     held.started += 1

@@ -86,11 +86,11 @@ RULES = (
         since=2,
     ),
     KeyRule(
-        re.compile(rf"{OURS}dead-wakes(-order|-bytes)?"), lasting="kept for an operator; at most `dead_wakes_kept`"
+        re.compile(rf"{OURS}dead-wakes(-order|-bytes)?"), lasting="kept for an operator; at most `dead_letters_kept`"
     ),
     KeyRule(
         re.compile(rf"{OURS}dead-webhooks(-order|-bytes)?"),
-        lasting="kept for an operator; at most `dead_webhooks_kept`",
+        lasting="kept for an operator; at most `dead_letters_kept`",
         since=2,
     ),
     KeyRule(re.compile(rf"{OURS}approval:.+"), since=3),

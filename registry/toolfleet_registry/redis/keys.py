@@ -102,7 +102,7 @@ class HostKeys:
 
     @property
     def announced(self) -> str:
-        """A hash: the last heartbeat of each host, by its module and id. Expires `manifest_ttl_seconds` after the last one."""
+        """A hash: the last heartbeat of each host, by its module and id. Expires an hour or more (`Settings.manifest_ttl_seconds`) after the last one."""
         return f"{self.begin}module-hosts"
 
     @property
@@ -126,7 +126,7 @@ class Keys:
     prefix: str = ""
 
     def module_manifest(self, module: str) -> str:
-        """A module's last good manifest, as JSON. Expires `manifest_ttl_seconds` after the last look at the module."""
+        """A module's last good manifest, as JSON. Expires an hour or more (`Settings.manifest_ttl_seconds`) after the last look at the module."""
         return f"{self.prefix}module_manifest:{module}"
 
     def refresh_slot(self, slot: int) -> str:
@@ -179,7 +179,7 @@ class Keys:
 
     @property
     def probe_failures(self) -> str:
-        """A hash: why the last look at a module has failed. Expires `manifest_ttl_seconds` after the last look."""
+        """A hash: why the last look at a module has failed. Expires an hour or more (`Settings.manifest_ttl_seconds`) after the last look."""
         return f"{self.prefix}{OURS}look-failures"
 
     @property
@@ -327,7 +327,7 @@ class Keys:
         return f"{self.prefix}{OURS}audit"
 
     def job(self, job_id: str) -> str:
-        """A job: what it is to do, and where it is. Expires `job_kept_seconds` after its end."""
+        """A job: what it is to do, and where it is. Expires seven days after its end."""
         return f"{self.prefix}{OURS}job:{job_id}"
 
     @property
@@ -373,7 +373,7 @@ class Keys:
 
     @property
     def dead_wakes(self) -> str:
-        """Wake-ups that were never accepted, by their id, at most `dead_wakes_kept`."""
+        """Wake-ups that were never accepted, by their id, at most `dead_letters_kept`."""
         return f"{self.prefix}{OURS}dead-wakes"
 
     @property
@@ -387,7 +387,7 @@ class Keys:
         return f"{self.prefix}{OURS}dead-wakes-bytes"
 
     def dead_webhooks(self, part: Literal["", "-order", "-bytes"] = "") -> str:
-        """The same three of events of the registry that a receiver of webhooks did not accept, at most `dead_webhooks_kept`."""
+        """The same three of events of the registry that a receiver of webhooks did not accept, at most `dead_letters_kept`."""
         return f"{self.prefix}{OURS}dead-webhooks{part}"
 
     def completions(self, conversation_id: str) -> str:
@@ -395,7 +395,7 @@ class Keys:
         return f"{self.prefix}{OURS}completions:{_digest(conversation_id)[:32]}"
 
     def completions_of(self, conversation_id: str, user_id: str | None) -> str:
-        """A stream: the news for one user of a conversation. Expires `completions_kept_seconds` after the last."""
+        """A stream: the news for one user of a conversation. Expires seven days after the last."""
         return f"{self.completions(conversation_id)}:{_digest(user_id or '')[:16]}"
 
     def completion_users(self, conversation_id: str) -> str:

@@ -167,7 +167,7 @@ class WorkerJobs:
                 try:
                     yield bench
                 finally:
-                    await bench.wakes.aclose(seconds=min(settings.core_timeout_seconds, _LAST_EVENTS_SECONDS))
+                    await bench.wakes.aclose(seconds=_LAST_EVENTS_SECONDS)
                     if bench.is_kicked:
                         await self._kick()
         finally:

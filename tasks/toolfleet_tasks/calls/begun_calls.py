@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from redis.exceptions import ResponseError
 
@@ -34,6 +34,9 @@ log = get_logger(__name__)
 _ANY_ARGUMENT = "*"
 
 Started = PendingCall | Joined | ToolResult
+
+RESULT_KEPT_SECONDS: Final = 600.0
+"""How long a result stays that was handed out, for a client that has lost its answer: it asks again after its time-out, or a reconnection."""
 
 _MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
 _GRACE_SECONDS = (
@@ -220,7 +223,7 @@ class BegunCalls:
 
     def had(self, call: PublishedCall, result: ToolResult, text: str) -> None:
         """Confirm a result whose caller may lose it, and ask again, perhaps in another process."""
-        self._receipts.had_for(self._settings.gateway_result_kept_seconds, call, result, text)
+        self._receipts.had_for(RESULT_KEPT_SECONDS, call, result, text)
 
     async def aclose(self) -> None:
         """Let go of what was needed for reading."""

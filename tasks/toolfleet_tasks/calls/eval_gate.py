@@ -87,7 +87,6 @@ class Evaluation:
 
     def __init__(self, gate: EvalGate | None, settings: Settings) -> None:
         self._gate = gate
-        self._blocks_once = settings.gate_blocks_once
         self._fails_closed = settings.gate_fails_closed
 
     async def refusal(
@@ -124,7 +123,7 @@ class Evaluation:
         return None if decision.approved else _blocked(tool, decision.reason)
 
     def _without_gate(self, tool: ToolDefinition, reason: str, *, fails_closed: bool) -> ToolResult | None:
-        is_once = self._blocks_once and effect_of(tool) == "once"
+        is_once = effect_of(tool) == "once"
         is_blocked = is_once or fails_closed
         log.warning("gate_failed", tool=tool.name, reason=reason, is_blocked=is_blocked)
         note("gate", "failed_closed" if is_blocked else "failed_open")

@@ -10,6 +10,7 @@ from celery import Celery, Task
 
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.greenlet_bridge import bridged
+from toolfleet_tasks.clock import MOST_OFFSET_SECONDS
 from toolfleet_tasks.control.housekeeping import register_task
 from toolfleet_tasks.messages.ids import EVALUATE, RESUME
 from toolfleet_tasks.queues import CONTROL
@@ -31,7 +32,7 @@ def register(app: Celery) -> None:
 def schedule(settings: Settings) -> dict[str, Any]:
     """The beat entry. A tick that was not served for long is dropped: they do the same work."""
     interval = settings.jobs_interval_seconds
-    expires = max(_SHORTEST_EXPIRY_SECONDS, _TICKS * interval) + settings.max_clock_offset_seconds
+    expires = max(_SHORTEST_EXPIRY_SECONDS, _TICKS * interval) + MOST_OFFSET_SECONDS
     return {"resume-jobs": {"task": RESUME, "schedule": interval, "options": {"queue": CONTROL, "expires": expires}}}
 
 

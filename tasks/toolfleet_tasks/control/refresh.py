@@ -9,7 +9,7 @@ from celery.signals import beat_init
 from redis.asyncio import Redis
 
 from toolfleet_registry.directory.directory import ModuleDirectory
-from toolfleet_registry.directory.requests import RequestedProbes
+from toolfleet_registry.directory.requests import MODULES_AT_ONCE, RequestedProbes
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.redis.servers import async_client
@@ -18,6 +18,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import hide_process
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.aio.greenlet_bridge import bridged, run_here
+from toolfleet_tasks.clock import MOST_OFFSET_SECONDS
 from toolfleet_tasks.control.housekeeping import register_task
 from toolfleet_tasks.control.server_check import say_faults
 from toolfleet_tasks.queues import CONTROL
@@ -32,7 +33,7 @@ log = get_logger(__name__)
 
 def register(app: Celery, settings: Settings) -> None:
     """Give the app the task. Its limit: the longest look at all modules, and time to store what was found."""
-    rounds = -(-max(len(settings.module_services), 1) // settings.manifest_requests)
+    rounds = -(-max(len(settings.module_services), 1) // MODULES_AT_ONCE)
     limit = settings.discovery_timeout_seconds * rounds + 20
     limits = {"soft_time_limit": limit, "time_limit": limit + 10}
     # Not shared: Celery would give it to all apps of the process, and the first one's limit with it.
@@ -109,7 +110,7 @@ async def _body(task: Task) -> None:
 
 def _expiry(settings: Settings) -> float:
     """Return the expiry in seconds from now, by beat's own clock; workers judge by theirs."""
-    return settings.refresh_interval_seconds + settings.max_clock_offset_seconds
+    return settings.refresh_interval_seconds + MOST_OFFSET_SECONDS
 
 
 def _hide(sender: Any, **_: object) -> None:

@@ -5,12 +5,18 @@ from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field
 
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished
-from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.fairness import CallerLane, WaitQueue
 from toolfleet_tasks.publish.publisher import Publisher
 
+# Calls that wait in one agent until they may be published; further ones are `busy`. Each takes about 15 kB there. The more
+# wait, the fewer a single user may have among them: at most as many as there is room left, and half of all.
+_MOST_WAITING = 50_000
+# How long a call waits, within its deadline, for a Redis or RabbitMQ that is away, before it ends as `fleet_unavailable`: a
+# restart or a fail-over is over by then, most often, and nobody's patience is. It is counted from the first call that finds
+# it away: once that long is over, each further call ends within some three seconds, after one more try.
+_PATIENCE_SECONDS = 30.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0  # seconds, before a broker is tried again that is there and takes nothing
 
 _ONE_TRY_SECONDS = 3.0  # by then it has been tried again
@@ -107,11 +113,11 @@ class WaitingCalls:
 class Backpressure:
     """The conditions that the calls of one agent wait for. Belongs to the running loop."""
 
-    def __init__(self, publisher: Publisher, wait_queue: WaitQueue, settings: Settings) -> None:
+    def __init__(self, publisher: Publisher, wait_queue: WaitQueue) -> None:
         self.wait_queue = wait_queue
         self.window = PublishWindow(publisher.most_in_flight)
-        self.crowd = WaitingCalls(settings.agent_backlog_limit)
-        self.patience_seconds = settings.broker_patience_seconds
+        self.crowd = WaitingCalls(_MOST_WAITING)
+        self.patience_seconds = _PATIENCE_SECONDS
         self.loop = asyncio.get_running_loop()
         self._publisher = publisher
         self._pause = 0.0

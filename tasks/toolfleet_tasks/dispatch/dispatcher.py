@@ -67,7 +67,7 @@ class Dispatcher:
         self._follow = follow
         self._spawn = spawn
         self._wait_queue = WaitQueue()
-        self._back = Backpressure(publisher, self._wait_queue, settings)
+        self._back = Backpressure(publisher, self._wait_queue)
         self._loop = asyncio.get_running_loop()
 
     async def post(self, call: PublishedCall, *, waits: bool, waits_for_worker: bool = False) -> Started:

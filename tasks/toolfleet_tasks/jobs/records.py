@@ -18,7 +18,6 @@ of all. Due times are the fleet's time, as are those of its events; other times 
 
 import asyncio
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -45,9 +44,12 @@ from toolfleet_tasks.redis.connection import Part, PipelinedConnection
 from toolfleet_tasks.redis.script_runner import run
 from toolfleet_tasks.results import stored as results
 from toolfleet_tasks.results.verifier import Verifier
+from toolfleet_tasks.wakeups.inbox import COMPLETIONS_KEPT_SECONDS
 
 log = get_logger(__name__)
 
+# How long an ended job can be looked at, and one stays that cannot be read: who made it before a weekend asks after it.
+_KEPT_SECONDS = 7 * 86_400
 _FIELDS = ("spec", "at", "told", "end", "end_signature")
 _READ_AT_ONCE = 50  # records, whose answers may be large
 _BY = 8  # hex digits: among the changes from one place
@@ -229,9 +231,9 @@ class JobRecords:
             poll_values=values,
             job_end=end_text,
             spec="" if end is None else self._seal.sign(json_text.dump(without_arguments(spec))),
-            kept_seconds=math.ceil(self._settings.job_kept_seconds),
+            kept_seconds=_KEPT_SECONDS,
             ended_kept=MOST_ENDED,
-            completion_seconds=math.ceil(self._settings.completions_kept_seconds),
+            completion_seconds=COMPLETIONS_KEPT_SECONDS,
             is_sent="1" if change.is_sent else "",
             end_signature="" if end is None else self._ends.of(spec.job_id, end_text),
             is_cancelled="1" if place.state == "cancelled" else "",
@@ -293,17 +295,16 @@ class JobRecords:
 
     async def _put_off(self, job_id: str, at: bytes) -> None:
         rest = _UNREAD_REST * randomness.uniform(0.5, 1)  # spreads load, guards nothing
-        seconds = math.ceil(self._settings.job_kept_seconds)
         parameters = _PUT_OFF.parameters(
             job=self._keys.job(job_id),
             due_jobs=self._keys.jobs_due,
             id=job_id,
             at=at,
             due_ms=_ms(fleet_clock.now() + rest),
-            seconds=seconds,
+            seconds=_KEPT_SECONDS,
         )
         if await run(self._connection, _PUT_OFF, parameters):
-            log.error("job_taken_out", job_id=job_id, unread_days=round(seconds / 86_400, 1))
+            log.error("job_taken_out", job_id=job_id, unread_days=_KEPT_SECONDS // 86_400)
 
     def _bound(self, kind: str, job_id: str, text: str) -> str:
         """One field of a job's, which where the fleet signs is worth nothing in another field or job."""

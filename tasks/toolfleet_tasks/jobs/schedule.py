@@ -15,6 +15,9 @@ from zoneinfo import ZoneInfo
 from toolfleet_registry.contracts.jobs import Schedule
 from toolfleet_registry.time import fleet_clock
 
+LONGEST_SECONDS = 366 * 86_400
+"""No job may last longer: one of once a year comes due, and one that was forgotten ends."""
+
 _LATE_SECONDS = 60.0  # that `at` may lie in the past: a model's request has been on its way
 _LAST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()  # every zone can still write it down
 _FIELDS = 5

@@ -26,7 +26,7 @@ from toolfleet_tasks.jobs.calls import gate_mark, no_checker, no_gate, no_jobs_b
 from toolfleet_tasks.jobs.completion import end_note, shown
 from toolfleet_tasks.jobs.hooks import JobHooks
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
-from toolfleet_tasks.jobs.schedule import check_schedule, next_after
+from toolfleet_tasks.jobs.schedule import LONGEST_SECONDS, check_schedule, next_after
 from toolfleet_tasks.jobs.state_machine import is_unknown
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import RESUME, request_digest
@@ -36,6 +36,7 @@ from toolfleet_tasks.wakeups.placeholders import has_places
 
 log = get_logger(__name__)
 
+_SHORTEST_POLL_SECONDS = 1.0  # a model that asks for less would have its module asked without a pause
 _GATE_SECONDS = 2.0  # for the agent's gate to decide about one tool
 _MOST_LISTED = 1_000
 _ROUNDED_SECONDS = 0.001  # that a time in a record may be later than meant
@@ -292,7 +293,7 @@ def _check(spec: JobSpec, settings: Settings) -> None:
         if said is not None and len(said) > LONGEST:
             raise ValueError(f"The `{name}` of its conversation has more than {LONGEST} characters.")
     _check_calls(spec)
-    _check_times(spec, settings)
+    _check_times(spec)
     if spec.poll is not None:
         _check_poll(spec.poll, settings, has_start=spec.start is not None)
     if spec.hook is not None:
@@ -315,16 +316,16 @@ def _check_calls(spec: JobSpec) -> None:
         )
 
 
-def _check_times(spec: JobSpec, settings: Settings) -> None:
-    seconds, longest = spec.deadline_at - spec.created_at, settings.max_job_seconds
+def _check_times(spec: JobSpec) -> None:
+    seconds, longest = spec.deadline_at - spec.created_at, LONGEST_SECONDS
     if spec.schedule is not None:
         check_schedule(spec.schedule)
         if spec.schedule.at is not None and spec.schedule.at > fleet_clock.now() + longest:
-            raise ValueError(f"It begins more than {longest} s ahead (TOOLFLEET_MAX_JOB_SECONDS).")
+            raise ValueError(f"It begins more than {longest} s ahead.")
     if not math.isfinite(seconds) or seconds <= 0:
         raise ValueError("Its deadline must lie in the future: `deadline` is a number of seconds, above 0.")
     if seconds > longest * 1.001:  # clocks differ, and floats round
-        raise ValueError(f"Its deadline is more than {longest} s ahead (TOOLFLEET_MAX_JOB_SECONDS).")
+        raise ValueError(f"Its deadline is more than {longest} s ahead.")
     if spec.schedule is None:
         if spec.start is None and spec.poll is None and spec.hook is None:
             raise ValueError("It needs a `start`, a `poll`, a `hook` or a `schedule`.")
@@ -337,9 +338,9 @@ def _check_times(spec: JobSpec, settings: Settings) -> None:
 
 
 def _check_poll(poll: Poll, settings: Settings, *, has_start: bool) -> None:
-    if poll.interval_seconds < settings.shortest_poll_seconds:
-        shortest = settings.shortest_poll_seconds
-        raise ValueError(f"`interval_seconds` must be at least {shortest:g} (TOOLFLEET_SHORTEST_POLL_SECONDS).")
+    shortest = min(_SHORTEST_POLL_SECONDS, settings.jobs_interval_seconds)  # what is due is looked for no more often
+    if poll.interval_seconds < shortest:
+        raise ValueError(f"`interval_seconds` must be at least {shortest:g}.")
     for condition in (poll.until, poll.failed_when):
         if condition is not None:
             check_condition(condition)

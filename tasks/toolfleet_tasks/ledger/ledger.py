@@ -154,7 +154,7 @@ class Ledger:
     async def close(self, claim: Claim, attempt: Attempt, *, seconds: float, so_far: EffectState) -> bool:
         """An attempt has ended, and another follows. False if others have the call by now."""
         text = json_text.dump(attempt.result)
-        how, ttl = build.ended(claim.call, attempt, self._settings, seconds=seconds), self._seconds_of(claim.call)
+        how, ttl = build.ended(claim.call, attempt, seconds=seconds), self._seconds_of(claim.call)
         signature = self._earlier.signature(claim.call.call_id, text)
         parameters = build.of_close(claim, how, so_far=so_far, text=text, signature=signature, seconds=ttl)
         is_ours = await self._run(CLOSE, parameters)
@@ -198,7 +198,7 @@ class Ledger:
         audit_line, line_text, lines_kept = self._auditor.line_of(call, result, decisions, own_ms)
         parameters = build.of_finish(
             claim,
-            build.ended(call, attempt, self._settings, seconds=seconds) if attempt else Ended(),
+            build.ended(call, attempt, seconds=seconds) if attempt else Ended(),
             result.effect_state,
             Stored(value, announced, letter),
             seconds=self._seconds_of(call),

@@ -27,6 +27,16 @@ class Seconds(NamedTuple):
     record: int
 
 
+BREAKER_FAILURES = 20
+"""Calls in a row without an answer after which a module counts as away; so many answers and it is back for all.
+
+More than a restart under light load brings. One to which no worker can connect is away at once.
+"""
+
+BREAKER_SECONDS = 10.0
+"""How long a module that is away is left alone at most: 1 s at first, and longer each time it is looked for in vain."""
+
+
 class Ended(NamedTuple):
     """The end of an attempt, in the form of `CLOSE` and `FINISH`."""
 
@@ -174,9 +184,12 @@ def of_end(  # noqa: PLR0913 - as above
 _PARTS = ("line", "line_unbegun", "line_undone", "line_unknown", "lines_kept")
 
 
-def ended(call: PublishedCall, attempt: Attempt, settings: Settings, *, seconds: float) -> Ended:
+def ended(call: PublishedCall, attempt: Attempt, *, seconds: float) -> Ended:
     """Return the end of an attempt that took `seconds`."""
     away = is_away(attempt, call, seconds=seconds)
-    longest_ms = round(settings.breaker_seconds * 1000)
-    outcome = f"{attempt.outcome} {seconds * 1000:.0f}"
-    return Ended(outcome, "" if away is None else int(away), settings.breaker_failures, longest_ms)
+    return heard(str(attempt.outcome), seconds, "" if away is None else int(away))
+
+
+def heard(outcome: str, seconds: float, is_away: int | str = 0) -> Ended:
+    """Return a module's answer, or its silence, after `seconds` as its breaker counts it; "" where that says nothing of the module."""
+    return Ended(f"{outcome} {seconds * 1000:.0f}", is_away, BREAKER_FAILURES, round(BREAKER_SECONDS * 1000))

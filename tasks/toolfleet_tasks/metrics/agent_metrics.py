@@ -32,7 +32,7 @@ class AgentMetrics:
         self._opened += 1
         if self._opened > 1:
             return
-        recorder = process_recorder.start(most_names=self._settings.metrics_tools)
+        recorder = process_recorder.start()
         try:
             self._answer(recorder, self._where)
         except BaseException:
@@ -59,8 +59,8 @@ class AgentMetrics:
 
     def _answer(self, recorder: Recorder, where: "int | CollectorRegistry") -> None:
         if isinstance(where, int):
-            own = self._settings.model_copy(update={"metrics_port": where, "metrics_ports": 1})
-            self._endpoint = MetricsEndpoint(own, Exposition(recorder).text)
+            own = self._settings.model_copy(update={"metrics_port": where})
+            self._endpoint = MetricsEndpoint(own, Exposition(recorder).text, is_exact=True)
             self._endpoint.start()
         else:
             self._collector = RecordedMetrics(recorder)

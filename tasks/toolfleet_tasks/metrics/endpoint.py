@@ -11,14 +11,20 @@ from toolfleet_tasks.aio.threaded_http import HttpReply, serve_tcp
 
 PATH = "/metrics"
 
+_PORTS = 16  # are tried: workers, gateways and hosts that share a machine share its settings
+
 log = get_logger(__name__)
 
 
 class MetricsEndpoint:
-    """Answers with `text`, which any thread may call, at the first of the settings' ports that is free. Without a port it does nothing."""
+    """Answers with `text`, which any thread may call, at the first port that is free: the settings' one, or, unless it `is_exact`, one after it.
 
-    def __init__(self, settings: Settings, text: Callable[[], bytes]) -> None:
+    Without a port it does nothing.
+    """
+
+    def __init__(self, settings: Settings, text: Callable[[], bytes], *, is_exact: bool = False) -> None:
         self._settings = settings
+        self._ports = 1 if is_exact else _PORTS
         self._text = text
         self._server: socketserver.BaseServer | None = None
         self.port: int | None = None
@@ -30,7 +36,7 @@ class MetricsEndpoint:
         if first is None or self._server is not None:
             return
         reason = ""
-        for port in range(first, min(first + self._settings.metrics_ports, 2**16)):
+        for port in range(first, min(first + self._ports, 2**16)):
             try:
                 self._server = serve_tcp((address, port), self._answer)
             except OSError as exc:  # another process has it

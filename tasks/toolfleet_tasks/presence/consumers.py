@@ -26,6 +26,9 @@ _ANSWER_SECONDS = 1.0
 
 log = get_logger(__name__)
 
+# How long a worker that SIGTERM ends counts as one that is being restarted: its modules' calls wait.
+_RESTART_SECONDS = 60.0
+
 
 class ConsumerNotes:
     """One worker's. `consumed` names its queues as they are now, `running` how many calls it runs, by module; in a thread of their own.
@@ -38,11 +41,14 @@ class ConsumerNotes:
         settings: Settings,
         consumed: Callable[[], Iterable[str]],
         running: Callable[[], Mapping[str, int]] | None = None,
+        *,
+        restart_seconds: float = _RESTART_SECONDS,
     ) -> None:
         self._settings = settings
         self._keys = settings.keys
         self._consumed = consumed
         self._running = running
+        self._restart_seconds = restart_seconds
         process = this_process()
         self._worker = process.name
         self._queues: tuple[str, ...] | None = None
@@ -62,7 +68,7 @@ class ConsumerNotes:
         self._awake.set()
 
     def leave(self, *, restarts: bool) -> None:
-        """The worker ends; one that `restarts` leaves its queues served for `restart_seconds`. Takes some seconds at most, raises nothing."""
+        """The worker ends; one that `restarts` leaves its queues served for a minute. Takes some seconds at most, raises nothing."""
         if not self._thread.is_alive():
             return
         self._is_over = True
@@ -72,8 +78,8 @@ class ConsumerNotes:
             return
         try:
             with self._client() as redis:
-                if restarts and self._settings.restart_seconds:
-                    self._note(redis, RESTART, self._queues, self._settings.restart_seconds)
+                if restarts:
+                    self._note(redis, RESTART, self._queues, self._restart_seconds)
                 self._leave(redis, self._queues)
                 if self._running is not None:
                     forget_load(redis, self._settings, self._worker)

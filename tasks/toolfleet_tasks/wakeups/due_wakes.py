@@ -31,11 +31,10 @@ def place_when_dead(wake: DueWake, settings: Settings) -> dict[str, str | int]:
     keys = settings.keys
     if wake.kind == REGISTRY:
         names = keys.dead_webhooks(), keys.dead_webhooks("-order"), keys.dead_webhooks("-bytes")
-        kept = settings.dead_webhooks_kept
     else:
-        names, kept = (keys.dead_wakes, keys.dead_wakes_order, keys.dead_wakes_bytes), settings.dead_wakes_kept
+        names = keys.dead_wakes, keys.dead_wakes_order, keys.dead_wakes_bytes
     dead, order, size = names
-    return {"dead": dead, "dead_order": order, "dead_bytes": size, "dead_kept": kept}
+    return {"dead": dead, "dead_order": order, "dead_bytes": size, "dead_kept": settings.dead_letters_kept}
 
 
 def kept_when_dead(wake: DueWake) -> str:

@@ -29,6 +29,9 @@ _Fields: TypeAlias = tuple[str, dict[bytes, bytes]]
 Entry: TypeAlias = tuple[str, WakeUp | int]
 """A wake-up, and its id in the conversation; or how many were trimmed before they were read, and the id that confirms this."""
 
+COMPLETIONS_KEPT_SECONDS: Final = 7 * 86_400
+"""How long wake-ups wait for an agent without HTTP, from the last one on: as long as their jobs can be looked at."""
+
 GROUP: Final = "readers"
 """Those who take entries from the stream."""
 
@@ -43,11 +46,10 @@ _ENTRY_ID = re.compile(r"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]{0,18})", re.ASCII)
 class CompletionInbox:
     """The wake-ups of one user's ended jobs in a conversation; others' are not shown, and cannot be confirmed.
 
-    `check_core` is called while there is nothing to read. `kept_seconds`: how long a stream is kept after its last
-    entry.
+    `check_core` is called while there is nothing to read.
     """
 
-    def __init__(  # noqa: PLR0913 - what it needs of its session
+    def __init__(
         self,
         keys: Keys,
         conversation_id: str,
@@ -56,13 +58,11 @@ class CompletionInbox:
         seal: Seal,
         connection: PipelinedConnection,
         check_core: Callable[[], Awaitable[None]],
-        kept_seconds: int,
     ) -> None:
         self._old = keys.completions(conversation_id)
         self._stream = keys.completions_of(conversation_id, user_id)
         self._lost_key = keys.completions_lost(conversation_id) + self._stream.removeprefix(self._old)
         self._job_key = keys.job
-        self._kept_seconds = kept_seconds
         self._conversation_id = conversation_id
         self._user_id = user_id
         self._seal = seal
@@ -151,7 +151,7 @@ class CompletionInbox:
             for behind, fields in page:  # noqa: PLR1704 - it is the last one that was looked at
                 if self._own(fields) is not None:
                     names = {"old": self._old, "stream": self._stream}
-                    parameters = CARRY.parameters(**names, entry_id=behind, seconds=self._kept_seconds)
+                    parameters = CARRY.parameters(**names, entry_id=behind, seconds=COMPLETIONS_KEPT_SECONDS)
                     await run(self._connection, CARRY, parameters)
         return behind
 

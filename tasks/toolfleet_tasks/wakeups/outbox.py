@@ -37,6 +37,7 @@ from toolfleet_tasks.wakeups.webhook_events import approval_receiver_of, parts_o
 
 log = get_logger(__name__)
 
+_CORE_SECONDS = 30.0  # for a core's answer: it accepts, and acts afterwards or within that time
 _LEASE_MARGIN_SECONDS = 10.0  # beyond a try's own deadline, to note what came of it
 _CALLS_AT_ONCE = 100
 _PUBLISH_SECONDS = 20.0  # for one call to be judged and published
@@ -65,18 +66,24 @@ class NotYet(Exception):
 class WakeupOutbox:
     """The deliveries of one process. Belongs to the loop of its `connection`, and must be closed on it.
 
-    `around` surrounds each attempt to wake a core, of a job's id at a URL.
+    `around` surrounds each attempt to wake a core, of a job's id at a URL. A core has `core_seconds` for its answer.
     """
 
-    def __init__(self, connection: PipelinedConnection, settings: Settings, *, around: Around | None = None) -> None:
+    def __init__(
+        self,
+        connection: PipelinedConnection,
+        settings: Settings,
+        *,
+        around: Around | None = None,
+        core_seconds: float = _CORE_SECONDS,
+    ) -> None:
         self._connection, self._around = connection, around
         self._settings = settings
         self._keys = settings.keys
         self._seal = seal_of(settings, purpose="job")
         url, secret = settings.core_url, settings.core_secret
-        timeout = settings.core_timeout_seconds
-        self._sender = WebhookSender(url, secret, timeout_seconds=timeout) if url and secret else None
-        self._core = _Lane(self._keys.wakes_due, AT_ONCE, timeout)
+        self._sender = WebhookSender(url, secret, timeout_seconds=core_seconds) if url and secret else None
+        self._core = _Lane(self._keys.wakes_due, AT_ONCE, core_seconds)
         self._calls = _Lane(self._keys.calls_due, _CALLS_AT_ONCE, _PUBLISH_SECONDS)
         self._receivers = WebhookReceivers(settings)
         self._webhooks = dict[str, _Lane]()

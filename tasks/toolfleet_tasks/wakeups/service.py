@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -239,7 +238,6 @@ class WakeupService:
             seal=self._seal,
             connection=self._connection,
             check_core=self._watch.check,
-            kept_seconds=math.ceil(self._settings.completions_kept_seconds),
         )
 
     async def aclose(self) -> None:

@@ -20,7 +20,6 @@ from toolfleet_registry.contracts.outcomes import (
     StillAtWork,
 )
 from toolfleet_registry.errors import FleetError
-from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.lease import UnboundedLease
@@ -29,7 +28,7 @@ from toolfleet_tasks.calls.message_bounds import opened
 from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
 from toolfleet_tasks.ledger.claims import Claim, Granted
 from toolfleet_tasks.ledger.ledger import Ledger
-from toolfleet_tasks.ledger.parameters import Ended
+from toolfleet_tasks.ledger.parameters import Ended, heard
 from toolfleet_tasks.ledger.parked import CallEnded, NotEndedYet
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
 from toolfleet_tasks.lua.constants import END_CHECK_SECONDS
@@ -79,7 +78,7 @@ async def begin(task: RunningTask, ledger: Ledger, claim: Claim, attempt: Attemp
         return
     accepted = AcceptedAttempt.of(acceptance, begun_at=begun_at)
     log.info("tool_call_accepted", call_id=claim.call.call_id, tool=claim.call.tool_name)
-    await _park(task, ledger, claim, accepted, _heard(task.app.settings, seconds))
+    await _park(task, ledger, claim, accepted, heard("accepted", seconds))
 
 
 class End(NamedTuple):
@@ -117,7 +116,7 @@ async def ask(task: RunningTask, ledger: Ledger, claim: Claim) -> End | None:
     seconds = fleet_clock.now() - began_at
     is_away = isinstance(found, StatusMissing) and found.is_silent
     is_heard = isinstance(found, StillAtWork) or is_away
-    ended = _heard(task.app.settings, seconds, is_away=is_away) if is_heard else Ended()
+    ended = heard("accepted", seconds, int(is_away)) if is_heard else Ended()
     await _park(task, ledger, claim, accepted.after(found), ended)
     return None
 
@@ -132,8 +131,7 @@ async def _ask(
 ) -> None:
     """Have the call wait for its answer. `accepted`: its module goes on with it, and is told if the call ends before."""
     call, text = claim.call, str(task.request.args[0])
-    longest_ms = round(task.app.settings.breaker_seconds * 1000)
-    ended = Ended(f"input_required {seconds * 1000:.0f}", 0, task.app.settings.breaker_failures, longest_ms)
+    ended = heard("input_required", seconds)
     try:
         if not await ledger.asked.ask(claim, question, ended, text=text, accepted=accepted):
             return
@@ -211,12 +209,6 @@ async def _come_back(task: RunningTask, call: PublishedCall, delay: float) -> No
     except Exception as exc:  # PublishUnconfirmed among them: a second message of the call comes too early, and waits
         log.warning("call_not_put_off", call_id=call.call_id, error=str(exc))
         raise Reject(requeue=True) from exc
-
-
-def _heard(settings: Settings, seconds: float, *, is_away: bool = False) -> Ended:
-    """A module's answer, or its silence, as its breaker counts it."""
-    longest_ms = round(settings.breaker_seconds * 1000)
-    return Ended(f"accepted {seconds * 1000:.0f}", int(is_away), settings.breaker_failures, longest_ms)
 
 
 def _on_dropped(request: Any) -> None:

@@ -36,6 +36,7 @@ from toolfleet_registry.system.process import this_process
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.ledger import parameters
 from toolfleet_tasks.ledger.claims import Claim, NotClaimed
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.lua.constants import PATIENCE_MS, SLOTS_COUNT_SECONDS
@@ -59,7 +60,7 @@ UNREADY_SECONDS = 30.0
 
 _VERDICTS = {Health.WELL: "well", Health.UNKNOWN: "none", Health.NOT_READY: "unready"}
 
-_FIRST_SECONDS, _GROWTH = 0.1, 1.5  # between two looks of a worker's own; then up to `breaker_seconds`
+_FIRST_SECONDS, _GROWTH = 0.1, 1.5  # between two looks of a worker's own; then up to `BREAKER_SECONDS`
 _JITTER = 0.2  # seconds, or as large a part of a pause: workers that failed together look one after the other
 _RECOVERY_SECONDS = 1.0  # between two looks whether the breaker of a module that is back is closed
 _POLL_SECONDS = 10.0  # for one look: Redis may be away
@@ -130,7 +131,7 @@ class Prober:
         self._unready_seconds = unready_seconds
         self._unready_since: dict[str, float] = {}
         self.reasons: dict[str, str] = {}  # by module: why a call could not connect to it, the last time
-        self._longest_ms = round(settings.breaker_seconds * 1000)
+        self._longest_ms = round(parameters.BREAKER_SECONDS * 1000)
         self._worker = this_process().name  # as it notes its slots
 
     async def probe(self, module: str, *, is_unreached: bool) -> ProbeResult:
@@ -401,7 +402,7 @@ class HealthChecks:
                 self._here.resting.end(queue)  # the breaker refuses them
             return
         watch.is_unreached = True
-        watch.pause = min(max(watch.pause, _FIRST_SECONDS) * _GROWTH, self._settings.breaker_seconds)
+        watch.pause = min(max(watch.pause, _FIRST_SECONDS) * _GROWTH, parameters.BREAKER_SECONDS)
         if is_stuck:
             watch.goes_on_until = self._here.loop.time() + _GO_ON_SECONDS
         if self._here.loop.time() < watch.goes_on_until:

@@ -14,10 +14,11 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from chaos.plan import LEASE_SECONDS, LIMIT_SECONDS, MODULES
+from chaos.plan import LEASE_SECONDS, LIMIT_SECONDS, MODULES, QUICK
 from chaos.processes import module
 from chaos.processes.programs import Program
 from support.clocks import WallClock
+from support.programs.shortened import shortened
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.worker_process import READY as WORKER_READY
 from support.worker_process import TESTS
@@ -31,6 +32,7 @@ _READY, _BEAT_READY = "toolfleet gateway ready", "beat: Starting"
 _STOP_SECONDS = 25
 _LOADED_SECONDS = 60
 _LEAVE_SECONDS = "0.3"
+_PYTHON_PATH = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
 _NO_REDIS, _AGAIN_SECONDS = "does not answer", 0.5
 
 
@@ -70,7 +72,7 @@ class Scene:
     def env_of(self, name: str) -> dict[str, str]:
         """What a program of the fleet is started with: its settings, and its clock if it has its own."""
         clock = self.clocks.get(name)
-        return environment_of(self.settings) | ({} if clock is None else clock.env)
+        return environment_of(self.settings) | {"PYTHONPATH": _PYTHON_PATH} | ({} if clock is None else clock.env)
 
     def look_for_ends(self) -> None:
         """Note what has ended by itself."""
@@ -98,7 +100,6 @@ async def scene(
             module_timeouts=dict.fromkeys(services, LIMIT_SECONDS),
             refresh_interval_seconds=5,
             drain_seconds=10,
-            breaker_seconds=1,
             **more,
         )
         here = Scene(folder, redis, settings, new_key_text().text)
@@ -116,15 +117,15 @@ async def scene(
 
 
 def _describe(here: Scene, gateways: int, *, has_beat: bool) -> None:
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     for name, url in here.settings.module_services.items():
         words = [name, str(urlsplit(url).port), str(here.journal)]
         command = [sys.executable, "-m", module.__name__, *words]
-        here.modules.append(Program(name, command, module.READY, here.folder, {"PYTHONPATH": path}))
+        here.modules.append(Program(name, command, module.READY, here.folder, {"PYTHONPATH": _PYTHON_PATH}))
     for number in range(_WORKERS):
         name = f"worker-{number}"
         *command, _ = worker_command("all")
-        here.workers.append(Program(name, [*command, f"{name}@%h"], WORKER_READY, here.folder, here.env_of(name)))
+        command = shortened([*command, f"{name}@%h"], QUICK)
+        here.workers.append(Program(name, command, WORKER_READY, here.folder, here.env_of(name)))
     own = {
         **environment_of(here.settings),
         "TOOLFLEET_GATEWAY_KEY": here.key,

@@ -42,6 +42,6 @@ def worker(bed: TestBed) -> Iterator[WorkerProcess]:
 @pytest.fixture(scope="package")
 def gateway(bed: TestBed, worker: WorkerProcess) -> Iterator[Gateway]:
     """A gateway where a call of a second is a long one, and one tool is only for clients that take tasks."""
-    env = {"TOOLFLEET_MCP_TASK_SECONDS": "0.3", "TOOLFLEET_MCP_TASK_TOOLS": "owls.nap_once"}
+    env = {"TOOLFLEET_MCP_TASK_TOOLS": "owls.nap_once"}
     with gateway_process(bed, env=env) as gateway:
         yield gateway

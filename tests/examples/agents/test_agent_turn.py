@@ -233,12 +233,15 @@ async def test_a_notice_is_told_once_and_not_to_the_model(stage: Stage) -> None:
     assert len(marks) == 2
 
 
-async def test_a_fleet_that_is_away_leaves_the_turn_open(stage: Stage, bed: TestBed, tmp_path: Path) -> None:
+async def test_a_fleet_that_is_away_leaves_the_turn_open(
+    stage: Stage, bed: TestBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A call that surely did nothing for want of a queue is no result: the turn goes on when the fleet is back."""
     said = Said("user", {"role": "user", "content": "hello"}, source_id="m1")
     with faulty_redis(tmp_path / "redis") as redis:
         services = bed.settings.module_services
-        settings = Settings(redis_url=redis.url, module_services=services, broker_patience_seconds=0.5)
+        monkeypatch.setattr("toolfleet_tasks.dispatch.backpressure._PATIENCE_SECONDS", 0.5)
+        settings = Settings(redis_url=redis.url, module_services=services)
         async with ToolFleet(settings=settings) as fleet:
             await fleet.modules.refresh()
             turns = replace(stage.turns(RecitingModel(nap())), fleet=fleet, calls=Calls(fleet, 0.5))

@@ -36,13 +36,13 @@ def cave() -> Iterator[ModuleServer]:
 @pytest.fixture(scope="module")
 def bed(cave: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        # Shorter than the check of one such reply would take, and longer than a machine pauses.
-        yield TestBed(url, (cave,), tmp_path_factory.mktemp("logs"), {"loop_stall_seconds": 10})
+        yield TestBed(url, (cave,), tmp_path_factory.mktemp("logs"))
 
 
 @pytest.fixture(scope="module")
 def worker(bed: TestBed) -> Iterator[WorkerProcess]:
-    with bed.worker() as worker:
+    # Shorter than the check of one such reply would take, and longer than a machine pauses.
+    with bed.worker(constants={"toolfleet_workers.pool.bootsteps._STALL_SECONDS": 10}) as worker:
         yield worker
 
 

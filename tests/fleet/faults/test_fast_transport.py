@@ -26,6 +26,7 @@ from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.keys import Keys
 
+_STALL = "toolfleet_workers.pool.bootsteps._STALL_SECONDS"
 KEYS = Keys()
 
 
@@ -220,7 +221,7 @@ def test_remote_control_outlasts_an_answer_that_is_lost(owls: ModuleServer, tmp_
     info = {"exchange": "celery.pidbox", "routing_key": ""}
     properties = {"delivery_info": info, "delivery_tag": "1", "body_encoding": "base64"}
     question = _message(body=body, headers={"clock": 1, "expires": 0}, properties=properties)
-    with own_redis(owls, tmp_path) as (bed, calls), bed.worker(loop_stall_seconds=1.5) as worker:
+    with own_redis(owls, tmp_path) as (bed, calls), bed.worker(constants={_STALL: 1.5}) as worker:
         assert calls.ask("ping") == {"ok": "pong"}
         running = calls.call("nap", n=1, seconds=2)
         wait_until_sync(lambda: owls.running == 1, "the module has the call")
@@ -241,7 +242,7 @@ def test_remote_control_outlasts_an_answer_that_is_lost(owls: ModuleServer, tmp_
 
 
 def _survives_a_freeze(owls: ModuleServer, folder: Path, seconds: float) -> str:
-    with own_redis(owls, folder) as (bed, calls), bed.worker(visibility_timeout=30, loop_stall_seconds=1) as worker:
+    with own_redis(owls, folder) as (bed, calls), bed.worker(visibility_timeout=30, constants={_STALL: 1}) as worker:
         pid = pid_of(calls.redis)
         with holding(owls, "nap"):
             ids = [calls.call("nap", n=n, seconds=0) for n in range(20)]

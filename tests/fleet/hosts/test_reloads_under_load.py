@@ -30,7 +30,7 @@ def fleet(tmp_path: Path) -> Iterator[Up]:
     (tmp_path / "owls").mkdir()
     (tmp_path / "owls" / "steady.py").write_text(STEADY)
     (tmp_path / "owls" / "number.py").write_text(NUMBER.format(0))
-    with up(tmp_path, {"TOOLFLEET_TOOL_DEBOUNCE_MS": "50"}, "--tools", "owls") as running:
+    with up(tmp_path, {}, "--tools", "owls") as running:
         yield running
 
 

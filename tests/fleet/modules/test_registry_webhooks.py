@@ -29,7 +29,7 @@ async def test_each_change_comes_once_whoever_dies(tmp_path: Path) -> None:
         redis = stack.enter_context(Redis.from_url(url))
         async with following() as follower:
             webhooks = {"registry_webhooks": {follower.url: ()}, "registry_webhooks_secret": SECRET}
-            bed = TestBed(url, (owls,), logs, {**webhooks, "core_timeout_seconds": 5})
+            bed = TestBed(url, (owls,), logs, webhooks)
             keys, receiver = bed.settings.keys, receiver_of(follower.url)
             beats = [
                 stack.enter_context(program(bed, beat_command(), f"beat-{number}", ready="beat: Starting"))

@@ -21,7 +21,7 @@ from toolfleet_tasks.messages.signing import module_key
 # All of these are times in Redis, too, which takes whole seconds there.
 FRACTIONS = {
     "result_ttl_seconds": 3600.5,
-    "manifest_ttl_seconds": 3600.5,
+    "refresh_interval_seconds": 1200.5,
     "default_timeout": 29.5,
     "module_timeouts": {"owls": 29.5},
 }

@@ -35,9 +35,7 @@ def owls() -> Iterator[ModuleServer]:
 @pytest.fixture
 def bed(owls: ModuleServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     with redis_server(tmp_path_factory.mktemp("redis")) as url:
-        yield TestBed(
-            url, (owls,), tmp_path_factory.mktemp("logs"), {"shortest_poll_seconds": 0.05, "jobs_interval_seconds": 0.2}
-        )
+        yield TestBed(url, (owls,), tmp_path_factory.mktemp("logs"), {"jobs_interval_seconds": 0.1})
 
 
 @pytest.fixture

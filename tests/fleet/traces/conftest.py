@@ -35,7 +35,7 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def traced_bed(collector: OtlpReceiver, journal: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestBed]:
     """Redis, and a module on the SDK."""
-    settings = {"jobs_interval_seconds": 0.2, "visibility_timeout": 2, "shortest_poll_seconds": 0.1}
+    settings = {"jobs_interval_seconds": 0.1, "visibility_timeout": 2}
     with (
         redis_server(tmp_path_factory.mktemp("redis")) as url,
         running(journal, env=collector.environment) as module,

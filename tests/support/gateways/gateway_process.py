@@ -52,12 +52,13 @@ def gateway_process(
     *options: str,
     settings: Settings | None = None,
     env: Mapping[str, str] = MappingProxyType({}),
+    constants: Mapping[str, float] = MappingProxyType({}),
 ) -> Generator[Gateway]:
-    """Run `toolfleet gateway` on a free port from its readiness on."""
+    """Run `toolfleet gateway` on a free port from its readiness on; `constants` as of `program`."""
     command = [sys.executable, "-m", "toolfleet_cli", "gateway", "--port", "0", *options]
     key = new_key_text().text  # one of its own would not be made where the registry has keys
     usual = {"TOOLFLEET_GATEWAY_LEAVE_SECONDS": "0", "TOOLFLEET_GATEWAY_KEY": key, **env}
-    with program(bed, command, "gateway", ready=READY, settings=settings, env=usual) as process:
+    with program(bed, command, "gateway", ready=READY, settings=settings, env=usual, constants=constants) as process:
         said = process.said()
         yield Gateway(_found(rf"{READY} url=(\S+)", said), usual["TOOLFLEET_GATEWAY_KEY"], process)
 

@@ -21,10 +21,8 @@ STATE = Poll(tool_name="works.state", arguments={"id": {"$from": "task.id"}}, in
 SLOWLY = STATE.model_copy(update={"interval_seconds": 10})
 
 QUICK = {
-    "jobs_interval_seconds": 0.2,
-    "shortest_poll_seconds": 0.05,
-    # Times in Redis, too, which takes whole seconds there.
-    **dict.fromkeys(("job_kept_seconds", "completions_kept_seconds", "wake_give_up_seconds"), 86_400.5),
+    "jobs_interval_seconds": 0.1,
+    "wake_give_up_seconds": 86_400.5,  # a time in Redis, too, which takes whole seconds there
     "refresh_interval_seconds": 299.5,
 }
 

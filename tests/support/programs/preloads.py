@@ -4,6 +4,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from support.programs.shortened import NAME as SHORTENED
 from toolfleet_workers.lean_imports import load_lean_libraries
 
 _WORKER = (
@@ -106,6 +107,8 @@ def program_of(argv: Sequence[str]) -> str | None:
     """Name the program of a command line, if its imports are listed."""
     if list(argv[:2]) != [sys.executable, "-m"]:
         return None
+    if argv[2] == SHORTENED:
+        return program_of([*argv[:2], *argv[4:]])
     if argv[2] == "uvicorn" and argv[3] in _CORES:
         return "core"
     longer = " ".join(argv[2:4])

@@ -108,7 +108,8 @@ def mixed_fleet(
         env = {
             "TOOLFLEET_REDIS_URL": redis_url,
             "TOOLFLEET_MODULE_SERVICES": services,
-            "TOOLFLEET_JOBS_INTERVAL_SECONDS": "0.2",
+            "TOOLFLEET_JOBS_INTERVAL_SECONDS": "0.1",
+            # Settings of earlier versions.
             "TOOLFLEET_SHORTEST_POLL_SECONDS": "0.05",
             "TOOLFLEET_MAX_JOB_SECONDS": "3000000000",
             **{f"TOOLFLEET_{name.upper()}": value for name, value in settings.items()},

@@ -52,10 +52,12 @@ def fast_fleet(folder: Path, more: Mapping[str, str] | None = None, *, slots: in
         env = {
             "TOOLFLEET_REDIS_URL": redis.url,
             "TOOLFLEET_MODULE_SERVICES": json.dumps({QUEUE.removeprefix("tools."): "http://127.0.0.1:9"}),
-            "TOOLFLEET_LOOP_STALL_SECONDS": str(STALL_SECONDS),
             **(more or {}),
         }
-        with worker_process("support.workers.fast_app", f"-c{slots}", env=env, folder=folder) as worker:
+        constants = {"toolfleet_workers.pool.bootsteps._STALL_SECONDS": STALL_SECONDS}
+        with worker_process(
+            "support.workers.fast_app", f"-c{slots}", env=env, folder=folder, constants=constants
+        ) as worker:
             try:
                 yield FastFleet(redis, worker, calls, folder / "gate")
             finally:

@@ -3,6 +3,7 @@
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from support.worker_process import Calls, WorkerProcess, worker_process
 
@@ -13,11 +14,18 @@ _QUIET = ("--without-mingle", "--without-gossip", "--without-heartbeat")
 
 @contextmanager
 def pool_worker(
-    url: str, folder: Path, *options: str, env: Mapping[str, str] | None = None
+    url: str,
+    folder: Path,
+    *options: str,
+    env: Mapping[str, str] | None = None,
+    constants: Mapping[str, float] = MappingProxyType({}),
 ) -> Generator[WorkerProcess]:
-    """A worker on `url`'s Redis, ready; `options` are those of `celery worker`."""
+    """A worker on `url`'s Redis, ready; `options` are those of `celery worker`, `constants` as of `worker_process`."""
     variables = {REDIS_VARIABLE: url, **(env or {})}
-    with worker_process("support.workers.pool_app", *_QUIET, *options, env=variables, folder=folder) as worker:
+    words = (*_QUIET, *options)
+    with worker_process(
+        "support.workers.pool_app", *words, env=variables, folder=folder, constants=constants
+    ) as worker:
         yield worker
 
 

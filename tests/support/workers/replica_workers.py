@@ -67,7 +67,8 @@ async def replica_workers(
 
     monkeypatch.setattr(execute, "publish_again", published_again)
     monkeypatch.setattr(execute, "put_off", put_off)
-    settings: dict[str, Any] = {"visibility_timeout": 2, "breaker_failures": 1000}
+    monkeypatch.setattr("toolfleet_tasks.ledger.parameters.BREAKER_FAILURES", 1000)
+    settings: dict[str, Any] = {"visibility_timeout": 2}
     async with worker_ledger(url, **settings) as first, worker_ledger(url, **settings) as second:
         workers = [ReplicaWorker(ledger) for ledger in (first, second)][:count]
         yield workers

@@ -98,12 +98,14 @@ async def scores(redis: "Redis", key: str) -> dict[str, float]:
 
 
 @asynccontextmanager
-async def delivering(redis_url: str, core_url: str | None, **settings: Any) -> AsyncGenerator[WakeupOutbox]:
+async def delivering(
+    redis_url: str, core_url: str | None, core_seconds: float = 5.0, **settings: Any
+) -> AsyncGenerator[WakeupOutbox]:
     """What one worker delivers."""
     line = PipelinedConnection(connection_factory(redis_url), name="worker")
     line.start()
-    known: dict[str, Any] = {"core_url": core_url, "core_secret": SECRET, "core_timeout_seconds": 5.0}
-    wakes = WakeupOutbox(line, Settings(redis_url=redis_url, **{**known, **settings}))
+    known: dict[str, Any] = {"core_url": core_url, "core_secret": SECRET}
+    wakes = WakeupOutbox(line, Settings(redis_url=redis_url, **{**known, **settings}), core_seconds=core_seconds)
     try:
         yield wakes
     finally:

@@ -40,6 +40,11 @@ def profile(**middleware: dict[str, Any]) -> dict[str, Any]:
 RETRIES = profile(tool_retry={"max_retries": 5})
 
 
+@pytest.fixture(autouse=True)
+def _no_breaker_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolfleet_tasks.ledger.parameters.BREAKER_FAILURES", 1000)
+
+
 @pytest.fixture
 def module() -> ModuleServer:
     module = ModuleServer("owls")
@@ -90,7 +95,7 @@ async def test_retries_are_those_of_the_profile(bed: Bed, module: ModuleServer) 
     """As many as it says where that does no harm; each is in the call's audit."""
     for name, (effect, ends, _, _) in FLAKY.items():
         module.add(name, Flaky(*ends), **({} if effect is None else {"effect": effect}))
-    bed.given |= {"breaker_failures": 1000, **RETRIES}
+    bed.given |= RETRIES
     await bed.serve(module)
     await bed.worker()
     fleet = await bed.agent()
@@ -114,7 +119,7 @@ async def test_a_profile_repeats_what_undeclared_tools_have_answered(bed: Bed, m
     for name, (effect, ends, _, _) in ANSWERED.items():
         module.add(name, Flaky(*ends), **({} if effect is None else {"effect": effect}))
     retries = {"max_retries": 3, "undeclared": True}
-    bed.given |= {"breaker_failures": 1000, **profile(tool_retry=retries)}
+    bed.given |= profile(tool_retry=retries)
     await bed.serve(module)
     await bed.worker()
     fleet = await bed.agent()
@@ -133,7 +138,7 @@ async def test_a_profile_repeats_no_undeclared_tool_of_which_nobody_knows_the_en
     for number, end in enumerate(UNHEARD):
         module.add(f"unheard{number}", Flaky(end))
     retries = {"max_retries": 3, "undeclared": True}
-    bed.given |= {"breaker_failures": 1000, "retry_undeclared": True, **profile(tool_retry=retries)}
+    bed.given |= {"retry_undeclared": True, **profile(tool_retry=retries)}
     await bed.serve(module)
     await bed.worker()
     fleet = await bed.agent()
@@ -169,7 +174,7 @@ async def test_agents_know_what_the_fleets_settings_say_of_tools(bed: Bed, modul
 async def test_a_worker_retries_no_more_often_than_its_own_profile_says(bed: Bed, module: ModuleServer) -> None:
     """Whatever the call's message says: with none in the profile, there is the fleet's single retry."""
     module.add("flaky", Flaky(*(500,) * 9), effect="read")
-    bed.given |= {"breaker_failures": 1000, **RETRIES}
+    bed.given |= RETRIES
     await bed.serve(module)
     await bed.worker(agents={"production": {}})
     fleet = await bed.agent()

@@ -14,6 +14,7 @@ from support.module_server import ModuleServer
 from support.owls import echo, nap
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.ledger.parameters import BREAKER_SECONDS
 
 DAY = 86_400
 LIMIT = 7
@@ -71,13 +72,13 @@ async def test_a_client_that_bypasses_gains_nothing(bed: Bed, module: ModuleServ
 async def test_a_call_that_finds_no_module_is_given_back(bed: Bed, module: ModuleServer, owner: Caller) -> None:
     """Whoever had counted it, and so often as it is made; when the module is there, all of its calls are."""
     fleet = await bed.agent()
-    away = await bed.worker(module_services={"owls": "http://127.0.0.1:9"}, breaker_failures=1000)
+    away = await bed.worker(module_services={"owls": "http://127.0.0.1:9"})
     results = await fleet.call_many([RARE] * (LIMIT - 1), owner, timeout=60)
     assert {(result.error_code, result.effect_state) for result in results} == {("module_unreachable", "none")}
     assert await used(fleet, owner) == 0
     await away.stop()
     await bed.worker()
-    await asyncio.sleep(bed.settings.breaker_seconds)
+    await asyncio.sleep(BREAKER_SECONDS)
     results = await fleet.call_many([RARE] * (LIMIT + 1), owner, timeout=60)
 
     assert [result.error_code for result in results if not result.success] == ["rate_limited"]

@@ -131,10 +131,10 @@ async def test_an_agent_keeps_its_tools_when_redis_loses_its_data(bed: Bed, owls
 
 @pytest.mark.parametrize("fate", ["cancelled", "killed"])
 async def test_a_first_call_without_an_end_shuts_nobody_out(
-    bed: Bed, owls: ModuleServer, owner: Caller, fate: str
+    bed: Bed, owls: ModuleServer, owner: Caller, fate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A module that was away is reached again at once, although the first call that was let in never ended."""
-    bed.given["breaker_failures"] = 5
+    monkeypatch.setattr("toolfleet_tasks.ledger.parameters.BREAKER_FAILURES", 5)
     await bed.serve(owls)
     worker = await bed.worker()
     fleet = await bed.agent()

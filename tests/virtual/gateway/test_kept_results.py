@@ -2,21 +2,15 @@
 
 import asyncio
 import uuid
-from typing import Any
 
 import httpx
-import pytest
 
 from bed.fleet import Bed, until
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.calls.begun_calls import RESULT_KEPT_SECONDS
 
 KEYS = Keys()
-KEPT_SECONDS = 20
-
-
-@pytest.fixture
-def given() -> dict[str, Any]:
-    return {"gateway_result_kept_seconds": KEPT_SECONDS}
+KEPT_SECONDS = int(RESULT_KEPT_SECONDS)
 
 
 def call(text: str) -> dict[str, object]:

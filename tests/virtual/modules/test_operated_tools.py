@@ -165,7 +165,7 @@ async def test_a_worker_that_was_idle_looks_before_it_runs(
 async def test_an_idle_agent_finds_out_whether_its_news_are_old(agent: ToolFleet, bed: Bed, owls: ModuleServer) -> None:
     """Nobody tells it of looks that found nothing new; asked for its modules, it looks before it calls them stale."""
     stale_after = 60
-    other = await bed.agent(manifest_stale_seconds=stale_after)
+    other = await bed.agent(refresh_interval_seconds=stale_after / 3)
 
     async def is_stale() -> bool:
         return (await other.modules.statuses())["owls"].is_stale

@@ -71,10 +71,10 @@ async def take_in_and_disable(bed: Bed, modules: Iterable[ModuleServer]) -> None
 
 
 @pytest.fixture
-async def stage(bed: Bed) -> AsyncIterator[Stage]:
+async def stage(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     names = ("kept", "gone", "fresh", "mute")
     served = {name: module(name, is_mute=name in {"mute", "fresh"}) for name in names}
-    bed.given["breaker_failures"] = 1000
+    monkeypatch.setattr("toolfleet_tasks.ledger.parameters.BREAKER_FAILURES", 1000)
     await bed.serve(*served.values())
     await take_in_and_disable(bed, served.values())
     served["gone"].is_mute, served["fresh"].is_mute = True, False

@@ -45,6 +45,7 @@ from toolfleet_workers.pool.served_modules import ServedModules
 
 log = get_logger(__name__)
 
+_STALL_SECONDS = 5.0  # without a tick of the loop, which is longer than a busy machine pauses
 _CHECKS_PER_STALL = 10
 
 _PATIENCE_SECONDS = 1.0  # at the start: Redis answers within a millisecond, or is away
@@ -198,7 +199,7 @@ class ReentrantEvents(bootsteps.StartStopStep):  # type: ignore[misc] # as above
 
 
 class LoopWatchdog(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships no types
-    """Watches the pool's loop, with `app.settings.loop_stall_seconds`, until the pool closes it."""
+    """Watches the pool's loop until the pool closes it."""
 
     requires = ("celery.worker.components:Pool",)
 
@@ -208,8 +209,7 @@ class LoopWatchdog(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ship
 
     def start(self, parent: Any) -> None:
         """Start the watchdog. Called by Celery when the pool has started, on the pool's thread."""
-        settings = getattr(parent.app, "settings", None) or load_settings()
-        Watchdog(parent.pool.hub_loop, stall_seconds=settings.loop_stall_seconds).start()
+        Watchdog(parent.pool.hub_loop, stall_seconds=_STALL_SECONDS).start()
 
 
 class Attendance(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships no types

@@ -79,7 +79,7 @@ class Consumption:
         if is_stopped != self._is_stopped:
             self._is_stopped = is_stopped
             if is_stopped:
-                log.error("worker_takes_no_calls", hint="set this machine's clock (TOOLFLEET_MAX_CLOCK_OFFSET_SECONDS)")
+                log.error("worker_takes_no_calls", hint="set this machine's clock")
             else:
                 log.warning("worker_takes_calls_again")
 

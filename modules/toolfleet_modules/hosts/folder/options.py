@@ -39,7 +39,7 @@ class FolderOptions(HostOptions):
     rules: ScanRules = field(default_factory=ScanRules)
     fence: Fence = field(default_factory=Fence)
     packages: InstallOptions = field(default_factory=lambda: InstallOptions(Path(".toolfleet/environments").resolve()))
-    debounce_ms: int = 500
+    debounce_ms: int = 500  # a save of many files, or a checkout, is one reload
     load_seconds: float = 10.0
     is_lazy: bool = False
     threads: int = 32

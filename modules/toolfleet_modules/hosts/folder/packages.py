@@ -169,8 +169,8 @@ class InstallOptions:
     folder: Path
     allow_builds: bool = False
     options: Sequence[str] = ()
-    seconds: float = 300.0
-    kept_seconds: float | None = 30 * 86_400.0
+    seconds: float = 900.0  # gigabytes over a slow line; `UV_HTTP_TIMEOUT` ends a download that stands still
+    kept_seconds: float | None = 30 * 86_400.0  # they can be installed again; a tool of once a month finds them
 
 
 class Installer:

@@ -16,6 +16,7 @@ from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 from toolfleet_tasks.jobs.hooks import HookEnd
 from toolfleet_tasks.jobs.positions import EndedRound
+from toolfleet_tasks.jobs.schedule import LONGEST_SECONDS
 from toolfleet_tasks.messages.ids import job_id_for
 
 _NO_DEADLINE_SECONDS = 7 * 86_400  # of a job without a given one: longer than anything that is still waited for
@@ -112,7 +113,7 @@ def _spec(
     """Build the specification. Raises `JobRefused` for a value of a wrong type: the first fault, and where."""
     (start, poll, schedule), now = plan, fleet_clock.now()
     schedule = None if schedule is None else schedule.counted_from(now)
-    seconds = _default_seconds(poll, schedule, settings.max_job_seconds) if deadline is None else deadline
+    seconds = _default_seconds(poll, schedule, LONGEST_SECONDS) if deadline is None else deadline
     fields |= {"created_at": now, "deadline_at": now + seconds, "start": start, "poll": poll, "schedule": schedule}
     fields["asked_by"] = asked_by_here(caller.user_id)
     try:

@@ -27,5 +27,5 @@ asyncio.run(main())
 # Tool 'owls.adopt' is not among those of agent 'reader'.
 # True
 # False
-# False toolfleet.toml, line 14
+# False toolfleet.toml, line 13
 # True

@@ -225,7 +225,7 @@ def test_stale_tools_are_marked(run: Run, tools: Run, monkeypatch: pytest.Monkey
     assert tools("search", "echo").out.splitlines()[1].split()[3] == "deprecated"
     assert "stale" not in tools("list", "--closed").out + tools("diff").out
 
-    monkeypatch.setenv("TOOLFLEET_MANIFEST_STALE_SECONDS", "0.001")
+    monkeypatch.setenv("TOOLFLEET_REFRESH_INTERVAL_SECONDS", "0.0003")
     for words in (["list"], ["list", "--closed"]):
         assert all("stale (" in line for line in tools(*words).out.splitlines()[1:])
     assert re.search(r"stale \(\d+ s\), deprecated", tools("search", "echo").out)

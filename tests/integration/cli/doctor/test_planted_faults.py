@@ -274,6 +274,8 @@ def test_a_misspelt_variable_and_an_option_without_effect_are_found() -> None:
 
     assert misspelt.what.startswith("TOOLFLEET_REDIS_ULR")
     assert "TOOLFLEET_REDIS_URL" in misspelt.mend
+    (gone,) = found_by(SettingCheck(), settings, environ={"TOOLFLEET_GATEWAY_STREAMS": "5"})
+    assert "half of TOOLFLEET_GATEWAY_CONNECTIONS" in gone.what
     assert "TOOLFLEET_LOCAL_TOOLS is not set" in without.what
 
 

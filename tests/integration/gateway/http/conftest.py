@@ -7,16 +7,12 @@ import pytest
 from support.fleet import TestBed
 from support.gateways.gateway_process import Gateway, gateway_process
 
-LIMITS = {
-    "TOOLFLEET_GATEWAY_MAX_BODY_BYTES": "100000",
-    "TOOLFLEET_GATEWAY_BODY_SECONDS": "3",
-    "TOOLFLEET_GATEWAY_HEADER_SECONDS": "3",
-    "TOOLFLEET_GATEWAY_MAX_HEADER_BYTES": "8192",
-}
+LIMITS = {"TOOLFLEET_MAX_ARGUMENTS_BYTES": "25000"}  # of which a body has room for four
+TIMES = {"toolfleet_gateway.http.app.BODY_SECONDS": 3, "toolfleet_gateway.http.server.HEADER_SECONDS": 3}
 
 
 @pytest.fixture(scope="module")
 def strict(bed: TestBed) -> Iterator[Gateway]:
     """A gateway that does not wait for long, and takes little."""
-    with gateway_process(bed, env=LIMITS) as gateway:
+    with gateway_process(bed, env=LIMITS, constants=TIMES) as gateway:
         yield gateway

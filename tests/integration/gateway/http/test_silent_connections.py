@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 from support.gateways.app_server import serving
 from support.gateways.raw_http import request
 from support.waiting import wait_until
+from toolfleet_gateway.http import server
 from toolfleet_gateway.http import server as http_server
 from toolfleet_gateway.http.server import GatewayServer
 
@@ -62,11 +63,11 @@ class Clients:
 
 
 @pytest.fixture
-async def clients() -> AsyncIterator[Clients]:
+async def clients(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Clients]:
     """A server of 80 connections with a trusted proxy, and a time for heads that no test takes."""
-    settings = {"gateway_header_seconds": 600, "gateway_trusted_proxies": (f"{PROXY}/32",)}
-    async with serving(here, gateway_connections=CONNECTIONS, **settings) as server:
-        clients = Clients(server)
+    monkeypatch.setattr(server, "HEADER_SECONDS", 600)
+    async with serving(here, gateway_connections=CONNECTIONS, gateway_trusted_proxies=(f"{PROXY}/32",)) as served:
+        clients = Clients(served)
         try:
             yield clients
         finally:

@@ -240,12 +240,13 @@ async def test_a_repeat_may_come_while_the_first_is_published(fleet: ToolFleet, 
     assert await worker.queued() == []
 
 
-async def test_who_joins_a_call_that_is_not_published_hears_of_it(redis_url: str, owls: ModuleServer) -> None:
+async def test_who_joins_a_call_that_is_not_published_hears_of_it(
+    redis_url: str, owls: ModuleServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The broker is away: the first call has its result then, and so have those that joined it meanwhile."""
     broker = f"redis://127.0.0.1:{closed_port()}/0"
-    settings = Settings(
-        redis_url=redis_url, module_services={"owls": owls.url}, broker_url=broker, broker_patience_seconds=5
-    )
+    monkeypatch.setattr("toolfleet_tasks.dispatch.backpressure._PATIENCE_SECONDS", 5)
+    settings = Settings(redis_url=redis_url, module_services={"owls": owls.url}, broker_url=broker)
     async with ToolFleet(settings=settings) as fleet:
         calls = [asyncio.create_task(fleet.call(FIRST, ADA, timeout=seconds)) for seconds in (1, 60, 60)]
         results = await asyncio.wait_for(asyncio.gather(*calls), PATIENCE_SECONDS)

@@ -207,8 +207,9 @@ async def test_who_is_cancelled_before_its_turn_leaves_nothing(
 
 async def test_a_crowd_in_an_agent_is_told_at_once(here: Settings, worker: HandWorker) -> None:
     """More than may wait are `busy`; those that wait are served."""
-    settings = here.model_copy(update={"agent_backlog_limit": 4, "calls_per_caller": 1})
+    settings = here.model_copy(update={"calls_per_caller": 1})
     async with warm(settings) as fleet:
+        session_of(fleet)._dispatcher._back.crowd.limit = 4
         calls = [asyncio.create_task(fleet.call(ECHO, ADA, timeout=30)) for _ in range(9)]
         while sum(call.done() for call in calls) < 6:
             await asyncio.wait([call for call in calls if not call.done()], return_when=asyncio.FIRST_COMPLETED)
@@ -249,9 +250,9 @@ def taking_nothing(faulty: FaultyRedis, how: str) -> Generator[None]:
 @pytest.mark.parametrize("how", WRITES)
 async def test_a_redis_that_takes_nothing_is_named(settings: Settings, faulty: FaultyRedis, how: str) -> None:
     """The call surely did nothing, and the result says when to come back; once Redis is well, calls get in again."""
-    settings = settings.model_copy(update={"broker_patience_seconds": 1.0})
     async with ToolFleet(settings=settings) as fleet:
         await fleet.modules.refresh()
+        session_of(fleet)._dispatcher._back.patience_seconds = 1
         await (await fleet.submit(ECHO, ADA)).cancel()
         with taking_nothing(faulty, how):
             results = [await asyncio.wait_for(fleet.call(KEYED, ADA, timeout=10), PATIENCE_SECONDS) for _ in range(2)]

@@ -37,12 +37,15 @@ SHARE, INTENT = Keys().caller_limit("fast", "ada"), Keys().intent("ada", "pay")
 ROOM, BREAKER = Keys().running("research"), Keys().breaker("research")
 SETTINGS: dict[str, Any] = {
     "module_concurrency": {"research": 2},
-    "breaker_failures": 2,
-    "breaker_seconds": 10,
     "dead_letters_kept": 3,
 }
 AWAY = attempt(Outcome.NOT_SENT, "module_unreachable", "none")
 UNKNOWN = CallEnding(failed("internal", "none"), failed("internal", "none"), failed("outcome_unknown"))
+
+
+@pytest.fixture(autouse=True)
+def _two_failures_open_a_breaker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolfleet_tasks.ledger.parameters.BREAKER_FAILURES", 2)
 
 
 @pytest.fixture(autouse=True)

@@ -34,6 +34,7 @@ from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.ledger import parameters
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed
 from toolfleet_tasks.ledger.retry import decide, most_attempts, settled
@@ -41,7 +42,7 @@ from toolfleet_tasks.messages import fleet_results, json_text
 from toolfleet_tasks.results.stored import text_of
 
 WORKERS, ROOM, OPEN = 3, 3, 4
-LIMITS: dict[str, Any] = {"module_concurrency": {"research": ROOM}, "breaker_failures": 3}
+LIMITS: dict[str, Any] = {"module_concurrency": {"research": ROOM}}
 NOT_SENT = attempt(Outcome.NOT_SENT, "module_unreachable", "none")
 UNKNOWN = attempt(Outcome.UNKNOWN, "timed_out")
 FAILED = attempt(Outcome.FAILED)
@@ -68,7 +69,12 @@ class Bench:
 
 @contextmanager
 def bench(url: str) -> Generator[Bench]:
-    with asyncio.Runner() as runner, Redis.from_url(url, decode_responses=True) as look:
+    with (
+        asyncio.Runner() as runner,
+        Redis.from_url(url, decode_responses=True) as look,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(parameters, "BREAKER_FAILURES", 3)
 
         async def start() -> tuple[list[GatedConnection], list[Ledger]]:
             lines = [GatedConnection(connection_factory(url), name=f"worker-{number}") for number in range(WORKERS + 1)]

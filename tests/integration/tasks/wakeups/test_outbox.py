@@ -92,7 +92,7 @@ async def test_news_that_nobody_accepts_are_given_up(redis_url: str, redis: Redi
         await put(redis, f"job-{number}", since=50)
     async with (
         raw_module(REFUSES) as core,
-        delivering(redis_url, core.url, wake_give_up_seconds=60, dead_wakes_kept=2) as wakes,
+        delivering(redis_url, core.url, wake_give_up_seconds=60, dead_letters_kept=2) as wakes,
     ):
         for _ in range(5):  # tries later than its end are made at its end
             await hurry(redis)
@@ -157,7 +157,7 @@ async def test_a_core_that_hangs_holds_up_no_call_and_no_tick(redis_url: str, re
     async def publish(wake: DueWake) -> None:
         published.append(wake.wake_id)
 
-    async with raw_module(hang) as core, delivering(redis_url, core.url, core_timeout_seconds=60) as wakes:
+    async with raw_module(hang) as core, delivering(redis_url, core.url, core_seconds=60) as wakes:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await wakes.deliver_due(publish=publish, seconds=2)
             assert await wakes.deliver_due(publish=publish, seconds=0.5) == 0

@@ -86,7 +86,7 @@ async def test_a_redis_that_restarts_while_news_are_told_forgets_no_acceptance(t
 
         async with Redis.from_url(server.url) as redis:
             await put(redis)
-        async with raw_module(behave) as core, delivering(server.url, core.url, core_timeout_seconds=30) as wakes:
+        async with raw_module(behave) as core, delivering(server.url, core.url, core_seconds=30) as wakes:
             assert await wakes.deliver_due(publish=never, seconds=30) == 1
         assert restarted.is_set()
         assert len(core.requests) == 1

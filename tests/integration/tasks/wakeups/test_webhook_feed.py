@@ -35,8 +35,7 @@ _SENDERS_NEED = {
     "registry_webhooks_secret",
     "signing_key",
     "wake_give_up_seconds",
-    "dead_wakes_kept",
-    "dead_webhooks_kept",
+    "dead_letters_kept",
 }
 
 
@@ -255,7 +254,7 @@ async def test_dead_events_and_dead_wake_ups_have_limits_of_their_own(bed: Bed, 
     """However many of the ones there are, they push out none of the others."""
     follower = await bed.follower()
     follower.status = 500
-    settings = bed.settings(follower, wake_give_up_seconds=60, dead_wakes_kept=1, dead_webhooks_kept=2)
+    settings = bed.settings(follower, wake_give_up_seconds=60, dead_letters_kept=2)
     feed, wakes = await bed.feed(settings), await bed.sender(settings)
     await put(redis, "job-1", since=100)
     assert await wakes.deliver_due(publish=never, seconds=5) == 0

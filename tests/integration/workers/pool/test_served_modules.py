@@ -266,10 +266,10 @@ async def test_what_no_settings_name_any_more_is_forgotten(redis: Redis, redis_u
     (git,) = static_entries(Settings(module_services={"git": "http://127.0.0.1:1"})).values()
     await directory.feed([git])
     await directory.leave([git])
-    async with worker(redis_url, manifest_ttl_seconds=900) as one:
+    async with worker(redis_url) as one:
         await one.look()
         assert "git" in one.known.names
-        one.modules._watch._unfed_since["git"] -= 901
+        one.modules._watch._unfed_since["git"] -= 3601
         one.modules._watch._read_at = 0
         await one.look()
         await one.look()

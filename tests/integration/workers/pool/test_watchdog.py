@@ -23,7 +23,9 @@ def calls(redis_url: str) -> Iterator[Calls]:
 
 @pytest.fixture
 def worker(redis_url: str, tmp_path: Path) -> Iterator[WorkerProcess]:
-    with pool_worker(redis_url, tmp_path, "-c5", env={"TOOLFLEET_LOOP_STALL_SECONDS": str(STALL_SECONDS)}) as worker:
+    with pool_worker(
+        redis_url, tmp_path, "-c5", constants={"toolfleet_workers.pool.bootsteps._STALL_SECONDS": STALL_SECONDS}
+    ) as worker:
         yield worker
         worker.show()
 

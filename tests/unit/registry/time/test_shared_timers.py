@@ -194,7 +194,8 @@ class Silent:
 
 async def patience() -> NotPublished:
     broker: Any = Away()
-    back = Backpressure(broker, WaitQueue(), Settings(broker_patience_seconds=3600))
+    back = Backpressure(broker, WaitQueue())
+    back.patience_seconds = 3600
     hold = Hold(back, ("fast", "ada"), until=asyncio.get_running_loop().time() + 7200, waits=True)
     with pytest.raises(NotPublished) as raised:
         await hold.admitted()

@@ -7,7 +7,6 @@ import pytest
 from support.waiting import wait_until
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished
-from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold, WaitingCalls
 from toolfleet_tasks.fairness import WaitQueue
@@ -66,10 +65,11 @@ class Broker:
 class Room:
     """A backpressure and its broker."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, *, most_waiting: int = 100, patience_seconds: float = 30) -> None:
         self.broker = Broker()
         self.wait_queue = WaitQueue()
-        self.back = Backpressure(self.broker, self.wait_queue, Settings(**settings))  # type: ignore[arg-type] # per test
+        self.back = Backpressure(self.broker, self.wait_queue)
+        self.back.crowd.limit, self.back.patience_seconds = most_waiting, patience_seconds
 
     def hold(
         self,
@@ -97,7 +97,7 @@ def test_a_crowd_has_room_for_others() -> None:
 
 async def test_beyond_the_crowd_a_call_is_told_at_once() -> None:
     """Those that wait keep their places, and each that leaves makes room for one."""
-    room = Room(agent_backlog_limit=4)
+    room = Room(most_waiting=4)
     room.broker.is_ready = False
     holds = [room.hold() for _ in range(3)]
     waiting = [asyncio.create_task(hold.admitted()) for hold in holds[:2]]
@@ -137,7 +137,7 @@ async def test_who_waits_for_a_place_in_vain_for_its_turn_needs_none() -> None:
 
 async def test_patience_with_a_broker_that_is_away_has_an_end() -> None:
     """A call waits for so long; one that may have been published waits until its deadline."""
-    room = Room(broker_patience_seconds=0.05)
+    room = Room(patience_seconds=0.05)
     room.broker.is_ready = False
     with pytest.raises(BrokerUnavailable):
         await room.hold().admitted()
@@ -153,7 +153,7 @@ async def test_patience_with_a_broker_that_is_away_has_an_end() -> None:
 async def test_a_broker_that_has_been_away_for_long_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patience is counted from the first call that met it away; a later one has one more try, until the broker has answered."""
     monkeypatch.setattr("toolfleet_tasks.dispatch.backpressure._ONE_TRY_SECONDS", 0.01)
-    room = Room(broker_patience_seconds=3600)
+    room = Room(patience_seconds=3600)
     room.broker.is_ready = False
     first = asyncio.create_task(room.hold().admitted())
     await wait_until(lambda: room.back._away_since is not None, "the first one waits")

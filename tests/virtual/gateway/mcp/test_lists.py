@@ -15,11 +15,12 @@ from support.module_server import ModuleServer
 
 
 @pytest.fixture
-async def brief(bed: Bed, owls: ModuleServer) -> Gateway:
+async def brief(bed: Bed, owls: ModuleServer, monkeypatch: pytest.MonkeyPatch) -> Gateway:
     """A gateway that lists five tools at most, and takes calls within a minute for repeats."""
+    monkeypatch.setattr("toolfleet_gateway.mcp.listing._MOST_LISTED", 5)
     await bed.serve(owls)
     await bed.worker()
-    return await bed.gateway(mcp_listed_tools=5, mcp_repeat_window_seconds=60)
+    return await bed.gateway(mcp_repeat_window_seconds=60)
 
 
 def structure(result: types.CallToolResult) -> dict[str, Any]:

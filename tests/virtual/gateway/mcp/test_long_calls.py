@@ -15,12 +15,12 @@ from support.module_server import ModuleServer, hold
 Json = dict[str, Any]
 METHODS = ("tasks/get", "tasks/cancel", "tasks/update")
 GRACE_SECONDS = 10
-NAP = {"name": "owls.nap", "arguments": {"seconds": 25}}
+NAP = {"name": "owls.nap", "arguments": {"seconds": 55}}
 
 
 @pytest.fixture
 def given() -> dict[str, Any]:
-    return {"mcp_task_tools": {"owls.admin_only", "owls.nothing"}, "mcp_wait_seconds": 20}
+    return {"mcp_task_tools": {"owls.admin_only", "owls.nothing"}, "default_timeout": 120}
 
 
 async def ended(client: httpx.AsyncClient, task_id: str) -> Json:
