@@ -32,7 +32,7 @@ def architecture_page(page: str) -> str:
     rooms = _arrows((one.split(".")[0], other.split(".")[0]) for one, other in imports)
     table = "".join(f"| `{room}` | {knows} |\n" for room, knows in ROOMS.items())
     drawn = _drawing("Which room imports which", rooms)
-    return _PART.sub(f"\n{drawn}\n| room | knows |\n|---|---|\n{table}\n", page)
+    return _placed(page, f"\n{drawn}\n| room | knows |\n|---|---|\n{table}\n")
 
 
 def room_page(room: str, page: str) -> str:
@@ -41,7 +41,15 @@ def room_page(room: str, page: str) -> str:
     parts = {f"{path.parent.name}/": path for path in root.glob("*/__init__.py")}
     parts |= {path.name: path for path in root.glob("*.py") if not path.stem.startswith("__")}
     rows = "".join(f"| `{name}` | {_sentence(path)} |\n" for name, path in sorted(parts.items()))
-    return _PART.sub(lambda _: f"\n| part | what it does |\n|---|---|\n{rows}\n", page)
+    return _placed(page, f"\n| part | what it does |\n|---|---|\n{rows}\n")
+
+
+def _placed(page: str, text: str) -> str:
+    """Return the page with the text between its marks. Raises ValueError for a page without them, which is not ours."""
+    placed, found = _PART.subn(lambda _: text, page)
+    if found != 1:
+        raise ValueError(f"{page[:40]!r} has {found} places for the map, not one")
+    return placed
 
 
 def _package(room: str) -> str:
