@@ -117,21 +117,20 @@ def _change_and_add(module: ModuleServer) -> None:
 _STEPS = (
     Step("Everything is as it should be.", ("toolfleet modules list", "toolfleet tools search send letter")),
     Step(
-        "Now the module says something else of `letters.send`, and still calls it version 1.2.0. That is drift: agents go on "
-        "with what was registered, until somebody has looked.",
+        "Now the module changes `letters.send` and still calls it version 1.2.0. That is drift: agents go on with the registered tool until an operator approves the new one.",
         ("toolfleet modules refresh", "toolfleet tools diff --last 0", "toolfleet tools search send letter"),
         _drift,
     ),
     Step(
-        "If that is as it should be, an approval takes it in; with `--digest` only what was looked at.",
+        "Approve the change; with `--digest` only what you have seen.",
         ("toolfleet tools approve letters.send --digest DIGEST", "toolfleet tools diff --last 3"),
     ),
     Step(
-        "A pinned module has the tools that it has now. What it changes or adds is withheld, whatever its version.",
+        "A pinned module keeps the tools that it has now. What it changes or adds is withheld, whatever its version.",
         ("toolfleet tools pin letters",),
     ),
     Step(
-        "It changes a tool that has no version, which would have taken effect at once, and adds one.",
+        "The module changes a tool without a version, which would have taken effect at once, and adds another.",
         (
             "toolfleet modules refresh",
             "toolfleet tools diff letters --last 0",
@@ -142,8 +141,7 @@ _STEPS = (
         _change_and_add,
     ),
     Step(
-        "A disabled tool is nobody's, over refreshes and new versions, until it is enabled. Agents hear of it at once, "
-        "workers within four seconds: they refuse what a client publishes that has not looked.",
+        "No caller can use a disabled tool until it is enabled, whatever its module changes. Agents know it at once, workers within four seconds.",
         (
             "toolfleet tools disable letters.send",
             "toolfleet call letters.send to=ada text=hello",
