@@ -42,7 +42,7 @@ def test_every_setting_that_a_page_names_is_one() -> None:
 
     assert "TOOLFLEET_REDIS_URL" in named
     assert misspelt(Settings.model_fields, dict.fromkeys(named, "")).keys() <= {"TOOLFLEET_ANNOUNCE_KEY"}
-    assert removed(dict.fromkeys(named, "")) == {}
+    assert removed(dict.fromkeys(named, "")).keys() <= {"TOOLFLEET_FAST_TRANSPORT"}  # how to move is told
 
 
 def test_figures_are_those_of_the_last_run() -> None:
