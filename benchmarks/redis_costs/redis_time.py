@@ -21,7 +21,6 @@ from benchmarks.stage import Stage, stages
 from benchmarks.systems import OURS
 from benchmarks.trial import running
 from benchmarks.work import INSTANT, WAIT_50_MS
-from toolfleet_registry.redis.script import Script
 from toolfleet_tasks.lua.files import FILES
 
 TARGET_MICROSECONDS = 50
@@ -128,10 +127,9 @@ def costs(noted: Iterable[Mapping[str, Any]], calls: int, spent: Mapping[str, fl
 def _names() -> dict[tuple[bytes, int], str]:
     """The scripts by how Redis notes them: by digest, or by the beginning of the text and how much more there was."""
     found = dict[tuple[bytes, int], str]()
-    for script in map(FILES.script, FILES.sources):
-        if _is_whole(script):
-            text = script.text.encode()
-            found[script.digest.encode(), 0] = found[text[:_SHOWN_BYTES], len(text) - _SHOWN_BYTES] = script.name
+    for script in map(FILES.script, FILES.names):
+        text = script.text.encode()
+        found[script.digest.encode(), 0] = found[text[:_SHOWN_BYTES], len(text) - _SHOWN_BYTES] = script.name
     return found
 
 
@@ -139,14 +137,6 @@ def _script_in(text: bytes, names: Mapping[tuple[bytes, int], str]) -> str:
     cut = _CUT.match(text)
     key = (cut[1], int(cut[2])) if cut else (text.split(b" ", 2)[1], 0)
     return names.get(key, _OTHERS)
-
-
-def _is_whole(script: Script) -> bool:
-    """Whether it is one that runs, and no part of others."""
-    try:
-        return bool(script.digest)
-    except (KeyError, ValueError):
-        return False
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ RENEW_SECONDS: Final = 60.0
 _LASTS_MS = 180_000  # two may be missed
 
 _WATCH = script("watching/watch")
-_WATCHED = script("watching/watched")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +123,10 @@ class WatchedResources:
 
     async def of(self, module: str) -> frozenset[str]:
         """Return the resources of a module that are watched now."""
-        command = _WATCHED.command(watched=self._keys.mcp_watched(module))
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
-            answer = self._redis.execute_command(*command, **{NEVER_DECODE: True})
+            seconds, microseconds = await self._redis.time()
+            after = f"({seconds * 1000 + microseconds // 1000}"
+            command = ("ZRANGEBYSCORE", self._keys.mcp_watched(module), after, "+inf")
+            answer = self._redis.execute_command(*command, **_AS_BYTES)
             found = await cast("Awaitable[list[bytes]]", answer)
         return frozenset(uri.decode("utf-8", "replace") for uri in found)

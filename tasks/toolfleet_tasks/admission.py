@@ -103,11 +103,19 @@ class AdmissionControl:
         return self._settings.module_backlogs.get(_module(call), self._settings.backlog_limit)
 
     def build_command(
-        self, call: PublishedCall, queue: str, *, message: str = "", limit: int = 0, needs_worker: bool = False
+        self,
+        call: PublishedCall,
+        queue: str,
+        *,
+        message: str = "",
+        limit: int = 0,
+        needs_worker: bool = False,
+        again: bool = False,
     ) -> tuple[Part, ...]:
         """Return the number of keys, keys and arguments of the call's `script_for`; with a `message` it is published as well.
 
         `limit` is `backlog_limit`, if the queue is in the same Redis. `needs_worker`: a worker must consume the queue.
+        `again`: the call may have been admitted before.
         """
         now, terms = fleet_clock.now(), call.terms
         caller_limit, stored, keep_ms = self._caller_keys_of(call, now)
@@ -136,7 +144,8 @@ class AdmissionControl:
             intention=intention,
             backlog_bytes=self._settings.backlog_bytes,
             stored_bytes_most=self._settings.stored_bytes_per_caller,
-            needs_worker="1" if needs_worker and now >= self._served.get(_module(call), 0.0) else "",
+            marks=("w" if needs_worker and now >= self._served.get(_module(call), 0.0) else "")
+            + ("a" if again else ""),
         )
 
     def parse_reply(self, call: PublishedCall, reply: Any) -> Refusal | None:
@@ -181,8 +190,8 @@ class AdmissionControl:
         `again`: it may have been admitted before. Raises the errors of `parse_reply`, `ResponseError` if Redis refuses
         it, and `RedisConnectionClosed`.
         """
-        build_command = self.build_command(call, queue, needs_worker=needs_worker)
-        return self.parse_reply(call, await _run(connection, script_for(call, again=again), build_command))
+        command = self.build_command(call, queue, needs_worker=needs_worker, again=again)
+        return self.parse_reply(call, await _run(connection, script_for(call), command))
 
     async def retract(self, connection: PipelinedConnection, call: PublishedCall) -> None:
         """The call was let in, and is surely in no queue. Without Redis it counts until its deadline; raises nothing."""
@@ -243,15 +252,13 @@ class AdmissionControl:
         return name, stored, math.ceil(max(left, CALLER_LIMIT_KEPT_SECONDS) * 1000)
 
 
-def script_for(call: PublishedCall, *, again: bool = False) -> Script:
-    """Return the script that admits the call: calls without limits must not pay for those with, nor new ones for those sent `again`."""
-    if again:
-        return admission.ADMIT_AGAIN if call.terms is None else admission.ADMIT_LIMITED_AGAIN
+def script_for(call: PublishedCall) -> Script:
+    """Return the script that admits the call: calls without limits must not pay for those with."""
     return admission.ADMIT if call.terms is None else admission.ADMIT_LIMITED
 
 
 def refusal_in(reply: Any) -> Refusal | None:
-    """Parse the refusal of `ADMIT` and `PUBLISH_BELOW`."""
+    """Parse the refusal of `ADMIT` and `PUBLISH`."""
     if not isinstance(reply, list):
         return None
     kind, value = reply[0].decode(), reply[1]

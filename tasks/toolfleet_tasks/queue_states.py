@@ -1,7 +1,7 @@
 """Pauses, drains and resumes queues: what operators have said of them, and who follows that.
 
 What is stored is a hash of JSON texts, by module, and by lane as `lane:<lane>`. Scripts that admit and claim calls read it where it is
-there at all: they include `queue_states/holds`.
+there at all: they use `state_holds` of `lua/scripts/queue_states.lua`.
 """
 
 import difflib

@@ -41,7 +41,7 @@ WRITERS = {
     "tasks/toolfleet_tasks/worker/canvas.py": "has Celery publish what follows a call",
     "tasks/toolfleet_tasks/operations/canaries.py": "sends canaries, and takes the very same texts out again",
 }
-WRITING = {"PUBLISH", "PUBLISH_BELOW", "apply_async", "send_task"}
+WRITING = {"PUBLISH", "apply_async", "send_task"}
 READINGS = {
     "time": {"clock_gettime", "monotonic", "monotonic_ns", "perf_counter", "process_time", "sleep", "thread_time", "time", "time_ns"},
     "datetime": {"now", "today", "utcnow"},

@@ -53,19 +53,23 @@ _NIL, _BOOLEAN, _NUMBER, _STRING = 0, 1, 3, 4
 
 def faults_in(folder: ScriptFolder) -> Iterator[str]:
     """What is wrong with a folder's files, each as `<file>: <what>`."""
-    included = set[str]()
+    used = set[str]()
     for name, text in folder.sources.items():
-        try:
-            head = folder.source(name)
-        except ValueError as exc:
-            yield str(exc)
-            continue
-        included.update(head.include)
-        included.update(file for file, _ in head.lazily)
-        yield from (f"{name}.lua: {fault}" for fault in (*_of_text(text, head.body), *_of_names(head.keys, head.args)))
-    scripts = [name for name in folder.sources if name not in included or _has_names(folder, name)]
-    for name in scripts:
-        yield from (f"{name}.lua: {fault}" for fault in _of_script(folder, name))
+        yield from (f"{name}.lua: {fault}" for fault in _of_text(text))
+    try:
+        names = list(folder.names)
+    except ValueError as exc:
+        yield str(exc)
+        return
+    for name in names:
+        head = folder.source(name)
+        yield from (f"{name}: {fault}" for fault in (*_of_names(head.keys, head.args), *_of_script(folder, name, used)))
+    yield from (
+        f"{name}.lua: nothing uses `{made}`"
+        for name in folder.sources
+        for made in folder.file(name).blocks
+        if not folder.file(name).is_script and made not in used
+    )
 
 
 def all_faults() -> list[str]:
@@ -83,15 +87,12 @@ def globals_of(text: str) -> tuple[set[str], set[str]]:
     return _Bytecode(dump(text.encode())).globals()
 
 
-def _has_names(folder: ScriptFolder, name: str) -> bool:
-    head = folder.source(name)
-    return bool(list(head.keys.signature) or list(head.args.signature))
-
-
-def _of_script(folder: ScriptFolder, name: str) -> Iterator[str]:
+def _of_script(folder: ScriptFolder, name: str, used: set[str]) -> Iterator[str]:
     try:
         script = folder.script(name)
         read, written = globals_of(script.text)
+        used.update(re.findall(r"(?m)^local (?:function )?(\w+)", script.text))
+        used.update(re.findall(r"(?m)^local \w+, (\w+)", script.text))
         _ = script.parameters, script.parameters_of  # Python can compile them, too
     except KeyError as exc:
         yield f"there is no {exc}"
@@ -103,12 +104,12 @@ def _of_script(folder: ScriptFolder, name: str) -> Iterator[str]:
     yield from (f"`{each}` is global: write `local`" for each in sorted(written))
 
 
-def _of_text(text: str, body: str) -> Iterator[str]:
+def _of_text(text: str) -> Iterator[str]:
     yield from (
         f"line {at} is too long" for at, line in enumerate(text.splitlines(), 1) if len(line) > _MOST_CHARACTERS
     )
-    yield from (f"`{each}` has a name: see the head" for each in sorted(set(re.findall(r"\b(?:KEYS|ARGV)\b", body))))
-    if "[[" in body or "--[" in text:
+    yield from (f"`{each}` has a name: see the head" for each in sorted(set(re.findall(r"\b(?:KEYS|ARGV)\b", text))))
+    if "[[" in text or "--[" in text:
         yield "long brackets are not understood by whoever takes the comments out"
 
 

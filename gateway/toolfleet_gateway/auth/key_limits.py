@@ -30,8 +30,8 @@ _SECONDS = 2.0  # for an answer
 _RETRY_SECONDS = 1.0  # for a stream that may not be opened: others end at any time
 
 FILES = ScriptFolder(Path(__file__).parent / "lua")
-_TAKE_REQUEST, _TAKE_STREAM = FILES.script("take_request"), FILES.script("take_stream")
-_RENEW_STREAM, _TAKEN = FILES.script("renew_stream"), FILES.script("taken")
+_TAKE_REQUEST, _TAKE_STREAM = FILES.script("key_limits/take_request"), FILES.script("key_limits/take_stream")
+_RENEW_STREAM, _TAKEN = FILES.script("key_limits/renew_stream"), FILES.script("key_limits/taken")
 
 
 @dataclass(frozen=True, slots=True)

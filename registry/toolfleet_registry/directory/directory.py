@@ -19,7 +19,7 @@ from redis.client import NEVER_DECODE
 from toolfleet_registry.directory.entries import ANNOUNCED, ModuleEntry, plain_url
 from toolfleet_registry.directory.hosts import HostReadings, JudgedHosts
 from toolfleet_registry.directory.requests import RequestedProbes
-from toolfleet_registry.directory.scripts import FED, FEED, REPLACE
+from toolfleet_registry.directory.scripts import FEED, REPLACE
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import answering
@@ -259,7 +259,8 @@ class ModuleDirectory:
         return bool(await self._fed())
 
     async def _fed(self) -> list[str]:
-        answer = await self._run(FED.command(feeds=self._keys.module_feeds, counts_s=_COUNTS_SECONDS))
+        now, _ = await self._run(("TIME",))
+        answer = await self._run(("ZRANGEBYSCORE", self._keys.module_feeds, now - _COUNTS_SECONDS + 1, "+inf"))
         return [member.decode(errors="replace") for member in cast("list[bytes]", answer)]
 
     @property

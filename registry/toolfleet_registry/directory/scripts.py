@@ -13,8 +13,6 @@ REPLACE = script("directory/replace")
 FEED = script("directory/feed")
 """Returns for each what was there, if it was something else."""
 
-FED = script("directory/fed")
-
 ASK = script("directory/ask")
 """Returns the look's number."""
 

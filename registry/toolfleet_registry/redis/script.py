@@ -1,19 +1,25 @@
 """Loads Lua scripts from `.lua` files, and builds their parameters for Redis from named keys and arguments.
 
-The comments at the head of a file say what the loader must know of it; all of these lines may be left out, or come again:
+A file is a subject. It begins with the functions that its scripts share; each script follows its name, with its keys, a
+semicolon, and its arguments:
 
-    -- keys: record, limits...
-    -- args: token, seconds, terms(daily, cooldown)...
-    -- include: now, overload/room
-    -- lazily: dead_letters/bury(bury)
-    -- constants: LONGEST_LEASE_MS
+    -- include: now, storage
+    -- lazily: dead_letters(bury)
+
+    local function limit_of(key) ... end
+
+    -- script: take(record, limits...; token, seconds, terms(daily, cooldown)...)
+    return limit_of(record)
+
+A script that fills a file has no name but the file's, and its head has its names: `-- keys: record, limits...`, `-- args: token`.
 
 Names of keys and arguments, in their order, are local variables of the script. `limits...` is a list of the rest; one of
 groups, `terms(daily, cooldown)...`, is a list of tables. A list that others follow travels with its length before it.
-`intent?`, which comes last, may be nil. Included files stand before
-the script, each once; they see its keys and arguments. Redis makes their functions anew in each run, which costs more than most
-commands: of what a file includes `lazily` only the named functions are made, which make the rest when they are called. Constants are
-numbers and texts that Python has, too.
+`intent?`, which comes last, may be nil.
+
+Redis makes functions anew in each run, which costs more than most commands: a script gets those of its file, and of files that
+are included, whose names it uses, and no others. They see its keys and arguments. Functions that are included `lazily` are made,
+with what they need, when they are called. A constant that Python has, too, is there for whoever uses its name.
 """
 
 import hashlib
@@ -31,7 +37,7 @@ Parameters = tuple[Any, ...]
 """The parameters after the script in `EVAL` and `EVALSHA`: the number of keys, keys, arguments."""
 
 # Not compiled here: a process that runs no script does without.
-_DIRECTIVE = r"-- (keys|args|include|lazily|constants): *(.*)"
+_DIRECTIVE = r"-- (keys|args|include|lazily): *(.*)"
 
 
 class NamedList(NamedTuple):
@@ -107,6 +113,11 @@ class Names(NamedTuple):
         return [*self.fixed, *last]
 
     @property
+    def all(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.fixed, *filter(None, [self.optional]), *(each.name for each in self.lists))
+
+    @property
     def alternatives(self) -> tuple["Names", "Names"]:
         """The names without the optional one, and with it."""
         return self._replace(optional=""), self._replace(fixed=(*self.fixed, self.optional), optional="")
@@ -134,26 +145,66 @@ class Names(NamedTuple):
 class ScriptFolder:
     """The `.lua` files below a folder, all of which are read at once: a process that runs is not changed by an upgrade.
 
-    `constants` are those that the files may ask for.
+    `constants` are those that scripts may use.
     """
 
     def __init__(self, folder: Path, constants: Mapping[str, float | str] | None = None) -> None:
-        self._constants = constants or {}
+        self.constants = constants or {}
         self.folder = folder
         self.sources = dict(_read(str(folder), ""))
+        self._parsed = dict[str, LuaFile]()
+        self._scopes = dict[tuple[str, ...], dict[str, Block]]()
+
+    @property
+    def names(self) -> Iterator[str]:
+        """The names of all scripts. Raises `ValueError` where a file cannot be understood."""
+        for name in self.sources:
+            file = self.file(name)
+            for part in file.parts:
+                file.script(part)
+                yield f"{name}/{part}"
+            if file.is_script:
+                yield name
 
     def script(self, name: str) -> "Script":
-        """The script of this file, without its suffix. Raises `KeyError` where there is none."""
-        return Script(name, self.sources[name], self)
+        """The script of this name: of a file without its suffix, or of one in a file. Raises `KeyError` where there is none."""
+        file, _, part = name.rpartition("/")
+        has_scripts = "\n-- script: " in self.sources.get(name, "")
+        if has_scripts or (name not in self.sources and f"\n-- script: {part}(" not in self.sources.get(file, "")):
+            raise KeyError(name)
+        return Script(name, self)
+
+    def file(self, name: str) -> "LuaFile":
+        """Parse a file. Raises `KeyError` where there is none, and `ValueError` where it cannot be understood."""
+        if name not in self._parsed:
+            self._parsed[name] = LuaFile.read(name, self.sources[name])
+        return self._parsed[name]
 
     def source(self, name: str) -> "Source":
-        """Read one file's head. Raises `ValueError` where it cannot be understood."""
-        return Source.read(name, self.sources[name])
+        """Parse a script. Raises as `file` does."""
+        if name in self.sources:
+            return self.file(name).main
+        file, _, part = name.rpartition("/")
+        return self.file(file).script(part)
+
+    def scope(self, *files: str) -> "Mapping[str, Block]":
+        """The functions of files and of all that these include, by their names; of two with one name, the first."""
+        if files not in self._scopes:
+            found = self._scopes[files] = dict[str, Block]()
+            for name in reversed(files):
+                file = self.file(name)
+                found |= self.scope(*file.main.include) if file.main.include else {}
+                found |= file.blocks
+        return self._scopes[files]
+
+    def functions(self, name: str, *functions: str) -> str:
+        """Return functions of a file, all if none are named, with what they need."""
+        file = self.file(name)
+        return "\n".join(_Composition(self, file.main._replace(words=functions or tuple(file.blocks))).lines)
 
     def constant(self, name: str) -> str:
         """The line that defines a constant in Lua."""
-        value = self._constants[name]
-        return f"local {name} = {value!r}"
+        return f"local {name} = {self.constants[name]!r}"
 
 
 class Script:
@@ -163,21 +214,14 @@ class Script:
     their order. Both raise `TypeError` for one too many or too few.
     """
 
-    def __init__(self, name: str, source: str, folder: ScriptFolder) -> None:
-        self.name, self._source, self._folder = name, source, folder
+    def __init__(self, name: str, folder: ScriptFolder) -> None:
+        self.name, self._folder = name, folder
 
     @cached_property
     def text(self) -> str:
-        """Lua, with what it includes, and without comments."""
-        head = Source.read(self.name, self._source)
-        files = _included(head, self._folder, {})
-        constants = dict.fromkeys(constant for file in files.values() for constant in file.constants)
-        lines = [*map(self._folder.constant, constants), *head.keys.lua("KEYS"), *head.args.lua("ARGV")]
-        made = set[str]()
-        for file in files.values():
-            lines += _made_lazily(file, self._folder, files, constants, made)
-            lines.append(file.body)
-        return "\n".join(lines)
+        """Lua, with what it uses of other files, and without comments."""
+        source = self._folder.source(self.name)
+        return "\n".join([*_Composition(self._folder, source).lines, source.body])
 
     @cached_property
     def digest(self) -> str:
@@ -187,7 +231,7 @@ class Script:
     @cached_property
     def parameters(self) -> Callable[..., Parameters]:
         """Build the parameters from named keys and arguments."""
-        head = Source.read(self.name, self._source)
+        head = self._folder.source(self.name)
         names = [*head.keys.signature, *head.args.signature]
         signature = f"*, {', '.join(names)}" if names else ""
         return self._compiled(signature, _tuple_of(head.keys, head.args))
@@ -195,7 +239,7 @@ class Script:
     @cached_property
     def parameters_of(self) -> Callable[..., Parameters]:
         """Build the parameters from keys in their order, and named arguments."""
-        head = Source.read(self.name, self._source)
+        head = self._folder.source(self.name)
         names = ", ".join(("keys, *" if head.args.signature else "keys", *head.args.signature))
         counted = f"len(keys), *{head.keys.checked('keys')}, "
         return self._compiled(names, _tuple_of(Names(()), head.args, before=counted))
@@ -212,37 +256,151 @@ class Script:
         return space[function]  # type: ignore[no-any-return]
 
 
-class Source(NamedTuple):
-    """The content of one file: the names at its head, and its body without comments."""
+class Block:
+    """A function, or a statement with local variables, at the top of a file."""
 
+    def __init__(self, file: str, lines: Sequence[str]) -> None:
+        found = re.match(r"local (?:function )?([\w, ]+)", lines[0])
+        self.file, self._lines = file, lines
+        self.names = tuple(re.findall(r"\w+", found[1])) if found else ()
+
+    @cached_property
+    def text(self) -> str:
+        """The lines without comments."""
+        return _stripped(self._lines)
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """The names that it uses, and does not make itself."""
+        return _free_words("\n".join(self._lines), self.names)
+
+
+class Source(NamedTuple):
+    """A script: the names at its head, what it may use, and its body without comments.
+
+    `lazily` has the files of the functions that are made when they are called.
+    """
+
+    file: str
     keys: Names
     args: Names
     include: tuple[str, ...]
-    lazily: tuple[tuple[str, tuple[str, ...]], ...]
-    constants: tuple[str, ...]
+    lazily: Mapping[str, str]
     body: str
+    words: tuple[str, ...]
+
+
+class LuaFile(NamedTuple):
+    """A file: `main` is what stands before its scripts, or its only script; the functions there are its `blocks`.
+
+    `parts`: the lines of the scripts with names of their own. `is_script`: whether it is one itself, and not functions for others.
+    """
+
+    name: str
+    main: Source
+    blocks: Mapping[str, Block]
+    parts: Mapping[str, Sequence[str]]
+    is_script: bool
 
     @classmethod
-    def read(cls, name: str, text: str) -> "Source":
-        """Parse one file. Raises `ValueError`."""
-        said: dict[str, list[str]] = {"keys": [], "args": [], "include": [], "lazily": [], "constants": []}
-        for line in text.splitlines():
-            if not line.startswith("--"):
-                break
-            if found := re.fullmatch(_DIRECTIVE, line.rstrip()):
-                said[found[1]].append(found[2])
+    def read(cls, name: str, text: str) -> "LuaFile":
+        """Parse it, its scripts excepted. Raises `ValueError`."""
+        first, *others = re.split(r"(?m)^-- script: *", text)
+        found = list(_blocks(name, first))
         try:
-            keys, args = (Names.read(", ".join(said[kind])) for kind in ("keys", "args"))
+            main = _read_source(name, first.splitlines())
         except ValueError as exc:
-            raise ValueError(f"the head of {name}.lua cannot be read: {exc}") from exc
-        include, constants = (tuple(re.findall(r"[\w/]+", " ".join(said[kind]))) for kind in ("include", "constants"))
-        lazily = tuple(
-            (file, tuple(re.findall(r"\w+", functions)))
-            for file, functions in re.findall(r"([\w/]+)\(([\w, ]+)\)", " ".join(said["lazily"]))
-        )
-        lines = (line.strip() for line in text.splitlines())
-        body = "\n".join(line for line in lines if line and not line.startswith("--"))
-        return cls(keys, args, include, lazily, constants, body)
+            raise ValueError(f"{name}.lua cannot be read: {exc}") from exc
+        statement = next((block.text for block in found if not block.names and block.text), "")
+        if statement and others:
+            raise ValueError(
+                f"{name}.lua has {statement!r} before its scripts: only functions and variables may stand there"
+            )
+        blocks = {made: block for block in found for made in block.names}
+        parts = {re.split(r"\W", part, maxsplit=1)[0]: part.splitlines() for part in others}
+        return cls(name, main, blocks, parts, is_script=bool(statement or main.keys.all or main.args.all))
+
+    def script(self, part: str) -> Source:
+        """Parse one of its scripts. Raises `KeyError` where there is none, and `ValueError`."""
+        try:
+            return _read_part(self.main, self.parts[part])
+        except ValueError as exc:
+            raise ValueError(f"{self.name}.lua cannot be read: {exc}") from exc
+
+
+class _Composition:
+    """The lines that stand before a script's body: constants, its parameters, and the functions that it needs.
+
+    `outer`: what stands before the lines of a function that is made lazily.
+    """
+
+    there: set[Block]
+    needed: dict[Block, None]
+    known: set[str]
+    constants: list[str]
+
+    def __init__(self, folder: ScriptFolder, source: Source, outer: "_Composition | None" = None) -> None:
+        self._folder, self._source, self._outer = folder, source, outer
+        needed = self._closure(source, source.words)
+        self.there = {*outer.there, *outer.needed} if outer else set[Block]()
+        self.needed = {block: None for block in needed if block not in self.there}
+        self.used_outside = [block for block in needed if block in self.there]
+        used = {*source.words, *(word for block in self.needed for word in block.words)}
+        self.known = {*outer.known, *outer.constants} if outer else set[str]()
+        self.constants = [name for name in folder.constants if name in used and name not in self.known]
+        self.written = dict[Block | str, str]()
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """One text for each of them."""
+        yield from map(self._folder.constant, self.constants)
+        yield from self._source.keys.lua("KEYS")
+        yield from self._source.args.lua("ARGV")
+        self.written = dict.fromkeys(self._outer.written, "") if self._outer else {}
+        self._write(self._source, self._source.words)
+        yield from filter(None, self.written.values())
+
+    def _closure(self, source: Source, words: Iterable[str]) -> dict[Block, None]:
+        """All functions that are needed at once, those that are made lazily left out."""
+        found, waiting = dict[Block, None](), [(source, word) for word in words]
+        while waiting:
+            block = self._find(*waiting.pop())
+            if block and block not in found:
+                found[block] = None
+                waiting += [(self._main(block.file), word) for word in block.words]
+        return found
+
+    def _find(self, source: Source, word: str) -> Block | None:
+        """What a name stands for where it is used, if it is not made lazily there."""
+        return None if word in source.lazily else self._folder.scope(source.file, *source.include).get(word)
+
+    def _write(self, source: Source, words: Iterable[str]) -> None:
+        """Write the functions that these words stand for, each behind those that it uses."""
+        for word in words:
+            block = self._find(source, word)
+            if block is not None and block in self.needed and block not in self.written:
+                self._write(self._main(block.file), block.words)
+                self.written[block] = block.text
+            elif word in source.lazily and word not in self.written:
+                self._write_lazily(word, source.lazily[word])
+
+    def _write_lazily(self, function: str, file: str) -> None:
+        """Write a function that makes itself when it is called, with what is not there by then."""
+        block = self._folder.file(file).blocks[function]
+        if block in self.needed:
+            self._write(self._main(file), [function])
+        elif block not in self.there:
+            main = self._main(file)
+            lazily = {name: other for name, other in main.lazily.items() if name != function}
+            alone = main._replace(keys=Names(()), args=Names(()), lazily=lazily, words=(function,))
+            inside = _Composition(self._folder, alone, self)
+            for each in inside.used_outside:
+                self._write(self._main(each.file), each.names)
+            body = "\n".join(inside.lines)
+            self.written[function] = f"local function {function}(...)\n{body}\nreturn {function}(...)\nend"
+
+    def _main(self, file: str) -> Source:
+        return self._folder.file(file).main
 
 
 def _read(folder: str, prefix: str) -> Iterator[tuple[str, str]]:
@@ -256,59 +414,65 @@ def _read(folder: str, prefix: str) -> Iterator[tuple[str, str]]:
                 yield from _read(entry.path, f"{prefix}{entry.name}/")
 
 
-def _included(source: Source, folder: ScriptFolder, found: dict[str, Source]) -> dict[str, Source]:
-    """A file behind those that it includes, by name, each once."""
-    for name in source.include:
-        if name not in found:
-            _included_as(name, folder, found)
-    found[""] = source
-    return found
+def _read_source(file: str, lines: Sequence[str], *names: Names) -> Source:
+    """Parse a script without its name. `names`: its keys and arguments, if they do not stand in its comments."""
+    said: dict[str, list[str]] = {"keys": [], "args": [], "include": [], "lazily": []}
+    for line in lines:
+        if not line.startswith("--"):
+            break
+        if found := re.fullmatch(_DIRECTIVE, line.rstrip()):
+            said[found[1]].append(found[2])
+    keys, args = names or (Names.read(", ".join(said[kind])) for kind in ("keys", "args"))
+    lazily = {
+        function: other
+        for other, functions in re.findall(r"([\w/]+)\(([\w, ]+)\)", " ".join(said["lazily"]))
+        for function in re.findall(r"\w+", functions)
+    }
+    include = tuple(re.findall(r"[\w/]+", " ".join(said["include"])))
+    return Source(
+        file, keys, args, include, lazily, _stripped(lines), _free_words("\n".join(lines), (*keys.all, *args.all))
+    )
 
 
-def _included_as(name: str, folder: ScriptFolder, found: dict[str, Source]) -> None:
-    source = folder.source(name)
-    for other in source.include:
-        if other not in found:
-            _included_as(other, folder, found)
-    found[name] = source
+def _read_part(main: Source, lines: Sequence[str]) -> Source:
+    """Parse one of a file's scripts, which begins with its signature."""
+    last = next(at for at, line in enumerate(lines) if not line.rstrip().endswith((",", ";")))
+    signature = " ".join(line.removeprefix("--").strip() for line in lines[: last + 1])
+    found = re.fullmatch(r"(\w+)\((.*)\)", signature)
+    if not found:
+        raise ValueError(f"what follows `script:` is no signature: {signature!r}")
+    keys, _, args = found[2].partition(";")
+    source = _read_source(main.file, lines[last + 1 :], Names.read(keys.strip()), Names.read(args.strip()))
+    include = tuple(dict.fromkeys((*source.include, *main.include)))
+    return source._replace(include=include, lazily={**main.lazily, **source.lazily})
 
 
-def _made_lazily(
-    file: Source, folder: ScriptFolder, included: Mapping[str, Source], constants: Iterable[str], made: set[str]
-) -> Iterator[str]:
-    """The functions that a file includes lazily, each of which makes itself when it is called; those that are `made` are left out."""
-    for name, functions in file.lazily:
-        if name in included:
-            continue
-        parts = {found: each for found, each in _included_alone(name, folder).items() if found not in included}
-        body = "\n".join(_parts_alone(parts, folder, included, constants, made))
-        for function in functions:
-            if function not in made:
-                made.add(function)
-                yield f"local function {function}(...)\n{body}\nreturn {function}(...)\nend"
+def _blocks(file: str, text: str) -> Iterator[Block]:
+    """The functions and local variables at the top of a file: what is indented, and what closes, belongs to the line before it."""
+    block = list[str]()
+    for line in text.splitlines():
+        if re.match(r"(?!--)(?!end|[)}])\S", line):
+            if block:
+                yield Block(file, block)
+            block = []
+        block.append(line)
+    if block:
+        yield Block(file, block)
 
 
-def _parts_alone(
-    parts: Mapping[str, Source],
-    folder: ScriptFolder,
-    included: Mapping[str, Source],
-    constants: Iterable[str],
-    made: Iterable[str],
-) -> Iterator[str]:
-    """The lines of what one function makes when it is called, in which others may be made as lazily."""
-    files = parts.values()
-    needed = dict.fromkeys(constant for part in files for constant in part.constants if constant not in constants)
-    yield from map(folder.constant, needed)
-    made_here = set(made)
-    for part in files:
-        yield from _made_lazily(part, folder, {**included, **parts}, {*constants, *needed}, made_here)
-        yield part.body
+def _stripped(lines: Iterable[str]) -> str:
+    """The lines without indentation, comments and empty ones."""
+    return "\n".join(line for line in map(str.strip, lines) if line and not line.startswith("--"))
 
 
-def _included_alone(name: str, folder: ScriptFolder) -> dict[str, Source]:
-    found = dict[str, Source]()
-    _included_as(name, folder, found)
-    return found
+def _free_words(text: str, own: Iterable[str]) -> tuple[str, ...]:
+    """The names in Lua that are not made there, in their order: neither local variables nor parameters, and no fields."""
+    bare = re.sub(r"'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\"|--[^\n]*", "", text)
+    made = re.findall(r"\blocal ([\w, ]+)|\bfor ([\w, ]+?) (?:in|=) |\bfunction\b[ \w]*\(([^)]*)\)", bare)
+    made += re.findall(r"\blocal (function) (\w+)\(([^)]*)", bare)
+    names = {*own, "", *re.findall(r"\w+", " ".join(map(" ".join, made)))}
+    words = [each.partition(".")[0] for each in dict.fromkeys(re.findall(r"[\w.]+", bare))]
+    return tuple(dict.fromkeys(word for word in words if word not in names))
 
 
 def _tuple_of(keys: Names, args: Names, *, before: str = "") -> str:

@@ -18,10 +18,10 @@ from toolfleet_tasks.ledger.earlier import EarlierAttempts
 from toolfleet_tasks.ledger.parameters import Ended
 from toolfleet_tasks.ledger.parked import CallEnded
 from toolfleet_tasks.ledger.retry import combined
-from toolfleet_tasks.lua.ledger import ANSWER, ASK, ASKED
+from toolfleet_tasks.lua.ledger import ANSWER, ASK
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.redis.connection import PipelinedConnection
-from toolfleet_tasks.redis.durable_write import run_durably
+from toolfleet_tasks.redis.durable_write import run_durably, write_durably
 
 SIGNAL = b"input_required"
 """What is announced where a call's progress is, when it asks something."""
@@ -99,9 +99,12 @@ class AskedCalls:
 
     async def find(self, call_id: str) -> KeptQuestion | None:
         """Return the call's question, open or with an answer on its way over another broker; `None` if there is none, or it is unsigned."""
-        parameters = ASKED.parameters(record=self._keys.call(call_id))
-        found, text, is_open = cast("tuple[bytes, bytes, int]", await run_durably(self._connection, ASKED, parameters))
-        content = await self._earlier.believed(call_id, found) if found else ""
+        command = ("HMGET", self._keys.call(call_id), "state", "token", "question", "message")
+        fields = cast("list[bytes | None]", await write_durably(self._connection, command, size=0))
+        state, token, question, text = fields
+        if state == b"done" or not question:
+            return None
+        content = await self._earlier.believed(call_id, question)
         if not content:
             return None
         try:
@@ -109,7 +112,7 @@ class AskedCalls:
         except (ValueError, ValidationError):
             return None
         pending = PendingInput(round=kept.round, requests=kept.requests)
-        return KeptQuestion(pending, kept.state, kept.so_far, text.decode(), bool(is_open))
+        return KeptQuestion(pending, kept.state, kept.so_far, (text or b"").decode(), token == b"asked")
 
     async def answer(
         self, call_id: str, number: int, responses: Mapping[str, Any], *, queue: str, message: str

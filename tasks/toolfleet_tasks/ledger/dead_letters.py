@@ -1,7 +1,7 @@
 """Stores dead letters: calls whose outcome is unknown, or that failed inside the fleet, in Redis for an operator.
 
-The ledger writes them when it ends a call (`lua/scripts/dead_letters/bury.lua`); `dead_letters` lists, replays and
-drops them.
+The ledger writes them when it ends a call (`lua/scripts/dead_letters.lua`); `dead_letters` lists, replays and drops
+them.
 """
 
 import json

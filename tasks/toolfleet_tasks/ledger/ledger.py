@@ -1,7 +1,7 @@
 """Keeps one record a call in Redis, the truth about it: says who may run it, and which result is its one result.
 
 If it cannot be reached, nothing is run: `claim` waits, and so does `finish` with a result. The scripts are in
-`lua/scripts/ledger`, the leases in `ledger/claims.py`.
+`lua/scripts/ledger.lua`, the leases in `ledger/claims.py`.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
 from toolfleet_tasks.limits import limits_of_call, refused_by
 from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
 from toolfleet_tasks.lua.dead_letters import BURY_ENDED
-from toolfleet_tasks.lua.ledger import CLAIM, CLOSE, END, FINISH, READ
+from toolfleet_tasks.lua.ledger import CLAIM, CLOSE, END, FINISH
 from toolfleet_tasks.lua.limits import TAKE
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.fleet_results import CallEnding
@@ -43,7 +43,7 @@ from toolfleet_tasks.messages.ids import kept_seconds
 from toolfleet_tasks.messages.signatures import Signatures
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
-from toolfleet_tasks.redis.durable_write import run_durably
+from toolfleet_tasks.redis.durable_write import run_durably, write_durably
 from toolfleet_tasks.results.stored import announcement, celery_value, read_stored
 from toolfleet_tasks.results.verifier import Verifier
 
@@ -55,6 +55,7 @@ ANY_DATA = "*"
 """Whatever data Redis has, those of a call are among them."""
 _ENDED = 1  # what `FINISH` says if there is nothing more to say
 _LOST = -1  # what `TAKE` says if others have the call
+_WAITS = {b"asked": "input_required", b"approval": "waiting_approval"}  # in the place of a holder's token
 _MOST_UNANSWERED = 1_000
 
 # Characters: with a longer value than 64 bytes Redis keeps a record in another form, of several times the size.
@@ -297,9 +298,17 @@ class Ledger:
         await self._connection.connected()
 
     async def state_of(self, call_id: str) -> str:
-        """Return a call's state: `queued`, `running`, `retrying`, `input_required` or `done`."""
-        found: bytes = await self._run(READ, READ.parameters(record=self._keys.call(call_id)))
-        return found.decode()
+        """Return a call's state: `queued`, `running`, `retrying`, `input_required`, `waiting_approval` or `done`."""
+        command = ("HMGET", self._keys.call(call_id), "state", "token", "begun", "accepted")
+        found = cast("list[bytes | None]", await write_durably(self._connection, command, size=0))
+        state, token, begun, accepted = found
+        if state is not None:
+            return state.decode()
+        if token in _WAITS:
+            return _WAITS[token]
+        if token is not None or accepted is not None:
+            return "running"
+        return "queued" if begun is None else "retrying"
 
     async def _finish(self, parameters: Parameters, *, size: int) -> Any:
         try:

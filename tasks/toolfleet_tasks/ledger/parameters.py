@@ -1,4 +1,4 @@
-"""Builds the parameters of the ledger's scripts; what the names mean stands at the heads of `lua/scripts/ledger/*.lua`."""
+"""Builds the parameters of the ledger's scripts; what the names mean stands in `lua/scripts/ledger.lua`."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

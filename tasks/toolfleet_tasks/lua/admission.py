@@ -10,11 +10,8 @@ ADMIT = script("admission/admit")
 stands against the call: ['joined' or 'conflict', the call id that the key stands for], ['unserved', for how many ms nobody has consumed
 the queue], ['draining', 0] where an operator has the queue take no new calls, ['open', ms until the breaker lets one through, if that is long], ['backlog', how many wait], ['bytes', how many bytes wait],
 ['share', how many it may have], ['stored', how many bytes of its results are stored], ['ended', its id] if it has a record already: this
-comes late, or ['failed', why]. Then nothing was written, or it was taken back.
+comes late, or ['failed', why]. Then nothing was written, or it was taken back. 0 for a call that was let in before, if it is sent again.
 """
-
-ADMIT_AGAIN = script("admission/admit_again")
-"""Returns the same, or 0 for a call that was let in before."""
 
 ADMIT_MANY = script("admission/admit_many")
 """Returns 0 if all calls were let in, or nothing if none was, and each is to be sent alone, by `ADMIT`."""
@@ -23,8 +20,5 @@ ADMIT_LIMITED = script("admission/admit_limited")
 """Returns the same as `ADMIT`, or ['limited', which limit is the last to be free again, 1 if that is for the day's, the ms until then,
 the server's time (ms)].
 """
-
-ADMIT_LIMITED_AGAIN = script("admission/admit_limited_again")
-"""Returns the same, or 0 for a call that was let in before."""
 
 RETRACT = script("admission/retract")

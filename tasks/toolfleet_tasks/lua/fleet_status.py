@@ -2,11 +2,8 @@
 
 from toolfleet_tasks.lua.files import script
 
-NOW = script("fleet_status/now")
-"""Returns the fleet's time in microseconds."""
-
-QUEUES = script("fleet_status/queues")
+QUEUES = script("queues/oldest")
 """Returns of each queue that holds something its number, from 1, its length, and its oldest message, '' if that is not known."""
 
-BREAKERS = script("fleet_status/breakers")
+BREAKERS = script("breaker/failing")
 """Returns of each breaker that has seen failures its number, from 1, what it is, for how many ms, the failures in a row, and why it was opened."""

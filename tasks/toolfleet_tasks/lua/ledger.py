@@ -57,9 +57,6 @@ Celery's value (of a call that had ended before, perhaps the result itself); or 
 MOVE = script("ledger/move")
 """Returns 1, 2 if an earlier attempt may have gone to another process, or 0 if others have the call by now."""
 
-READ = script("ledger/read")
-"""Returns `queued`, `running`, `retrying`, `input_required`, `waiting_approval` or `done`."""
-
 PARK = script("ledger/park")
 """Returns 1; 2 if the call has ended meanwhile; or 0 if others have it by now."""
 
@@ -69,9 +66,6 @@ RECALL = script("ledger/recall")
 ASK = script("ledger/ask")
 """Returns 1; 2 if the call has ended meanwhile; or 0 if others have it by now."""
 
-ASKED = script("ledger/asked")
-"""Returns what a call asks, its text, and 1 if it waits for that; two empty texts if it asks nothing."""
-
 ANSWER = script("ledger/answer")
 """Returns `taken`; `again` if it was answered so before; `answered` if otherwise; `not_asked`; `ended`; or `unknown`."""
 
@@ -79,7 +73,3 @@ UNCLAIM = script("ledger/unclaim")
 FORGET = script("ledger/forget")
 LET_GO = script("ledger/let_go")
 NOTE = script("ledger/note")
-
-KEEP = script("ledger/keep")
-FORGET_CONTENTS = script("ledger/forget_contents")
-"""Returns of how many calls something was removed."""

@@ -12,10 +12,7 @@ no message.
 from toolfleet_tasks.lua.files import script
 
 PUBLISH = script("queues/publish")
-"""Returns the queue's length."""
-
-PUBLISH_BELOW = script("queues/publish_below")
-"""Returns the same, or ['backlog', how many wait already]."""
+"""Returns the queue's length, or ['backlog', how many wait already], if that is the limit."""
 
 RESERVE = script("queues/reserve")
 """Returns [the queues (from 1) where something is left that may be taken, the mark of claims, tag, queue (from 1), message, the id of its call if that was
@@ -47,6 +44,3 @@ QUARANTINE = script("queues/quarantine")
 
 STORE = script("queues/store")
 """Returns 1 if the result was written."""
-
-ANNOUNCE = script("queues/announce")
-"""Returns `<mode> <worker>` of one that works otherwise, or nothing."""

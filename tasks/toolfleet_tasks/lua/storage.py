@@ -7,3 +7,7 @@ their sum. Small ones are not counted: they are bounded by the number of a calle
 from toolfleet_tasks.lua.files import script
 
 HAD = script("storage/had")
+
+KEEP = script("storage/keep")
+FORGET_CONTENTS = script("storage/forget_contents")
+"""Returns of how many calls something was removed."""

@@ -24,8 +24,9 @@ from toolfleet_registry.policy.module_troubles import words_for
 from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import fleet_url, is_redis_url
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.lua.clock import READ
 from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
-from toolfleet_tasks.lua.fleet_status import BREAKERS, NOW, QUEUES
+from toolfleet_tasks.lua.fleet_status import BREAKERS, QUEUES
 from toolfleet_tasks.presence.consumers import workers_by_queue
 from toolfleet_tasks.presence.worker_notes import read_notes
 from toolfleet_tasks.queue_states import QueueStates, QueueStateStore
@@ -147,7 +148,8 @@ class _Reading:
         self._errors = {module: failure.error for module, failure in failures.items()}
 
     async def status(self) -> FleetStatus:
-        now = float(await self._redis.eval(NOW.text, *NOW.parameters(clock_key=self._keys.clock))) / 1e6
+        read = READ.parameters(clock_key=self._keys.clock, notes_key=self._keys.clock_notes, shown="", note="")
+        now = float((await self._redis.eval(READ.text, *read))[1]) / 1e6
         lanes = (await self._lane("fast"), await self._lane("slow"))
         workers, broker_error = await workers_by_queue(self._settings), None
         try:

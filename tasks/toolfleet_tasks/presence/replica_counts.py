@@ -21,7 +21,7 @@ from toolfleet_tasks.lua.files import script
 _BEAT_SECONDS = 2.0
 _COUNTS_SECONDS = 10  # a worker that has been silent for so long has died
 _FIELDS = 3
-_NOTE, _READ = script("presence/note_replicas"), script("presence/replicas")
+_NOTE = script("presence/note")
 
 log = get_logger(__name__)
 
@@ -69,9 +69,12 @@ class ReplicaCounts:
             return
         key = self._settings.keys.hosts.counts
         async with async_client(str(self._settings.redis_url), master=self._settings.sentinel_master) as redis:
-            text = json.dumps(counts, separators=(",", ":")) if counts else ""
-            parameters = _NOTE.parameters(counts=key, worker=self._worker, note=text, seconds=_COUNTS_SECONDS)
-            await redis.eval(_NOTE.text, *parameters)
+            if counts:
+                text = json.dumps(counts, separators=(",", ":"))
+                parameters = _NOTE.parameters(notes=key, worker=self._worker, note=text, seconds=_COUNTS_SECONDS)
+                await redis.eval(_NOTE.text, *parameters)
+            else:
+                await redis.hdel(key, self._worker)
         self._is_noted = bool(counts)
 
 
@@ -82,9 +85,15 @@ async def replica_counts(settings: Settings) -> dict[str, dict[str, ReplicaCount
     """
     if settings.redis_url is None:
         return {}
-    async with async_client(settings.redis_url, master=settings.sentinel_master) as redis:
-        parameters = _READ.parameters(counts=settings.keys.hosts.counts, seconds=_COUNTS_SECONDS)
-        return added_up(await redis.eval(_READ.text, *parameters))
+    async with (
+        async_client(settings.redis_url, master=settings.sentinel_master) as redis,
+        redis.pipeline(transaction=False) as commands,
+    ):
+        commands.time()
+        commands.hvals(settings.keys.hosts.counts)
+        (now, _), notes = await commands.execute()
+    read = (note.partition(b" ") for note in notes)
+    return added_up(note for at, _, note in read if at.isdigit() and abs(now - int(at)) <= _COUNTS_SECONDS)
 
 
 def added_up(notes: Iterable[bytes | str]) -> dict[str, dict[str, ReplicaCount]]:

@@ -16,9 +16,10 @@ from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
-from toolfleet_tasks.lua import queues
+from toolfleet_tasks.lua.files import script
 
 _BEAT_SECONDS = 5.0
+_ANNOUNCE = script("presence/announce")  # returns `<mode> <worker>` of one that works otherwise, or nothing
 
 COUNTS_SECONDS = 20
 """A worker that has been silent for so long has died."""
@@ -70,8 +71,8 @@ class Presence:
 
     async def _note(self, redis: Redis) -> None:
         names = {"mode": self._mode, "worker": self._worker}
-        parameters = queues.ANNOUNCE.parameters(modes=self._settings.keys.modes, **names, seconds=COUNTS_SECONDS)
-        other = await redis.eval(queues.ANNOUNCE.text, *parameters)
+        parameters = _ANNOUNCE.parameters(modes=self._settings.keys.modes, **names, seconds=COUNTS_SECONDS)
+        other = await redis.eval(_ANNOUNCE.text, *parameters)
         if other is not None:
             mode, _, worker = other.decode().partition(" ")
             raise SettingsError(

@@ -16,13 +16,13 @@ from toolfleet_tasks.lua.files import script
 COUNTS_SECONDS = 20
 """A worker that has noted nothing for so long has died."""
 
-_NOTE = script("presence/note_load")
+_NOTE = script("presence/note")
 
 
 def note_load(redis: Redis, settings: Settings, worker: str, calls: Mapping[str, int]) -> None:
     """Note it once. Raises redis-py's errors."""
     note = " ".join(f"{module}={count}" for module, count in calls.items())
-    keys = {"loads": WorkerKeys(settings.key_prefix).loads}
+    keys = {"notes": WorkerKeys(settings.key_prefix).loads}
     redis.eval(_NOTE.text, *_NOTE.parameters(**keys, worker=worker, note=note, seconds=COUNTS_SECONDS))
 
 

@@ -26,7 +26,6 @@ from toolfleet_tasks.wakeups.core_watch import WAKES_CORE
 
 log = get_logger(__name__)
 
-_LIVE = script("presence/live")
 _FIRST = 1  # the version whose workers do not say theirs
 
 KEEPS_ROLLBACKS = 2
@@ -59,9 +58,14 @@ async def live_workers(settings: Settings, lane: Literal["fast", "slow"]) -> tup
     """The live workers of a lane. Raises redis-py's errors; none are known of without `redis_url`."""
     if settings.redis_url is None:
         return ()
-    async with async_client(settings.redis_url, master=settings.sentinel_master) as redis:
-        parameters = _LIVE.parameters(slots=settings.keys.slots(lane), seconds=SLOTS_COUNT_SECONDS)
-        return read_notes(await redis.eval(_LIVE.text, *parameters))
+    async with (
+        async_client(settings.redis_url, master=settings.sentinel_master) as redis,
+        redis.pipeline(transaction=False) as commands,
+    ):
+        commands.time()
+        commands.zrange(settings.keys.slots(lane), 0, -1, withscores=True)
+        (now, _), notes = await commands.execute()
+    return read_notes(note for note, noted_at in notes if noted_at >= now - SLOTS_COUNT_SECONDS)
 
 
 async def older_workers(settings: Settings, version: int) -> tuple[str, ...]:

@@ -109,7 +109,7 @@ class _Asked(NamedTuple):
     intention: Part
     backlog_bytes: Part
     stored_bytes_most: Part
-    needs_worker: Part
+    marks: Part
 
 
 def _shared_of(parameters: _Command) -> _Command | None:
@@ -118,7 +118,7 @@ def _shared_of(parameters: _Command) -> _Command | None:
         return None
     asked = _Asked._make(parameters)
     is_fitting = 0 < len(str(asked.message)) <= _LARGEST
-    if not is_fitting or asked.keep_ms or asked.needs_worker or int(asked.bound) <= 0:
+    if not is_fitting or asked.keep_ms or asked.marks or int(asked.bound) <= 0:
         return None
     return (
         asked.queue,

@@ -16,7 +16,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time.shared_timers import shared_timers
 from toolfleet_tasks.admission import AdmissionControl, Refusal, refusal_in, script_for
 from toolfleet_tasks.lua.admission import ADMIT
-from toolfleet_tasks.lua.queues import PUBLISH, PUBLISH_BELOW
+from toolfleet_tasks.lua.queues import PUBLISH
 from toolfleet_tasks.messages.deaths import with_deaths
 from toolfleet_tasks.messages.envelope import (
     call_message,
@@ -104,8 +104,10 @@ class RedisPublisher:
             return await self.put(text, queue, seconds=seconds, limit=limit)
         if seconds <= 0:
             raise NotPublished("no time is left")
-        rest = self._admission.build_command(call, queue, message=text, limit=limit, needs_worker=needs_worker)
-        script, give_up_at = script_for(call, again=again), self._loop.time() + seconds
+        rest = self._admission.build_command(
+            call, queue, message=text, limit=limit, needs_worker=needs_worker, again=again
+        )
+        script, give_up_at = script_for(call), self._loop.time() + seconds
         try:
             reply = await self._sent_now(give_up_at, self._admitting(script, rest))
         except ResponseError as exc:
@@ -125,10 +127,7 @@ class RedisPublisher:
             "message": message,
         }
         give_up_at = self._loop.time() + seconds
-        if limit:
-            return refusal_in(await self._put(give_up_at, *PUBLISH_BELOW.command(**names, limit=limit)))
-        await self._put(give_up_at, *PUBLISH.command(**names))
-        return None
+        return refusal_in(await self._put(give_up_at, *PUBLISH.command(**names, limit=limit or None)))
 
     async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
         """Implements `Publisher.republish`."""

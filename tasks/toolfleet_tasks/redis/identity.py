@@ -4,17 +4,16 @@ A server that was restarted, or promoted by a fail-over, may know less; and an o
 """
 
 import asyncio
+import contextlib
 import re
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system import randomness
-from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.redis.connection import PipelinedConnection
 
 _RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
-_DATA_ID = script("redis/data_id")
 
 
 class RedisIdentity:
@@ -62,8 +61,10 @@ class RedisIdentity:
 
     async def recheck(self) -> None:
         """Look at the data of the same connection. Raises `RedisConnectionLost`."""
+        with contextlib.suppress(ResponseError):  # a replica takes nothing
+            await self._connection.send("SET", self._key, randomness.uuid4().hex, "NX")
         try:
-            found = await self._connection.send(*_DATA_ID.command(data_id=self._key, name=randomness.uuid4().hex))
+            found = await self._connection.send("GET", self._key)
         except ResponseError:  # as above
             found = None
         before, self.data_id = self.data_id, (found or b"").decode()

@@ -20,11 +20,11 @@ from toolfleet_tasks.aio.cancellation import end, is_wanted
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
-from toolfleet_tasks.redis.durable_write import run_durably
+from toolfleet_tasks.redis.durable_write import run_durably, write_durably
 from toolfleet_tasks.wakeups.core_watch import CoreWatch
 from toolfleet_tasks.wakeups.inbox import CompletionInbox
 from toolfleet_tasks.wakeups.outcomes import outcome_line
-from toolfleet_tasks.wakeups.stream_scripts import DONE, KEEP, LEAVE, REPORTED, SKIP, TAKE
+from toolfleet_tasks.wakeups.stream_scripts import DONE, KEEP, LEAVE, REPORTED, TAKE
 
 log = get_logger(__name__)
 
@@ -113,7 +113,7 @@ class Reader:
                 MessageRefused
             ) as exc:  # foreign, or our key is not the fleet's: it stays in the stream, for inspection
                 log.error("completion_refused", entry_id=entry_id.decode(), reason=str(exc))  # noqa: TRY400
-                await self._run(SKIP, stream=stream, entry_id=entry_id)
+                await write_durably(self._connection, ("XACK", stream, _GROUP, entry_id), size=0)
             except ValueError as exc:  # of another version: it will not get better
                 log.error("completion_unreadable", entry_id=entry_id.decode(), error=type(exc).__name__)  # noqa: TRY400
                 await self._done(stream, entry_id, None)

@@ -18,7 +18,7 @@ be more in them]."""
 KEEP = script("wakeups/keep")
 """Returns 0 if others have the entry, or nobody."""
 
-DONE, SKIP, LEAVE = script("wakeups/read"), script("wakeups/skip"), script("wakeups/leave")
+DONE, LEAVE = script("wakeups/read"), script("wakeups/leave")
 
 REPORTED = script("wakeups/reported")
 """Returns 1 if it was not reported before, and nothing was trimmed since."""

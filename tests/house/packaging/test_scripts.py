@@ -14,7 +14,7 @@ LOADED = """
 import json
 from pathlib import Path
 from support.lua_check import FOLDERS
-print(json.dumps([str(each.folder / f"{name}.lua") for each in FOLDERS for name in each.sources if each.script(name).text]))
+print(json.dumps([str(each.folder / f"{name}.lua") for each in FOLDERS for name in each.sources if each.file(name)]))
 """
 
 

@@ -27,7 +27,7 @@ from support.worker_process import WorkerProcess
 from support.workers.wakes import wake
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.lua.files import script
+from toolfleet_tasks.lua.files import FILES
 from toolfleet_tasks.wakeups.events import wake_body
 
 __all__ = ["bed", "worker"]
@@ -144,7 +144,10 @@ def faces(gateway: KeyedGateway, bed: TestBed) -> Faces:
     """Something of each kind is in the fleet."""
     bury(bed, ["dead-1", "dead-2"], tool="owls.feed")
     with Redis.from_url(bed.redis_url) as redis:
-        put = script("wakeups/put").text + " wake_put(KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4])"
+        put = (
+            FILES.functions("wakeups", "wake_put")
+            + " wake_put(KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4])"
+        )
         for name in ("wake-1", "wake-2"):
             body = wake_body(wake(name, conversation_id="nest", user_id="bob"))
             due_at = (time.time() + LATER_SECONDS) * 1000

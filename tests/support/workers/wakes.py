@@ -13,7 +13,7 @@ from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.lua.files import script
+from toolfleet_tasks.lua.files import FILES
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.wakeups.due_wakes import DueWake
 from toolfleet_tasks.wakeups.events import wake_body
@@ -22,7 +22,7 @@ from toolfleet_tasks.wakeups.outbox import WakeupOutbox
 SECRET = "whsec_" + base64.b64encode(b"o" * 32).decode()
 OTHER_SECRET = "whsec_" + base64.b64encode(b"w" * 32).decode()
 
-WAKES = script("wakeups/put").text
+WAKES = FILES.functions("wakeups", "wake_put", "completion_put")
 _PUT = WAKES + " wake_put(KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4])"
 _COMPLETE = WAKES + " completion_put(KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]))"
 

@@ -353,7 +353,7 @@ def _is_running(record: Mapping[str, str | None], worker: str | None) -> int | N
 
 
 def _state(record: Mapping[str, str | None]) -> str | None:
-    """Return the state as `ledger/read` does, but `None` for an unknown record."""
+    """Return the state as `Ledger.state_of` does, but `None` for an unknown record."""
     if record["state"]:
         return record["state"]
     waiting = {"asked": "input_required", "approval": "waiting_approval"}.get(record["token"] or "")

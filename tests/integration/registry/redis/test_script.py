@@ -13,7 +13,6 @@ CLAIM = """
 -- keys: record, limits...
 -- args: token, terms(daily, cooldown)...
 -- include: numbers
--- constants: LONGEST
 
 -- This is a comment.
 local found = {}
@@ -82,14 +81,15 @@ def test_an_optional_key_comes_last_and_may_be_left_out(tmp_path: Path) -> None:
 
 
 async def test_what_is_included_lazily_is_made_when_it_is_called(tmp_path: Path, redis: Redis) -> None:
-    """With what it includes itself, as if it stood there; a file that is there already is not made twice."""
+    """With what it includes itself, as if it stood there; what another function needs at once is not made twice."""
     (tmp_path / "numbers.lua").write_text("local function twice(number) return 2 * number end\n")
     (tmp_path / "more.lua").write_text(
-        "-- include: numbers\n-- constants: LONGEST\n\n"
+        "-- include: numbers\n\n"
         "local function four_times() return twice(twice(LONGEST)) end\nlocal function other() return twice(1) end\n"
+        "local function all() return four_times() end\n"
     )
     lazy = "-- lazily: more(four_times, other)\n\nif mark == 'none' then return 0 end\nreturn {four_times(), other()}\n"
-    (tmp_path / "eager.lua").write_text("-- args: mark\n-- include: numbers, more\n" + lazy)
+    (tmp_path / "eager.lua").write_text("-- args: mark\n-- include: more\n" + lazy + "return all()\n")
     (tmp_path / "lazy.lua").write_text("-- args: mark\n" + lazy)
     folder = ScriptFolder(tmp_path, {"LONGEST": 15})
     script = folder.script("lazy")
@@ -98,3 +98,75 @@ async def test_what_is_included_lazily_is_made_when_it_is_called(tmp_path: Path,
     assert await redis.eval(script.text, *script.parameters(mark="none")) == 0
     assert script.text.splitlines()[1] == "local function four_times(...)"
     assert folder.script("eager").text.count("local function four_times") == 1
+
+
+SUBJECT = """
+-- A queue.
+-- include: numbers
+
+local most = 4
+
+local function room(key)
+  return most - redis.call('LLEN', key)
+end
+
+local function unused() return twice(room('')) end
+
+-- script: put(queue, others...; value,
+--   seconds, marks(name, at)...)
+-- Puts a value. The word twice() in a comment, or in a text, has no function made.
+if room(queue) <= 0 then return 'twice(1)' end
+return redis.call('RPUSH', queue, value)
+
+-- script: places(queue)
+local twice_as_many = twice(room(queue))
+return twice_as_many
+"""
+
+
+@pytest.fixture
+def subject(tmp_path: Path) -> ScriptFolder:
+    (tmp_path / "queue.lua").write_text(SUBJECT.lstrip())
+    (tmp_path / "numbers.lua").write_text("local function twice(number) return 2 * number end\n")
+    return ScriptFolder(tmp_path, {"LONGEST": 15})
+
+
+async def test_a_file_has_several_scripts(subject: ScriptFolder, redis: Redis) -> None:
+    """Each has the names of its own signature, and the functions that it uses, in any file."""
+    put, places = subject.script("queue/put"), subject.script("queue/places")
+
+    assert list(subject.names) == ["queue/put", "queue/places"]
+    assert put.parameters(queue="q", others=["o"], value="v", seconds=1) == (2, "q", "o", "v", 1)
+    assert await redis.execute_command(*places.command(queue="q")) == 8
+    assert await redis.execute_command(*put.command(queue="q", value="v", seconds=1)) == 1
+    assert await redis.execute_command(*places.command(queue="q")) == 6
+    await redis.delete("q")
+    assert ("twice(number)" in put.text, "unused" in put.text, "LONGEST" in put.text) == (False, False, False)
+    assert [subject.functions("queue", "room"), "unused" in subject.functions("queue")] == [
+        "local most = 4\nlocal function room(key)\nreturn most - redis.call('LLEN', key)\nend",
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("-- script: put\nreturn 1\n", "no signature: 'put'"),
+        ("-- script: put(queue?, other)\nreturn 1\n", "comes after a list"),
+        ("redis.call('PING')\n-- script: put(queue)\nreturn 1\n", "only functions and variables"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(text: str, fault: str, tmp_path: Path) -> None:
+    """Whatever is asked of it."""
+    (tmp_path / "queue.lua").write_text(text)
+
+    with pytest.raises(ValueError, match=r"queue\.lua") as raised:
+        list(ScriptFolder(tmp_path).names)
+    assert fault in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["queue", "queue/pu", "nowhere/put"])
+def test_a_script_that_is_not_there_is_an_error(name: str, subject: ScriptFolder) -> None:
+    """At once, where it is named: also a file that has only scripts with names of their own."""
+    with pytest.raises(KeyError):
+        subject.script(name)

@@ -18,7 +18,7 @@ from toolfleet_tasks.client.namespaces.dead_letters import Replay, replay_of, ru
 from toolfleet_tasks.dead_letters import store
 from toolfleet_tasks.dead_letters.call_letters import DeadLetters, UnreadableLetter, parse_attempts
 from toolfleet_tasks.ledger.dead_letters import dead_letter
-from toolfleet_tasks.lua.files import script
+from toolfleet_tasks.lua.files import FILES
 from toolfleet_tasks.messages import json_text
 
 UNKNOWN = ToolResult.failed("owls.pay", "outcome_unknown", "Nobody saw its end.", effect_state="unknown")
@@ -45,7 +45,7 @@ def letter(call_id: str = "call-1", **fields: Any) -> DeadLetter:
     return json_text.load(DeadLetter, dead_letter(call, UNKNOWN, died_at=time.time()))
 
 
-BURY = script("dead_letters/bury").text
+BURY = FILES.functions("dead_letters")
 
 
 async def bury(

@@ -20,9 +20,10 @@ from redis import Redis
 from support.schemas.examples import examples
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.lua.constants import DEFERENCE_MS, FRESH_MS, GLANCE_MS, TOKENS, YOUNG_MS
-from toolfleet_tasks.lua.files import script
+from toolfleet_tasks.lua.files import FILES, script
 
-PROBING = script("breaker/probing").text
+FUNCTIONS = FILES.functions("breaker")
+NOW = "local now = clock[1] * 1000 + math.floor(clock[2] / 1000)"
 KEY = Keys().breaker("owls")
 THRESHOLD, LONGEST, PROBE_MS = 3, 4_000, 3_000
 BEARABLE = 2_500
@@ -31,7 +32,7 @@ ONE, TWO = "host:1", "host:2"
 
 
 class Breaker:
-    """The functions, with the time that a test sets."""
+    """The functions and scripts, with the time that a test sets."""
 
     def __init__(self, redis: Any) -> None:
         self.redis = redis
@@ -40,7 +41,12 @@ class Breaker:
 
     def call(self, function: str, *arguments: Any) -> Any:
         shown = [_lua(argument) for argument in (self.now, *arguments)]
-        return self.redis.eval(f"{PROBING} return {{{function}({', '.join(['KEYS[1]', *shown])})}}", 1, KEY)
+        return self.redis.eval(f"{FUNCTIONS} return {{{function}({', '.join(['KEYS[1]', *shown])})}}", 1, KEY)
+
+    def run(self, name: str, **named: Any) -> Any:
+        ran = script(f"breaker/{name}")
+        text = ran.text.replace(NOW, f"local now = {self.now}")
+        return self.redis.eval(text, *ran.parameters(breaker=KEY, **named))
 
     def rest(self) -> int:
         return int(self.call("breaker_rest")[0])
@@ -56,18 +62,18 @@ class Breaker:
         for _ in range(times):
             self.note(failed=True)
 
-    def unreached(self, worker: str, *live: str) -> int:
-        return int(self.call("breaker_unreached", worker, list(live or [worker]), LONGEST)[0])
+    def unreached(self, worker: str, *live: str, why: str = "") -> int:
+        return int(self.run("unreached", worker=worker, longest_ms=LONGEST, why=why, live=live or [worker]))
 
     def reached(self, worker: str) -> None:
-        self.redis.eval(f"{PROBING} return breaker_reached(KEYS[1], '{worker}')", 1, KEY)
+        self.run("reached", worker=worker)
 
     def ask(self, worker: str, *, has_others: bool = False) -> tuple[str, int]:
-        answer = self.call("breaker_ask", worker, PROBE_MS, has_others)
+        answer = self.run("ask", worker=worker, probe_ms=PROBE_MS, has_others="01"[has_others])
         return answer[0], int(answer[1])
 
     def probed(self, worker: str, verdict: str) -> int:
-        return int(self.call("breaker_probed", worker, verdict, LONGEST, BEARABLE)[0])
+        return int(self.run("probed", worker=worker, verdict=verdict, longest_ms=LONGEST, bearable_ms=BEARABLE))
 
     def come_back(self) -> None:
         """Wait for the end of the pause, look, and find the module there."""
@@ -79,8 +85,6 @@ class Breaker:
 def _lua(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, list):
-        return "{" + ", ".join(map(_lua, value)) + "}"
     return f"'{value}'" if isinstance(value, str) else str(value)
 
 
@@ -221,8 +225,8 @@ def test_without_calls_a_look_opens_it_only_for_a_module_that_is_away(
     [
         (lambda breaker: breaker.fail(), "failed"),
         (lambda breaker: breaker.unreached(ONE), "away"),
-        (lambda breaker: breaker.call("breaker_unreached", ONE, [ONE], LONGEST, "refused"), "refused"),
-        (lambda breaker: (breaker.fail(1), breaker.call("breaker_unreached", ONE, [ONE], LONGEST, "silent")), "silent"),
+        (lambda breaker: breaker.unreached(ONE, why="refused"), "refused"),
+        (lambda breaker: (breaker.fail(1), breaker.unreached(ONE, why="silent")), "silent"),
         (lambda breaker: (breaker.fail(), breaker.ask(ONE), breaker.probed(ONE, "away")), "failed"),
     ],
 )
@@ -230,7 +234,7 @@ def test_it_says_why_it_is_open(breaker: Breaker, open_it: Any, why: str) -> Non
     """As the worker has noted that could not connect; `failed` only if calls have failed."""
     open_it(breaker)
 
-    assert breaker.redis.eval(f"{PROBING} return breaker_why(KEYS[1])", 1, KEY) == why
+    assert breaker.redis.eval(f"{FUNCTIONS} return breaker_why(KEYS[1])", 1, KEY) == why
 
 
 def test_nobodys_call_is_the_probe(breaker: Breaker) -> None:
@@ -321,7 +325,7 @@ def test_a_call_that_says_nothing_makes_room_for_one(breaker: Breaker) -> None:
     breaker.come_back()
     for _ in range(TOKENS):
         breaker.passes()
-    breaker.redis.eval(f"{PROBING} return breaker_spare(KEYS[1])", 1, KEY)
+    breaker.redis.eval(f"{FUNCTIONS} return breaker_spare(KEYS[1])", 1, KEY)
 
     assert [breaker.passes()[0] for _ in range(2)] == [0, GLANCE_MS]
 

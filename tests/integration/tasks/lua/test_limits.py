@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from support.schemas.examples import examples
-from toolfleet_tasks.lua.files import script
+from toolfleet_tasks.lua.files import FILES
 
-LIMITS, RETURN = script("limits/limits").text + " ", script("limits/give_back").text + " "
+LIMITS = FILES.functions("limits") + " "
 DAY = 86_400_000
 NOON = 20_000 * DAY + DAY // 2
 KEY = "toolfleet:limit:00000000000000000000000000000000"
@@ -20,7 +20,7 @@ _TERM = "local term = {daily = ARGV[1], cooldown = ARGV[2], total = -1, kept = 0
 _REST = LIMITS + _TERM + "limit_forget(KEYS[1], ARGV[3] + 0) return {limit_rest(KEYS[1], term, ARGV[3] + 0)}"
 _REST_OF = LIMITS + _TERM + "return {limit_rest_of(KEYS[1], ARGV[4], term, ARGV[3] + 0)}"
 _TAKE = LIMITS + _TERM + "return limit_take(KEYS[1], ARGV[4], term, ARGV[3] + 0, tonumber(ARGV[5]))"
-_RETURN = RETURN + "return limits_return(KEYS[1], ARGV[1])"
+_RETURN = LIMITS + "return limits_return(KEYS[1], ARGV[1])"
 
 
 class Limit:

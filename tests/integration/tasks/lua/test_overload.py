@@ -7,9 +7,9 @@ from redis.asyncio import Redis
 
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
-from toolfleet_tasks.lua.files import script
+from toolfleet_tasks.lua.files import FILES
 
-ROOM, SHARE, SLOTS = (script(f"overload/{name}").text for name in ("running", "caller_limit", "slots"))
+OVERLOAD = FILES.functions("overload")
 KEYS = Keys()
 ROOM_KEY, SHARE_KEY = KEYS.running("owls"), KEYS.caller_limit("fast", "ada")
 
@@ -21,24 +21,22 @@ async def now(redis: Redis) -> int:
     return int(seconds * 1000 + micros // 1000)
 
 
-async def call(redis: Redis, fragment: str, function: str, key: str, *arguments: Any) -> Any:
+async def call(redis: Redis, function: str, key: str, *arguments: Any) -> Any:
     """Call one function as a script would; texts stay texts, numbers are numbers."""
     shown = [f"'{argument}'" if isinstance(argument, str) else str(argument) for argument in arguments]
-    return await redis.eval(f"{fragment} return {function}({', '.join(['KEYS[1]', *shown])})", 1, key)
+    return await redis.eval(f"{OVERLOAD} return {function}({', '.join(['KEYS[1]', *shown])})", 1, key)
 
 
 async def take(redis: Redis, now: int, call_id: str, *, until: int, bound: int = 2) -> int:
-    return int(await call(redis, ROOM, "running_take", ROOM_KEY, call_id, now, until, bound))
+    return int(await call(redis, "running_take", ROOM_KEY, call_id, now, until, bound))
 
 
 async def test_a_room_holds_so_many(redis: Redis, now: int) -> None:
     """The next one finds it full until one has left."""
     taken = [await take(redis, now, call_id, until=now + 60_000) for call_id in ("c1", "c2", "c3")]
     assert taken == [1, 1, 0]
-    assert await call(redis, ROOM, "running_left", ROOM_KEY, now, 2) == 0
-    await call(redis, ROOM, "running_leave", ROOM_KEY, "c1")
+    await redis.zrem(ROOM_KEY, "c1")
 
-    assert await call(redis, ROOM, "running_left", ROOM_KEY, now, 2) == 1
     assert await take(redis, now, "c3", until=now + 60_000) == 1
 
 
@@ -48,7 +46,7 @@ async def test_a_call_has_one_place_only(redis: Redis, now: int) -> None:
         assert await take(redis, now, "c1", until=now + 60_000) == 1
     assert [await take(redis, now, call_id, until=now + 60_000) for call_id in ("c2", "c1")] == [1, 1]
 
-    left = [await call(redis, ROOM, "running_leave", ROOM_KEY, "c1") for _ in range(2)]
+    left = [await redis.zrem(ROOM_KEY, "c1") for _ in range(2)]
     assert (left, await redis.zcard(ROOM_KEY)) == ([1, 0], 1)
 
 
@@ -56,9 +54,8 @@ async def test_a_place_ends_with_its_lease(redis: Redis, now: int) -> None:
     """A dead worker's calls stand in nobody's way for longer; a renewed one's do."""
     await take(redis, now, "c1", until=now + 1_000)
     await take(redis, now, "c2", until=now + 1_000)
-    await call(redis, ROOM, "running_renew", ROOM_KEY, "c2", now + 60_000)
+    await call(redis, "running_renew", ROOM_KEY, "c2", now + 60_000)
 
-    assert await call(redis, ROOM, "running_left", ROOM_KEY, now + 1_000, 2) == 1
     assert [await take(redis, now + 1_000, call_id, until=now + 60_000) for call_id in ("c3", "c4")] == [1, 0]
     assert await redis.zrange(ROOM_KEY, 0, -1) == ["c2", "c3"]
 
@@ -66,10 +63,10 @@ async def test_a_place_ends_with_its_lease(redis: Redis, now: int) -> None:
 async def test_a_clock_that_is_set_back_holds_no_place(redis: Redis, now: int) -> None:
     """What a dead worker's call has holds for a lease from then on; a place that is only kept can still be freed."""
     await take(redis, now, "c1", until=now + 10_000)
-    await call(redis, ROOM, "running_reserve", ROOM_KEY, "c2", now, now + 5_000, 2)
+    await call(redis, "running_reserve", ROOM_KEY, "c2", now, now + 5_000, 2)
     back, lease = now - 600_000, round(LONGEST_LEASE_SECONDS * 1000)
     assert await take(redis, back, "c3", until=back + 10_000) == 0
-    await call(redis, ROOM, "running_release", ROOM_KEY, "c2")
+    await call(redis, "running_release", ROOM_KEY, "c2")
     assert [await take(redis, back, call_id, until=back + 60_000) for call_id in ("c3", "c4")] == [1, 0]
 
     assert await take(redis, back + lease + 1, "c4", until=back + 60_000) == 1
@@ -77,7 +74,7 @@ async def test_a_clock_that_is_set_back_holds_no_place(redis: Redis, now: int) -
 
 async def test_a_place_that_is_gone_is_not_renewed(redis: Redis, now: int) -> None:
     """Who has left stays away, and no key comes into being."""
-    await call(redis, ROOM, "running_renew", ROOM_KEY, "c1", now + 60_000)
+    await call(redis, "running_renew", ROOM_KEY, "c1", now + 60_000)
 
     assert not await redis.exists(ROOM_KEY)
 
@@ -87,13 +84,13 @@ async def test_a_room_expires_with_its_last_lease(redis: Redis, now: int) -> Non
     await take(redis, now, "c1", until=now + 60_000)
     await take(redis, now, "c2", until=now + 1_000)
     assert 60_000 < await redis.pttl(ROOM_KEY) <= 91_000
-    await call(redis, ROOM, "running_renew", ROOM_KEY, "c1", now + 600_000)
+    await call(redis, "running_renew", ROOM_KEY, "c1", now + 600_000)
 
     assert 595_000 < await redis.pttl(ROOM_KEY) <= 631_000
 
 
 async def caller_limit(redis: Redis, now: float, call_id: str, *, left: float, bound: int = 2, keep_ms: int = 0) -> int:
-    return int(await call(redis, SHARE, "caller_take", SHARE_KEY, call_id, now + left, bound, keep_ms))
+    return int(await call(redis, "caller_take", SHARE_KEY, call_id, now + left, bound, keep_ms))
 
 
 async def test_a_share_has_so_many_calls(redis: Redis, now: int) -> None:
@@ -102,7 +99,7 @@ async def test_a_share_has_so_many_calls(redis: Redis, now: int) -> None:
     taken = [await caller_limit(redis, seconds, call_id, left=60) for call_id in ("c1", "c1", "c2", "c3", "c2")]
     assert taken == [1, 1, 1, 0, 1]
     assert sorted(await redis.zrange(SHARE_KEY, 0, -1)) == ["c1", "c2"]
-    left = [await call(redis, SHARE, "caller_leave", SHARE_KEY, "c1") for _ in range(2)]
+    left = [await redis.zrem(SHARE_KEY, "c1") for _ in range(2)]
 
     assert (left, await caller_limit(redis, seconds, "c3", left=60)) == ([1, 0], 1)
 
@@ -142,5 +139,5 @@ async def test_slots_are_those_of_live_workers(redis: Redis, now: int) -> None:
     await redis.zadd(key, {"100 one:1": 1000, "20 two:1": 1010, "3 three:1": 990, "nonsense": 1010})
     await redis.expire(key, 60)
 
-    assert await call(redis, SLOTS, "slots_sum", key, 1000) == 120
-    assert await call(redis, SLOTS, "slots_sum", KEYS.slots("slow"), 1000) == 0
+    assert await call(redis, "slots_sum", key, 1000) == 120
+    assert await call(redis, "slots_sum", KEYS.slots("slow"), 1000) == 0

@@ -14,6 +14,7 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.redis.keys import Keys, QueueKeys
 from toolfleet_registry.redis.script import Script
 from toolfleet_tasks.lua import queues as scripts
+from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.redis.refusals import is_one_of
 
 A, B, C = "tools.a", "tools.b", "tools.c"
@@ -450,12 +451,13 @@ async def test_what_is_stored_is_announced_if_wanted(redis: Redis, keys: Keys) -
 
 async def test_workers_of_one_mode_live_side_by_side(redis: Redis, keys: Keys) -> None:
     """Another mode is refused, by the name of a worker that lives; the notes expire with the last worker."""
-    assert await run(redis, scripts.ANNOUNCE, (keys.modes,), "fast", "one", 20) is None
-    assert await run(redis, scripts.ANNOUNCE, (keys.modes,), "fast", "two", 20) is None
-    assert str(await run(redis, scripts.ANNOUNCE, (keys.modes,), "stock", "three", 20)).startswith("fast ")
+    announce = script("presence/announce")
+    assert await run(redis, announce, (keys.modes,), "fast", "one", 20) is None
+    assert await run(redis, announce, (keys.modes,), "fast", "two", 20) is None
+    assert str(await run(redis, announce, (keys.modes,), "stock", "three", 20)).startswith("fast ")
     await redis.zadd(keys.modes, {"fast one": 1, "fast two": 1})
 
-    assert await run(redis, scripts.ANNOUNCE, (keys.modes,), "stock", "three", 20) is None
+    assert await run(redis, announce, (keys.modes,), "stock", "three", 20) is None
     assert await redis.zrange(keys.modes, 0, -1) == ["stock three"]
     assert 0 < await redis.ttl(keys.modes) <= 20
 

@@ -113,12 +113,12 @@ async def test_a_dead_workers_note_does_not_count_for_longer(stepped: tuple[str,
     """Neither for its slots nor for its lease, once anybody who lives has said so again."""
     url, clock = stepped
     settings = Settings(redis_url=url)
-    key, note = settings.keys.slots("fast"), script("overload/slots").text + " slots_note(KEYS[1], ARGV[1], 20)"
+    key, note = settings.keys.slots("fast"), script("presence/note_slots")
     async with async_client(url) as redis:
-        await redis.eval(note, 1, key, note_of(8, "dead:1"))
+        await redis.eval(note.text, *note.parameters_of([key], note=note_of(8, "dead:1"), seconds=20))
         await Presence(settings).check_in()
         clock.set_ahead(BACK)
-        await redis.eval(note, 1, key, note_of(8, "alive:1"))
+        await redis.eval(note.text, *note.parameters_of([key], note=note_of(8, "alive:1"), seconds=20))
         await Presence(settings.model_copy(update={"visibility_timeout": 7200})).check_in()
 
     assert [worker.name for worker in await live_workers(settings, "fast")] == ["alive:1"]

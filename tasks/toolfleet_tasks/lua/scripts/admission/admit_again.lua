@@ -1,5 +1,0 @@
--- The same as `admission/admit` for a call that may have been let in before.
--- keys: queue, notify_key, breaker, caller_limit, stored, slots, record, queue_states, intent?
--- args: call_id, deadline, message, limit, bound, keep_ms, intent_seconds, intention, backlog_bytes, stored_bytes_most
--- args: needs_worker
--- include: admission/let_in_before, admission/admit
