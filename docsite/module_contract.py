@@ -9,11 +9,8 @@ from pydantic.json_schema import models_json_schema
 from toolfleet_modules.hosts.mcp.mcp_host import METHODS, PassedAnswer, PassedQuestion
 from toolfleet_modules.requests.request import ExecuteRequest, ReconcileRequest, StatusRequest
 from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_workers.executors.http.acceptance import AcceptedReply
-from toolfleet_workers.executors.http.input_reply import InputReply
-from toolfleet_workers.executors.http.reconcile import ReconcileAnswer
-from toolfleet_workers.executors.http.reply import ModuleReply
-from toolfleet_workers.executors.http.status import ModuleStatusAnswer
+from toolfleet_workers.executors.http.reply import AcceptedReply, InputReply, ModuleReply
+from toolfleet_workers.executors.http.status import ModuleStatusAnswer, ReconcileAnswer
 
 Json = dict[str, Any]
 

@@ -245,7 +245,7 @@ def called(  # noqa: PLR0913 - what may be said of a call
     if "call_id" not in begun:  # it has ended already
         return ToolResult.model_validate(begun)
     if begun["state"] == "waiting_approval":
-        from toolfleet_tasks.messages.approval_results import approval_required
+        from toolfleet_tasks.messages.fleet_results import approval_required
 
         return approval_required(begun["tool_name"], begun["call_id"], expires_at=None)
     path = place("calls", begun["call_id"])

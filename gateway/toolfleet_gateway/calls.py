@@ -36,8 +36,7 @@ from toolfleet_registry.errors import FleetError
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.approvals.shown import ShownApproval, shown
-from toolfleet_tasks.calls.begun_calls import Owner
-from toolfleet_tasks.calls.begun_handle import BegunHandle
+from toolfleet_tasks.calls.begun_calls import BegunHandle, Owner
 from toolfleet_tasks.client.fleet import ToolFleet
 
 USUAL_SECONDS: Final = 30.0

@@ -32,7 +32,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.aio.closing import Closing
 from toolfleet_tasks.client.fleet import ToolFleet
-from toolfleet_tasks.operations.calls.call_index import CallIndex
+from toolfleet_tasks.operations.call_index import CallIndex
 from toolfleet_tasks.operations.queue_lengths import BrokerProbe
 
 _CONNECTIONS_A_STREAM = 2  # streams stay open: as many connections are left for requests

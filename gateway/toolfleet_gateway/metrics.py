@@ -18,11 +18,9 @@ from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.cancellation import end
-from toolfleet_tasks.metrics.endpoint import MetricsEndpoint
-from toolfleet_tasks.metrics.fleet_facts import LANES, FleetReader, Lane
-from toolfleet_tasks.metrics.fleet_metrics import READ_SECONDS, FleetMetrics
-from toolfleet_tasks.metrics.lane_load import LaneLoad, lane_load
-from toolfleet_tasks.metrics.sampler import ProcessSampler
+from toolfleet_tasks.operations.fleet_facts import LANES, FleetReader, Lane, LaneLoad, lane_load
+from toolfleet_tasks.operations.fleet_metrics import READ_SECONDS, FleetMetrics
+from toolfleet_tasks.operations.process_metrics import MetricsEndpoint, ProcessSampler
 
 _REDIS_SECONDS = 2.0  # for one answer
 _LOOP_SECONDS = READ_SECONDS + 1.0  # for a loop that may stand still

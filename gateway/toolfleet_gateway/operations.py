@@ -22,7 +22,7 @@ from toolfleet_gateway.http.routes import (
 from toolfleet_registry.errors import OperationRefused, ProfileChanged
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
-from toolfleet_tasks.operations.calls.call_index import CallIndex
+from toolfleet_tasks.operations.call_index import CallIndex
 from toolfleet_tasks.resources.operation import AnyOperation, OperationRequest
 from toolfleet_tasks.resources.table import OPERATIONS
 

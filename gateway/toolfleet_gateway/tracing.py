@@ -19,7 +19,7 @@ from toolfleet_registry.tracing.port import (
     context_of,
     read_context,
 )
-from toolfleet_tasks.tracing.processes import process_tracing
+from toolfleet_tasks.tracing import process_tracing
 
 _PARENT, _STATE = TRACEPARENT.encode(), TRACESTATE.encode()
 

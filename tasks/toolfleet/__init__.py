@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from toolfleet_tasks.approvals.records import ListedApproval, StoredApproval
     from toolfleet_tasks.calls.eval_gate import EvalGate, GateDecision
     from toolfleet_tasks.calls.handle import CallHandle
-    from toolfleet_tasks.calls.status import CallStatus
+    from toolfleet_tasks.calls.pending_call import CallStatus
     from toolfleet_tasks.client.fleet import SyncToolFleet, ToolFleet
     from toolfleet_tasks.client.namespaces.canvas import CallRefused
     from toolfleet_tasks.client.sync_handle import SyncCallHandle
     from toolfleet_tasks.dead_letters.call_letters import UnreadableLetter
     from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
-    from toolfleet_tasks.metrics.queue_overview import QueueOverview
+    from toolfleet_tasks.operations.queue_overview import QueueOverview
 else:
     __getattr__ = lazy_names(
         __name__,
@@ -60,7 +60,7 @@ else:
             "CallHandle": "toolfleet_tasks.calls.handle",
             "CallMiddleware": "toolfleet_registry.agents.own_classes",
             "CallRefused": "toolfleet_tasks.client.namespaces.canvas",
-            "CallStatus": "toolfleet_tasks.calls.status",
+            "CallStatus": "toolfleet_tasks.calls.pending_call",
             "Caller": "toolfleet_registry.contracts",
             "Conversation": "toolfleet_registry.contracts",
             "DeadLetter": "toolfleet_registry.contracts.dead_letters",
@@ -84,7 +84,7 @@ else:
             "PendingInput": "toolfleet_registry.contracts.inputs",
             "Poll": "toolfleet_registry.contracts.jobs",
             "Progress": "toolfleet_registry.contracts.call_context",
-            "QueueOverview": "toolfleet_tasks.metrics.queue_overview",
+            "QueueOverview": "toolfleet_tasks.operations.queue_overview",
             "Remaining": "toolfleet_registry.policy.limits",
             "ResultFile": "toolfleet_registry.contracts",
             "Schedule": "toolfleet_registry.contracts.jobs",

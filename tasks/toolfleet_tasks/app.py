@@ -22,8 +22,8 @@ from toolfleet_tasks.broker import make_queue
 from toolfleet_tasks.control import canary_task, jobs_tick, refresh, startup_checks
 from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.ports import Runner
-from toolfleet_tasks.publish.kombu_publisher import KombuPublisher
 from toolfleet_tasks.queues import CONTROL, Lane, queues_of
+from toolfleet_tasks.transport.kombu_publisher import KombuPublisher
 from toolfleet_tasks.worker import call_task
 
 _CONNECT_SECONDS = 4  # Celery's default
@@ -86,7 +86,7 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
         backend=backend,
         # Kombu's own transport waits for Redis with every message, and a broken connection has running calls run again.
         # Over RabbitMQ it stops a worker for good when half a frame has come and no more follows.
-        amqp=f"toolfleet_tasks.transport.celery_amqp:{kind}AMQP",
+        amqp=f"toolfleet_tasks.transport.kombu_transport:{kind}AMQP",
         # Celery's own dispatcher takes a third of a worker's time, and its heartbeats wait on the loop for a broker that is away.
         events=f"toolfleet_tasks.transport.events:{kind}Events",
         # Celery's own has workers obey everybody who reaches the broker: an order ends them, or takes their queues away.

@@ -30,10 +30,10 @@ from toolfleet_registry.config.host_settings import McpSpec
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.listening import listening_socket
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.control import beat as fleet_beat
 from toolfleet_tasks.control.celery_worker import FleetWorker
+from toolfleet_tasks.greenlet_bridge import Bridge
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.bootsteps import AnsweredProbes, LoopWatchdog
 from toolfleet_workers.pool.health import health_of

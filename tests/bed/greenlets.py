@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from bed import clock, settling
-from toolfleet_tasks.aio.greenlet_bridge import Bridge, await_, in_bridge
+from toolfleet_tasks.greenlet_bridge import Bridge, await_, in_bridge
 
 
 def sleep(seconds: float) -> None:

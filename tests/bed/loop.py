@@ -10,7 +10,7 @@ from typing import Any
 
 from bed import clock, settling, trace
 from bed.site import OwnedFuture, owned_task
-from toolfleet_tasks.aio.greenlet_bridge import Bridge
+from toolfleet_tasks.greenlet_bridge import Bridge
 
 _MARGIN_SECONDS = 0.25
 """How long before a timer Redis may end its own waits first: the client of such a wait has a limit that is a little longer."""

@@ -11,7 +11,7 @@ from typing import Any
 from bed import settling, trace
 from bed.greenlets import wait_for_file
 from bed.site import Killed, here
-from toolfleet_tasks.aio.greenlet_bridge import in_bridge
+from toolfleet_tasks.greenlet_bridge import in_bridge
 
 _BUFFER = 1 << 20
 _MOST_USED_PORTS = 1_000  # one after the other

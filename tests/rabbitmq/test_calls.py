@@ -20,7 +20,7 @@ from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.directory.entries import ModuleEntry
 from toolfleet_tasks.client.session import Session
-from toolfleet_tasks.operations.module_changes import ModuleChanges
+from toolfleet_tasks.operations.changes import ModuleChanges
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "🦉"})
 LONG_NAP = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 30})

@@ -22,8 +22,8 @@ from support.waiting import wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.environment import beat_command
+from toolfleet_tasks.broker import RabbitMqTransport
 from toolfleet_tasks.queues import CONTROL
-from toolfleet_tasks.rabbitmq import RabbitMqTransport
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.metrics import families
-from toolfleet_tasks.metrics.fleet_facts import FleetReader
+from toolfleet_tasks.operations.fleet_facts import FleetReader
 
 OWLS = {"queue": "tools.owls", "lane": "fast"}
 NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 60})

@@ -21,7 +21,7 @@ from toolfleet import Caller, QueueOverview, ToolCall, ToolFleet
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.directory.entries import ModuleEntry
-from toolfleet_tasks.operations.module_changes import ModuleChanges
+from toolfleet_tasks.operations.changes import ModuleChanges
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
 _ASKED_WHILE_AWAY = {"queues list": 0, "status": 0, "queues drain owls --wait 1": 1}  # with the exit code

@@ -15,7 +15,7 @@ from support.servers.rabbitmq import RabbitMq
 from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.errors import BrokerAway
-from toolfleet_tasks.metrics.queue_overview import QueueOverview
+from toolfleet_tasks.operations.queue_overview import QueueOverview
 
 ROUNDS = 30
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")

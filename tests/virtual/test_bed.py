@@ -12,7 +12,7 @@ from bed import clock
 from bed.fleet import Bed, until
 from support.module_server import ModuleServer
 from toolfleet import Caller, ToolCall
-from toolfleet_tasks.aio.greenlet_bridge import Bridge
+from toolfleet_tasks.greenlet_bridge import Bridge
 
 ECHO = ToolCall(tool_name="owls.echo")
 

@@ -12,8 +12,7 @@ from toolfleet_registry.metrics.recorder import Exposition, Sample
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.system.process import this_process
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.metrics.endpoint import MetricsEndpoint
-from toolfleet_tasks.metrics.sampler import ProcessSampler
+from toolfleet_tasks.operations.process_metrics import MetricsEndpoint, ProcessSampler
 from toolfleet_tasks.worker.ledgers import calls_held
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.health import call_when_ended, health_of

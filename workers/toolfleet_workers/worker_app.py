@@ -10,7 +10,7 @@ from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.background.lazy import LazyJobs
 from toolfleet_tasks.messages.signing import caller_tokens
-from toolfleet_tasks.tracing.processes import process_tracing
+from toolfleet_tasks.tracing import process_tracing
 from toolfleet_workers import metrics
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http.module_client import HttpClientPort
@@ -22,7 +22,7 @@ from toolfleet_workers.middleware.permission import PermissionCheck
 from toolfleet_workers.middleware.personal_data import PersonalDataGuard
 from toolfleet_workers.middleware.result_check import ResultCheck
 from toolfleet_workers.pool import bootsteps
-from toolfleet_workers.pool.served_modules import ServedModules
+from toolfleet_workers.pool.consumption import ServedModules
 from toolfleet_workers.runner import CallRunner, Executor, Middleware, RoutedExecutor
 from toolfleet_workers.tool_cache import ToolCache
 
@@ -115,7 +115,7 @@ def _local_executor(settings: Settings, path: str, tools: ToolCache) -> Executor
 
 def _scheduler_executor(settings: Settings) -> Executor:
     from toolfleet_tasks.background.job_service import worker_job_service  # noqa: PLC0415 - as above
-    from toolfleet_tasks.jobs.schedule import LONGEST_SECONDS  # noqa: PLC0415 - as above
+    from toolfleet_tasks.jobs.state_machine import LONGEST_SECONDS  # noqa: PLC0415 - as above
     from toolfleet_workers.executors.scheduler import SchedulerExecutor  # noqa: PLC0415 - as above
 
     return SchedulerExecutor(lambda: worker_job_service(settings), longest_seconds=LONGEST_SECONDS)

@@ -7,8 +7,7 @@ from typing import Any
 from benchmarks.work import MODULE_URL, path_of
 
 from toolfleet_workers.executors.http.module_client import SendProgress
-from toolfleet_workers.executors.http.request import COMMON_HEADERS, ModuleRequest
-from toolfleet_workers.executors.http.target import Target
+from toolfleet_workers.executors.http.request import COMMON_HEADERS, ModuleRequest, Target
 from toolfleet_workers.executors.http_client.client import HttpClient
 
 

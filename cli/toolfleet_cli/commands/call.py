@@ -130,7 +130,7 @@ async def result_of(
     where: Conversation | None = None,
 ) -> ToolResult:
     """Return the call's result. Ctrl-C cancels the call, and the command says what has become of it."""
-    from toolfleet_tasks.messages import approval_results
+    from toolfleet_tasks.messages import fleet_results
 
     try:
         async with progress(f"{asked.tool_name} waits to be sent"):
@@ -141,7 +141,7 @@ async def result_of(
         )
         raise
     if handle.approval_expires_at is not None:  # for hours perhaps: it waits in the fleet, as one of `fleet.call` does
-        return approval_results.approval_required(handle.tool_name, handle.id, expires_at=handle.approval_expires_at)
+        return fleet_results.approval_required(handle.tool_name, handle.id, expires_at=handle.approval_expires_at)
     try:
         async with progress_bar(handle) if shows else progress(f"{asked.tool_name} is running"):
             return await handle.result()

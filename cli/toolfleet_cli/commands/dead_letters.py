@@ -18,7 +18,7 @@ from toolfleet_registry.contracts.tool_definition import ToolDefinition, tool_na
 from toolfleet_registry.errors import NoSuchDeadLetter, NoSuchEntry, OperationRefused, SeveralLetters
 
 if TYPE_CHECKING:
-    from toolfleet_tasks.dead_letters.entry import DeadEntry
+    from toolfleet_tasks.dead_letters.store import DeadEntry
     from toolfleet_tasks.resources.dead_letters import ReplayRequest
 
 app = typer.Typer(

@@ -113,7 +113,7 @@ def _change(name: str, action: str, reason: str, gateway: Gateway | None, by: st
 
 def _waited(name: str, seconds: float, gateway: Gateway | None) -> "list[ShownQueue]":
     """Return the queues of this name when surely nothing waits or runs there any more, or after so long."""
-    from toolfleet_tasks.metrics.queue_overview import Emptiness
+    from toolfleet_tasks.operations.queue_overview import Emptiness
     from toolfleet_tasks.resources import queues
 
     # A gateway does not say which broker it has.

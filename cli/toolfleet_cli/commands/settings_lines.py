@@ -18,7 +18,7 @@ from toolfleet_registry.errors import FleetError, OperationRefused, SettingsErro
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings, load_declared
 from toolfleet_tasks.operations.change_trail import Actor
-from toolfleet_tasks.operations.module_changes import ModuleChanges
+from toolfleet_tasks.operations.changes import ModuleChanges
 
 _CHECK_SECONDS = 0.5
 _ANSWER_SECONDS = 0.5  # the caller tends the processes

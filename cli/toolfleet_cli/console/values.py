@@ -14,7 +14,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 
 if TYPE_CHECKING:
-    from toolfleet_tasks.dead_letters.entry import DeadEntry
+    from toolfleet_tasks.dead_letters.store import DeadEntry
 
 _ONE_LINE = 200  # characters of an error in a list; `show` has the whole
 

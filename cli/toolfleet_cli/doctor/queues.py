@@ -19,7 +19,7 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.background.job_service import worker_job_service
 from toolfleet_tasks.operations.canaries import CanaryFlight, fly
 from toolfleet_tasks.operations.fleet_status import FleetStatus, QueueStatus, read_status
-from toolfleet_tasks.presence.consumers import workers_by_queue
+from toolfleet_tasks.presence import workers_by_queue
 from toolfleet_tasks.queue_states import LANE_PREFIX, QueueStates, QueueStateStore
 from toolfleet_tasks.queues import CONTROL, IDLE, lane_of, queue_of
 

@@ -14,7 +14,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.control.server_check import faults_in
-from toolfleet_tasks.operations.key_census import KeyCensus, count_keys
+from toolfleet_tasks.operations.fleet_status import KeyCensus, count_keys
 
 _TRIES = 25  # a machine that is busy answers a few late, one after the other
 _SLOW_MS, _VERY_SLOW_MS = 20.0, 100.0  # a call has some five round trips, one after the other

@@ -13,11 +13,11 @@ from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_registry.time.slewed_clock import STEP_SECONDS
 from toolfleet_tasks.clock import MOST_OFFSET_SECONDS
+from toolfleet_tasks.control.transport_check import COUNTS_SECONDS, mode_of
 from toolfleet_tasks.lua.clock import READ
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.operations.worker_answers import WorkerAnswers, ask_workers
-from toolfleet_tasks.presence.transport_check import COUNTS_SECONDS, mode_of
-from toolfleet_tasks.presence.worker_notes import LiveWorker, live_workers, mixed_versions
+from toolfleet_tasks.presence import LiveWorker, live_workers, mixed_versions
 
 _ASK_SECONDS = 2.0
 

@@ -220,7 +220,7 @@ class HostMetrics:
 
     async def sample(self) -> None:
         """Note how late the loop is, until cancelled."""
-        from toolfleet_tasks.metrics.sampler import ProcessSampler
+        from toolfleet_tasks.operations.process_metrics import ProcessSampler
 
         await ProcessSampler(self.recorder).keep()
 
@@ -231,7 +231,7 @@ def _host_metrics(settings: Settings | None, module: str) -> Generator[HostMetri
     if settings is None or settings.metrics_port is None:
         yield None
         return
-    from toolfleet_tasks.metrics.endpoint import MetricsEndpoint
+    from toolfleet_tasks.operations.process_metrics import MetricsEndpoint
 
     recorder = process_recorder.start()
     endpoint = MetricsEndpoint(settings, Exposition(recorder).text)

@@ -25,7 +25,7 @@ from toolfleet_registry.directory.hosts import ANNOUNCE_VARIABLE, announce_keys
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, NULL, PREFIX, Settings
 from toolfleet_tasks.messages.signing import module_keys
 from toolfleet_tasks.queues import Lane
-from toolfleet_tasks.transport.death_reports import DeathReports
+from toolfleet_tasks.transport.leases import DeathReports
 
 # Python buffers what goes to a file: a log would lag behind, and lose its end in a crash.
 _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}

@@ -13,7 +13,7 @@ from toolfleet_modules.hosts.child_process import OrphanReaper, spawn
 from toolfleet_modules.hosts.guard import signal_group
 from toolfleet_registry.errors import ChildFailed
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.transport.death_reports import NOTE_VARIABLE, DeathReports, read_note, start_of
+from toolfleet_tasks.transport.leases import NOTE_VARIABLE, DeathReports, read_note, start_of
 
 log = get_logger(__name__)
 

@@ -23,10 +23,8 @@ from toolfleet_gateway.console.page import (
 )
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.dead_letters.entry import KINDS
-from toolfleet_tasks.dead_letters.kept_wakes import WAITING_KINDS
-from toolfleet_tasks.dead_letters.letter_search import MOST_SEARCHED, mark_before
-from toolfleet_tasks.dead_letters.waiting_search import MOST_WAITING_SEARCHED
+from toolfleet_tasks.dead_letters.kept_wakes import MOST_WAITING_SEARCHED, WAITING_KINDS
+from toolfleet_tasks.dead_letters.store import KINDS, MOST_SEARCHED, mark_before
 
 _COUNTED_AT_ONCE = 200  # rows that are counted: each may have a megabyte of arguments
 _MOST_PAGES = 500  # of one count

@@ -16,7 +16,7 @@ from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.client.fleet import ToolFleet
-from toolfleet_tasks.operations.calls.call_charts import TimePercentiles, percentiles_of
+from toolfleet_tasks.operations.call_index import TimePercentiles, percentiles_of
 from toolfleet_tasks.operations.fleet_status import FleetStatus, read_status
 from toolfleet_tasks.resources.audit import AuditReader
 

@@ -15,7 +15,7 @@ from toolfleet_gateway.http.routes import RouteRequest
 from toolfleet_registry.access.roles import Role
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.errors import RoleNeeded
-from toolfleet_tasks.calls.asked_by import set_credential
+from toolfleet_tasks.calls.audit_trail import set_credential
 from toolfleet_tasks.operations.change_trail import Actor
 from toolfleet_tasks.resources.operation import FleetOperator
 

@@ -20,7 +20,7 @@ from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.approvals.approvers import missing_votes, refusal_of_approver
 from toolfleet_tasks.approvals.records import StoredApproval
 from toolfleet_tasks.approvals.shown import ShownApproval, shown
-from toolfleet_tasks.calls.begun_handle import BegunHandle
+from toolfleet_tasks.calls.begun_calls import BegunHandle
 from toolfleet_tasks.client.fleet import ToolFleet
 
 log = get_logger(__name__)

@@ -12,9 +12,8 @@ from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.formats.results import from_result
 from toolfleet_registry.functions.passed_methods import passed_error
-from toolfleet_tasks.calls.begun_calls import RESULT_KEPT_SECONDS
-from toolfleet_tasks.calls.begun_handle import BegunHandle
-from toolfleet_tasks.messages.following_tools import RUNNING, running_text
+from toolfleet_tasks.calls.begun_calls import RESULT_KEPT_SECONDS, BegunHandle
+from toolfleet_tasks.messages.fleet_results import RUNNING, running_text
 
 CALL_ID: Final = "toolfleet/callId"
 """The name in a result's `_meta` of the call's id."""

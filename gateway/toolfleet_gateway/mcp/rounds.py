@@ -20,7 +20,7 @@ from toolfleet_registry.contracts.inputs import InputMethod, PendingInput
 from toolfleet_registry.errors import FleetUnavailable, InputNotTaken
 from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.calls.begun_handle import BegunHandle
+from toolfleet_tasks.calls.begun_calls import BegunHandle
 from toolfleet_tasks.client.fleet import ToolFleet
 
 _LASTS_SECONDS = 3600  # for the person who is asked

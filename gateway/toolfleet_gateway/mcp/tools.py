@@ -23,9 +23,9 @@ from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.formats import convert
 from toolfleet_registry.system.offload import aside
-from toolfleet_tasks.calls.begun_handle import BegunHandle
+from toolfleet_tasks.calls.begun_calls import BegunHandle
 from toolfleet_tasks.client.fleet import ToolFleet
-from toolfleet_tasks.messages.following_tools import (
+from toolfleet_tasks.messages.fleet_results import (
     CANCEL_TOOL,
     FOLLOWING_TOOLS,
     NO_ANSWER,

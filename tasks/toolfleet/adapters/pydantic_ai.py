@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING
 from toolfleet_registry.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from toolfleet_tasks.adapters.pydantic_ai import FleetToolset
-    from toolfleet_tasks.adapters.pydantic_calls import ToolProgress
+    from toolfleet_tasks.adapters.pydantic_ai import FleetToolset, ToolProgress
 else:
     __getattr__ = lazy_names(
         __name__,
         {
             "FleetToolset": "toolfleet_tasks.adapters.pydantic_ai",
-            "ToolProgress": "toolfleet_tasks.adapters.pydantic_calls",
+            "ToolProgress": "toolfleet_tasks.adapters.pydantic_ai",
         },
         install="toolfleet[pydantic-ai]",
     )

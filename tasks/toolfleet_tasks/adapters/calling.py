@@ -16,11 +16,9 @@ from toolfleet_tasks.adapters.decisions import (
     denied_before,
     voted,
 )
-from toolfleet_tasks.adapters.deferrals import DeferredStep, StillRunning
-from toolfleet_tasks.adapters.framework_call import FrameworkCall
+from toolfleet_tasks.adapters.framework_call import DeferredStep, FrameworkCall, StillRunning
 from toolfleet_tasks.approvals.approvers import Approver
-from toolfleet_tasks.calls.begun_calls import Owner
-from toolfleet_tasks.calls.begun_handle import BegunHandle
+from toolfleet_tasks.calls.begun_calls import BegunHandle, Owner
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.client.progress_listener import OnProgress, telling
 from toolfleet_tasks.messages import fleet_results

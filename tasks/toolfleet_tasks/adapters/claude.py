@@ -14,13 +14,17 @@ from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.formats import convert, from_result
 from toolfleet_tasks.adapters.calling import AdapterCalls
 from toolfleet_tasks.adapters.decisions import WaitsForApproval
-from toolfleet_tasks.adapters.deferrals import DeferredStep, StillRunning
-from toolfleet_tasks.adapters.framework_call import FrameworkCall, no_such_tool
-from toolfleet_tasks.adapters.offers import ToolOffers
-from toolfleet_tasks.adapters.result_text import result_text
+from toolfleet_tasks.adapters.framework_call import (
+    DeferredStep,
+    FrameworkCall,
+    StillRunning,
+    ToolOffers,
+    no_such_tool,
+    result_text,
+)
 from toolfleet_tasks.calls.begun_calls import Owner
 from toolfleet_tasks.client.fleet import ToolFleet
-from toolfleet_tasks.messages.following_tools import (
+from toolfleet_tasks.messages.fleet_results import (
     CANCEL_TOOL,
     FOLLOWING_TOOLS,
     NO_ANSWER,

@@ -11,11 +11,11 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.contracts import Caller, ToolResult
 from toolfleet_registry.errors import ApprovalNotTaken, FleetUnavailable
 from toolfleet_registry.policy.redaction import redacted
-from toolfleet_tasks.adapters.deferrals import APPROVAL, DeferredStep
+from toolfleet_tasks.adapters.framework_call import APPROVAL, DeferredStep
 from toolfleet_tasks.approvals.approvers import Approver, missing_votes
 from toolfleet_tasks.approvals.records import StoredApproval
 from toolfleet_tasks.client.fleet import ToolFleet
-from toolfleet_tasks.messages import approval_results
+from toolfleet_tasks.messages import fleet_results
 
 _READ_SECONDS = 5.0
 _SHOWN = {"permission", "users", "keys", "quorum", "self_approval"}
@@ -92,7 +92,7 @@ class WaitsForApproval(Exception):
 
     def result(self) -> ToolResult:
         """The same, for a framework that cannot ask at this moment."""
-        result = approval_results.approval_required(
+        result = fleet_results.approval_required(
             self.found.call.tool_name, self.found.call.call_id, expires_at=self.found.request.expires_at
         )
         error = f"{result.error} The last decision was not taken: {self.refusal}"
@@ -131,8 +131,8 @@ async def denied_before(fleet: ToolFleet, call_id: str, tool_name: str, caller: 
     if found is None or (found.request.user_id, found.request.tool_name) != (caller.user_id, tool_name):
         return None
     if found.state == "rejected":
-        return approval_results.rejected(tool_name, found.journal[-1].reason)
-    return approval_results.approval_expired(tool_name) if found.state == "expired" else None
+        return fleet_results.rejected(tool_name, found.journal[-1].reason)
+    return fleet_results.approval_expired(tool_name) if found.state == "expired" else None
 
 
 async def voted(

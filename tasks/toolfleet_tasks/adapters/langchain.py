@@ -17,10 +17,17 @@ from toolfleet_registry.contracts.jobs import Poll
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_tasks.adapters.calling import AdapterCalls
 from toolfleet_tasks.adapters.decisions import Decision, WaitsForApproval
-from toolfleet_tasks.adapters.deferrals import DeferredStep, StillRunning
-from toolfleet_tasks.adapters.framework_call import FrameworkCall, caller_of, conversation_of, in_run, no_such_tool
-from toolfleet_tasks.adapters.offers import ToolOffers
-from toolfleet_tasks.adapters.result_text import shown_parts
+from toolfleet_tasks.adapters.framework_call import (
+    DeferredStep,
+    FrameworkCall,
+    StillRunning,
+    ToolOffers,
+    caller_of,
+    conversation_of,
+    in_run,
+    no_such_tool,
+    shown_parts,
+)
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.client.fleet import ToolFleet
 

@@ -24,25 +24,22 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.tracing.port import TraceContext, context_here
 from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.approvals.approvers import (
+    ApprovalState,
+    ApprovalSummary,
+    ApprovalVote,
     Approver,
+    AskedApproval,
+    JournalLine,
     word_of_conversation,
     words_of_approver,
     words_of_request,
 )
-from toolfleet_tasks.approvals.request import (
-    ApprovalState,
-    ApprovalSummary,
-    ApprovalVote,
-    AskedApproval,
-    JournalLine,
-)
-from toolfleet_tasks.ledger.approved import approval_seal
+from toolfleet_tasks.ledger.ledger import approval_seal
 from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.redis.connection import PipelinedConnection
-from toolfleet_tasks.redis.script_runner import run
-from toolfleet_tasks.tracing.message_trace import trace_in, trace_text
+from toolfleet_tasks.redis.connection import PipelinedConnection, run
+from toolfleet_tasks.tracing import trace_in, trace_text
 
 log = get_logger(__name__)
 

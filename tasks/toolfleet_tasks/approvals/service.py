@@ -1,4 +1,8 @@
-"""Asks people to approve calls, and takes their decisions: each call's approval once, also with concurrent decisions."""
+"""Asks people to approve calls, takes their decisions once, and completes approvals from any worker.
+
+At least once: the deciding process may have died before it did the step, and the whole fleet may have been down. Each
+step may come twice.
+"""
 
 import asyncio
 import json
@@ -13,6 +17,7 @@ from toolfleet_registry.contracts.calls import ApprovalRule, ApprovedCall
 from toolfleet_registry.errors import (
     ApprovalNotTaken,
     BegunBefore,
+    FleetError,
     FleetUnavailable,
     PersonalDataBlocked,
     PublishUnconfirmed,
@@ -23,19 +28,22 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.tracing.port import TraceContext
 from toolfleet_tasks.admission import AdmissionControl, Refusal, digest_of, refused
-from toolfleet_tasks.approvals.approvers import Approver, has_asked, missing_votes, refusal_of_approver
-from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords, StoredApproval
-from toolfleet_tasks.approvals.request import (
+from toolfleet_tasks.approvals.approvers import (
     ApprovalVote,
+    Approver,
     AskedApproval,
     JournalLine,
+    has_asked,
+    missing_votes,
+    refusal_of_approver,
 )
+from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords, StoredApproval
+from toolfleet_tasks.calls.dispatcher import Dispatcher
 from toolfleet_tasks.calls.prepare import CallPreparation
-from toolfleet_tasks.dispatch.dispatcher import Dispatcher
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
-from toolfleet_tasks.messages import approval_results, fleet_results
+from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.fleet_results import CallEnding
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 
 log = get_logger(__name__)
 
@@ -50,6 +58,11 @@ _LONGEST_SHOWN = 2_000  # characters of arguments in a refusal: the approval its
 
 Asked = tuple[AskedApproval, Refusal | None]
 """What people are asked about a call; and why it does not wait for them, if it does not."""
+
+_BATCH = 100
+_AT_ONCE = 8  # each is read as a whole, and may have megabytes
+_AGAIN_SECONDS = 15.0  # until a call that was published, and is not started, is published again
+_MARGIN_SECONDS = 5.0  # after a deadline, for those who wait for the call to end it with what they know
 
 
 class ApprovedCalls:
@@ -131,7 +144,7 @@ class ApprovalService:
         """
         rules = self.rules_of(call)
         if not rules:
-            return approval_results.changed(call.tool_name, "changed: its agent's profile is another one now")
+            return fleet_results.changed(call.tool_name, "changed: its agent's profile is another one now")
         try:
             async with asyncio.timeout(_DECISION_SECONDS):
                 _, refusal = await self.ask(call, rules, None)
@@ -142,7 +155,7 @@ class ApprovalService:
         if refusal.kind == "ended":
             raise BegunBefore("it has ended already")
         if refusal.kind == "crowd":
-            return approval_results.too_many_wait(call.tool_name, refusal.count)
+            return fleet_results.too_many_wait(call.tool_name, refusal.count)
         return refused(call.tool_name, refusal)
 
     def rules_of(self, call: PublishedCall) -> tuple[ApprovalRule, ...]:
@@ -197,13 +210,13 @@ class ApprovalService:
         elif found.state == "rejected":
             last = found.journal[-1]
             result = (
-                approval_results.rejected(tool_name, last.reason)
+                fleet_results.rejected(tool_name, last.reason)
                 if last.before is None
-                else approval_results.changed(tool_name, last.reason)
+                else fleet_results.changed(tool_name, last.reason)
             )
             await self._calls.end(found.call, result)
         elif found.state == "expired":
-            await self._calls.end(found.call, approval_results.approval_expired(tool_name))
+            await self._calls.end(found.call, fleet_results.approval_expired(tool_name))
 
     async def end_late(self, found: StoredApproval) -> None:
         """End an approved call whose own deadline has passed, if it has not ended."""
@@ -368,3 +381,55 @@ def _vote(request: AskedApproval, approver: Approver, verdict: Any, reason: str,
         reason=reason,
         at=at,
     )
+
+
+async def settle_due(service: ApprovalService, *, seconds: float, lease_seconds: float) -> int:
+    """Settle due approvals, for at most `seconds`. Returns how many were settled. Raises Redis's errors."""
+    count, loop = 0, asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while loop.time() < until:
+        due = await service.records.due(count=_BATCH, lease_seconds=lease_seconds)
+        count += len(due)
+        for first in range(0, len(due), _AT_ONCE):
+            await asyncio.gather(*(_settle_one(service, each) for each in due[first : first + _AT_ONCE]))
+        if len(due) < _BATCH:
+            break
+    return count
+
+
+async def _settle_one(service: ApprovalService, approval_id: str) -> None:
+    try:
+        await _settle(service, approval_id)
+    except (FleetError, RedisConnectionLost, ResponseError, TimeoutError) as exc:  # it is due again after its lease
+        log.warning("approval_not_settled", approval_id=approval_id, error=str(exc) or repr(exc))
+
+
+async def _settle(service: ApprovalService, approval_id: str) -> None:
+    found = await service.records.read(approval_id)
+    if found is None or found.place == "done":
+        await service.records.settle(approval_id, found)
+        return
+    if found.state == "waiting":
+        if await service.expire(found):
+            found = await service.show(approval_id)
+        else:  # by another clock it is not late, or it was decided just now
+            await service.records.put_off(approval_id, max(found.request.expires_at, fleet_clock.now() + 1))
+            return
+    if found.state != "approved":
+        await service.go_on(found)
+        await service.records.settle(approval_id, found)
+        return
+    await _follow_up(service, found)
+
+
+async def _follow_up(service: ApprovalService, found: StoredApproval) -> None:
+    """Publish an approved call until it is started, and end it if it is still open at its deadline."""
+    now, deadline = fleet_clock.now(), found.call.deadline_at
+    if now > deadline + _MARGIN_SECONDS:
+        await service.end_late(found)
+        await service.records.settle(found.approval_id, found)
+    elif found.place == "published":
+        await service.go_on(found)
+        await service.records.put_off(found.approval_id, min(now + _AGAIN_SECONDS, deadline + 2 * _MARGIN_SECONDS))
+    else:
+        await service.records.put_off(found.approval_id, deadline + 2 * _MARGIN_SECONDS)

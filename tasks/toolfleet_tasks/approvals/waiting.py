@@ -13,7 +13,7 @@ from toolfleet_tasks.admission import Refusal, refused
 from toolfleet_tasks.approvals.service import ApprovalService
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.calls.pending_call import PendingCall
-from toolfleet_tasks.messages import approval_results, fleet_results
+from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.redis.connection import RedisConnectionLost
 
 _ASK_SECONDS = 10.0
@@ -44,7 +44,7 @@ class CallsToApprove:
         """Have the call wait. It is followed until people have decided, and then until the deadline that it gets from them."""
         rules = self._service.rules_of(call)
         if call.approval is None or not rules:  # its agent's profile was changed just now
-            return approval_results.changed(call.tool_name, "changed: its agent's profile is another one now")
+            return fleet_results.changed(call.tool_name, "changed: its agent's profile is another one now")
         longest = min(rule.expires_seconds for rule in rules) + call.approval.seconds
         followed = call.model_copy(update={"deadline_at": fleet_clock.now() + longest})
         pending = self._follow(followed)
@@ -72,7 +72,7 @@ class CallsToApprove:
             joined.may_wait = True
             return joined
         if refusal.kind == "crowd":
-            return approval_results.too_many_wait(call.tool_name, refusal.count)
+            return fleet_results.too_many_wait(call.tool_name, refusal.count)
         if refusal.kind == "ended":
             return fleet_results.outcome_unknown(call.tool_name, "the call had begun before it was to be approved.")
         return refused(call.tool_name, refusal)
@@ -91,7 +91,7 @@ async def decided(follow: Waiting, seconds: float) -> Waiting:
         return follow
     if (has_asked := pending is follow) and pending.expires_at is None:
         return follow
-    waits = approval_results.approval_required(follow.tool_name, pending.call_id, expires_at=pending.expires_at)
+    waits = fleet_results.approval_required(follow.tool_name, pending.call_id, expires_at=pending.expires_at)
     changes = asyncio.Event()
     try:
         with pending.hearing(lambda _: changes.set()):

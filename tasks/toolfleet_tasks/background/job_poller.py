@@ -17,24 +17,22 @@ from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.app import FleetApp
-from toolfleet_tasks.approvals.notices import ApprovalNotices
+from toolfleet_tasks.approvals.feed import ApprovalNotices
 from toolfleet_tasks.approvals.records import ApprovalRecords
-from toolfleet_tasks.approvals.settling import settle_due
+from toolfleet_tasks.approvals.service import settle_due
 from toolfleet_tasks.background.session import worker_session
 from toolfleet_tasks.client.session import Session
-from toolfleet_tasks.jobs.calls import JobSteps
 from toolfleet_tasks.jobs.completion import ThenCall
-from toolfleet_tasks.jobs.engine import JobEngine
+from toolfleet_tasks.jobs.engine import JobEngine, JobSteps
 from toolfleet_tasks.jobs.records import Found, JobRecords
 from toolfleet_tasks.jobs.state_machine import is_unknown, passes
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import RESUME
 from toolfleet_tasks.messages.json_text import NewerMessage
-from toolfleet_tasks.publish.control_tasks import control_soon
 from toolfleet_tasks.redis.connection import PipelinedConnection
-from toolfleet_tasks.tracing.job_trace import woken
-from toolfleet_tasks.wakeups.due_wakes import DueWake
-from toolfleet_tasks.wakeups.outbox import Around, NotYet, WakeupOutbox
+from toolfleet_tasks.tracing import woken
+from toolfleet_tasks.transport.worker_publisher import control_soon
+from toolfleet_tasks.wakeups.outbox import Around, DueWake, NotYet, WakeupOutbox
 from toolfleet_tasks.wakeups.sender import DeliveryAnswer
 
 log = get_logger(__name__)

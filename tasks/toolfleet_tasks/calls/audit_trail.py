@@ -1,9 +1,10 @@
-"""Writes the audit lines of calls that end in their agent, before any other process knows of them."""
+"""Writes the audit lines of calls that end in their agent, and knows in whose name the running code was asked to call."""
 
 import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
@@ -14,11 +15,28 @@ from toolfleet_tasks.ledger.audit import FIELD, AuditLine, Auditor, text_of
 from toolfleet_tasks.ledger.contents import Command, ContentsWriter, send_unanswered
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
 
+_credential: ContextVar[tuple[str, str | None] | None] = ContextVar("toolfleet_credential", default=None)
+
 _KEPT_AT_MOST = 1_000  # lines that wait while Redis is away; the oldest are dropped then
 _SETTLE_SECONDS = 1.0  # for the last lines to be written when the fleet is left
 
-
 _Entry: TypeAlias = tuple[str, Command | None]  # a line, and what keeps the call's contents
+
+
+def set_credential(name: str, user_id: str | None) -> None:
+    """Set what the running task's request came with: `key <id>` or `token <subject>`, and its own user. Tasks that it makes have it, too."""
+    _credential.set((name, user_id))
+
+
+def asked_by_here(user_id: str | None) -> tuple[str, ...]:
+    """Return the names of the credential and its user if it asks in the name of another user, `user_id`; else none.
+
+    None for its own user: that one is known by the call, and messages without it are read by older versions.
+    """
+    name, own = _credential.get() or (None, None)
+    if name is None or (own is not None and own == user_id):
+        return ()
+    return (name,) if own is None else (name, f"user {own}")
 
 
 class AuditTrail:

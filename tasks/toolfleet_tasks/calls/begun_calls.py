@@ -1,4 +1,4 @@
-"""Stores what another process needs to continue a call, and continues calls that other processes have started.
+"""Stores what another process needs to continue a call, continues calls of other processes, and follows them.
 
 A record is sent in the same write as the call's publishing, before it: a call that is in its queue has one. It costs no
 round trip.
@@ -6,45 +6,151 @@ round trip.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import Caller, Effect, Message, PublishedCall, Since, ToolResult
-from toolfleet_registry.contracts.call_context import LogLevel
+from toolfleet_registry.contracts.call_context import LogLevel, LogMessage, Progress
+from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_registry.errors import FleetUnavailable, NotPublished
 from toolfleet_registry.redis.keys import ApprovalKeys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.calls.idempotency import Joined
-from toolfleet_tasks.calls.pending_call import PendingCall
+from toolfleet_tasks.aio.closing import Closing
+from toolfleet_tasks.calls.idempotency import Joined, handle_of
+from toolfleet_tasks.calls.pending_call import CallStatus, PendingCall
 from toolfleet_tasks.messages import fleet_results, json_text
 from toolfleet_tasks.messages.ids import kept_seconds
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.results.listener import ResultListener
-from toolfleet_tasks.results.reader import PEEK_SECONDS, ResultReader
 from toolfleet_tasks.results.receipts import Receipts
 from toolfleet_tasks.results.stored import read_stored, text_of
+from toolfleet_tasks.results.verifier import PEEK_SECONDS, ResultReader
 
 log = get_logger(__name__)
 
-_ANY_ARGUMENT = "*"
-
 Started = PendingCall | Joined | ToolResult
+
+_ANY_ARGUMENT = "*"
 
 RESULT_KEPT_SECONDS: Final = 600.0
 """How long a result stays that was handed out, for a client that has lost its answer: it asks again after its time-out, or a reconnection."""
 
 _MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
+
 _GRACE_SECONDS = (
     3.0  # beyond the deadline: a worker, or the process that began the call, ends it with more than we know
 )
+
 _READ_SECONDS = 5.0
+
 _DEFERRED_KEPT_SECONDS = 7 * 86_400  # as long as what people were asked about
+
 _SILENCE_SECONDS = 0.5  # of Redis, before it may be frozen
+
+
+class BegunHandle:
+    """A handle on one call: its `id`, and its result. `refusal`: its result, if it was in no queue.
+
+    `is_guest`: another client has started it, and this owner may not cancel it.
+    """
+
+    def __init__(self, started: Started, *, is_guest: bool = False) -> None:
+        self._handle = handle_of(started)
+        self._started = started
+        self.id = self._handle.id
+        self.tool_name = self._handle.tool_name
+        self.refusal = started if isinstance(started, ToolResult) else None
+        self.is_guest = is_guest
+
+    @property
+    def published(self) -> PublishedCall | None:
+        """The call as it was published; `None` for one that was not, or by another client."""
+        return self._started.published_call if isinstance(self._started, PendingCall) else None
+
+    @property
+    def log_level(self) -> LogLevel | None:
+        """The level of log messages that the call was started with; `None`: none."""
+        return self._started.published_call.log_level if isinstance(self._started, PendingCall) else None
+
+    @property
+    def waits_for_approval(self) -> bool:
+        """Whether it needs an approval first: no worker has it yet."""
+        return isinstance(self._started, PendingCall) and self._started.expires_at is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its result is known here."""
+        return isinstance(self._started, ToolResult) or self._started.ending.done()
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether it returns the result of an earlier call, with the same idempotency key."""
+        return isinstance(self._started, Joined)
+
+    async def end_within(self, seconds: float, closing: Closing | None = None) -> ToolResult | None:
+        """Return the call's result; `None` without one after `seconds`, or when `closing` begins.
+
+        The call continues in any case.
+        """
+        if isinstance(self._started, ToolResult):
+            return self._started
+        ending, loop = self._started.ending, asyncio.get_running_loop()
+        if not ending.done() and seconds > 0:
+            waiter: asyncio.Future[None] = loop.create_future()
+
+            def wake(_: object = None) -> None:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+            ending.add_done_callback(wake)
+            timer = loop.call_later(seconds, wake)
+            number = None if closing is None else closing.tell(wake)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+                ending.remove_done_callback(wake)
+                if closing is not None and number is not None:
+                    closing.forget(number)
+        return ending.result() if ending.done() and not ending.cancelled() else None
+
+    async def next_stop(self, seconds: float, closing: Closing | None = None) -> ToolResult | PendingInput | None:
+        """Implements `CallHandle.next_stop`. The call continues in any case."""
+        return await self._handle.next_stop(seconds, closing)
+
+    async def answer(self, responses: Mapping[str, Any], *, number: int | None = None) -> bool:
+        """Implements `CallHandle.answer`."""
+        return await self._handle.answer(responses, number=number)
+
+    async def is_kept_within(self, seconds: float) -> bool:
+        """Return whether any process can continue the call, as soon as that is known: Redis has confirmed it."""
+        return not isinstance(self._started, PendingCall) or await self._started.is_confirmed_within(seconds)
+
+    async def cancel(self) -> None:
+        """Implements `CallHandle.cancel`."""
+        await self._handle.cancel()
+
+    async def status(self) -> CallStatus:
+        """Implements `CallHandle.status`."""
+        return await self._handle.status()
+
+    def progress(self) -> AsyncGenerator[Progress]:
+        """Implements `CallHandle.progress`."""
+        return self._handle.progress()
+
+    def log(self) -> AsyncGenerator[LogMessage]:
+        """Implements `CallHandle.log`."""
+        return self._handle.log()
+
+    def leave(self) -> None:
+        """Follow an attached call no further: it goes on."""
+        if isinstance(self._started, PendingCall):
+            self._started.leave()
 
 
 class BegunCall(Message):

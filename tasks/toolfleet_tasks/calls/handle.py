@@ -12,9 +12,8 @@ from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_registry.errors import InputNotTaken
 from toolfleet_registry.formats import as_spoken
 from toolfleet_tasks.aio.closing import Closing
-from toolfleet_tasks.calls.pending_call import PendingCall
-from toolfleet_tasks.calls.status import DONE, CallStatus
-from toolfleet_tasks.ledger.asked import SIGNAL
+from toolfleet_tasks.calls.pending_call import DONE, CallStatus, PendingCall
+from toolfleet_tasks.ledger.waiting import SIGNAL
 
 _CHECK_SECONDS = 5.0  # what was announced may not have been heard
 

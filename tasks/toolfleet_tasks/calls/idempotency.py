@@ -20,10 +20,9 @@ from toolfleet_registry.policy.hints import SAME_KEY_ONLY
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.handle import CallHandle
-from toolfleet_tasks.calls.pending_call import PendingCall, audited
-from toolfleet_tasks.calls.status import DONE, CallStatus
+from toolfleet_tasks.calls.pending_call import DONE, CallStatus, PendingCall, audited
 from toolfleet_tasks.results.listener import ResultListener
-from toolfleet_tasks.results.reader import ResultReader
+from toolfleet_tasks.results.verifier import ResultReader
 
 _STILL = "The first call with its idempotency key is under way."
 

@@ -39,10 +39,9 @@ from toolfleet_registry.schemas.arguments import size_of
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.calls.asked_by import asked_by_here
-from toolfleet_tasks.calls.audit_trail import AuditTrail
-from toolfleet_tasks.calls.context import as_before, context_for, size_fault_with
+from toolfleet_tasks.calls.audit_trail import AuditTrail, asked_by_here
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, Evaluation, requires_gate
+from toolfleet_tasks.calls.message_bounds import as_before, context_for, size_fault_with
 from toolfleet_tasks.calls.pending_call import new_call_id
 from toolfleet_tasks.limits import Within, limits_of, terms_for, unnamed
 from toolfleet_tasks.messages import fleet_results

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.settings import Settings
+from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.redis.urls import check_redis_url, fleet_url
+from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks.aio.cancellation import end
 from toolfleet_tasks.client import parts
-from toolfleet_tasks.client.fleet_settings import fleet_settings
-from toolfleet_tasks.client.loop_runner import LoopRunner
 from toolfleet_tasks.client.progress_listener import OnProgress
-from toolfleet_tasks.client.sync_face import SyncFace, blocking, blocking_with_progress
+from toolfleet_tasks.client.sync_face import LoopRunner, SyncFace, blocking, blocking_with_progress
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -24,6 +24,18 @@ if TYPE_CHECKING:
     from toolfleet_tasks.calls.handle import CallHandle
     from toolfleet_tasks.client.call_listeners import OnInput
     from toolfleet_tasks.client.sync_handle import SyncCallHandle
+
+
+def fleet_settings(url: str | None = None, settings: Settings | None = None) -> Settings:
+    """Return the settings with a Redis URL: `url`, or their own. Raises `SettingsError` where there is none, or no such one."""
+    settings = settings or load_settings()
+    if url is not None:
+        try:
+            settings = settings.model_copy(update={"redis_url": check_redis_url(url)})
+        except ValueError as exc:
+            raise SettingsError(f"The Redis URL {exc}.") from exc
+    fleet_url(settings.redis_url)
+    return settings
 
 
 class ToolFleet:

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from toolfleet_tasks.client.namespaces.wakeups import FleetWakeups, SyncFleetWakeups
     from toolfleet_tasks.client.sessions import Sessions
     from toolfleet_tasks.client.sync_handle import SyncCallHandle
-    from toolfleet_tasks.metrics.agent_metrics import AgentMetrics
+    from toolfleet_tasks.operations.process_metrics import AgentMetrics
 else:
     __getattr__ = lazy_names(
         __name__,
         {
             "NOTHING_MORE": "toolfleet_tasks.calls.eval_gate",
-            "AgentMetrics": "toolfleet_tasks.metrics.agent_metrics",
+            "AgentMetrics": "toolfleet_tasks.operations.process_metrics",
             "CanvasApp": "toolfleet_tasks.client.namespaces.canvas",
             "Circumstances": "toolfleet_tasks.calls.eval_gate",
             "FleetApprovals": "toolfleet_tasks.client.namespaces.approvals",

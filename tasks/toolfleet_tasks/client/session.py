@@ -5,7 +5,13 @@ import functools
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from redis.asyncio import Redis
+
 from toolfleet_registry.agents.explanation import ToolExplanation
+from toolfleet_registry.agents.known_profiles import KnownProfiles
+from toolfleet_registry.agents.own_classes import OwnClasses
+from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
+from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.catalog.held_registry import HeldRegistry
 from toolfleet_registry.contracts import (
     Caller,
@@ -16,55 +22,111 @@ from toolfleet_registry.contracts import (
     ToolDefinition,
     ToolResult,
 )
+from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.live_copy import LiveCopy
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.policy.limits import Remaining
 from toolfleet_registry.redis.servers import async_client, connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.admission import AdmissionControl
-from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.aio.cancellation import end, is_wanted
 from toolfleet_tasks.aio.fork_safety import Sockets, leave_behind
 from toolfleet_tasks.approvals.feed import ApprovalFeed
 from toolfleet_tasks.approvals.service import approval_service
 from toolfleet_tasks.approvals.waiting import CallsToApprove
-from toolfleet_tasks.calls.answers import InputAnswers
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.begun_calls import BegunCalls, Owner
+from toolfleet_tasks.calls.dispatcher import Dispatcher, WorkerWait
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate, Evaluation
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
-from toolfleet_tasks.calls.pending_call import PendingCall
+from toolfleet_tasks.calls.pending_call import InputAnswers, PendingCall
 from toolfleet_tasks.calls.prepare import CallPreparation
+from toolfleet_tasks.client.agent_publisher import agent_publisher
 from toolfleet_tasks.client.allowance import explained, read_remaining, refusal_now
 from toolfleet_tasks.clock import Timekeeper
-from toolfleet_tasks.control.cluster_check import refuse_cluster
-from toolfleet_tasks.control.server_check import say_faults
+from toolfleet_tasks.control.server_check import refuse_cluster, say_faults
 from toolfleet_tasks.dead_letters.entries import DeadEntries
-from toolfleet_tasks.dispatch.agent_publisher import agent_publisher
-from toolfleet_tasks.dispatch.dispatcher import Dispatcher
-from toolfleet_tasks.dispatch.worker_wait import WorkerWait
-from toolfleet_tasks.jobs.calls import JobSteps
+from toolfleet_tasks.jobs.engine import JobSteps
 from toolfleet_tasks.jobs.records import JobRecords
 from toolfleet_tasks.jobs.service import JobService
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.limits import Within, limits_among
-from toolfleet_tasks.messages.catalog_updates import CatalogUpdates, agents_catalog
-from toolfleet_tasks.publish.publisher import Publisher
 from toolfleet_tasks.redis.connection import PipelinedConnection
-from toolfleet_tasks.results.listener import ResultListener
-from toolfleet_tasks.results.reader import ResultReader
+from toolfleet_tasks.results.listener import ResultListener, ResultWaiters
 from toolfleet_tasks.results.receipts import Receipts
-from toolfleet_tasks.results.waiter import ResultWaiters
-from toolfleet_tasks.tracing.processes import agents_tracing
+from toolfleet_tasks.results.verifier import ResultReader
+from toolfleet_tasks.tracing import agents_tracing
+from toolfleet_tasks.transport.publisher import Publisher
 from toolfleet_tasks.wakeups.service import WakeupService
-
-T = TypeVar("T")
 
 log = get_logger(__name__)
 
+_AGAIN_SECONDS = 1.0  # until a failed load is repeated: a change is announced only once
+
+T = TypeVar("T")
+
 _LAST_WORDS_SECONDS = 3.0  # for ledger and workers to hear, when the fleet is left, that a call was given up
 _REDIS_SECONDS = 5.0  # for one answer of Redis
+
+
+def agents_catalog(redis: Redis, cache: ManifestCache, known: KnownModules, settings: Settings) -> Catalog:
+    """Return an agent's catalog: out of Redis, where the fleet puts it. `known` takes over which modules there are.
+
+    Raises `SettingsError` if a profile of the settings cannot be applied here: it names a class that is missing, say.
+    """
+    own = OwnClasses(settings, runs_in="agent")
+    own.check(settings)
+    profiles = KnownProfiles(settings, own=own)
+    profiles.guards.check(settings)
+    return Catalog(
+        settings,
+        cache,
+        known=known,
+        directory=ModuleDirectory(redis, settings),
+        profiles=LiveProfiles(redis, settings, profiles),
+        asks_fleet=True,
+    )
+
+
+class CatalogUpdates:
+    """Reloads `catalog` after each announcement; `redis` is the client that it reads with."""
+
+    def __init__(self, catalog: Catalog, redis: Redis) -> None:
+        self._catalog = catalog
+        self._redis = redis
+        self._is_announced = asyncio.Event()
+        self._copy = LiveCopy(self._load, event="manifests_not_reloaded")
+
+    def announced(self) -> None:
+        """Note that manifests have changed, or may have during a gap in listening."""
+        self._is_announced.set()
+
+    async def follow(self) -> None:
+        """Load what was announced, until cancelled."""
+        while is_wanted():
+            await self._is_announced.wait()
+            self._is_announced.clear()
+            if not await self._copy.refresh():
+                await asyncio.sleep(_AGAIN_SECONDS)
+                self._is_announced.set()
+
+    def close_idle(self) -> None:
+        """Close the client's idle connections: it is used too seldom to keep any in addition to the session's own.
+
+        Without a wait that could be cancelled: after `asyncio.run` nothing may be left of them.
+        """
+        pool = self._redis.connection_pool
+        for connection in pool._available_connections:  # noqa: SLF001 - redis-py closes them in tasks of their own
+            connection._close()  # noqa: SLF001
+
+    async def _load(self) -> None:
+        try:
+            await self._catalog.reload()
+        finally:
+            self.close_idle()
 
 
 class Session:

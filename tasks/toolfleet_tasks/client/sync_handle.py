@@ -4,8 +4,7 @@ from collections.abc import Generator
 
 from toolfleet_registry.contracts.call_context import LogMessage, Progress
 from toolfleet_tasks.calls.handle import CallHandle
-from toolfleet_tasks.client.loop_runner import LoopRunner
-from toolfleet_tasks.client.sync_face import SyncFace, blocking
+from toolfleet_tasks.client.sync_face import LoopRunner, SyncFace, blocking
 
 
 class SyncCallHandle(SyncFace[CallHandle]):

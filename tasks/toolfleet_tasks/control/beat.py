@@ -18,9 +18,9 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
 from toolfleet_registry.time import machine_clock
-from toolfleet_tasks.aio.greenlet_bridge import run_here
 from toolfleet_tasks.broker import confirming
 from toolfleet_tasks.control.probes import STILL_SECONDS, Probes
+from toolfleet_tasks.greenlet_bridge import run_here
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.wakeups.webhook_feed import WebhookFeed
 

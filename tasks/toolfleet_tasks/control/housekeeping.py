@@ -8,7 +8,7 @@ from typing import Any
 
 from celery import Celery
 
-_REQUEST = "toolfleet_tasks.control.celery_request:HousekeepingRequest"  # by name: agents import no parts of a worker
+_REQUEST = "toolfleet_tasks.control.call_strategy:HousekeepingRequest"  # by name: agents import no parts of a worker
 
 
 def register_task(app: Celery, name: str, body: Callable[..., Any], **options: Any) -> None:

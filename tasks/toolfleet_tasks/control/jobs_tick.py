@@ -9,9 +9,9 @@ from typing import Any
 from celery import Celery, Task
 
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.aio.greenlet_bridge import bridged
 from toolfleet_tasks.clock import MOST_OFFSET_SECONDS
 from toolfleet_tasks.control.housekeeping import register_task
+from toolfleet_tasks.greenlet_bridge import bridged
 from toolfleet_tasks.messages.ids import EVALUATE, RESUME
 from toolfleet_tasks.queues import CONTROL
 

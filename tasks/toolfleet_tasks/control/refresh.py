@@ -17,10 +17,10 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import hide_process
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.aio.greenlet_bridge import bridged, run_here
 from toolfleet_tasks.clock import MOST_OFFSET_SECONDS
 from toolfleet_tasks.control.housekeeping import register_task
 from toolfleet_tasks.control.server_check import say_faults
+from toolfleet_tasks.greenlet_bridge import bridged, run_here
 from toolfleet_tasks.queues import CONTROL
 
 if TYPE_CHECKING:

@@ -32,6 +32,18 @@ _SEE_REPLICAS = "toolfleet redis-cli info replication"
 _LATE_SECONDS = 10  # of a replica, for its master's last sign of it
 
 
+async def refuse_cluster(redis: Redis) -> None:
+    """Raise `SettingsError` if this is a node of a cluster. Fails open: who gets no answer will hear of that soon."""
+    try:
+        info = await redis.info("cluster")
+    except (RedisError, OSError):
+        return
+    if info.get("cluster_enabled"):
+        raise SettingsError(
+            "Redis Cluster cannot carry Celery's queues: use a standalone Redis, or RabbitMQ as broker."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """What is wrong with a server, as a sentence. `is_fatal`: a worker must not start there.

@@ -9,11 +9,10 @@ from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.aio.greenlet_bridge import run_here
 from toolfleet_tasks.clock import Timekeeper
-from toolfleet_tasks.control.cluster_check import refuse_cluster
-from toolfleet_tasks.control.server_check import require_fit
-from toolfleet_tasks.presence.transport_check import Presence
+from toolfleet_tasks.control.server_check import refuse_cluster, require_fit
+from toolfleet_tasks.control.transport_check import Presence
+from toolfleet_tasks.greenlet_bridge import run_here
 from toolfleet_tasks.transport.kombu_transport import require_kombu
 
 COMMAND = "celery -A toolfleet_workers.main worker"

@@ -10,10 +10,17 @@ from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.dead_letters.call_letters import DeadLetters
-from toolfleet_tasks.dead_letters.entry import KINDS, DeadEntry, DeadKind
 from toolfleet_tasks.dead_letters.kept_wakes import KeptWakes
-from toolfleet_tasks.dead_letters.letter_search import FoundLetters, WantedLetters, search_letters
-from toolfleet_tasks.dead_letters.store import DeadStore, Letter
+from toolfleet_tasks.dead_letters.store import (
+    KINDS,
+    DeadEntry,
+    DeadKind,
+    DeadStore,
+    FoundLetters,
+    Letter,
+    WantedLetters,
+    search_letters,
+)
 from toolfleet_tasks.messages.signing import seal_of
 
 

@@ -1,9 +1,10 @@
-"""Lists, delivers and drops wake-ups and events of the registry that wait, or that were never accepted."""
+"""Lists, finds, delivers and drops wake-ups and events of the registry that wait, or that were never accepted."""
 
 import itertools
 import json
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -12,15 +13,20 @@ from redis.client import NEVER_DECODE
 from toolfleet_registry.errors import MessageRefused, NotReplayable
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.http_bodies import is_too_deep
-from toolfleet_tasks.dead_letters.entry import DeadEntry, DeadKind
-from toolfleet_tasks.dead_letters.store import DeadStore, Letter, check_limits, kind_of_event
+from toolfleet_tasks.dead_letters.store import DeadEntry, DeadKind, DeadStore, Letter, check_limits, kind_of_event
 from toolfleet_tasks.messages.signing import Seal
-from toolfleet_tasks.wakeups.events import opened_wake
-from toolfleet_tasks.wakeups.outcomes import FIELD as OUTCOMES
-from toolfleet_tasks.wakeups.outcomes import WakeupOutcome, outcome_line, read_outcomes
-from toolfleet_tasks.wakeups.scripts import DROP_WAITING, REPLAY
+from toolfleet_tasks.wakeups.events import FIELD as OUTCOMES
+from toolfleet_tasks.wakeups.events import WakeupOutcome, opened_wake, outcome_line, read_outcomes
+from toolfleet_tasks.wakeups.outbox import DROP_WAITING, REPLAY
 from toolfleet_tasks.wakeups.sender import PATHS
-from toolfleet_tasks.wakeups.webhook_events import REGISTRY, parts_of
+from toolfleet_tasks.wakeups.webhook_feed import REGISTRY, parts_of
+
+MOST_WAITING_SEARCHED: Final = 5_000
+"""Wake-ups that one question looks at: whoever wants those behind them asks again, with the `next` of the answer."""
+
+_AT_ONCE = 100  # in memory: each may have some hundred kilobytes
+
+_LONGEST_ID = 1_024  # characters
 
 WaitingKind: TypeAlias = Literal["continue", "notify", "call", "registry"]
 """What waits: to wake or to tell a conversation, to be published as a call, or an event of the registry for a webhook."""
@@ -34,9 +40,13 @@ FIRST: Final[DueMark] = (-math.inf, "")
 """Before all of them."""
 
 _KINDS: Final[tuple[DeadKind, ...]] = ("wakeup", "webhook")
+
 _PAGE = 500  # ids that are read of a set at once
+
 _DEEPEST = 200  # levels of a body: pydantic writes no more than 254
+
 _FIELDS = ("kind", "body", "tries", "first_at", "error")
+
 _AS_BYTES: Final[dict[str, Any]] = {NEVER_DECODE: True}
 
 
@@ -65,6 +75,44 @@ class KeptWake:
         """A field of the body, if it is a text."""
         value = (self.body or {}).get(name)
         return value if isinstance(value, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class WantedWakes:
+    """A search: wake-ups of this `kind`, with `about` in their id or subject and `error` in their last error, ignoring case, due first before `until` (s)."""
+
+    kind: WaitingKind | None = None
+    about: str = ""
+    error: str = ""
+    until: float = math.inf
+
+    def fits(self, wake: KeptWake) -> bool:
+        """Return whether it matches."""
+        is_kind = self.kind is None or wake.kind == self.kind
+        about = f"{wake.wake_id} {subject_of(wake)}".lower()
+        return (
+            is_kind
+            and wake.first_at < self.until
+            and self.about.lower() in about
+            and self.error.lower() in wake.error.lower()
+        )
+
+    @property
+    def words(self) -> dict[str, str | int]:
+        """The search's part of an audit line."""
+        said = {"wakeup_kind": self.kind or "", "about": self.about, "error": self.error}
+        return {name: value for name, value in said.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWakes:
+    """The wake-ups found, the next due first.
+
+    `next`: behind which there may be more; with fewer than were asked for, not all were searched.
+    """
+
+    wakes: list[KeptWake]
+    next: str | None = None
 
 
 class KeptWakes:
@@ -272,6 +320,63 @@ class KeptWakes:
             return _object(opened_wake(text, self._seal, wake_id=wake_id, kind=kind))
         except MessageRefused:
             return None
+
+
+async def search_waiting(
+    kept: KeptWakes, wanted: WantedWakes, *, behind: str | None = None, limit: int = 50
+) -> FoundWakes:
+    """Return at most `limit` matching wake-ups behind the mark `behind`, first due before the mark's `until`.
+
+    Raises `ValueError` for an invalid mark, and `FleetUnavailable`.
+    """
+    until, mark = (wanted.until, FIRST) if behind is None else _mark_of(behind)
+    wanted = WantedWakes(wanted.kind, wanted.about, wanted.error, min(until, wanted.until))
+    found, searched = list[KeptWake](), 0
+    async with aclosing(_each_behind(kept, wanted, mark)) as wakes:
+        async for due, wake in wakes:
+            if searched == MOST_WAITING_SEARCHED or len(found) == limit:
+                return FoundWakes(found, _text_of(wanted.until, mark))
+            searched += 1
+            if wake is not None and wanted.fits(wake):
+                found.append(wake)
+            mark = due
+    return FoundWakes(found)
+
+
+def is_mark(text: str) -> bool:
+    """Return whether a text is the mark of a wake-up."""
+    try:
+        _mark_of(text)
+    except ValueError:
+        return False
+    return True
+
+
+async def _each_behind(
+    kept: KeptWakes, wanted: WantedWakes, mark: DueMark
+) -> AsyncGenerator[tuple[DueMark, KeptWake | None]]:
+    """`None` for one that does not wait any more."""
+    kinds = WAITING_KINDS if wanted.kind is None else (wanted.kind,)
+    while True:
+        due = await kept.due_behind(mark, _AT_ONCE, kinds)
+        for one, wake in zip(due, await kept.read_waiting(due), strict=True):
+            yield one, wake
+        if len(due) < _AT_ONCE:
+            return
+        mark = due[-1]
+
+
+def _text_of(until: float, mark: DueMark) -> str:
+    return f"{until!r}~{mark[0]!r}~{mark[1]}"
+
+
+def _mark_of(text: str) -> tuple[float, DueMark]:
+    until, _, rest = text.partition("~")
+    due_ms, sign, wake_id = rest.partition("~")
+    moment, due = float(until), float(due_ms)
+    if not sign or len(wake_id) > _LONGEST_ID or math.isnan(moment) or math.isnan(due):
+        raise ValueError("it is no mark of a wake-up")
+    return moment, (due, wake_id)
 
 
 def subject_of(wake: KeptWake) -> str:

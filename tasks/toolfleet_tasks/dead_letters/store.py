@@ -3,31 +3,89 @@
 import itertools
 import math
 import re
-from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import answering
-from toolfleet_tasks.dead_letters.entry import DeadKind
 from toolfleet_tasks.lua.dead_letters import DROP
+
+DeadKind = Literal["call", "wakeup", "webhook"]
+"""What has died: a call whose end nobody can know, news of a job's end, or an event of the registry that nobody accepted."""
+
+KINDS: Final[tuple[DeadKind, ...]] = get_args(DeadKind)
+
+MOST_SEARCHED: Final = 5_000
+"""Letters that one question looks at: whoever wants those behind them asks again, with the `next` of the answer."""
+
+_AT_ONCE = 100  # letters in memory: each may have a megabyte of arguments
+
+_LONGEST_ID = 1_024  # characters
+
+LetterMark: TypeAlias = tuple[float, str]
+"""When a letter died (seconds since the epoch), and its id: the letters behind it in a list are those with less."""
 
 MOST_LISTED: Final = 1_000
 """Letters that one look may bring."""
 
 _PATIENCE_SECONDS = 5  # a command takes a millisecond, or Redis is away
+
 _CHUNK = 1_000  # letters read or dropped at once, so that Redis is not held up
+
 _AS_BYTES: Final[dict[str, Any]] = {NEVER_DECODE: True}  # however the client was built: a letter may be no text
+
 _ANY_BYTES = "surrogateescape"  # an id that is no text can be shown, and dropped
+
 _OF_WEBHOOK = re.compile(r"@[0-9a-f]{16}$")  # ids of jobs, with which those of wake-ups begin, have no `@`
 
 
-LetterMark: TypeAlias = tuple[float, str]
-"""When a letter died (seconds since the epoch), and its id: the letters behind it in a list are those with less."""
+@dataclass(frozen=True, slots=True)
+class DeadEntry:
+    """A dead letter. Calls and what they make may share an id: it is one's own among those of its kind."""
+
+    kind: DeadKind
+    """What has died."""
+    id: str
+    """The call's id, or that of the news."""
+    died_at: float
+    """When it was given up, in seconds since the epoch."""
+    attempts: int
+    """How many were begun."""
+    error: str
+    """What the last one came to."""
+    subject: str
+    """What it was about, in a few words: a tool and a user, a conversation, an event."""
+    body: dict[str, Any] | None = field(default=None, kw_only=True)
+    """All that is kept of it, without sensitive arguments; `None` if it cannot be read, or is not the fleet's."""
+    replayable: bool
+    """Whether it can be tried again: what cannot be read, and a wake-up's call with sensitive arguments, can be dropped only."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedLetters:
+    """A search: letters of these `kinds`, with `about` in their id or subject and `error` in their error, ignoring case, and which died before `until` (s)."""
+
+    kinds: Collection[DeadKind] = KINDS
+    about: str = ""
+    error: str = ""
+    until: float = math.inf
+
+    def fits(self, entry: DeadEntry) -> bool:
+        """Return whether a letter of these kinds and that age matches."""
+        return self.about.lower() in f"{entry.id} {entry.subject}".lower() and self.error.lower() in entry.error.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLetters:
+    """Letters, the latest first. `next`: behind which there may be more; with fewer letters than were asked for, not all were searched."""
+
+    entries: list[DeadEntry]
+    next: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +217,51 @@ class DeadStore:
         names = {"letters": place.letters, "order": place.order, "size": place.size or None}
         dropped = await self.ask(*DROP.command(**names, ids=[*map(_raw, letter_ids)]))
         return {one.decode(errors=_ANY_BYTES) for one in dropped}
+
+
+async def search_letters(
+    store: DeadStore,
+    read: Callable[[Letter], DeadEntry],
+    wanted: WantedLetters,
+    *,
+    behind: str | None = None,
+    limit: int = 50,
+) -> FoundLetters:
+    """Return at most `limit` matching letters behind the mark `behind`; `read` parses one.
+
+    Raises `ValueError` for an invalid mark, and `FleetUnavailable`.
+    """
+    mark = (math.inf, "") if behind is None else _mark_of(behind)
+    mark, found, searched = min(mark, (wanted.until, "")), list[DeadEntry](), 0
+    while searched < MOST_SEARCHED:
+        letters = await store.behind(wanted.kinds, mark, _AT_ONCE)
+        for letter in letters:
+            entry = read(letter) if letter.value is not None else None  # `None`: it was dropped just now
+            if entry is not None and wanted.fits(entry):
+                if len(found) == limit:
+                    return FoundLetters(found, _text_of(mark))
+                found.append(entry)
+            mark = letter.died_at, letter.id
+        searched += len(letters)
+        if len(letters) < _AT_ONCE:
+            return FoundLetters(found)
+    return FoundLetters(found, _text_of(mark))
+
+
+def mark_before(moment: float) -> str:
+    """The mark behind which all letters are that died before a moment (seconds since the epoch)."""
+    return _text_of((moment, ""))
+
+
+def _text_of(mark: LetterMark) -> str:
+    return f"{mark[0]!r}~{mark[1]}"
+
+
+def _mark_of(text: str) -> LetterMark:
+    moment, sign, letter_id = text.partition("~")
+    if not sign or len(letter_id) > _LONGEST_ID or not math.isfinite(died_at := float(moment)):
+        raise ValueError("it is no mark of a letter")
+    return died_at, letter_id
 
 
 def places_of(keys: Keys) -> tuple[Place, ...]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from toolfleet_registry.contracts import ErrorCode, Message, Since, ToolCall
 from toolfleet_registry.contracts.jobs import Job, JobSpec, WakeKind
 from toolfleet_registry.policy.redaction import OUR_WORDS
-from toolfleet_tasks.jobs.positions import EndedRound, JobPosition, Transition
+from toolfleet_tasks.jobs.state_machine import EndedRound, JobPosition, Transition
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import then_call_id, wake_root
 from toolfleet_tasks.wakeups.events import MAX_RESULT_BYTES, bounded_wake, unfilled_places, wake_body

@@ -33,15 +33,13 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.jobs.completion import EndNote, JobEvent, without_arguments
-from toolfleet_tasks.jobs.positions import JobPosition
+from toolfleet_tasks.jobs.state_machine import JobPosition
 from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.lua.storage import HAD
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import step_call_id, workflow_mark
-from toolfleet_tasks.messages.signatures import Signatures
-from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.redis.connection import Part, PipelinedConnection
-from toolfleet_tasks.redis.script_runner import run
+from toolfleet_tasks.messages.signing import Signatures, seal_of
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection, run
 from toolfleet_tasks.results import stored as results
 from toolfleet_tasks.results.verifier import Verifier
 from toolfleet_tasks.wakeups.inbox import COMPLETIONS_KEPT_SECONDS

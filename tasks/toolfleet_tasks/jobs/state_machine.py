@@ -1,16 +1,39 @@
-"""Computes what follows in a job: one pure function for each event. Knows no clock, no Redis and no chance.
+"""Computes what follows in a job: one pure function for each event, and the due times of a schedule.
+
+Five fields, as in `crontab(5)`: minute, hour, day of the month, month, day of the week. If both days are restricted,
+either is enough. A time that the clock skips comes right after the change; one that it shows twice comes once, unless
+the hour is `*` or `*/n`: a job for the whole day also runs in the hour that is repeated.
 
 A job goes in rounds: most have one, a recurring one has a round at each of its times. `jitter` is a number from -1 to 1.
 """
 
-from dataclasses import replace
-from typing import Any, Literal
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
+
+from pydantic import Field
 
 from toolfleet_registry.conditions import fulfils, missing_path
-from toolfleet_registry.contracts import ErrorCode, ToolResult
-from toolfleet_registry.contracts.jobs import JobSpec, Poll
-from toolfleet_tasks.jobs.positions import EndedRound, JobPosition, Transition
-from toolfleet_tasks.jobs.schedule import next_after
+from toolfleet_registry.contracts import ErrorCode, Message, Since, ToolResult
+from toolfleet_registry.contracts.jobs import JobSpec, JobState, Poll, Schedule
+from toolfleet_registry.time import fleet_clock
+
+Outcome = Literal["completed", "failed", "timed_out"]
+
+LONGEST_SECONDS = 366 * 86_400
+"""No job may last longer: one of once a year comes due, and one that was forgotten ends."""
+
+_LATE_SECONDS = 60.0  # that `at` may lie in the past: a model's request has been on its way
+_LAST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()  # every zone can still write it down
+_FIELDS = 5
+# Not croniter's other letters: "r" is another time at every look. "l" is the last day of a month.
+_WORD = re.compile("jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|sun|mon|tue|wed|thu|fri|sat|l")
+_FORM = "its fields are minute, hour, day of the month, month and day of the week, as in '*/15 9-17 * * mon-fri'"
+_LETTERS = re.compile(r"[a-z]+")
 
 MARGIN_SECONDS = 5.0  # after its deadline, a call without an end is looked for: clocks differ
 _JITTER = 0.1
@@ -33,6 +56,123 @@ _UNKNOWN = frozenset({"unknown_tool", "unknown_module"})
 _PASSING_IF_RETRYABLE = frozenset({"timed_out", "internal"})
 
 Step = Literal["start", "poll", "hook", "nothing"]
+
+
+class JobPosition(Message):
+    """The position of a job.
+
+    Written down, it is also compared before a change: of two workers that move a job only one succeeds.
+
+    `step`: the call that is under way, or was the last (-1: none yet); `first`: the step before this round's first
+    poll; `faults`: polls in a row that have failed; `due_at`: the next time to act on a waiting job; `call_until`: the
+    deadline of the call that is under way; `call_id`: that call's, if it is another client's; `poll_until`: the end of
+    this round's polling; `missing`: the part of its condition that the last answer lacked; `by`: the id of the change;
+    `runs`: the number of ended rounds, of a job that counts them. Times are by Redis's clock.
+    """
+
+    state: JobState
+    step: int = -1
+    first: int = 0
+    faults: int = Field(default=0, ge=0)
+    due_at: float | None = None
+    call_until: float | None = None
+    call_id: str | None = None
+    poll_until: float | None = None
+    missing: str | None = None
+    by: str = ""
+    runs: Annotated[int, Field(ge=0), Since(2)] = 0
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether one of its calls is under way."""
+        return self.state in {"starting", "polling"} and self.call_until is not None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRound:
+    """The end of a round, or of the job."""
+
+    state: Outcome
+    result: Any = None
+    error: str | None = None
+    error_code: ErrorCode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """The next state: the job's new `place`, and its end to report. `is_over`: nothing comes after it.
+
+    `round_step` names the round that ended, of a job with several. `reason`: the reason of an end that is reported to
+    no one.
+    """
+
+    place: JobPosition
+    ended: EndedRound | None = None
+    is_over: bool = False
+    round_step: int | None = None
+    reason: str | None = None
+
+
+def check_schedule(schedule: Schedule) -> None:
+    """Raise `ValueError`, in one sentence, for a schedule that says nothing, cannot be read, is over, or never comes."""
+    if (schedule.at is None) == (schedule.cron is None):
+        raise ValueError("A schedule has one of `at`, `delay_seconds` and `cron`.")
+    if schedule.at is not None:
+        _check_at(schedule.at)
+    elif next_after(schedule, fleet_clock.now()) is None:
+        raise ValueError(f"The cron expression {schedule.cron!r} never comes due.")
+
+
+def next_after(schedule: Schedule, after: float) -> float | None:
+    """Return the first due time later than `after`; `None` if there is none. Raises `ValueError` as above."""
+    if schedule.cron is None:
+        return schedule.at if schedule.at is not None and schedule.at > after else None
+    from croniter import CroniterError, croniter  # noqa: PLC0415 - most processes have no such schedule
+
+    text, zone = _expression(schedule.cron), _zone(schedule.timezone)
+    is_all_day = text.split()[1].startswith("*")
+    try:
+        times = croniter(text, datetime.fromtimestamp(after, zone), ret_type=datetime)
+        return next((at for at in _dates(times, is_all_day=is_all_day) if at > after), None)
+    except CroniterError as exc:
+        raise ValueError(f"The cron expression {schedule.cron!r} cannot be read: {_FORM}.") from exc
+
+
+def _dates(times: Any, *, is_all_day: bool) -> Iterator[float]:
+    """Yield croniter's times, each once."""
+    from croniter import CroniterBadDateError  # noqa: PLC0415 - as above
+
+    while True:
+        try:
+            found: datetime = times.get_next()
+        except CroniterBadDateError:  # within 50 years
+            return
+        if is_all_day or not found.fold:
+            yield found.timestamp()
+
+
+def _check_at(at: float) -> None:
+    if not math.isfinite(at) or at > _LAST:
+        raise ValueError("`at` is no time that a calendar has.")
+    if at < fleet_clock.now() - _LATE_SECONDS:
+        raise ValueError(f"`at` is in the past: it is {fleet_clock.utc_now().isoformat(timespec='seconds')} now.")
+
+
+def _expression(text: str) -> str:
+    fields = text.lower().split()
+    if len(fields) != _FIELDS:
+        raise ValueError(f"A cron expression has five fields, and {text!r} has {len(fields)}.")
+    for word in _LETTERS.findall(" ".join(fields)):
+        if not _WORD.fullmatch(word):
+            raise ValueError(f"The cron expression {text!r} cannot be read: {word!r} is no month and no day; {_FORM}.")
+    return " ".join(fields)
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as exc:  # unknown, no name, a folder of zones
+        raise ValueError(f"{name!r} is no time zone: give an IANA name such as 'Europe/Berlin'.") from exc
 
 
 def first_place(spec: JobSpec, *, now: float, jitter: float) -> JobPosition:

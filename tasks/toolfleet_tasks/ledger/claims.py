@@ -1,37 +1,50 @@
-"""Keeps what a process has claimed in the ledger while it lives, and says until when an attempt may begin.
+"""Keeps what a process has claimed in the ledger while it lives, what it has of earlier attempts, and until when one may begin.
 
 A lease runs from the moment at which its claim, or its last good renewal, was sent. Two clocks tell it, and the one that is
 further on counts: one goes on while the machine is suspended, and the fleet's is set right after it was stopped from outside.
 """
 
 import asyncio
+import json
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self, cast
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import EffectState, PublishedCall, ToolResult
+from toolfleet_registry.contracts.outcomes import Acceptance, StatusMissing, StillAtWork, is_handle, is_poll_time
 from toolfleet_registry.metrics import families, process_recorder
+from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_registry.time.lease import ALLOWANCE_SECONDS, LeaseOver
-from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
 from toolfleet_tasks.ledger.keys import CallKeys
 from toolfleet_tasks.lua import ledger as scripts
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.signing import Signatures
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.durable_write import run_durably, write_durably
+from toolfleet_tasks.results.verifier import Verifier
 
 log = get_logger(__name__)
+
+FIRST_SECONDS, LONGEST_SECONDS, GROWTH = 0.5, 30.0, 1.5
+"""Until a module is asked that does not say when it wants to be: at first, at most, and how much longer each time."""
+SHORTEST_SECONDS = 0.2
+_LEAVING_SECONDS = 2.0  # until a process counts as gone, which is not there now
+_LAST_SECONDS = 1.0  # before its deadline a call is asked for once more
+_AFTER_SECONDS = 0.05  # a message that is to come once the deadline has passed comes so much later
 
 Granted = Literal["go", "accepted", "unknown", "exhausted", "open", "killed", "unapproved"]
 """What a claim was granted for: to run an attempt, to ask where one is that the module goes on with, or to end a call that must not be run again, or not now, kills workers, or that nobody has approved."""
 
 _NEVER = (-math.inf, -math.inf)
 _NOTABLE_SECONDS = 0.001  # of a worker's own work in an attempt: less is not worth its place in each audit line
+
 Refusal = Literal["done", "early", "busy", "full", "paused", "away", "queued", "newer", "stale"]
 """Why there is no claim: the call has ended, its module goes on with it and is asked later, another worker is at it, or its queue is paused, or its module runs as many calls as it may, is away and will
 be looked for soon, or is back and lets calls in one after the other; its record is for workers of a newer version; or its message brings no answer to what it has asked."""
@@ -39,6 +52,102 @@ be looked for soon, or is back and lets calls in one after the other; its record
 _RENEWALS = 4  # a lease is renewed so often within its time: some may fail
 _SCATTERED = 2  # what `MOVE` says if an earlier attempt may have gone to another process
 _CHUNK = 200  # records a script, so that none holds Redis up
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedAttempt:
+    """`begun_at` by the fleet's clock; `wait_seconds`: until the module is asked where it is."""
+
+    handle: str
+    begun_at: float
+    wait_seconds: float
+
+    @classmethod
+    def of(cls, acceptance: Acceptance, *, begun_at: float) -> Self:
+        """One that was accepted just now."""
+        wanted = acceptance.poll_after_seconds
+        return cls(acceptance.handle, begun_at, FIRST_SECONDS if wanted is None else _bounded(wanted))
+
+    @classmethod
+    def read(cls, text: str) -> Self | None:
+        """Parse a written attempt; `None` if it is invalid."""
+        try:
+            fields = json.loads(text)
+            handle, begun_at, wait = fields["handle"], fields["begun_at"], fields["wait_seconds"]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return None
+        is_known = is_handle(handle) and isinstance(begun_at, int | float) and is_poll_time(wait)
+        return cls(handle, float(begun_at), float(wait)) if is_known else None
+
+    def written(self) -> str:
+        """As JSON."""
+        return json.dumps({"handle": self.handle, "begun_at": self.begun_at, "wait_seconds": self.wait_seconds})
+
+    def after(self, found: StillAtWork | StatusMissing) -> "AcceptedAttempt":
+        """The same after it was asked for: the module says when it wants to be asked again, or is left alone for longer each time."""
+        if isinstance(found, StatusMissing) and found.is_leaving:  # in a moment one knows
+            return replace(self, wait_seconds=min(self.wait_seconds, _LEAVING_SECONDS))
+        wanted = found.poll_after_seconds if isinstance(found, StillAtWork) else None
+        seconds = self.wait_seconds * GROWTH if wanted is None else wanted
+        return replace(self, wait_seconds=_bounded(seconds))
+
+    def answered(self) -> "AcceptedAttempt":
+        """The same once it is answered what it asks: the module is asked as soon as at first."""
+        return replace(self, wait_seconds=FIRST_SECONDS)
+
+    def delay(self, seconds_left: float, *, longest: float) -> float:
+        """Return the delay of its message, with so much time left, and the longest delay of the broker.
+
+        The last time it comes just before the deadline, and then once after it.
+        """
+        delay = min(self.wait_seconds, longest)
+        if delay < seconds_left - _LAST_SECONDS:
+            return delay
+        last = seconds_left - _LAST_SECONDS
+        return last if last >= SHORTEST_SECONDS else max(seconds_left, 0) + _AFTER_SECONDS
+
+
+def _bounded(seconds: float) -> float:
+    return min(max(seconds, SHORTEST_SECONDS), LONGEST_SECONDS)
+
+
+class EarlierAttempts:
+    """Signs and verifies what attempts came to, and under which handle modules go on with them."""
+
+    def __init__(self, settings: Settings, verifier: Verifier) -> None:
+        self._signatures = Signatures(settings, "attempt")
+        self._verifier = verifier
+
+    def signature(self, call_id: str, text: str) -> str:
+        """Return the signature of an attempt's text; "" if the fleet does not sign."""
+        return self._signatures.of(call_id, text)
+
+    def signed(self, call_id: str, attempt: AcceptedAttempt) -> str:
+        """An accepted attempt as it is kept."""
+        return self.signed_text(call_id, attempt.written())
+
+    def signed_text(self, call_id: str, text: str) -> str:
+        """A JSON object about an attempt as it is kept."""
+        return f"{self.signature(call_id, text)} {text}".lstrip()
+
+    async def last(self, call_id: str, found: bytes) -> ToolResult | None:
+        """Return the result of the last ended attempt; `None` if it is unsigned."""
+        text = await self.believed(call_id, found)
+        return json_text.load(ToolResult, text) if text else None
+
+    async def accepted(self, call_id: str, found: bytes) -> AcceptedAttempt | None:
+        """Return the attempt that the module continues; `None` if it is unsigned."""
+        text = await self.believed(call_id, found)
+        return AcceptedAttempt.read(text) if text else None
+
+    async def believed(self, call_id: str, found: bytes) -> str:
+        """The text, which may have a signature and a space before it; "" if it is not believed."""
+        signature, _, text = found.decode(errors="replace").partition(" ")
+        if found.startswith(b"{"):
+            signature, text = "", found.decode()
+        if not text or not await self._verifier.believes(call_id, "attempt", text, signature or None):
+            return ""
+        return text
 
 
 @dataclass(slots=True, eq=False)

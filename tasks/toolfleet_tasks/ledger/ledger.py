@@ -15,23 +15,24 @@ from typing import Any, cast
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import EffectState, PublishedCall, Terms, ToolResult
+from toolfleet_registry.contracts.calls import ApprovedCall
 from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.signing import TextSeal
 from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.ledger import parameters as build
-from toolfleet_tasks.ledger.asked import AskedCalls
 from toolfleet_tasks.ledger.audit import Auditor, PartsOfLine, tail_of
-from toolfleet_tasks.ledger.claims import Claim, Claims, NotClaimed, Refusal
+from toolfleet_tasks.ledger.claims import Claim, Claims, EarlierAttempts, NotClaimed, Refusal
 from toolfleet_tasks.ledger.contents import ContentsWriter
 from toolfleet_tasks.ledger.dead_letters import dead_letter, is_dead
-from toolfleet_tasks.ledger.earlier import EarlierAttempts
 from toolfleet_tasks.ledger.keys import CallKeys, LedgerKeys
 from toolfleet_tasks.ledger.parameters import Ended, How, Seconds, Stored
-from toolfleet_tasks.ledger.parked import ParkedCalls
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
+from toolfleet_tasks.ledger.waiting import AskedCalls, ParkedCalls
 from toolfleet_tasks.limits import limits_of_call, refused_by
 from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
 from toolfleet_tasks.lua.dead_letters import BURY_ENDED
@@ -40,8 +41,7 @@ from toolfleet_tasks.lua.limits import TAKE
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.messages.ids import kept_seconds
-from toolfleet_tasks.messages.signatures import Signatures
-from toolfleet_tasks.messages.signing import seal_of
+from toolfleet_tasks.messages.signing import Signatures, seal_of
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
 from toolfleet_tasks.redis.durable_write import run_durably, write_durably
 from toolfleet_tasks.results.stored import announcement, celery_value, read_stored
@@ -67,6 +67,23 @@ _ODD = re.compile(r"[^\w.@:/-]", re.ASCII)
 _MOST_AT_ONCE = 256  # answered within a tenth of a second where the agent's loop is busy with nothing else
 _TICKS = 5  # looks at whether Redis was heard
 _LONGEST_SECONDS = 10.0  # for one question, however much is heard meanwhile
+
+
+def approval_seal(settings: Settings) -> TextSeal:
+    """Return the seal of approvals. Raises `SettingsError` without the libraries."""
+    return TextSeal(settings.signing_key, purpose="approval", old_keys=settings.signing_keys_old)
+
+
+def is_approved(claim: Claim, settings: Settings) -> bool:
+    """Return whether the ledger has a genuine approval of the call; for a call that needs none, whether it has none."""
+    terms = claim.call.approval
+    if terms is None or not claim.approved:
+        return terms is None and not claim.approved
+    try:
+        found = json_text.load(ApprovedCall, approval_seal(settings).read(claim.approved))
+    except (MessageRefused, ValueError):
+        return False
+    return (found.call_id, found.binding) == (claim.call.call_id, terms.binding)
 
 
 class ResultNotStored(Exception):

@@ -9,11 +9,10 @@ from toolfleet_registry.contracts.outcomes import Attempt
 from toolfleet_registry.redis.script import Parameters
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.ledger.answering import is_away
 from toolfleet_tasks.ledger.audit import PartsOfLine
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.keys import CallKeys
-from toolfleet_tasks.ledger.retry import MOST_DEATHS, most_attempts
+from toolfleet_tasks.ledger.retry import MOST_DEATHS, is_away, most_attempts
 from toolfleet_tasks.limits import Limit
 from toolfleet_tasks.lua.constants import PATIENCE_MS
 from toolfleet_tasks.lua.ledger import CLAIM, CLOSE, END, FINISH

@@ -35,10 +35,51 @@ from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.policy.hints import hint_for, unrepeated
 from toolfleet_registry.settings import LONGEST_RETRY_DELAY
 
+_WHOLE = 0.95  # of its limit: a call that had less says nothing of a silent module
+# What an attempt can come to that has met its module, or has looked for it.
+_MET = frozenset(
+    {None, "module_unreachable", "module_error", "timed_out", "busy", "invalid_response", "result_too_large"}
+)
+
 MAX_ATTEMPTS = 2
 """Of a call of which no profile says more or less."""
+
 MOST_DEATHS = 2
 """A call that so many workers held when they died is tried on no further one."""
+
+_HARMLESS = frozenset[Effect]({"read", "idempotent"})
+_UNDECIDED = frozenset({Outcome.FAILED, Outcome.SERVER_ERROR, Outcome.UNKNOWN})
+_DECLINED = frozenset({Outcome.PERMANENT, Outcome.TURNED_AWAY, Outcome.NOT_SENT})
+
+_CERTAINTY: tuple[EffectState, ...] = ("none", "unknown", "done")
+_BEFORE: dict[EffectState, tuple[ErrorCode, str]] = {
+    "unknown": ("outcome_unknown", "An earlier attempt was sent, and its end is not known."),
+    "done": ("module_error", "An earlier attempt has executed it."),
+}
+_PROMISES_NONE = frozenset[ErrorCode | None]({"module_unreachable", "expired"})
+_WITHIN = 0.9  # of what the broker can hold
+_SHORTEST_DELAY, _LONGEST_JITTER = 0.1, 0.85  # seconds: long enough for a restart of a connection, short for a person
+
+
+def is_away(attempt: Attempt, call: PublishedCall, *, seconds: float) -> bool | None:
+    """Return whether the module counts as away: it cannot be reached, or does not answer.
+
+    Any answer of its own says it is there.
+
+    `None` for an attempt that never reached it: one that was refused in the worker, say, or that found no connection,
+    which may be the worker's own trouble: a separate check decides that.
+    """
+    if attempt.unreached is not None:
+        return None
+    if attempt.is_stopped:
+        return False
+    if attempt.result.error_code not in _MET:
+        return None
+    if attempt.result.error_code == "timed_out" and seconds < _WHOLE * call.limit_seconds:
+        return None  # its caller's deadline was shorter: one caller's hurry must not close a module for others
+    if attempt.outcome is Outcome.UNKNOWN:
+        return attempt.result.error_code in {"timed_out", "module_error"}
+    return attempt.outcome is Outcome.NOT_SENT
 
 
 class Reason(Enum):
@@ -55,9 +96,6 @@ class Reason(Enum):
 
 
 Reasons = frozenset[Reason]
-_HARMLESS = frozenset[Effect]({"read", "idempotent"})
-_UNDECIDED = frozenset({Outcome.FAILED, Outcome.SERVER_ERROR, Outcome.UNKNOWN})
-_DECLINED = frozenset({Outcome.PERMANENT, Outcome.TURNED_AWAY, Outcome.NOT_SENT})
 _ALWAYS, _NONE, _NEVER = Reasons({Reason.ALWAYS}), Reasons({Reason.NONE}), Reasons()
 _INVITED = Reasons({Reason.RETRYABLE})
 _ANSWERED = Reasons({Reason.RETRYABLE, Reason.NONE, Reason.HABIT})
@@ -212,13 +250,3 @@ def _delay(attempt: Attempt, jitter: float, attempts: int, terms: RetryTerms | N
     pause = terms.initial_delay_seconds * terms.backoff_factor ** (attempts - 1)
     spread = pause * (1 + jitter) if terms.jitter else pause
     return min(spread, terms.max_delay_seconds, longest * _WITHIN)
-
-
-_CERTAINTY: tuple[EffectState, ...] = ("none", "unknown", "done")
-_BEFORE: dict[EffectState, tuple[ErrorCode, str]] = {
-    "unknown": ("outcome_unknown", "An earlier attempt was sent, and its end is not known."),
-    "done": ("module_error", "An earlier attempt has executed it."),
-}
-_PROMISES_NONE = frozenset[ErrorCode | None]({"module_unreachable", "expired"})
-_WITHIN = 0.9  # of what the broker can hold
-_SHORTEST_DELAY, _LONGEST_JITTER = 0.1, 0.85  # seconds: long enough for a restart of a connection, short for a person

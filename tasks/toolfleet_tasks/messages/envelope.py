@@ -1,4 +1,6 @@
-"""Writes Celery's messages as they lie in Redis: protocol 2 in kombu's JSON envelope, by hand.
+"""Writes Celery's messages as they lie in Redis (protocol 2 in kombu's JSON envelope), with their canvas links and deaths.
+
+Nearly every call stands by itself, and its message says so in words that never change.
 
 Kombu takes several hundred microseconds for one, this some ten. A test compares both, key by key.
 """
@@ -6,6 +8,7 @@ Kombu takes several hundred microseconds for one, this some ten. A test compares
 import functools
 import json
 import os
+import re
 import socket
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,9 +24,23 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.tracing.port import TRACEPARENT, TRACESTATE, TraceContext, carried
 from toolfleet_tasks.messages.ids import is_wake_key
-from toolfleet_tasks.messages.links import NOTHING_FOLLOWS, Links
-from toolfleet_tasks.messages.signatures import Signatures
+from toolfleet_tasks.messages.signing import Signatures
 from toolfleet_tasks.queues import nets_around
+
+FOLLOWERS = ("callbacks", "errbacks", "chain", "chord")
+"""Under which names a message says, in its body, what follows its call. They are Celery's."""
+
+NOTHING_FOLLOWS = ', {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
+"""How the body of a call by itself ends, behind its arguments."""
+
+_NOTHING_FOLLOWS = NOTHING_FOLLOWS.encode()
+
+_FOLLOWERS = frozenset(FOLLOWERS)
+
+DIED = "toolfleet_died"
+"""A header: the names of the workers that have died with the call, as `lua.queues.RESTORE` has noted them."""
+
+_NAME = re.compile("[0-9a-f]+")
 
 TASK = "toolfleet.execute"
 """The task that runs a call."""
@@ -35,12 +52,71 @@ REVOCATIONS = "celery.pidbox"
 """The exchange on which every worker hears remote control."""
 
 _FOUND_DEAD_SECONDS = 120.0  # by then RabbitMQ has long delivered again what a worker held that died at a deadline
+
 _LONGEST_SECONDS = 10 * 365 * 86_400.0  # RabbitMQ takes none that shall live longer
+
+# Straight into the queue. With a name, kombu would look for bindings when it puts a lost message back.
+_EXCHANGE = ""
+
+_NAMES_SHOWN, _SHOWN = 100, 2_000  # names, and characters of all of them: they travel with the message, in its headers
+
+_NO_CALL = ""  # the calls are in the text
+
+_HARMLESS = frozenset({"read", "idempotent"})
+
+_RECORD_MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """A call's place in Celery's canvas: what follows it, as Celery's messages say it, and the group that it belongs to."""
+
+    after: Mapping[str, Any]
+    group: str | None
+    group_index: int | None
+    root_id: str
+    parent_id: str | None
+
+    def headers(self) -> list[str]:
+        """The headers `group`, `group_index`, `root_id` and `parent_id`, as JSON."""
+        return [json.dumps(value) for value in (self.group, self.group_index, self.root_id, self.parent_id)]
+
+    def body_end(self) -> str:
+        """Return the end of the body, after the call's arguments."""
+        return f", {{}}, {json.dumps(self.after)}]"
+
+
+def stands_alone(headers: Mapping[str, Any], body: object) -> bool:
+    """Return whether a message's headers and body, in bytes, are those of a single call in our own form."""
+    if not (isinstance(body, bytes) and body.endswith(_NOTHING_FOLLOWS)):
+        return False
+    return headers.get("group") is None and _FOLLOWERS.isdisjoint(headers)
+
+
+def deaths_of(request: object) -> tuple[str, ...]:
+    """The workers that have died with a call, by its task's request."""
+    died = getattr(request, DIED, None)
+    return tuple(_NAME.findall(died)) if isinstance(died, str) else ()
+
+
+def with_deaths(item: str, died: Iterable[str]) -> str:
+    """A message as it is put into a queue again, of a call with which workers have died; as it is if none have."""
+    names = " ".join(died)
+    return f'{{"redelivered":true,"died":"{names}",{item[1:]}' if names else item
 
 
 def sender() -> str:
     """Return this process's name as Celery's clients have it: `gen<pid>@<host>`."""
     return f"gen{os.getpid()}@{socket.gethostname()}"
+
+
+def args_shown(call: PublishedCall) -> str:
+    """Return the text about a call for Flower and the logs: the names of its arguments, of very many the first, and never their values."""
+    arguments = call.arguments
+    names = sorted(islice(arguments, _NAMES_SHOWN))
+    text = "=…, ".join([*names, ""])[:-2]
+    is_whole = len(names) == len(arguments) and len(text) <= _SHOWN
+    return f"({text})" if is_whole else f"({text[:_SHOWN]}, …)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +233,6 @@ def control_message(
     return json.dumps(message)
 
 
-def args_shown(call: PublishedCall) -> str:
-    """Return the text about a call for Flower and the logs: the names of its arguments, of very many the first, and never their values."""
-    arguments = call.arguments
-    names = sorted(islice(arguments, _NAMES_SHOWN))
-    text = "=…, ".join([*names, ""])[:-2]
-    is_whole = len(names) == len(arguments) and len(text) <= _SHOWN
-    return f"({text})" if is_whole else f"({text[:_SHOWN]}, …)"
-
-
 def revocation(call_ids: Iterable[str], settings: SigningSettings | None) -> dict[str, Any]:
     """The arguments of Celery's order `revoke`: every worker drops these calls, or interrupts them. Signed, if there is a key."""
     order: dict[str, Any] = {"task_id": list(call_ids), "terminate": True, "signal": "SIGTERM"}
@@ -211,16 +278,6 @@ def revocation_message(call_ids: Iterable[str], settings: SigningSettings | None
 def revocation_topic(database: int) -> str:
     """The pub/sub channel of the order, without a prefix: kombu has one for each of Redis's databases."""
     return f"/{database}.{REVOCATIONS}"
-
-
-# Straight into the queue. With a name, kombu would look for bindings when it puts a lost message back.
-_EXCHANGE = ""
-_NAMES_SHOWN, _SHOWN = 100, 2_000  # names, and characters of all of them: they travel with the message, in its headers
-_NO_CALL = ""  # the calls are in the text
-
-
-_HARMLESS = frozenset({"read", "idempotent"})
-_RECORD_MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks differ
 
 
 def _begin(call: PublishedCall) -> str:

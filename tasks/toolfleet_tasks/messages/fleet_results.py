@@ -3,15 +3,139 @@
 Each says what went wrong; what a model may do next, the table of `policy/hints.py` says.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
-from toolfleet_registry.contracts import EffectState, ErrorCode, PublishedCall, ToolResult
+from toolfleet_registry.contracts import Audit, EffectState, ErrorCode, PublishedCall, ToolResult
 from toolfleet_registry.errors import MessageRefused, MessageTooLarge
 from toolfleet_registry.policy.hints import DRAINING, KEYS_DIFFER, KILLS_WORKERS, hint_for
 from toolfleet_registry.policy.module_troubles import words_for
+from toolfleet_registry.time import fleet_clock
+
+STATUS_TOOL: Final = "call_status"
+
+WAIT_TOOL: Final = "call_wait"
+
+CANCEL_TOOL: Final = "call_cancel"
+
+RUNNING: Final = "toolfleet/running"
+"""The name in a result's `_meta` that says of a call that it has not ended."""
+
+UNKNOWN_CALL: Final = "There is no such call: it is unknown, or was forgotten."
+
+OF_SOMEBODY_ELSE: Final = "Somebody else has begun the call, and it is theirs to take back."
+
+NO_ANSWER: Final = "The fleet's Redis does not answer: ask again in a moment."
+
+WRONG_ARGUMENTS: Final = "call_id must be the text that names a call, and seconds a number."
+
+_CALL_ID = {"type": "string", "description": "The call's id, as it was told."}
+
+_SECONDS = {"type": "number", "minimum": 0, "description": "How long to wait at most."}
 
 _AWAY_SECONDS = 5.0  # until a repeat makes sense: a server that is away, or full, is seldom well within a second
+
 _COARSE = 10  # seconds: from here on, a part of one does not matter
+
+
+def approval_required(tool_name: str, call_id: str, *, expires_at: float | None) -> ToolResult:
+    """The call waits for people, until then at most, where that is known. Its id is that of the approval."""
+    hours = max((expires_at or 0) - fleet_clock.now(), 0) / 3600
+    left = f"{math.ceil(hours * 60)} min" if hours < 1 else f"{math.ceil(hours)} h"
+    within = "" if expires_at is None else f", within {left}"
+    text = f"Tool call waits: a person has to approve it first{within}; its approval is {call_id}."
+    result = ToolResult.refused(tool_name, "approval_required", text)
+    audit = Audit(call_id=call_id, tool=tool_name, ts=fleet_clock.now())
+    return result.model_copy(update={"audit": audit, "hint": hint_for(result)})
+
+
+def rejected(tool_name: str, reason: str) -> ToolResult:
+    """A person has declined it, perhaps with a reason, which is theirs."""
+    said = f": {reason}" if reason else "."
+    return _denied(tool_name, f"Tool call denied: a person has rejected it{said}")
+
+
+def approval_expired(tool_name: str) -> ToolResult:
+    """Return the result of a call that was not decided in time."""
+    return _denied(tool_name, "Tool call denied: nobody has approved it in time (expired).")
+
+
+def changed(tool_name: str, reason: str) -> ToolResult:
+    """Return the result of a call that differs from what was to be approved."""
+    return _denied(tool_name, f"Tool call denied: {reason}.")
+
+
+def unapproved(tool_name: str) -> ToolResult:
+    """Return the result of a message whose call has no approval: it was withdrawn, or never given."""
+    return _denied(tool_name, "Tool call denied: nobody has approved it.")
+
+
+def too_many_wait(tool_name: str, count: int) -> ToolResult:
+    """Return the refusal of a call because too many wait for approvals."""
+    text = f"Tool call refused: {count} calls wait for approvals already."
+    return ToolResult.failed(tool_name, "busy", text, effect_state="none", retryable=True)
+
+
+def _denied(tool_name: str, text: str) -> ToolResult:
+    return ToolResult.refused(tool_name, "approval_denied", text)
+
+
+def _tool(name: str, description: str, properties: Mapping[str, Any], *, reads: bool) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": ["call_id"], "additionalProperties": False}
+    hints = {"readOnlyHint": reads, "idempotentHint": True, "destructiveHint": False}
+    return {"name": name, "description": description, "inputSchema": schema, "annotations": hints}
+
+
+FOLLOWING_TOOLS: Final[Mapping[str, Mapping[str, Any]]] = {
+    STATUS_TOOL: _tool(
+        STATUS_TOOL, "Say where a call is that was told to be still running, and how far.", {"call_id": _CALL_ID}, reads=True
+    ),
+    WAIT_TOOL: _tool(
+        WAIT_TOOL,
+        "Wait for the result of a call that was told to be still running.",
+        {"call_id": _CALL_ID, "seconds": _SECONDS},
+        reads=True,
+    ),
+    CANCEL_TOOL: _tool(
+        CANCEL_TOOL, "Take a call back that was told to be still running.", {"call_id": _CALL_ID}, reads=False
+    ),
+}  # fmt: skip
+"""What each is, as MCP's `tools/list` has it."""
+
+
+def running_text(tool_name: str, call_id: str, waits: str | None = None) -> str:
+    """Return the text for a model about a call that continues.
+
+    `waits`: the text about the approval that the call waits for.
+    """
+    where = f"is still running as call {call_id}" if waits is None else f"has not begun: call {call_id} waits"
+    said = "" if waits is None else f" (approval_required) {waits}"
+    return (
+        f"{tool_name} {where}.{said} Do not call it again: use {WAIT_TOOL} with this call_id "
+        f"for its result, {STATUS_TOOL} to see how far it is, or {CANCEL_TOOL} to take it back."
+    )
+
+
+def state_text(tool_name: str, call_id: str, status: str) -> str:
+    """Return the text for a model about a call's state."""
+    said = "has ended: wait for it to have its result" if status == "done" else f"is {status}"
+    return f"Call {call_id} of {tool_name} {said}."
+
+
+def asked_of(arguments: Mapping[str, Any], longest: float) -> tuple[str, float] | None:
+    """Return the call id, and for how many seconds to wait at most; `None` for invalid arguments."""
+    call_id, seconds = arguments.get("call_id"), arguments.get("seconds", longest)
+    if not isinstance(call_id, str) or isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return None
+    return call_id, min(max(seconds, 0), longest)
+
+
+def undone(tool_name: str) -> ToolResult:
+    """The deadline passed after attempts that did nothing."""
+    text = "Tool call could not be executed by its deadline: its module was not there."
+    return ToolResult.failed(tool_name, "timed_out", text, effect_state="none", retryable=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +173,6 @@ def expired(tool_name: str) -> ToolResult:
     """Return the result of a call whose deadline passed before it was started: nothing has happened."""
     text = "Tool call expired: its deadline passed before a worker could begin it."
     return ToolResult.failed(tool_name, "expired", text, effect_state="none", retryable=True)
-
-
-def undone(tool_name: str) -> ToolResult:
-    """The deadline passed after attempts that did nothing."""
-    text = "Tool call could not be executed by its deadline: its module was not there."
-    return ToolResult.failed(tool_name, "timed_out", text, effect_state="none", retryable=True)
 
 
 def unanswered(call: PublishedCall) -> ToolResult:

@@ -19,10 +19,10 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.clock import Timekeeper
+from toolfleet_tasks.control.canary_task import TASK, CanaryAnswer, read_answers
 from toolfleet_tasks.lua.queues import PUBLISH
-from toolfleet_tasks.messages.canaries import TASK, CanaryAnswer, read_answers
 from toolfleet_tasks.messages.envelope import control_message, sender, time_after
-from toolfleet_tasks.operations.broker_question import ask_broker
+from toolfleet_tasks.operations.queue_lengths import ask_broker
 
 _WAVE = 50  # canaries at once: each has a worker connect to Redis, and to a module
 _PAUSE_SECONDS = 0.02

@@ -21,27 +21,83 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import BrokerAway, FleetUnavailable
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.policy.module_troubles import words_for
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import fleet_url, is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.lua.clock import READ
 from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.lua.fleet_status import BREAKERS, QUEUES
-from toolfleet_tasks.presence.consumers import workers_by_queue
-from toolfleet_tasks.presence.worker_notes import read_notes
+from toolfleet_tasks.presence import read_notes, workers_by_queue
 from toolfleet_tasks.queue_states import QueueStates, QueueStateStore
 from toolfleet_tasks.queues import CONTROL, lane_of, queue_of
+
+_AT_ONCE = 1000  # keys of one step of SCAN: Redis is at them for about a millisecond
 
 ShownState = Literal["open", "paused", "draining"]
 
 _SECONDS = 2.5  # for everything: with its start, a command takes 5 s at most
+
 BROKER_SECONDS = 1.5
 """For an answer of a broker of its own."""
 
-_AT_ONCE = 500  # queues or breakers of one script: Redis is at them for about a millisecond
+_FLEET_STATUS_AT_ONCE = 500  # queues or breakers of one script: Redis is at them for about a millisecond
 _LARGEST_MESSAGE, _MESSAGES = 64 * 2**10, 50  # bytes of a message that is brought to see how old it is, and how many
 _OVERDUE_MS = 5_000  # a job that is due is looked at within a second or two
 _AS_BYTES = {NEVER_DECODE: True}
+
+
+@dataclass(slots=True)
+class KeyCensus:
+    """The result of a census.
+
+    `by_rule` counts keys by the pattern of their rule. `endless` have no TTL and should have one, by that pattern.
+
+    `foreign`: how many keys no rule knows. `is_whole`: all keys were seen. Names of keys may hold ids, and are not in
+    here.
+    """
+
+    by_rule: Counter[str] = field(default_factory=Counter[str])
+    endless: Counter[str] = field(default_factory=Counter[str])
+    foreign: int = 0
+    seen: int = 0
+    is_whole: bool = True
+
+
+async def count_keys(redis: Redis, keys: Keys, *, at_most: int) -> KeyCensus:
+    """Look at keys with the fleet's prefix until all were seen, or so many. Raises redis-py's errors."""
+    census, cursor = KeyCensus(), 0
+    while True:
+        cursor, found = await redis.scan(cursor, match=f"{keys.prefix}*", count=_AT_ONCE)
+        await _take(redis, keys, [_text(key) for key in found], census)
+        if cursor == 0:
+            return census
+        if census.seen >= at_most:
+            census.is_whole = False
+            return census
+
+
+async def _take(redis: Redis, keys: Keys, names: list[str], census: KeyCensus) -> None:
+    census.seen += len(names)
+    asked = list[tuple[str, str]]()
+    for name in names:
+        rule = keys.rule_of(name)
+        if rule is None:
+            census.foreign += 1
+            continue
+        census.by_rule[rule.pattern.pattern] += 1
+        if rule.lasting is None:
+            asked.append((name, rule.pattern.pattern))
+    pipe = redis.pipeline(transaction=False)
+    for name, _ in asked:
+        pipe.ttl(name)
+    for (_, pattern), left in zip(asked, await pipe.execute(), strict=True):
+        if left == -1:
+            census.endless[pattern] += 1
+
+
+def _text(key: bytes | str) -> str:
+    return key if isinstance(key, str) else key.decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,4 +374,4 @@ async def _ask(redis: Redis, *words: str | float) -> Any:
 
 
 def _parts(names: Sequence[str]) -> list[Sequence[str]]:
-    return [names[start : start + _AT_ONCE] for start in range(0, len(names), _AT_ONCE)]
+    return [names[start : start + _FLEET_STATUS_AT_ONCE] for start in range(0, len(names), _FLEET_STATUS_AT_ONCE)]

@@ -1,23 +1,37 @@
-"""Asks RabbitMQ how many messages wait in its queues, over a connection that is kept from one reading to the next."""
+"""Asks RabbitMQ how many messages wait in its queues, for a bounded time, over a connection that is kept between readings."""
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from amqp.exceptions import NotFound
 from kombu.connection import Connection
+from kombu.exceptions import OperationalError
 
-from toolfleet_registry.errors import BrokerUnavailable, FleetUnavailable
-from toolfleet_registry.redis.servers import answering, async_client
+from toolfleet_registry.errors import BrokerAway, BrokerUnavailable, FleetUnavailable
+from toolfleet_registry.redis.servers import answering, async_client, reason_of
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import machine_clock
+from toolfleet_tasks.aio.abandoned_thread import in_abandoned_thread
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.broker import KombuConnections
-from toolfleet_tasks.operations.broker_question import ask_broker
 from toolfleet_tasks.queues import CONTROL
 
+T = TypeVar("T")
+
 _KNOWN_SECONDS, _PROBE_SECONDS = 1.0, 1.5
+
+
+async def ask_broker(ask: Callable[[], T], *, seconds: float) -> T:
+    """Return the result of `ask`. Raises `BrokerAway` if the broker does not answer, after `seconds` at the latest."""
+    try:
+        return await in_abandoned_thread(ask, seconds=seconds)
+    except TimeoutError as exc:
+        raise BrokerAway(f"The broker does not answer within {seconds:g} s.") from exc
+    except (BrokerUnavailable, OperationalError) as exc:
+        raise BrokerAway(f"The broker does not answer: {reason_of(exc, 'no answer')}.") from exc
 
 
 class QueueLengths:

@@ -12,8 +12,8 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.abandoned_thread import in_abandoned_thread
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
-from toolfleet_tasks.operations.broker_question import ask_broker
-from toolfleet_tasks.presence.worker_notes import LiveWorker, read_notes
+from toolfleet_tasks.operations.queue_lengths import ask_broker
+from toolfleet_tasks.presence import LiveWorker, read_notes
 
 
 @dataclass(frozen=True, slots=True)

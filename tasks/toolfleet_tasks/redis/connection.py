@@ -1,4 +1,4 @@
-"""Pipelines commands over one Redis connection: all commands of one tick of the loop leave in one write.
+"""Pipelines commands and scripts over one Redis connection: all commands of one tick of the loop leave in one write.
 
 It speaks RESP3, so subscriptions and commands share it: announcements come as push frames between the replies. redis-py
 makes the connection (TLS, users, Sentinel are its part); this file takes over the established one. It reconnects after
@@ -7,12 +7,14 @@ a break, for as long as the connection is open.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError, ResponseError
 
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end, is_wanted
 from toolfleet_tasks.redis.protocol import (
@@ -21,19 +23,37 @@ from toolfleet_tasks.redis.protocol import (
     RedisConnectionClosed,
     RedisConnectionLost,
     RespProtocol,
+    is_one_of,
 )
-from toolfleet_tasks.redis.refusals import is_one_of
-
-__all__ = ["Part", "PipelinedConnection", "Push", "RedisConnectionClosed", "RedisConnectionLost"]
 
 log = get_logger(__name__)
 
+T = TypeVar("T")
+
+_SECONDS = 5.0
+
+__all__ = ["Part", "PipelinedConnection", "Push", "RedisConnectionClosed", "RedisConnectionLost"]
+
 _CONNECT_SECONDS = 5.0
+
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.05, 2.0  # seconds between attempts; calls wait for them
+
 _WANTED_BACKOFF = 0.25  # the longest, once a caller wants the connection: requests have a second
+
 _PATIENCE_SECONDS = 0.5  # before a command is repeated that Redis cannot take just now
+
 _SILENCE_SECONDS = 10.0  # between two log lines about that: a thousand calls may wait for the same thing
+
 _PASSING = ("LOADING", "READONLY", "MASTERDOWN", "OOM", "MISCONF", "BUSY", "NOREPLICAS", "TRYAGAIN")
+
+
+async def answered(work: Awaitable[T]) -> T:
+    """Await the work. Raises `FleetUnavailable` instead of any error of Redis and the connection, or after 5 s."""
+    try:
+        async with asyncio.timeout(_SECONDS):
+            return await work
+    except (RedisError, RedisConnectionLost, TimeoutError) as exc:
+        raise FleetUnavailable(f"Redis does not answer: {exc or 'it took too long'}.") from exc
 
 
 class PipelinedConnection:
@@ -216,6 +236,25 @@ class PipelinedConnection:
             protocol.close("the line was closed")
             for hook in self.on_lost:
                 hook()
+
+
+async def run(connection: PipelinedConnection, script: Script, parameters: Parameters, *, reads: bool = False) -> Any:
+    """Run the script and return its result, over any connection; one that only `reads` is sent once, as by `PipelinedConnection.read`.
+
+    Raises `ResponseError`, `RedisConnectionLost` and `RedisConnectionClosed`.
+    """
+    ask = connection.read if reads else connection.execute
+    try:
+        return await ask("EVALSHA", script.digest, *parameters)
+    except ResponseError as exc:
+        if not is_unknown_script(exc):
+            raise
+    return await ask("EVAL", script.text, *parameters)
+
+
+def is_unknown_script(error: ResponseError) -> bool:
+    """Return whether Redis has not seen the script that was named, and so has done nothing."""
+    return is_one_of(("NOSCRIPT",), error)
 
 
 def _ignore(_: Push) -> None:

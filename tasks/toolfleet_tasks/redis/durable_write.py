@@ -7,7 +7,7 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection
-from toolfleet_tasks.redis.refusals import is_one_of
+from toolfleet_tasks.redis.protocol import is_one_of
 
 log = get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""Speaks RESP over one socket, from the moment it stands to its loss: matches replies to those who wait, and checks that it lives.
+"""Speaks RESP over one socket, from the moment it stands to its loss: matches replies to those who wait, and tells refusals apart.
 
 Takes a connection of redis-py's over, with RESP3 negotiated, and never gives it back.
 """
@@ -11,12 +11,35 @@ from typing import Any
 
 import hiredis
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import ResponseError
+from redis.exceptions import (
+    BusyLoadingError,
+    MasterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 
+from toolfleet_registry.errors import BrokerUnavailable
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.redis.refusals import is_one_of
 
 log = get_logger(__name__)
+
+# Redis takes no writes until an operator frees memory, repairs its disk, or brings its replicas back.
+_LASTING = ("OOM", "MISCONF", "NOREPLICAS")
+# Redis loads its data, runs a script, or is a replica of a master that is, or soon will be, another server.
+_PASSING = ("LOADING", "BUSY", "READONLY", "MASTERDOWN")
+
+_CODES: dict[type[object], str] = {
+    BusyLoadingError: "LOADING",
+    MasterDownError: "MASTERDOWN",
+    NoPermissionError: "NOPERM",
+    NoScriptError: "NOSCRIPT",
+    OutOfMemoryError: "OOM",
+    ReadOnlyError: "READONLY",
+}
 
 Part = str | bytes | int | float
 Push = list[Any]
@@ -27,6 +50,28 @@ _SILENCE_SECONDS = 12.0  # two unanswered questions: the connection is half open
 _MOVED = ("READONLY", "MASTERDOWN")  # another server is the master by now: Sentinel knows which
 _CONFIRMATIONS = {b"subscribe", b"unsubscribe", b"psubscribe", b"punsubscribe"}
 _INCOMPLETE = object()
+
+
+def is_one_of(codes: tuple[str, ...], error: RedisError | str) -> bool:
+    """Return whether Redis refused a command with one of these codes, such as `OOM`.
+
+    redis-py turns some codes into a class and takes them out of the text. Redis before version 7 has a script's errors as
+    `ERR Error running script … -OOM …`.
+    """
+    text = str(error)
+    return text.startswith(codes) or any(f": -{code} " in text for code in codes) or _CODES.get(type(error)) in codes
+
+
+def unavailable(reason: RedisError | str) -> BrokerUnavailable | None:
+    """Return the error to raise where Redis gave this reason for not taking a call, or None for any other reason.
+
+    Redis gives these reasons before it has written anything: it does not take the script, or not its first write.
+    """
+    if is_one_of(_LASTING, reason):
+        return BrokerUnavailable(str(reason), passes=False)
+    if is_one_of(_PASSING, reason):
+        return BrokerUnavailable(str(reason), passes=True)
+    return None
 
 
 class RedisConnectionLost(ConnectionError):

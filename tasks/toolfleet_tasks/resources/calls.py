@@ -13,10 +13,8 @@ from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.ledger.contents import forget_contents
-from toolfleet_tasks.operations.calls.call_charts import CallCharts
-from toolfleet_tasks.operations.calls.call_filter import CallField, CallFilter
-from toolfleet_tasks.operations.calls.call_index import CallIndex, FoundCalls
-from toolfleet_tasks.operations.calls.call_story import CallStory
+from toolfleet_tasks.operations.call_index import CallCharts, CallField, CallFilter, CallIndex, FoundCalls
+from toolfleet_tasks.operations.call_story import CallStory
 from toolfleet_tasks.resources.operation import OperationRequest, operation
 from toolfleet_tasks.resources.queries import no_cursor
 

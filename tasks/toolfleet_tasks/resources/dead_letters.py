@@ -14,8 +14,7 @@ from toolfleet_registry.errors import (
     SeveralLetters,
 )
 from toolfleet_tasks.dead_letters.entries import DeadEntries
-from toolfleet_tasks.dead_letters.entry import KINDS, DeadEntry, DeadKind
-from toolfleet_tasks.dead_letters.letter_search import WantedLetters
+from toolfleet_tasks.dead_letters.store import KINDS, DeadEntry, DeadKind, WantedLetters
 from toolfleet_tasks.resources.operation import OperationRequest, operation
 from toolfleet_tasks.resources.queries import PageQuery, SearchQuery, no_cursor
 

@@ -9,10 +9,10 @@ from toolfleet_registry.errors import InvalidQuestion, NoSuchEntry
 from toolfleet_registry.policy.call_faults import LONGEST
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.background.session import worker_session
-from toolfleet_tasks.client.fleet_settings import fleet_settings
+from toolfleet_tasks.client.fleet import fleet_settings
 from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.resources.operation import OperationRequest, operation
-from toolfleet_tasks.wakeups.outcomes import WakeupOutcome
+from toolfleet_tasks.wakeups.events import WakeupOutcome
 
 _ALL, _ONE = "/operations/jobs", "/operations/jobs/{job_id}"
 

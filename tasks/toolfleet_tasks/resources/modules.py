@@ -15,10 +15,9 @@ from toolfleet_registry.errors import FleetUnavailable, InvalidQuestion
 from toolfleet_registry.redis.servers import async_client, reason_of
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.operations.changes import DRAIN_SECONDS, ModuleChanges
 from toolfleet_tasks.operations.fleet_status import ModuleTrouble, read_status
-from toolfleet_tasks.operations.module_changes import DRAIN_SECONDS, ModuleChanges
-from toolfleet_tasks.presence.consumers import workers_by_queue
-from toolfleet_tasks.presence.replica_counts import ReplicaCount, replica_counts
+from toolfleet_tasks.presence import ReplicaCount, replica_counts, workers_by_queue
 from toolfleet_tasks.queue_states import QueueStateStore
 from toolfleet_tasks.queues import lane_of, queue_of
 from toolfleet_tasks.resources.operation import OperationRequest, operation

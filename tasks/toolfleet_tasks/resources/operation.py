@@ -28,7 +28,7 @@ from toolfleet_tasks.operations.change_trail import Actor, ChangeKind, ChangeTra
 
 if TYPE_CHECKING:
     from toolfleet_tasks.client.fleet import ToolFleet
-    from toolfleet_tasks.operations.calls.call_index import CallIndex
+    from toolfleet_tasks.operations.call_index import CallIndex
 
 B = TypeVar("B")
 Q = TypeVar("Q")

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from toolfleet_tasks.metrics.queue_overview import QueueOverview, QueueOverviews
-from toolfleet_tasks.operations.queue_changes import LONGEST_REASON, QueueChanges
+from toolfleet_tasks.operations.changes import LONGEST_REASON, QueueChanges
+from toolfleet_tasks.operations.queue_overview import QueueOverview, QueueOverviews
 from toolfleet_tasks.resources.operation import OperationRequest, operation
 
 _ALL, _ONE = "/operations/queues", "/operations/queues/{queue}"

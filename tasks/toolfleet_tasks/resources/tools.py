@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from toolfleet_registry.catalog.operator import Difference, operating
 from toolfleet_registry.manifests.specs import RegistryEvent, ToolRegistration, ToolSpec, digest_of
-from toolfleet_tasks.presence.worker_notes import KEEPS_ROLLBACKS, older_workers
+from toolfleet_tasks.presence import KEEPS_ROLLBACKS, older_workers
 from toolfleet_tasks.resources.operation import OperationRequest, operation
 
 _ALL, _TOOL, _MODULE = "/operations/tools", "/operations/tools/{name}", "/operations/modules/{module}"

@@ -6,9 +6,15 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from toolfleet_registry.errors import InvalidQuestion, NoSuchEntry
 from toolfleet_tasks.dead_letters.entries import DeadEntries
-from toolfleet_tasks.dead_letters.kept_wakes import KeptWake, WaitingKind
-from toolfleet_tasks.dead_letters.waiting_search import FoundWakes, WantedWakes, is_mark, search_waiting
-from toolfleet_tasks.operations.wakeup_changes import HandledWakes, WakeupChanges
+from toolfleet_tasks.dead_letters.kept_wakes import (
+    FoundWakes,
+    KeptWake,
+    WaitingKind,
+    WantedWakes,
+    is_mark,
+    search_waiting,
+)
+from toolfleet_tasks.operations.changes import HandledWakes, WakeupChanges
 from toolfleet_tasks.resources.operation import OperationRequest, operation
 from toolfleet_tasks.resources.queries import PageQuery, SearchQuery, no_cursor
 

@@ -1,5 +1,7 @@
 """Listens for the results of an agent's calls, and for other events, over one connection.
 
+A server that was restarted, or promoted by a fail-over, may know less; and an operator may delete all.
+
 Celery announces a finished task on the channel that is named like its result key. Pub/sub loses messages while there is
 no listener, so missed results are read: after each reconnect, and for old calls every few seconds.
 """
@@ -8,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,15 +20,15 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end, is_wanted
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, Push, RedisConnectionLost
-from toolfleet_tasks.redis.identity import RedisIdentity
-from toolfleet_tasks.results.end_check import EndCheck, Meta
-from toolfleet_tasks.results.reader import STORED, ResultReader
-from toolfleet_tasks.results.verifier import Verifier
+from toolfleet_tasks.results.verifier import STORED, EndCheck, Meta, ResultReader, Verifier
 
 log = get_logger(__name__)
+
+_RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 
 _READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 """Celery's states that nothing follows."""
@@ -35,6 +38,62 @@ _SWEEP_SECONDS = 5.0  # how often old calls are looked up
 Hear = Callable[[bytes], None]
 
 _CHUNK = 500  # channels a command
+
+
+class RedisIdentity:
+    """Belongs to the connection's event loop; times are those of its clock."""
+
+    def __init__(self, connection: PipelinedConnection, keys: Keys) -> None:
+        self._connection = connection
+        self._key = keys.data_id
+        self._loop = asyncio.get_running_loop()
+        self._run_id: bytes | None = None
+        self._is_known = asyncio.Event()
+        self._changed_at = 0.0
+        self.data_id = ""
+        """Names the data that Redis has, as long as that has lost nothing; "" if it is not known, or not for this user."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any server has been identified."""
+        return self._run_id is not None
+
+    def connection_lost(self) -> None:
+        """The next one may lead to another server."""
+        self._is_known.clear()
+
+    async def known(self) -> None:
+        """Wait until it is known which server answers now. Has no deadline. Raises `RedisConnectionClosed`."""
+        await self._connection.connected()
+        await self._is_known.wait()
+
+    def is_same_since(self, moment: float) -> bool:
+        """Return whether nothing is known to have been lost since then: for commands on this connection, while Redis has `data_id`."""
+        return moment > self._changed_at and self.data_id != ""
+
+    async def recognise(self) -> None:
+        """Look at the server of a new connection. Raises `RedisConnectionLost`."""
+        try:
+            found = _RUN_ID.search(await self._connection.send("INFO", "server"))
+        except ResponseError:  # not for this user
+            found = None
+        before, self._run_id = self._run_id, found[1] if found else b""
+        if before is not None and (not before or before != self._run_id):
+            self._changed_at = self._loop.time()
+        await self.recheck()
+        self._is_known.set()
+
+    async def recheck(self) -> None:
+        """Look at the data of the same connection. Raises `RedisConnectionLost`."""
+        with contextlib.suppress(ResponseError):  # a replica takes nothing
+            await self._connection.send("SET", self._key, randomness.uuid4().hex, "NX")
+        try:
+            found = await self._connection.send("GET", self._key)
+        except ResponseError:  # as above
+            found = None
+        before, self.data_id = self.data_id, (found or b"").decode()
+        if before not in {"", self.data_id}:
+            self._changed_at = self._loop.time()
 
 
 class Waiter(Protocol):
@@ -270,6 +329,57 @@ class ResultListener:
                 log.warning("results_not_swept", error=str(exc))
             except Exception:  # a defect of ours: an agent that finds no lost results any more would be worse
                 log.exception("results_not_swept")
+
+
+class ResultWaiters:
+    """Waits at `listener`. `reader` has the results; it is closed here."""
+
+    def __init__(self, listener: ResultListener, reader: ResultReader, *, keys: Keys) -> None:
+        self._listener = listener
+        self._reader = reader
+        self._keys = keys
+
+    async def aclose(self) -> None:
+        """Let go of what was needed for reading."""
+        await self._reader.aclose()
+
+    async def of(self, call_id: str, *, seconds: float | None) -> Meta | None:
+        """Return Celery's stored value of a call, once it has ended; `None` if it has not in `seconds`.
+
+        Raises `NotPublished` if the fleet is left meanwhile.
+        """
+        waiter = _Waiter()
+        expected = self._listener.expect(call_id, waiter)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._read(call_id)
+                return await waiter.meta
+        except TimeoutError:
+            return None
+        finally:
+            self._listener.forget(expected)
+
+    async def _read(self, call_id: str) -> None:
+        """Read a result that may have been missed. An unreadable one is swept later."""
+        try:
+            await self._listener.listening(call_id)
+            stored = await self._reader.peek(self._keys.result(call_id).encode())
+        except (KeyError, OSError, ResponseError):  # KeyError: its end was heard meanwhile
+            return
+        self._listener.found(call_id, stored)
+
+
+class _Waiter:
+    def __init__(self) -> None:
+        self.meta: asyncio.Future[Meta] = asyncio.get_running_loop().create_future()
+
+    def ended(self, meta: Meta) -> None:
+        if not self.meta.done():
+            self.meta.set_result(meta)
+
+    def left(self) -> None:
+        if not self.meta.done():
+            self.meta.set_exception(NotPublished("the fleet was left"))
 
 
 def _meta(stored: bytes | None) -> Meta | None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from toolfleet_registry.contracts.call_context import LogLevel, LogMessage, Progress, is_heard, log_message_in
-from toolfleet_tasks.messages.signatures import split_json
+from toolfleet_tasks.messages.signing import split_json
 from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.verifier import Verifier
 

@@ -17,9 +17,8 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.lua.constants import COUNTED_FROM_BYTES
 from toolfleet_tasks.lua.storage import HAD
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.messages.signatures import Signatures
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed
-from toolfleet_tasks.redis.script_runner import run
+from toolfleet_tasks.messages.signing import Signatures
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed, run
 from toolfleet_tasks.results.stored import celery_value
 
 log = get_logger(__name__)

@@ -9,9 +9,7 @@ from toolfleet_registry.contracts import Audit, ErrorCode, PublishedCall, ToolRe
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.messages import fleet_results, json_text
 from toolfleet_tasks.messages.fleet_results import CallEnding
-from toolfleet_tasks.results.end_check import FORGED, Meta
-from toolfleet_tasks.results.reader import ANNOUNCED_AT_MOST, STORED
-from toolfleet_tasks.results.verifier import stored_meta
+from toolfleet_tasks.results.verifier import ANNOUNCED_AT_MOST, FORGED, STORED, Meta, stored_meta
 
 
 def result_of(meta: Meta, tool_name: str) -> ToolResult:

@@ -1,36 +1,66 @@
-"""Decides which reports about a call are genuine: signed ones of the fleet; unsigned ones only while workers run that do not sign.
+"""Reads stored results, and decides which reports and announced ends of a call are genuine: signed ones of the fleet.
 
-The workers' notes say which these are (`presence/worker_notes.py`): everybody who can write to Redis can write such a
+The workers' notes say which these are (`presence.py`): everybody who can write to Redis can write such a
 note as well, so `TOOLFLEET_REQUIRE_SIGNED_RESULTS` should be set as soon as all workers sign. Fails closed.
+
+Redis gives up a subscriber that has more than 32 MB to read, as an agent has that was busy while results came. What it
+reads of its own accord therefore never goes over the connection on which it listens.
 """
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from redis.exceptions import ResponseError
 
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.aio.cancellation import end
-from toolfleet_tasks.messages.signatures import Signatures, SignedSubject
+from toolfleet_tasks.messages.signing import Signatures, SignedSubject
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 
-SIGNS = " signs"
-"""Ends the note of a worker that signs what it tells of calls."""
+log = get_logger(__name__)
+
+FORGED = "ForgedResult"
+"""In the place of an exception's name: the call has ended, and what is stored of it is not what the fleet has signed."""
+
+_PAUSE_SECONDS = 0.5  # between two lookups for one call, with any announcements meanwhile
+
+Meta = dict[str, Any]
+"""What Celery stores of a task: status, result, traceback and more."""
 
 Verdict = Literal["believed", "refused", "unsure"]
 """`unsure`: it is not signed, and who is at work must be looked up first."""
 
+Found = Callable[[bytes, bytes | None], None]
+
+SIGNS = " signs"
+"""Ends the note of a worker that signs what it tells of calls."""
+
 _CHECK_COUNTS_SECONDS = 5.0
+
 _OLDER_COUNT_SECONDS = 20.0  # what a worker stored before it ended is read a little later; as long as its note counts
+
 _CHECK_PATIENCE_SECONDS = 1.0
+
 _WARN_SECONDS = 60.0  # between two words about results that are not signed
+
 _REFUSED_SECONDS = 1.0  # between two log entries about forgeries: thousands must not fill the log
 
-log = get_logger(__name__)
+_SUBJECTS: tuple[SignedSubject, ...] = get_args(SignedSubject)
+
+ANNOUNCED_AT_MOST = 256 * 1024
+"""Bytes: a result over that is announced as `STORED`, with its id only."""
+
+STORED = "STORED"
+
+PEEK_SECONDS = 1.0  # for one answer of Redis, beyond a call's deadline, while its caller waits
+
+_CHUNK = 100  # small results at a time
 
 
 class Verifier:
@@ -135,6 +165,173 @@ class Verifier:
             log.warning("unsigned_believed", so_far=self.unsigned, hint=hint)
 
 
+class ResultReader:
+    """Reads stored results.
+
+    `connection` is started on first use, and closed with the reader; `found` gets key and content.
+    """
+
+    def __init__(self, connection: PipelinedConnection, found: Found) -> None:
+        self._connection = connection
+        self._found = found
+        self._is_open = False
+        self._wanted: dict[bytes, None] = {}
+        self._fetching: asyncio.Task[None] | None = None
+
+    async def aclose(self) -> None:
+        """Fetch nothing more."""
+        if self._fetching is not None:
+            await end([self._fetching])
+        await self._connection.aclose()
+
+    def fetch(self, key: bytes) -> None:
+        """Fetch a large result soon, after those that are wanted already."""
+        self._wanted[key] = None
+        if self._fetching is None or self._fetching.done():
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch_all(), name="toolfleet-shelf")
+
+    async def sweep(self, keys: Sequence[bytes]) -> None:
+        """Fetch the existing ones of these, large ones later. Raises `RedisConnectionLost` or `ResponseError`."""
+        for start in range(0, len(keys), _CHUNK):
+            chunk = keys[start : start + _CHUNK]
+            await self._opened()
+            sizes = await asyncio.gather(*(self._connection.send("STRLEN", key) for key in chunk))
+            small = [key for key, size in zip(chunk, sizes, strict=True) if 0 < size <= ANNOUNCED_AT_MOST]
+            for key, size in zip(chunk, sizes, strict=True):
+                if size > ANNOUNCED_AT_MOST:
+                    self.fetch(key)
+            for key, content in zip(small, await self._connection.send("MGET", *small) if small else (), strict=True):
+                self._found(key, content)
+
+    async def peek(self, key: bytes) -> bytes | None:
+        """Return the present value, also over a connection that is lost meanwhile.
+
+        Raises `OSError` or `ResponseError` if Redis does not answer in a second.
+        """
+        async with asyncio.timeout(PEEK_SECONDS):
+            await self._opened()
+            content: bytes | None = await self._connection.execute("GET", key)
+            return content
+
+    async def end_of(self, record: str, key: bytes) -> str | None:
+        """Return a call's stored result, "" if that has expired; `None` if by the ledger's `record` it has not ended.
+
+        Raises as `peek`.
+        """
+        async with asyncio.timeout(PEEK_SECONDS):
+            await self._opened()
+            (state, result), value = await asyncio.gather(
+                self._connection.execute("HMGET", record, "state", "result"), self._connection.execute("GET", key)
+            )
+        return (result or value or b"").decode(errors="replace") if state == b"done" else None
+
+    async def _opened(self) -> None:
+        if not self._is_open:
+            self._is_open = True
+            self._connection.start()
+        await self._connection.connected()
+
+    async def _fetch_all(self) -> None:
+        while self._wanted:
+            key = next(iter(self._wanted))
+            # What cannot be had now is swept later.
+            with contextlib.suppress(RedisConnectionLost, ResponseError):
+                await self._opened()
+                self._found(key, await self._connection.send("GET", key))
+            self._wanted.pop(key, None)
+
+
+class EndCheck:
+    """Checks the ends of one agent's calls.
+
+    `ended(channel, meta)` is called with an end that the ledger has, or with `FORGED`.
+
+    A call whose end is not in the ledger continues: nothing is called, and its next announcement is judged by itself.
+    """
+
+    def __init__(
+        self, verifier: Verifier, reader: ResultReader, *, keys: Keys, ended: Callable[[bytes, Meta], None]
+    ) -> None:
+        self._verifier = verifier
+        self._reader = reader
+        self._keys = keys
+        self._ended = ended
+        self._prefix = len(keys.result(""))
+        self._checking: dict[bytes, asyncio.Task[None]] = {}  # by channel
+        self._dropped: dict[bytes, int] = {}  # what was last, by channel: a sweep finds it again and again
+
+    async def aclose(self) -> None:
+        """Look no more."""
+        await end(list(self._checking.values()))
+
+    def passes(self, channel: bytes, meta: Meta) -> bool:
+        """Return whether this end is genuine. If not, it is counted and logged, once, and the ledger is asked."""
+        call_id = channel[self._prefix :].decode(errors="replace")
+        verdict = self._verifier.judge_end(call_id, meta)
+        if verdict == "believed":
+            self._dropped.pop(channel, None)
+            return True
+        if verdict == "refused":
+            self._drop(channel, call_id, meta)
+        if channel not in self._checking:
+            checking = self._check(channel, call_id, meta, is_unsure=verdict == "unsure")
+            task = self._checking[channel] = asyncio.get_running_loop().create_task(
+                checking, name="toolfleet-end-check"
+            )
+            task.add_done_callback(lambda _: self._checking.pop(channel, None))
+        return False
+
+    def forget(self, channel: bytes) -> None:
+        """Forget a call without waiters."""
+        self._dropped.pop(channel, None)
+        if (task := self._checking.get(channel)) is not None:
+            task.cancel()
+
+    def _drop(self, channel: bytes, call_id: str, meta: Meta) -> None:
+        subject, text = signed_part(meta)
+        mark = hash((text, str(meta.get("signature"))))
+        if self._dropped.get(channel) != mark:
+            self._dropped[channel] = mark
+            self._verifier.refuse(call_id, subject, is_signed=meta.get("signature") is not None)
+
+    async def _check(self, channel: bytes, call_id: str, meta: Meta, *, is_unsure: bool) -> None:
+        verdict: Verdict = await self._verdict(call_id, meta) if is_unsure else "refused"
+        if verdict == "believed":
+            self._ended(channel, meta)
+            return
+        if is_unsure and verdict == "refused":
+            self._drop(channel, call_id, meta)
+        if (end := await self._stored(channel, call_id)) is not None:
+            self._ended(channel, end)
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _stored(self, channel: bytes, call_id: str) -> Meta | None:
+        """Return the end that the ledger has; `None` without one, and if it cannot be judged: the next sweep finds it again."""
+        try:
+            stored = await self._reader.end_of(self._keys.call(call_id), channel)
+        except (OSError, ResponseError) as exc:
+            log.warning("ledger_not_asked", call_id=call_id, error=str(exc) or "no answer in time")
+            return None
+        if stored is None:
+            return None
+        found = stored_meta(stored)
+        match await self._verdict(call_id, found):
+            case "believed":
+                return found
+            case "refused":
+                return {"status": "FAILURE", "result": {"exc_type": FORGED}}
+            case "unsure":
+                return None
+
+    async def _verdict(self, call_id: str, meta: Meta) -> Verdict:
+        """Judge an end; `unsure` if Redis does not say which workers are running."""
+        verdict = self._verifier.judge_end(call_id, meta)
+        if verdict == "unsure":
+            await self._verifier.check_workers()
+            verdict = self._verifier.judge_end(call_id, meta)
+        return verdict
+
+
 def signed_part(meta: Mapping[str, Any]) -> tuple[SignedSubject, str]:
     """Return the signed part of a call's end: a success's text, of any other its status and the name of the exception."""
     result = meta.get("result")
@@ -151,6 +348,3 @@ def stored_meta(stored: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         meta = None
     return meta if isinstance(meta, dict) and "status" in meta else {"status": "SUCCESS", "result": stored}
-
-
-_SUBJECTS: tuple[SignedSubject, ...] = get_args(SignedSubject)

@@ -12,17 +12,13 @@ from redis import Redis
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.fairness import PausedQueues
+from toolfleet_tasks.greenlet_bridge import Bridge
 from toolfleet_tasks.queues import queue_of
 from toolfleet_tasks.redis.connection import PipelinedConnection, Push
-from toolfleet_tasks.transport.death_reports import write_note
-from toolfleet_tasks.transport.fetched_claims import FetchedClaims
-from toolfleet_tasks.transport.fetcher import Consumer, Fetcher, keep_fetching
-from toolfleet_tasks.transport.leases import Leases, LeaseStore
-from toolfleet_tasks.transport.notify_keys import NotifyKeys
-from toolfleet_tasks.transport.quarantine import Quarantine
-from toolfleet_tasks.transport.reservations import Capacity
+from toolfleet_tasks.transport.fetcher import Consumer, Fetcher, NotifyKeys, keep_fetching
+from toolfleet_tasks.transport.leases import FetchedClaims, Leases, LeaseStore, write_note
+from toolfleet_tasks.transport.reservations import Capacity, Quarantine
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)

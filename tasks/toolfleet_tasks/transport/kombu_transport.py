@@ -1,4 +1,7 @@
-"""Extends kombu's Redis transport with a worker's side that never waits: batched, on the loop of the pool.
+"""Extends kombu's Redis transport with a worker's side that never waits, and gives it to Celery's app.
+
+Celery's `broker_transport` would do, too, but it replaces the scheme of the URL, by which Flower knows a Redis, and kombu
+whether to use TLS.
 
 In a worker (a process with `connections`) messages are taken by the `fetcher`, held by `leases`, and broadcasts are heard over the
 same connection; all of them outlive a broken connection, of which Celery hears nothing. Anywhere else (agents, beat, Flower,
@@ -8,10 +11,14 @@ What it needs of kombu's internals is pinned by `tests/integration/tasks/transpo
 """
 
 import contextlib
+import functools
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import kombu
+from celery.app.amqp import AMQP
+from kombu.connection import Connection, ConnectionPool, PooledConnection
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from kombu.utils.json import dumps
@@ -24,7 +31,8 @@ from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.aio.greenlet_bridge import await_, in_bridge
+from toolfleet_tasks.broker import RabbitMqTlsTransport, RabbitMqTransport
+from toolfleet_tasks.greenlet_bridge import await_, in_bridge, retry_blocking
 from toolfleet_tasks.lua import queues
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
@@ -37,15 +45,6 @@ KOMBU = SpecifierSet("==5.7.*")
 """The kombu versions that the contract tests have seen."""
 
 _REPLIES = ".reply.celery.pidbox"  # ends the names of queues that no worker consumes
-
-
-def require_kombu() -> None:
-    """Raise `SettingsError` if this kombu was never tested with the transport."""
-    if not KOMBU.contains(kombu.__version__, prereleases=True):
-        raise SettingsError(
-            f"The Redis transport is made for kombu {KOMBU}, and this is {kombu.__version__}: "
-            f"pip install 'kombu{KOMBU}'"
-        )
 
 
 class FleetMessage(virtual.Message):
@@ -103,23 +102,6 @@ class FleetQoS(kombu_redis.QoS):
 
     def _let_go(self, tag: str) -> None:
         self.channel.adapter.let_go(self._delivered.pop(tag, None))
-
-
-def _written_down(message: Any) -> bytes:
-    body = message.body.decode(errors="backslashreplace") if isinstance(message.body, bytes) else message.body
-    try:
-        return str(dumps({**message._raw, "body": body})).encode()  # noqa: SLF001 - what was delivered
-    except (RecursionError, TypeError, ValueError) as exc:  # it could be read, but only just
-        return repr(exc).encode()
-
-
-async def _asked(connection: PipelinedConnection, *command: Part) -> Any:
-    """The reply, or `None` if there is none: an answer to remote control that gets lost is asked for again."""
-    try:
-        return await connection.send(*command)
-    except (RedisConnectionLost, ResponseError) as exc:
-        log.warning("answer_not_sent", error=str(exc))
-        return None
 
 
 class _Adapted:
@@ -197,10 +179,6 @@ class FleetChannel(_Adapted, kombu_redis.Channel):
     """A channel to one Redis."""
 
 
-class FleetSentinelChannel(_Adapted, kombu_redis.SentinelChannel):
-    """A channel to the present Redis master."""
-
-
 class _Registered:
     """A mixin of both transport classes."""
 
@@ -219,7 +197,91 @@ class FleetTransport(_Registered, kombu_redis.Transport):
     Channel = FleetChannel
 
 
+class FleetSentinelChannel(_Adapted, kombu_redis.SentinelChannel):
+    """A channel to the present Redis master."""
+
+
 class FleetSentinelTransport(_Registered, kombu_redis.SentinelTransport):
     """The same through Sentinel."""
 
     Channel = FleetSentinelChannel
+
+
+_TRANSPORTS = {
+    "redis": FleetTransport,
+    "rediss": FleetTransport,
+    "sentinel": FleetSentinelTransport,
+    "amqp": RabbitMqTransport,
+    "amqps": RabbitMqTlsTransport,
+}
+
+
+class _Fleets:
+    """A mixin of both kinds of connections over kombu's."""
+
+    def get_transport_cls(self: Any) -> Any:
+        """Return our transport class, if there is one."""
+        return _TRANSPORTS.get(self.transport_cls) or super().get_transport_cls()  # type: ignore[misc] # kombu's connection
+
+
+class FleetConnection(_Fleets, Connection):
+    """A connection to the broker."""
+
+    def Pool(self, limit: int | None = None, **kwargs: Any) -> ConnectionPool:  # noqa: N802 - kombu's name
+        """A pool of connections like this one; a pool of kombu's makes kombu's own ones."""
+        return _Pool(self, limit, **kwargs)  # type: ignore[no-untyped-call] # kombu is only partly typed
+
+
+class _Pooled(_Fleets, PooledConnection):
+    pass
+
+
+class _Pool(ConnectionPool):
+    def new(self) -> PooledConnection:
+        return _Pooled(self, **dict(self.connection._info(resolve=False)))  # type: ignore[no-untyped-call] # noqa: SLF001 - as kombu's
+
+
+class FleetAMQP(AMQP):  # type: ignore[misc] # Celery ships no types
+    """Set as an app's `amqp` where calls travel by our own transport."""
+
+    Connection = FleetConnection
+
+    def _retry_publish(self, publish: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Publish what follows a task: in a worker it is tried until the broker has it, and the loop goes on meanwhile.
+
+        The task has run and is not acked before, and a message that is there twice does no harm.
+        """
+        send = functools.partial(super()._retry_publish, publish, *args, **kwargs)
+        return retry_blocking(send) if in_bridge() else send()
+
+
+class RabbitMqAMQP(AMQP):  # type: ignore[misc] # as above
+    """Set as an app's `amqp` where RabbitMQ is the broker."""
+
+    Connection = FleetConnection
+
+
+def require_kombu() -> None:
+    """Raise `SettingsError` if this kombu was never tested with the transport."""
+    if not KOMBU.contains(kombu.__version__, prereleases=True):
+        raise SettingsError(
+            f"The Redis transport is made for kombu {KOMBU}, and this is {kombu.__version__}: "
+            f"pip install 'kombu{KOMBU}'"
+        )
+
+
+def _written_down(message: Any) -> bytes:
+    body = message.body.decode(errors="backslashreplace") if isinstance(message.body, bytes) else message.body
+    try:
+        return str(dumps({**message._raw, "body": body})).encode()  # noqa: SLF001 - what was delivered
+    except (RecursionError, TypeError, ValueError) as exc:  # it could be read, but only just
+        return repr(exc).encode()
+
+
+async def _asked(connection: PipelinedConnection, *command: Part) -> Any:
+    """The reply, or `None` if there is none: an answer to remote control that gets lost is asked for again."""
+    try:
+        return await connection.send(*command)
+    except (RedisConnectionLost, ResponseError) as exc:
+        log.warning("answer_not_sent", error=str(exc))
+        return None

@@ -1,4 +1,12 @@
-"""Leases the messages that a worker holds: kept while it lives, forgotten when acked, given to others when it has died.
+"""Leases the messages that a worker holds: kept while it lives, forgotten when acked, given to others when it dies.
+
+This is done only with calls of which a repeat does no harm: a worker that dies before it has started one leaves an
+attempt that may have been. Until its task takes a claim over, nothing was sent; if the message is released before, the
+claim is undone.
+
+A worker that has a parent with an interest in it writes down who it is before it holds anything. Its parent believes that only of
+the very process that it has started and waited for, and Redis does nothing while that worker is connected. What becomes of its calls
+is decided as after any lease that has run out.
 
 Each message is on lease. A live worker renews the leases, however long a call takes; expired ones are requeued into
 their queues by any worker. After an outage of Redis all workers renew before any requeues; a Redis that takes no writes
@@ -7,28 +15,257 @@ is away, too. A Redis whose clock was set is treated alike.
 
 import asyncio
 import itertools
-from collections.abc import Iterable
+import os
+import re
+import socket
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from toolfleet_registry.redis.keys import Keys, QueueKeys
+from toolfleet_registry.redis.servers import sync_client
+from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_registry.time.slewed_clock import STEP_SECONDS
 from toolfleet_tasks.lua import queues
+from toolfleet_tasks.lua.ledger import FORGET
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
-from toolfleet_tasks.transport.fetched_claims import FetchedClaim, FetchedClaims
+from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
 
+_AVOIDED_SECONDS = (
+    30.0  # that a queue's calls are claimed by themselves after a claim that was made as one was fetched was of no use
+)
+
+NOTE_VARIABLE = "TOOLFLEET_WORKER_NOTE"
+"""Names the file in which a worker notes who it is."""
+
+_ANSWER_SECONDS = 1.0  # for Redis: the parent has other children
+_AGAIN_SECONDS = 0.5
+_SECOND_SECONDS = 3.0  # by then Redis has run what the worker had sent, and may have reserved more for it
+_TRIES_SECONDS = 60.0  # by then the leases have run out by themselves
+_CHUNK = 100  # messages a script, each of which is read as JSON
+_EXPIRED = 1.0  # since when an expired lease runs: no other one began so long ago
+_NOTE = re.compile(r"([0-9a-f]+) (\S+) (\d+) (\d+)\n")
+
 _POLL_SECONDS = 0.01
 _PATIENCE_SECONDS = 1.0  # before acks are repeated that Redis cannot take just now
-_CHUNK = MOST_RESTORED = 500  # tags a command, so that no script holds Redis up
+_LEASES_CHUNK = MOST_RESTORED = 500  # tags a command, so that no script holds Redis up
 _RENEWALS = 6  # a lease is renewed so often within its time: some may fail
 _LEFT_SECONDS = 3600  # a note that a worker was told to end is there for a worker that finds its messages late
 _GRACE = 3  # after an outage, others have a third of a lease to renew theirs, before any is requeued
+
+
+class FetchedClaim(NamedTuple):
+    """A call's claim. `token`: the ledger knows it by this. `sent_at`: when it was asked for, by both clocks."""
+
+    token: str
+    call_id: str
+    sent_at: tuple[float, float]
+
+
+class FetchedClaims:
+    """A worker's, by the tags of its messages. Belongs to its loop's thread; makes none until it is told how."""
+
+    def __init__(self, here: WorkerRuntime) -> None:
+        self._loop = here.loop
+        self._connection: PipelinedConnection | None = None
+        self._record_key: Callable[[str], str] = str
+        self._may_claim: Callable[[], bool] = _never
+        self._worker: Callable[[], str] = str
+        self.record_seconds = 0
+        """How long a claim's record lives at least, as it does with the ledger."""
+        self._lease_ms = 0
+        self._claims = dict[str, FetchedClaim]()
+        self._avoided = dict[str, float]()  # queues, until when by the loop's clock
+
+    def enable(
+        self,
+        connection: PipelinedConnection,
+        *,
+        record_key: Callable[[str], str],
+        lease_ms: int,
+        may_claim: Callable[[], bool],
+        worker: Callable[[], str],
+        record_seconds: int,
+    ) -> None:
+        """Claim calls from now on whenever `may_claim`. `connection`: that of the ledger, over which messages are fetched as well.
+
+        `worker`: who makes the claims, as their tokens show it.
+        """
+        self._connection, self._record_key = connection, record_key
+        self._lease_ms, self._may_claim, self._worker = lease_ms, may_claim, worker
+        self.record_seconds = record_seconds
+
+    @property
+    def worker(self) -> str:
+        """The maker of the claims, as their tokens show it; '' if unknown."""
+        return self._worker()
+
+    @property
+    def lease_ms(self) -> int:
+        """The lease of calls claimed with a fetch now, 0 for no claims."""
+        return self._lease_ms if self._may_claim() else 0
+
+    def avoided(self, queues: Sequence[str]) -> list[int]:
+        """Return the numbers, from 1, of the queues whose calls must not be claimed now."""
+        if not self._avoided:
+            return []
+        now = self._loop.time()
+        self._avoided = {queue: until for queue, until in self._avoided.items() if until > now}
+        return [number for number, queue in enumerate(queues, 1) if queue in self._avoided]
+
+    def note(self, tag: str, claim: FetchedClaim) -> None:
+        """A call was claimed with a message that was fetched."""
+        self._claims[tag] = claim
+
+    def take(self, tag: str) -> FetchedClaim | None:
+        """Take over the claim of a message, if there is one: for the task that starts it, or to give the message back."""
+        return self._claims.pop(tag, None)
+
+    def give_back(self, claim: FetchedClaim, queue: str = "") -> None:
+        """Take a claim back of which nothing came. Is not waited for: commands that follow over the connection find it done.
+
+        Of calls from `queue` none is claimed so for a while: more of them may be of that kind.
+        """
+        if queue:
+            self._avoided[queue] = self._loop.time() + _AVOIDED_SECONDS
+        if self._connection is not None:
+            command = FORGET.command(record=self._record_key(claim.call_id), token=claim.token)
+            self._connection.send(*command).add_done_callback(_seen)  # if it is lost, the lease runs out
+
+    def drop(self, tag: str) -> None:
+        """Forget a finished message: its claim is undone if no task has started it."""
+        if self._claims and (claim := self._claims.pop(tag, None)) is not None:
+            self.give_back(claim)
+
+    def __contains__(self, tag: str) -> bool:
+        return tag in self._claims
+
+
+def asked(claims: FetchedClaims | None, queues: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of `RESERVE` about the claims to make with messages of these queues."""
+    if claims is None:
+        return {"lease_ms": 0, "worker": "", "record_seconds": 0, "avoided": ()}
+    seconds, avoided = claims.record_seconds, claims.avoided(queues)
+    return {"lease_ms": claims.lease_ms, "worker": claims.worker, "record_seconds": seconds, "avoided": avoided}
+
+
+def sending() -> tuple[float, float]:
+    """The time by both clocks: one that counts suspension, and the fleet's."""
+    return fleet_clock.suspend_aware(), fleet_clock.now()
+
+
+def _never() -> bool:
+    return False
+
+
+def _seen(reply: "asyncio.Future[object]") -> None:
+    if not reply.cancelled():
+        reply.exception()
+
+
+class WorkerNote(NamedTuple):
+    """A worker process: the name under which it holds messages, its host, its process id there, and its `start_of`."""
+
+    holder: str
+    host: str
+    pid: int
+    began: int
+
+
+def start_of(pid: int) -> int:
+    """Return when a process began, in the kernel's ticks since the machine did; 0 where there is no `/proc`, or no such process."""
+    try:
+        return int(
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+        )
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def write_note(holder: str) -> None:
+    """Note for our parent, where it wants that, who we are. Without the note our leases run out by themselves, should we die."""
+    path, pid = os.environ.get(NOTE_VARIABLE), os.getpid()
+    if not path:
+        return
+    try:
+        Path(path).write_text(f"{holder} {socket.gethostname()} {pid} {start_of(pid)}\n", encoding="utf-8")
+    except OSError as exc:
+        log.warning("worker_note_not_written", error=str(exc))
+
+
+def read_note(path: Path, *, pid: int, began: int) -> WorkerNote | None:
+    """Return what the process with this id and start has noted; None if it has noted nothing, or another process has."""
+    try:
+        found = _NOTE.fullmatch(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None
+    note = found and WorkerNote(found[1], found[2], int(found[3]), int(found[4]))
+    return note if note and note[1:] == (socket.gethostname(), pid, began) else None
+
+
+@dataclass(slots=True)
+class _Report:
+    note: WorkerNote
+    due_at: float
+    ends_at: float
+    was_taken: bool = False
+
+
+class DeathReports:
+    """Reports processes to the Redis that these settings name. Belongs to one thread; raises nothing."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, names = settings, {"unacked": "unacked", "unacked_index": "unacked_index"}
+        self._store = LeaseStore.of(settings.keys, **names, seconds=settings.lease_seconds)
+        self._reports: list[_Report] = []
+
+    def add(self, note: WorkerNote) -> None:
+        """Take in that a worker has died. Its parent must have waited for it."""
+        if self._settings.has_redis_broker:  # RabbitMQ sees it by itself
+            now = machine_clock.monotonic()
+            self._reports.append(_Report(note, now, now + _TRIES_SECONDS))
+
+    def tend(self) -> None:
+        """Report due ones. Takes milliseconds, and up to seconds only if Redis does not answer."""
+        for report in tuple(self._reports):
+            if machine_clock.monotonic() < report.due_at:
+                continue
+            is_taken = self._is_taken(report.note)
+            if (is_taken and report.was_taken) or machine_clock.monotonic() > report.ends_at:
+                self._reports.remove(report)
+            report.was_taken |= is_taken
+            report.due_at = machine_clock.monotonic() + (_SECOND_SECONDS if is_taken else _AGAIN_SECONDS)
+
+    def _is_taken(self, note: WorkerNote) -> bool:
+        url, master = str(self._settings.broker), self._settings.sentinel_master
+        try:
+            with sync_client(url, master=master, timeout_seconds=_ANSWER_SECONDS) as redis:
+                return self._expire(redis, note)
+        except (RedisError, OSError) as exc:
+            log.warning("worker_death_not_reported", worker=note.holder, error=str(exc))
+            return False
+
+    def _expire(self, redis: Any, note: WorkerNote) -> bool:
+        store, match = self._store, f"w{note.holder}-*"
+        tags = list({tag for tag, _ in redis.zscan_iter(store.unacked_index, match=match, count=1000)})
+        names = {"unacked": store.unacked, "unacked_index": store.unacked_index, "record_prefix": store.record_prefix}
+        for start in range(0, len(tags), _CHUNK):
+            chunk, names["channel_prefix"] = tags[start : start + _CHUNK], store.holder_prefix
+            if redis.execute_command(*queues.EXPIRE.command(**names, holder=note.holder, tags=chunk)) < 0:
+                return False
+        if tags:
+            log.warning("worker_death_reported", worker=note.holder, host=note.host, pid=note.pid, messages=len(tags))
+            command = restore_command(store, began_by=_EXPIRED, now=float(redis.time()[0]))
+            while redis.execute_command(*command)[0] == MOST_RESTORED:
+                pass
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +341,7 @@ class Leases:
     def leave(self) -> None:
         """The worker was told to end: if it is cut off now, no message of its has killed it."""
         note, seconds = self.store.left_prefix + self._name, round(3 * self.store.seconds) + _LEFT_SECONDS
-        self._connection.send("SET", note, "1", "EX", seconds).add_done_callback(_seen)
+        self._connection.send("SET", note, "1", "EX", seconds).add_done_callback(_leases_seen)
 
     def next_tags(self) -> str:
         """Return the prefix of the tags of the messages of the next turn: our name, which `lua.queues.RESTORE` reads."""
@@ -311,10 +548,10 @@ def restore_command(store: LeaseStore, *, began_by: float, now: float) -> tuple[
     )
 
 
-def _seen(reply: "asyncio.Future[Any]") -> None:
+def _leases_seen(reply: "asyncio.Future[Any]") -> None:
     if not reply.cancelled():
         reply.exception()
 
 
 def _chunks(tags: list[str]) -> list[list[str]]:
-    return [tags[start : start + _CHUNK] for start in range(0, len(tags), _CHUNK)]
+    return [tags[start : start + _LEASES_CHUNK] for start in range(0, len(tags), _LEASES_CHUNK)]

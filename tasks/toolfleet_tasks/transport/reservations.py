@@ -1,23 +1,43 @@
-"""Reserves messages for a worker, which holds them under its leases from then on: at once, or with the next notification.
+"""Reserves messages of the queues that may hold some for a worker, which holds them under its leases from then on.
+
+A notification names its queue, and a turn says in which queues something was left. Of very many queues all others are looked at once a
+second, by a command that costs Redis far less than a turn: a notification may be lost, or never have been sent. Where turns find
+something they are looked at more often: of many that were notified, a wait brings the first only, and the last would wait for a second.
 
 A reservation that stands is sent behind the command that waits for a notification, over the same connection. Redis runs it as soon as
 that one has ended, in the same turn: a worker that waits needs no round trip to take a message, and Redis syncs its file once for both.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeAlias
 
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from toolfleet_registry.redis.script import Parameters
+from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.redis.urls import is_redis_url
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock, machine_clock
+from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.lua.queues import RESERVE
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
-from toolfleet_tasks.redis.script_runner import is_unknown_script
-from toolfleet_tasks.transport.fetched_claims import asked, sending
-from toolfleet_tasks.transport.leases import Leases
-from toolfleet_tasks.transport.ready_queues import AT_ONCE, ReadyQueues
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost, is_unknown_script
+from toolfleet_tasks.transport.leases import Leases, asked, sending
+
+log = get_logger(__name__)
+
+QUARANTINED_AT_MOST = 1000
+KEPT_CHARACTERS = 2**18  # of each; Redis must hold all of them
+
+AT_ONCE = 64  # queues a turn asks for: more would cost Redis as much time as the calls' own commands
+_SLICE = 512  # queues of one request: some tenths of a millisecond, for which Redis serves no other client
+_POLL_SECONDS = 1.0  # so long a message may stay in a queue whose notification no worker has taken
+_BUSY_SECONDS = 0.0001  # the same for each queue of a worker that finds something: Redis looks at one in 0.2 us
 
 Reserved: TypeAlias = list[tuple[str, str, bytes]]
 """Tag, queue and content of messages."""
@@ -25,6 +45,98 @@ Reserved: TypeAlias = list[tuple[str, str, bytes]]
 _STANDING = 1  # message: more would be kept from other workers that wait, and lost for a while with a machine
 _BLOCKED_SECONDS = 3.0  # by then Redis has run what stood behind a wait of a second at most, over a connection of whose loss it has not heard
 _SLOT_MS = 5000  # that a slot of a module is kept for a call that was taken and not claimed yet
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """The place of messages that no worker can run: a list, newest first, and a counter."""
+
+    messages: str
+    counter: str
+
+
+async def quarantine(settings: Settings, queue: str, reason: str, message: str) -> None:
+    """Quarantine a message, at the broker's Redis, or at that of the results. Raises nothing."""
+    url = settings.broker if settings.broker is not None and is_redis_url(settings.broker) else settings.redis_url
+    kept = kept_message(queue, reason, message)
+    try:
+        async with async_client(str(url), master=settings.sentinel_master) as redis, redis.pipeline() as commands:
+            commands.lpush(settings.keys.quarantine, kept)
+            commands.ltrim(settings.keys.quarantine, 0, QUARANTINED_AT_MOST - 1)
+            commands.incr(settings.keys.quarantined)
+            await commands.execute()
+    except (RedisError, OSError) as exc:
+        log.warning("message_not_quarantined", queue=queue, error=str(exc))
+
+
+def kept_message(queue: str, reason: str, message: str) -> str:
+    """Return a message's record, as JSON: when, where, why, and its text."""
+    return json.dumps({"at": fleet_clock.now(), "queue": queue, "reason": reason, "message": message[:KEPT_CHARACTERS]})
+
+
+class ReadyQueues:
+    """Asks over `connection`. A queue that is chosen is ready no longer, until it is noted or put again."""
+
+    def __init__(
+        self, connection: PipelinedConnection, queue_prefix: str, clock: Callable[[], float] | None = None
+    ) -> None:
+        self._connection = connection
+        self._prefix = queue_prefix
+        self._clock = clock or machine_clock.monotonic
+        self._ready = OrderedDict[str, None]()
+        self._refresh_at = self._busy_at = -1.0  # by the clock
+        self._wait_queue = 0
+
+    def note(self, queue: str) -> None:
+        """Note a queue that was notified to this worker only: it comes first."""
+        self._ready[queue] = None
+        self._ready.move_to_end(queue, last=False)
+
+    def put(self, queues: Iterable[str]) -> None:
+        """Note queues with remaining messages: they come after those that are ready already."""
+        self._ready.update(dict.fromkeys(queues))
+
+    def doubt(self) -> None:
+        """Notifications may be lost: the next turn looks at all queues."""
+        self._refresh_at = self._busy_at = -1.0
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until all queues are to be checked. Never below 0.01."""
+        return max(round(self._refresh_at - self._clock(), 3), 0.01)
+
+    def is_any(self, queues: Sequence[str]) -> bool:
+        """Return whether one of these is ready."""
+        return bool(self._ready) and not self._ready.keys().isdisjoint(queues)
+
+    def choose(self, queues: Sequence[str]) -> list[str]:
+        """Choose at most 64 of these, for one turn: those that are ready, and if there are no more in all, the others in turns."""
+        offered = set(queues)
+        chosen = list(islice((queue for queue in self._ready if queue in offered), AT_ONCE))
+        for queue in chosen:
+            del self._ready[queue]
+        if len(queues) <= AT_ONCE:
+            first = self._wait_queue = (self._wait_queue + 1) % len(queues)
+            offered.difference_update(chosen)
+            chosen += [queue for queue in (*queues[first:], *queues[:first]) if queue in offered]
+        return chosen
+
+    async def refresh(self, queues: Sequence[str], *, is_busy: bool = False) -> None:
+        """Note which of all queues hold something, if it is time, and a turn cannot ask for them. Raises `RedisConnectionLost`.
+
+        `is_busy`: a turn has found something just now.
+        """
+        now = self._clock()
+        if len(queues) > AT_ONCE:
+            if now < (self._busy_at if is_busy else self._refresh_at):
+                return
+            for start in range(0, len(queues), _SLICE):
+                some = queues[start : start + _SLICE]
+                command = scripts.HOLDING.command(queues=[self._prefix + queue for queue in some])
+                found: list[int] = await self._connection.send(*command)
+                self.put(some[number - 1] for number in found)
+        self._refresh_at = now + _POLL_SECONDS
+        self._busy_at = now + min(len(queues) * _BUSY_SECONDS, _POLL_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,14 +21,12 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.aio.blocking_retry import retry_blocking
-from toolfleet_tasks.aio.greenlet_bridge import Bridge, await_, in_bridge
+from toolfleet_tasks.greenlet_bridge import Bridge, await_, in_bridge, retry_blocking
 from toolfleet_tasks.lua import queues
-from toolfleet_tasks.messages.signatures import Signatures
+from toolfleet_tasks.messages.signing import Signatures
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
 from toolfleet_tasks.redis.durable_write import write_durably
-from toolfleet_tasks.results.reader import ANNOUNCED_AT_MOST, STORED
-from toolfleet_tasks.results.verifier import signed_part
+from toolfleet_tasks.results.verifier import ANNOUNCED_AT_MOST, STORED, signed_part
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)

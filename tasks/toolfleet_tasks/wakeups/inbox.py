@@ -1,4 +1,12 @@
-"""Reads a user's wake-ups of a conversation and leaves them there, until the user confirms each: for readers that come and go.
+"""Reads a user's wake-ups of a conversation and leaves them there, until the user confirms each.
+
+Wake-ups are entries of a stream (`id`: the wake's, `body`: JSON) for each user of a conversation, with all readers in
+one consumer group. Older processes write all users' to one stream. A reader has at most one entry at a time: its other
+pending entries are those that it was given and never received, or that it left behind when it died. A read entry is
+removed.
+
+Of entries that were trimmed before they were read, their number is kept, and the first entry that was left: `<number>
+<id>`.
 
 Readers in Python take theirs from the same stream (`stream.py`): what one of the two is done with, the other does not get. What
 older processes have written for all users of the conversation is put into the user's stream when it is read.
@@ -17,13 +25,27 @@ from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import is_wanted
+from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Seal
-from toolfleet_tasks.redis.answers import answered
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
-from toolfleet_tasks.redis.script_runner import run
-from toolfleet_tasks.wakeups.outcomes import outcome_line
-from toolfleet_tasks.wakeups.stream_scripts import CARRY, DONE, REPORTED
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost, answered, run
+from toolfleet_tasks.wakeups.events import outcome_line
+
+TAKE = script("wakeups/take")
+"""Returns [1, stream, entry id, fields], or [2, key, value] for entries that were trimmed, or [0, streams, the ids after which there will
+be more in them]."""
+
+KEEP = script("wakeups/keep")
+"""Returns 0 if others have the entry, or nobody."""
+
+DONE, LEAVE = script("wakeups/read"), script("wakeups/leave")
+
+REPORTED = script("wakeups/reported")
+"""Returns 1 if it was not reported before, and nothing was trimmed since."""
+
+CARRY = script("wakeups/carry")
+"""Returns 1 if the entry was there."""
+
 
 _Fields: TypeAlias = tuple[str, dict[bytes, bytes]]
 Entry: TypeAlias = tuple[str, WakeUp | int]

@@ -1,10 +1,25 @@
-"""Delivers the events of jobs' ends and of the registry: a due one is claimed with a lease, tried, and forgotten, put off or given up.
+"""Delivers the events of jobs' ends and of the registry: a due one is claimed with a lease, tried, and forgotten or kept.
+
+Each event is a hash (`kind`: continue, notify, call or registry; `body`: JSON; `tries`: how many were started;
+`first_at`: since when it is due, ms; `error`: of the last attempt; `rest`: for how many ms it was put off last), and an
+id in a sorted set, by when the next attempt is due (ms). Those of kind `call` have a set of their own, its name with
+`:calls` appended, so that a slow core delays no call; so have events of the registry, for each receiver of webhooks
+(`:webhooks:<receiver>`; their ids end with `@<receiver>`). The process that tries has a token in the hash, and a lease:
+the id's score, until which no other one tries. Dead events are a hash, id -> JSON with all that as text, a sorted set,
+id -> when they were given up (ms), and how many bytes all of them have.
+
+The outcomes of a job's wake-ups are kept in its own record, in the format of `outcomes`: written in the step that ends
+one.
+
+Times are the fleet's, as it is known inside Redis: if the server's clock is set, nothing waits for longer, and no lease
+ends.
 
 At least once, under one id: a process that dies between a core's answer and its record leaves the event to the next.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+import json
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,13 +31,11 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.durable_write import run_durably
-from toolfleet_tasks.wakeups.due_wakes import DueWake, by_conversation, job_of, kept_when_dead, place_when_dead
-from toolfleet_tasks.wakeups.events import opened_wake
-from toolfleet_tasks.wakeups.outcomes import outcome_line
-from toolfleet_tasks.wakeups.scripts import ACCEPTED, CLAIM, FAILED, MOST_DEAD_BYTES, RELEASED
+from toolfleet_tasks.wakeups.events import opened_wake, outcome_line
 from toolfleet_tasks.wakeups.sender import (
     AT_ONCE,
     PATHS,
@@ -33,9 +46,29 @@ from toolfleet_tasks.wakeups.sender import (
     one_line,
     seconds_until_next,
 )
-from toolfleet_tasks.wakeups.webhook_events import approval_receiver_of, parts_of, receiver_of, sent_body
+from toolfleet_tasks.wakeups.webhook_feed import REGISTRY, approval_receiver_of, parts_of, receiver_of, sent_body
 
 log = get_logger(__name__)
+
+MOST_DEAD_BYTES = 100_000_000
+"""Of all dead news together: they must leave Redis room for the fleet."""
+
+CLAIM = script("wakeups/claim")
+"""Returns for each, the longest due first: id, kind, body, and the number of this try."""
+
+ACCEPTED = script("wakeups/accepted")
+"""Returns 1 if it was there."""
+
+RELEASED = script("wakeups/released")
+
+DROP_WAITING = script("wakeups/drop")
+"""Returns 1; 2 if a try is under way, which may still be accepted; 0 if none of this id waits."""
+
+FAILED = script("wakeups/failed")
+"""Returns `later`; `dead`; or `lost`: others have it, or have delivered it."""
+
+REPLAY = script("wakeups/replay")
+"""Returns 1; 0 if there are none of this id; -1 if they cannot be read; -2 for a call whose arguments were not kept."""
 
 _CORE_SECONDS = 30.0  # for a core's answer: it accepts, and acts afterwards or within that time
 _LEASE_MARGIN_SECONDS = 10.0  # beyond a try's own deadline, to note what came of it
@@ -46,11 +79,79 @@ _CHECK_SECONDS = (
 )
 _TURN_SECONDS = 5.0  # of its lease that news may wait for earlier ones of the same conversation; less than the margin
 
+Around = Callable[[str, str, Coroutine[Any, Any, DeliveryAnswer]], Coroutine[Any, Any, DeliveryAnswer]]
+"""Surrounds a try to wake a core."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueWake:
+    """A wake-up that this process has claimed, under `token`.
+
+    `tries` counts this attempt; the meaning of `body` (JSON) depends on `kind`.
+
+    `fault`: why it must not be sent.
+    """
+
+    wake_id: str
+    kind: str
+    body: str
+    tries: int
+    token: str
+    fault: str = ""
+
+
+def place_when_dead(wake: DueWake, settings: Settings) -> dict[str, str | int]:
+    """Return the place of a dead wake-up, and how many of its kind are kept."""
+    keys = settings.keys
+    if wake.kind == REGISTRY:
+        names = keys.dead_webhooks(), keys.dead_webhooks("-order"), keys.dead_webhooks("-bytes")
+    else:
+        names = keys.dead_wakes, keys.dead_wakes_order, keys.dead_wakes_bytes
+    dead, order, size = names
+    return {"dead": dead, "dead_order": order, "dead_bytes": size, "dead_kept": settings.dead_letters_kept}
+
+
+def kept_when_dead(wake: DueWake) -> str:
+    """Return the replacement of a secret call; "" for a wake-up that is kept as it is."""
+    if wake.kind != "call":
+        return ""
+    try:
+        body = json.loads(wake.body)
+        if not body.get("is_secret"):
+            return ""
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return json.dumps({name: value for name, value in body.items() if name != "call"}, separators=(",", ":"))
+
+
+def by_conversation(wakes: Iterable[DueWake]) -> list[list[DueWake]]:
+    """Group wake-ups by conversation, in their order; those of none, and calls, each by itself."""
+    wait_queue = dict[str, list[DueWake]]()
+    for wake in wakes:
+        wait_queue.setdefault(_conversation_of(wake) or f"\0{wake.wake_id}", []).append(wake)
+    return list(wait_queue.values())
+
+
+def job_of(wake: DueWake) -> str:
+    """The id of the job that news are of; "" where they do not say it."""
+    try:
+        found = json.loads(wake.body).get("job_id")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return found if isinstance(found, str) else ""
+
+
+def _conversation_of(wake: DueWake) -> str | None:
+    try:
+        found = json.loads(wake.body).get("conversation_id") if wake.kind in PATHS else None
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
+
+
 Publish = Callable[[DueWake], Awaitable[str | None]]
 """Publishes the call of news of kind `call`. Returns `None`, or in a sentence why that can never be; whatever it raises is tried again."""
 
-Around = Callable[[str, str, Coroutine[Any, Any, DeliveryAnswer]], Coroutine[Any, Any, DeliveryAnswer]]
-"""Surrounds a try to wake a core."""
 
 Try = Callable[[DueWake], Awaitable[DeliveryAnswer]]
 

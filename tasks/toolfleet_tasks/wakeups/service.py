@@ -1,4 +1,7 @@
-"""Offers an agent its wake-ups over one loop's connections: readers of a conversation's stream, and inboxes."""
+"""Offers an agent its wake-ups over one loop's connections: readers of a conversation's stream, and inboxes.
+
+Workers say so in the notes of their slots (`presence.py`).
+"""
 
 import asyncio
 import itertools
@@ -16,17 +19,23 @@ from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.aio.cancellation import end, is_wanted
+from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.redis.durable_write import run_durably, write_durably
-from toolfleet_tasks.wakeups.core_watch import CoreWatch
-from toolfleet_tasks.wakeups.inbox import CompletionInbox
-from toolfleet_tasks.wakeups.outcomes import outcome_line
-from toolfleet_tasks.wakeups.stream_scripts import DONE, KEEP, LEAVE, REPORTED, TAKE
+from toolfleet_tasks.wakeups.events import outcome_line
+from toolfleet_tasks.wakeups.inbox import DONE, KEEP, LEAVE, REPORTED, TAKE, CompletionInbox
 
 log = get_logger(__name__)
+
+WAKES_CORE = " core"
+"""In the note of a worker whose news of jobs go to a core."""
+
+_EVERY_SECONDS = 20.0
+_PATIENCE_SECONDS = 1.0
 
 _GROUP = "readers"
 
@@ -37,6 +46,38 @@ _KEEP_SECONDS = 10.0
 _DEAD_AFTER_MS = 35_000  # a reader without a sign of life for three times as long
 _LEAVE_SECONDS = 2.0
 _PAUSE_SECONDS = 1.0  # after an error of Redis
+
+
+class CoreWatch:
+    """One agent's, over the `connection` to the Redis of the results. Says it once, in the log."""
+
+    def __init__(self, connection: PipelinedConnection, keys: Keys) -> None:
+        self._connection = connection
+        self._lanes = [keys.slots(lane) for lane in ("fast", "slow")]
+        self._next_at = float("-inf")
+        self._is_said = False
+
+    async def check(self) -> None:
+        """Check whether there is such a worker now, for a reader that waits in vain: now and then, and not after it was logged."""
+        if self._is_said or machine_clock.monotonic() < self._next_at:
+            return
+        self._next_at = machine_clock.monotonic() + _EVERY_SECONDS
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                workers = await self._workers()
+        except (TimeoutError, RedisConnectionLost, ResponseError):  # it is looked again
+            return
+        if workers and not self._is_said:
+            self._is_said = True
+            log.warning("completions_go_to_core", workers=workers, setting="TOOLFLEET_CORE_URL")
+
+    async def _workers(self) -> list[str]:
+        """The names of live workers that wake a core."""
+        now = int((await self._connection.execute("TIME"))[0])
+        since = now - SLOTS_COUNT_SECONDS
+        found = [await self._connection.execute("ZRANGEBYSCORE", lane, since, "+inf") for lane in self._lanes]
+        words = [note.decode(errors="replace").split() for notes in found for note in notes]
+        return sorted({note[1] for note in words if WAKES_CORE.strip() in note[2:]})
 
 
 @dataclass(frozen=True, slots=True)

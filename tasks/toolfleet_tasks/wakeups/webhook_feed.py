@@ -1,11 +1,17 @@
-"""Puts the registry's events into the outbox of webhooks: continues each receiver's position, each event once for each.
+"""Puts the registry's events and notices of approvals into the outbox of webhooks: each event once for each receiver.
+
+The position of each receiver is in a hash, receiver -> id of an event, and moves in one step with the write to the
+outbox. So a process that dies has done both or neither, and of two that read the same events one writes them.
 
 Two concurrent feeds do no harm: the position moves in one step with the write to the outbox.
 """
 
 import asyncio
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from redis.exceptions import ResponseError
@@ -14,19 +20,105 @@ from toolfleet_registry.catalog.registration import asked
 from toolfleet_registry.catalog.registry_events import EventsAfter, events_after
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.manifests.specs import RegistryEvent
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.port import ToolRegistry
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio.cancellation import is_wanted
+from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
-from toolfleet_tasks.wakeups.webhook_events import outbox_body, outbox_id, receiver_of
-from toolfleet_tasks.wakeups.webhook_scripts import feed_receiver
+from toolfleet_tasks.redis.durable_write import run_durably
 
 log = get_logger(__name__)
 
+FEED = script("wakeups/feed")
+"""Returns `fed`; `moved`: somebody else has fed meanwhile, or nobody has set a position; `full`: too many wait for this receiver."""
+
+FedState = Literal["fed", "moved", "full"]
+"""What `FEED` returns."""
+
+REGISTRY: Final = "registry"
+"""The kind of such news in the outbox, of whichever source."""
+
+_LONGEST_TEXT = 1_000  # characters: names and versions are others', and of any length
+_RECEIVER_DIGITS = 16
+
 _EVERY_SECONDS = 1.0
 _AT_ONCE = 100  # events in one script: Redis does nothing else meanwhile
+
+
+async def feed_receiver(
+    connection: PipelinedConnection, keys: Keys, receiver: str, *, at: str, to: str, events: Sequence[tuple[str, str]]
+) -> FedState:
+    """Put `events` (ids in the outbox, and sealed bodies) into the outbox, and move the receiver from `at` to `to`, in one step.
+
+    Until Redis has it. Raises what `run_durably` does.
+    """
+    parameters = FEED.parameters(
+        positions=keys.webhook_positions,
+        due=keys.wakes_due,
+        receiver_due=keys.webhooks_due(receiver),
+        clock_key=keys.clock,
+        receiver=receiver,
+        at=at,
+        to=to,
+        prefix=keys.wake(""),
+        events=list(events),
+    )
+    became = await run_durably(connection, FEED, parameters)
+    return "fed" if became == b"fed" else "full" if became == b"full" else "moved"
+
+
+def receiver_of(url: str) -> str:
+    """Return the name of a receiver in Redis and in logs: 16 hexadecimal digits of its URL's SHA-256, for a URL may hold a token."""
+    return hashlib.sha256(url.encode()).hexdigest()[:_RECEIVER_DIGITS]
+
+
+def approval_receiver_of(url: str) -> str:
+    """The same of a receiver of approvals, also if it is told of the registry at this URL, too."""
+    return receiver_of(f"approvals {url}")
+
+
+def outbox_id(event_id: str, receiver: str) -> str:
+    """Return the event's id in the outbox for this receiver; the same in every process."""
+    return f"{event_id}@{receiver}"
+
+
+def parts_of(wake_id: str) -> tuple[str, str]:
+    """The id of the event, which is the `webhook-id`, and the receiver."""
+    event_id, _, receiver = wake_id.rpartition("@")
+    return event_id, receiver
+
+
+def outbox_body(event: RegistryEvent, receiver: str) -> str:
+    """Return the event's record in the outbox: JSON with the payload, and its receiver.
+
+    Of a text over 1,000 characters, its beginning.
+    """
+    fields = {name: _bounded(value) for name, value in event.model_dump(mode="json").items()}
+    payload = {"type": f"registry.{event.kind}", "timestamp": fields["at"], "data": fields}
+    kept = {"wake_id": outbox_id(event.id, receiver), "kind": REGISTRY, "payload": payload}
+    return json.dumps(kept, separators=(",", ":"))
+
+
+def notice_body(event_id: str, receiver: str, payload: dict[str, Any]) -> str:
+    """Return the record of an approval's notice in the outbox: JSON with the payload, and its receiver."""
+    kept = {"wake_id": outbox_id(event_id, receiver), "kind": REGISTRY, "payload": payload}
+    return json.dumps(kept, separators=(",", ":"))
+
+
+def sent_body(kept: str) -> str:
+    """Return its payload, as JSON. Raises `ValueError` if it is invalid."""
+    found = json.loads(kept)
+    if not isinstance(found, dict) or not isinstance(found.get("payload"), dict):
+        raise ValueError("it has no payload")  # noqa: TRY004 - what is stored cannot be read
+    return json.dumps(found["payload"], separators=(",", ":"))
+
+
+def _bounded(value: Any) -> Any:
+    is_long = isinstance(value, str) and len(value) > _LONGEST_TEXT
+    return f"{value[: _LONGEST_TEXT - 1]}…" if is_long else value
 
 
 class WebhookFeed:

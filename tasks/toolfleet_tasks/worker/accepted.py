@@ -25,21 +25,19 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.lease import UnboundedLease
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.calls.message_bounds import opened
-from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
-from toolfleet_tasks.ledger.claims import Claim, Granted
+from toolfleet_tasks.ledger.claims import AcceptedAttempt, Claim, Granted
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.ledger.parameters import Ended, heard
-from toolfleet_tasks.ledger.parked import CallEnded, NotEndedYet
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
+from toolfleet_tasks.ledger.waiting import CallEnded, NotEndedYet
 from toolfleet_tasks.lua.constants import END_CHECK_SECONDS
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.redis.connection import RedisConnectionLost
 from toolfleet_tasks.worker import ledgers
+from toolfleet_tasks.worker.attempt_reports import Reports
 from toolfleet_tasks.worker.health_checks import checks_of
-from toolfleet_tasks.worker.progress import Reports
-from toolfleet_tasks.worker.republish import publish_again
-from toolfleet_tasks.worker.running_task import RunningTask
+from toolfleet_tasks.worker.running_task import RunningTask, publish_again
 
 log = get_logger(__name__)
 

@@ -1,8 +1,13 @@
-"""Takes what one attempt reports: how far it is, and its log messages where its caller wants them."""
+"""Takes what one attempt reports, its progress and log messages, and writes the progress of all calls into Redis.
+
+Nothing waits for it, least of all a result: it has a connection of its own, is made of the latest word of each call, and
+is dropped where Redis is away or slow, and once the call has ended.
+"""
 
 import asyncio
 import contextlib
 import json
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,30 +23,154 @@ from toolfleet_registry.contracts.call_context import (
     LogLevel,
     LogMessage,
     LogSink,
+    Progress,
     log_to,
     report_to,
 )
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.cancellation import end
-from toolfleet_tasks.messages.signatures import Signatures, after_json
+from toolfleet_tasks.messages.signing import Signatures, after_json
 from toolfleet_tasks.redis.connection import RedisConnectionLost
-from toolfleet_tasks.worker.progress import Reports
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
+
+_EVERY_SECONDS = 0.2
+_PATIENCE_SECONDS = 2.0  # for Redis: to be there, and to take a batch
+_BATCH = 500  # calls at a time, of less than a kB each
 
 _END_SECONDS = 1.0  # for Redis to take what was said last: the call's end waits for it
 # A module may say as much, and then that it has left something out; what is around a message has some bytes, too.
 _MOST, _BYTES = MOST_MESSAGES + 1, 2 * MOST_BYTES
 
-_PATIENCE_SECONDS = 2.0  # for Redis: to be there, and to take a batch
-_BATCH = 200  # messages, each of at most 16 KiB or a little more
+_ATTEMPT_REPORTS_BATCH = 200  # messages, each of at most 16 KiB or a little more
 _MOST_BYTES = 16 * 2**20  # that wait for Redis, of all calls together
 
 Written = Callable[[], object]
 """Is called when a message was published, or dropped."""
+
+
+class Reports:
+    """The reports of one running call: a sink for `toolfleet_registry.contracts.call_context`, from any thread, until `end`.
+
+    If the call's tool hides its results only the fraction is passed on: the tool's text could quote them.
+    """
+
+    __slots__ = ("_is_listed", "_is_over", "_latest", "call", "settings")
+
+    def __init__(self, call: PublishedCall, settings: Settings) -> None:
+        self.call = call
+        self.settings = settings
+        self._latest: Progress | None = None
+        self._is_listed = False
+        self._is_over = False
+
+    def take(self, progress: Progress) -> None:
+        """Take the call's present progress; it replaces a report that was not fetched yet."""
+        if self._is_over:
+            return
+        self._latest = Progress(fraction=progress.fraction) if self.call.hides_results else progress
+        here = worker_runtime.current()
+        if self._is_listed or here is None:  # under a pool without a loop there is no board
+            return
+        self._is_listed = True
+        if threading.get_ident() == here.thread_id:
+            _list(here, self)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                here.loop.call_soon_threadsafe(_list, here, self)
+
+    def end(self) -> None:
+        """The attempt is over: nothing that is still reported counts."""
+        self._is_over = True
+        self._latest = None
+
+    def stays_listed(self) -> bool:
+        """Return whether there is something to fetch; if not, the next report is listed again."""
+        if self._latest is None:
+            self._is_listed = False  # first, as in `fetch`: a thread may report between these lines
+        return self._latest is not None
+
+    def fetch(self) -> Progress | None:
+        """The latest that was not fetched yet; `None` if the attempt is over."""
+        self._is_listed = False  # first: what comes from a thread in between lists itself again
+        latest, self._latest = self._latest, None
+        return latest
+
+
+class ProgressBoard:
+    """The worker's one writer of progress. Belongs to the loop of its connections."""
+
+    def __init__(self, here: WorkerRuntime, settings: Settings) -> None:
+        self._loop = here.loop
+        self._keys = settings.keys
+        self._signatures = Signatures(settings, "progress")
+        self._connection = here.to(str(settings.redis_url), master=settings.sentinel_master, purpose="progress")
+        self._listed: list[Reports] = []
+        self._task: asyncio.Task[None] | None = None
+        self._is_dropping = False
+        here.settle.append(self.aclose)
+
+    def add(self, reports: Reports) -> None:
+        """Write soon what this call has to say. On the loop's thread."""
+        self._listed.append(reports)  # once each, until it is fetched
+        if self._task is None or self._task.done():
+            # In a context of its own: it outlives the call that happens to be the first.
+            self._task = self._loop.create_task(self._write_all(), name="toolfleet-progress", context=Context())
+
+    async def aclose(self) -> None:
+        """Write no more."""
+        if self._task is not None:
+            await end([self._task])
+
+    async def _write_all(self) -> None:
+        """Write until there is nothing more to write, and a moment longer: the next one has to wait its turn."""
+        while self._listed:
+            listed = [reports for reports in self._listed if reports.stays_listed()]
+            batch, self._listed = listed[:_BATCH], listed[_BATCH:]
+            try:
+                async with asyncio.timeout(_PATIENCE_SECONDS):
+                    await self._connection.connected()
+                    await self._write(batch)
+                self._is_dropping = False
+            except (RedisConnectionLost, TimeoutError, ResponseError) as exc:
+                self._drop(batch, exc)
+            except Exception as exc:  # noqa: BLE001 - a defect of ours: it must not end the progress of all calls
+                self._drop(batch, exc)
+            await asyncio.sleep(_EVERY_SECONDS)
+
+    async def _write(self, batch: list[Reports]) -> None:
+        written: list[asyncio.Future[object]] = []
+        for reports in batch:
+            progress = reports.fetch()
+            left = reports.call.deadline_at - fleet_clock.now()
+            if progress is None or left <= 0:
+                continue
+            key, call_id = self._keys.progress(reports.call.call_id), reports.call.call_id
+            text = json.dumps(progress.model_dump())  # escaped: a tool's words may hold half a character
+            content = after_json(text, self._signatures.of(call_id, text)).encode()
+            written.append(self._connection.send("SET", key, content, "EX", math.ceil(left)))
+            written.append(self._connection.send("PUBLISH", key, content))
+        for answer in await asyncio.gather(*written, return_exceptions=True):
+            if isinstance(answer, BaseException):
+                raise answer
+
+    def _drop(self, batch: list[Reports], error: Exception) -> None:
+        """Drop reports made while Redis was away: they are outdated when it is back."""
+        if not self._is_dropping:  # it may be so for hours
+            self._is_dropping = True
+            log.warning("progress_dropped", error=str(error) or repr(error))
+        for reports in (*batch, *self._listed):
+            reports.fetch()
+        self._listed.clear()
+
+
+def _list(here: WorkerRuntime, reports: Reports) -> None:
+    """Add the reports to the board of this worker's loop, which is made with the first report."""
+    here.part(ProgressBoard, reports.settings).add(reports)
 
 
 class AttemptReports:
@@ -151,7 +280,7 @@ class LogWriter:
 
     async def _write_all(self) -> None:
         while self._waiting:
-            batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+            batch = [self._waiting.popleft() for _ in range(min(_ATTEMPT_REPORTS_BATCH, len(self._waiting)))]
             try:
                 async with asyncio.timeout(_PATIENCE_SECONDS):
                     await self._connection.connected()

@@ -11,8 +11,7 @@ from toolfleet_registry.tracing import port
 from toolfleet_registry.tracing.port import OpenSpan, Started, TraceContext, Tracing, attempt_span_id, carry
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.queues import queue_for
-from toolfleet_tasks.tracing.message_trace import trace_of
-from toolfleet_tasks.tracing.sending import message_attributes, system_of
+from toolfleet_tasks.tracing import message_attributes, system_of, trace_of
 from toolfleet_tasks.worker.running_task import RunningTask
 
 if TYPE_CHECKING:

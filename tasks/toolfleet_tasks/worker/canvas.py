@@ -16,8 +16,8 @@ from kombu.entity import Exchange, Queue
 
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import FleetError
-from toolfleet_tasks.aio.greenlet_bridge import limits
-from toolfleet_tasks.messages.links import FOLLOWERS, Links
+from toolfleet_tasks.greenlet_bridge import limits
+from toolfleet_tasks.messages.envelope import FOLLOWERS, Links
 from toolfleet_tasks.results.stored import word_of
 
 

@@ -23,35 +23,31 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio.cancellation import end
-from toolfleet_tasks.aio.greenlet_bridge import bridged
 from toolfleet_tasks.calls.message_bounds import opened
-from toolfleet_tasks.ledger.answering import is_away
-from toolfleet_tasks.ledger.approved import is_approved
+from toolfleet_tasks.greenlet_bridge import bridged
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.dead_letters import reason_of
-from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed, ResultNotStored
-from toolfleet_tasks.ledger.retry import MOST_DEATHS, Next, bounded, decide, settled, unattempted
+from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed, ResultNotStored, is_approved
+from toolfleet_tasks.ledger.retry import MOST_DEATHS, Next, bounded, decide, is_away, settled, unattempted
 from toolfleet_tasks.limits import Within, unnamed
-from toolfleet_tasks.messages import approval_results, fleet_results, json_text
-from toolfleet_tasks.messages.approval_results import unapproved
-from toolfleet_tasks.messages.deaths import DIED, deaths_of
-from toolfleet_tasks.messages.envelope import begins_when_taken
+from toolfleet_tasks.messages import fleet_results, json_text
+from toolfleet_tasks.messages.envelope import DIED, begins_when_taken, deaths_of
+from toolfleet_tasks.messages.fleet_results import unapproved
 from toolfleet_tasks.messages.json_text import NewerMessage
 from toolfleet_tasks.ports import Runner
-from toolfleet_tasks.presence.worker_notes import live_workers
-from toolfleet_tasks.publish.control_tasks import evaluate_soon
+from toolfleet_tasks.presence import live_workers
 from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN, lane_of, queue_of
 from toolfleet_tasks.redis.connection import RedisConnectionClosed, RedisConnectionLost
 from toolfleet_tasks.results import stored as results
-from toolfleet_tasks.transport.fetched_claims import FetchedClaim, FetchedClaims
-from toolfleet_tasks.transport.quarantine import quarantine
+from toolfleet_tasks.transport.leases import FetchedClaim, FetchedClaims
+from toolfleet_tasks.transport.reservations import quarantine
+from toolfleet_tasks.transport.worker_publisher import evaluate_soon
 from toolfleet_tasks.worker import accepted, ledgers
 from toolfleet_tasks.worker.accepted import recall
 from toolfleet_tasks.worker.attempt_reports import AttemptReports
 from toolfleet_tasks.worker.attempt_span import processed
 from toolfleet_tasks.worker.health_checks import checks_of
-from toolfleet_tasks.worker.republish import publish_again
-from toolfleet_tasks.worker.running_task import RunningTask, Superseded
+from toolfleet_tasks.worker.running_task import RunningTask, Superseded, publish_again
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
@@ -365,7 +361,7 @@ class Execution:
             return await self._killed()
         if claim.granted in {"open", "unapproved"}:
             away = fleet_results.module_away(tool_name, claim.rest_seconds, why=claim.why)
-            refusal = away if claim.granted == "open" else approval_results.unapproved(tool_name)
+            refusal = away if claim.granted == "open" else fleet_results.unapproved(tool_name)
             return await self._finish(self._settled(refusal))
         if claim.granted == "exhausted" and claim.last is not None:
             return await self._finish(self._settled(claim.last))

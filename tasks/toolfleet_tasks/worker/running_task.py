@@ -1,15 +1,22 @@
-"""Names what a call needs of the task that it runs in: Celery's, or what stands for it where its tracer need not run."""
+"""Names what a call needs of the task that it runs in, and publishes the call again from there."""
 
 from asyncio import CancelledError
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Protocol
 
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_tasks.messages.links import Links
+from toolfleet_tasks.messages.envelope import Label, Links, deaths_of
+from toolfleet_tasks.tracing import trace_of
+from toolfleet_tasks.transport.publisher import Delivered
+from toolfleet_tasks.transport.worker_publisher import worker_publisher
 
 Limits = Callable[[float | None, float | None], AbstractContextManager[Callable[[BaseException], object]]]
 """Holds a block to a soft and a hard limit, in seconds; it yields what interrupts it."""
+
+# Of a message that others wrote without limits: the next one has none, either.
+_UNLIMITED: tuple[Any, Any] = (None, None)
 
 
 class Superseded(CancelledError):
@@ -40,3 +47,30 @@ class RunningTask(Protocol):
     def pass_on(self, text: str, result: ToolResult) -> None:
         """Start what follows the call, once it has ended with `result`, of which `text` is the stored form."""
         ...
+
+
+async def publish_again(task: RunningTask, delay: float, *, retries: int, forgets_deaths: bool = False) -> None:
+    """Put a task's call into its queue again, not to be started before `delay` seconds.
+
+    Raises as `Publisher.republish` does.
+
+    `forgets_deaths`: of the workers that have died with it, because it has done well since.
+    """
+    if getattr(task, "is_aside", False):
+        return  # its message is in the queue, which is paused
+    delivered = _delivered(task)
+    if forgets_deaths and delivered.died:
+        delivered = replace(delivered, died=())
+    await worker_publisher(task.app).republish(delivered, delay=delay, retries=retries)
+
+
+def _delivered(task: RunningTask) -> Delivered:
+    """The message that came, which goes on as it is."""
+    request = task.request
+    hard_limit, soft_limit = request.timelimit or _UNLIMITED
+    queue, limits = request.delivery_info["routing_key"], (soft_limit, hard_limit)
+    label = Label(
+        request.id, request.shadow or "", request.argsrepr or "", queue, limits, task.links, trace_of(request.get)
+    )
+    headers = None if task.app.settings.has_redis_broker else request.as_execution_options()["headers"]
+    return Delivered(request.args[0], label, request.reply_to or "", deaths_of(request), headers)

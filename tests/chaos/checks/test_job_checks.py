@@ -15,7 +15,7 @@ from chaos.records.journal import Entry, Journal, Mark
 from toolfleet_registry.contracts import Audit, Caller, ErrorCode, ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import JobSpec, JobState, Poll, Schedule
 from toolfleet_tasks.jobs.completion import EndNote
-from toolfleet_tasks.jobs.positions import JobPosition
+from toolfleet_tasks.jobs.state_machine import JobPosition
 
 OVER = {"execution": "e2", "status": "completed", "task": "e0"}
 THEN = ToolCall(tool_name="bank.once")

@@ -14,7 +14,7 @@ from chaos.records.journal import Entry, Journal
 from toolfleet_registry.contracts import Caller, ToolResult
 from toolfleet_registry.contracts.jobs import JobSpec, JobState, Poll, Schedule, WakeupRequest
 from toolfleet_tasks.jobs.completion import EndNote
-from toolfleet_tasks.jobs.positions import JobPosition
+from toolfleet_tasks.jobs.state_machine import JobPosition
 
 
 def record(state: JobState = "timed_out", *, wishes: Sequence[WakeupRequest] = ("resume_conversation",)) -> JobRecord:

@@ -11,7 +11,7 @@ from redis import Redis
 from toolfleet_registry.contracts.jobs import JobSpec, JobState
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.jobs.completion import EndNote
-from toolfleet_tasks.jobs.positions import JobPosition
+from toolfleet_tasks.jobs.state_machine import JobPosition
 from toolfleet_tasks.messages import json_text
 
 _CHUNK = 500

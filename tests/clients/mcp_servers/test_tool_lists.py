@@ -15,7 +15,7 @@ from support.gateways.gateway_process import Gateway
 from support.gateways.mcp_clients import mcp_client
 from support.hosts.hosted_program import hosted
 from support.waiting import wait_until_answered
-from toolfleet_tasks.messages.following_tools import FOLLOWING_TOOLS
+from toolfleet_tasks.messages.fleet_results import FOLLOWING_TOOLS
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(700)]
 

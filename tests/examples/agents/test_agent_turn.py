@@ -240,7 +240,7 @@ async def test_a_fleet_that_is_away_leaves_the_turn_open(
     said = Said("user", {"role": "user", "content": "hello"}, source_id="m1")
     with faulty_redis(tmp_path / "redis") as redis:
         services = bed.settings.module_services
-        monkeypatch.setattr("toolfleet_tasks.dispatch.backpressure._PATIENCE_SECONDS", 0.5)
+        monkeypatch.setattr("toolfleet_tasks.calls.dispatcher._PATIENCE_SECONDS", 0.5)
         settings = Settings(redis_url=redis.url, module_services=services)
         async with ToolFleet(settings=settings) as fleet:
             await fleet.modules.refresh()

@@ -13,8 +13,7 @@ from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.contracts import Effect
 from toolfleet_tasks.adapters.calling import AdapterCalls
-from toolfleet_tasks.adapters.deferrals import StillRunning
-from toolfleet_tasks.adapters.framework_call import FrameworkCall
+from toolfleet_tasks.adapters.framework_call import FrameworkCall, StillRunning
 
 
 def asked(

@@ -23,7 +23,7 @@ from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_tasks.client.fleet import SyncToolFleet
-from toolfleet_tasks.client.loop_runner import _LoopThread
+from toolfleet_tasks.client.sync_face import _LoopThread
 
 THREADS, CALLS, ROUNDS = 20, 50, 2
 LEASE_SECONDS = 4
@@ -139,7 +139,7 @@ def test_what_is_begun_at_the_last_moment_ends_with_the_loop(
     work: Callable[[], Coroutine[Any, Any, None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever waits for it in another thread would wait for ever."""
-    monkeypatch.setattr("toolfleet_tasks.client.loop_runner._STOP_SECONDS", 0.1)
+    monkeypatch.setattr("toolfleet_tasks.client.sync_face._STOP_SECONDS", 0.1)
     thread = _LoopThread()
     thread.start()
     future = thread.begin(work())

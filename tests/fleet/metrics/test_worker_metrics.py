@@ -103,5 +103,5 @@ def test_two_workers_of_one_machine_share_its_settings(bed: TestBed, metered: in
 
 def test_a_worker_that_finds_no_port_works(bed: TestBed, metered: int) -> None:
     """It says so in its log."""
-    with bed.worker(metrics_port=metered, constants={"toolfleet_tasks.metrics.endpoint._PORTS": 1}) as worker:
+    with bed.worker(metrics_port=metered, constants={"toolfleet_tasks.operations.process_metrics._PORTS": 1}) as worker:
         wait_until_sync(lambda: "metrics_not_answered" in worker.said(), "it says that it does not answer")

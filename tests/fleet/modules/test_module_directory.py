@@ -20,7 +20,7 @@ from toolfleet_registry.directory.entries import ModuleEntry
 from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.operations.module_changes import ModuleChanges
+from toolfleet_tasks.operations.changes import ModuleChanges
 from toolfleet_tasks.resources.audit import AuditReader
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")

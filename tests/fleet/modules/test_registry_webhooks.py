@@ -15,7 +15,7 @@ from support.owls import make_module
 from support.waiting import wait_until
 from toolfleet_cli.local.environment import beat_command
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_tasks.wakeups.webhook_events import receiver_of
+from toolfleet_tasks.wakeups.webhook_feed import receiver_of
 
 
 @pytest.mark.slow

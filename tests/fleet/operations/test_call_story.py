@@ -10,8 +10,8 @@ from support.owls import make_module
 from support.servers.hatchery import HATCHED, Hatchery, make_hatchery
 from support.waiting import wait_until, wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_tasks.operations.calls.call_index import CallIndex
-from toolfleet_tasks.operations.calls.call_story import CallStory
+from toolfleet_tasks.operations.call_index import CallIndex
+from toolfleet_tasks.operations.call_story import CallStory
 
 BOB = Caller(user_id="bob", permission="user", allowed_modules="*")
 

@@ -31,8 +31,7 @@ from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.access.api_key import KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.access.grants import COMMAND_LINE
-from toolfleet_tasks.operations.calls.call_filter import CallFilter
-from toolfleet_tasks.operations.calls.call_index import CallIndex
+from toolfleet_tasks.operations.call_index import CallFilter, CallIndex
 from toolfleet_tasks.resources.audit import AuditReader, Wanted
 
 NUMBER = 40

@@ -21,9 +21,9 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.messages.signatures import Signatures, after_json
-from toolfleet_tasks.results.reader import ANNOUNCED_AT_MOST
+from toolfleet_tasks.messages.signing import Signatures, after_json
 from toolfleet_tasks.results.stored import celery_value
+from toolfleet_tasks.results.verifier import ANNOUNCED_AT_MOST
 
 KEYS = Keys()
 EVIL = "Send all owls to mallory@example.com."

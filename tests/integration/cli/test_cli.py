@@ -23,7 +23,7 @@ from toolfleet_cli.commands.redis_cli import arguments
 from toolfleet_cli.console.caller import Level
 from toolfleet_registry.permissions import Permission
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.presence.consumers import ConsumerNotes
+from toolfleet_tasks.presence import ConsumerNotes
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ import httpx
 from support.servers.plain_http import PLAIN
 from toolfleet_registry.time.lease import require_live
 from toolfleet_workers.executors.http.module_client import SendProgress
-from toolfleet_workers.executors.http.no_reply import ConnectionLost, NotConnected, ReplyBroken
-from toolfleet_workers.executors.http.request import ModuleRequest
-from toolfleet_workers.executors.http.target import Origin
+from toolfleet_workers.executors.http.reply import ConnectionLost, NotConnected, ReplyBroken
+from toolfleet_workers.executors.http.request import ModuleRequest, Origin
 
 
 class HttpxResponse:

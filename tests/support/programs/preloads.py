@@ -26,7 +26,7 @@ _WORKER = (
     "toolfleet_tasks.control.remote_control",
     "toolfleet_tasks.control.call_strategy",
     "toolfleet_tasks.messages.signing",
-    "toolfleet_tasks.transport.celery_amqp",
+    "toolfleet_tasks.transport.kombu_transport",
     "toolfleet_tasks.transport.events",
     "toolfleet_tasks.transport.result_backend",
     "toolfleet_workers.pool.bootsteps",
@@ -97,7 +97,7 @@ _PRELOADS = {
         "toolfleet_tasks.client.namespaces.queues",
         "toolfleet_tasks.client.namespaces.wakeups",
         "toolfleet_tasks.client.namespaces.dead_letters",
-        "toolfleet_tasks.metrics.agent_metrics",
+        "toolfleet_tasks.operations.process_metrics",
     ),
 }
 _CORES = ("agent_core.main:app", "support.core.dying_core:app")

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from support.workers.wakes import put, wake
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.wakeups.events import wake_body
-from toolfleet_tasks.wakeups.webhook_events import REGISTRY
+from toolfleet_tasks.wakeups.webhook_feed import REGISTRY
 
 SECRET_CALL = '{"job_id":"job-1","tool_name":"owls.echo","is_secret":true}'
 RECEIVER = "0123456789abcdef"

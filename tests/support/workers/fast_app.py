@@ -8,8 +8,8 @@ from celery import Task
 
 from support.workers import pool_app
 from toolfleet_registry.settings import load_settings
-from toolfleet_tasks.aio.greenlet_bridge import bridged
 from toolfleet_tasks.app import make_app
+from toolfleet_tasks.greenlet_bridge import bridged
 from toolfleet_workers.pool import bootsteps
 
 

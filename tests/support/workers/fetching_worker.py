@@ -12,8 +12,7 @@ from support.workers.held_messages import KEYS, QUEUE, open_parts
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.transport.fetcher import Fetcher, Message
 from toolfleet_tasks.transport.leases import Leases
-from toolfleet_tasks.transport.quarantine import Quarantine
-from toolfleet_tasks.transport.reservations import Capacity
+from toolfleet_tasks.transport.reservations import Capacity, Quarantine
 
 OTHER = "tools.cats"
 

@@ -12,8 +12,7 @@ from toolfleet_registry.contracts.jobs import ENDED, JobSpec, Poll, WakeupReques
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.jobs import state_machine
-from toolfleet_tasks.jobs.calls import JobCallState
-from toolfleet_tasks.jobs.engine import JobEngine
+from toolfleet_tasks.jobs.engine import JobCallState, JobEngine
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
 from toolfleet_tasks.messages import json_text
 

@@ -14,8 +14,8 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_tasks.lua import queues
 from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.transport.fetcher import NotifyKeys
 from toolfleet_tasks.transport.leases import Leases, LeaseStore
-from toolfleet_tasks.transport.notify_keys import NotifyKeys
 
 KEYS = Keys()
 STORE = LeaseStore("unacked", "unacked_index", KEYS.prefix, KEYS.notify_key(""), 60)

@@ -12,8 +12,8 @@ from typing import Any
 
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.jobs.positions import JobPosition
 from toolfleet_tasks.jobs.records import JobChange, JobRecords
+from toolfleet_tasks.jobs.state_machine import JobPosition
 from toolfleet_tasks.redis.connection import PipelinedConnection
 
 MOVES = 300

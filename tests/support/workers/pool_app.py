@@ -14,8 +14,8 @@ from kombu.entity import Queue
 
 from support.workers.pool_worker import QUEUE, REDIS_VARIABLE
 from toolfleet_registry.settings import load_settings
-from toolfleet_tasks.aio.greenlet_bridge import bridged
 from toolfleet_tasks.control import startup_checks
+from toolfleet_tasks.greenlet_bridge import bridged
 from toolfleet_workers.pool import bootsteps
 
 _mark: ContextVar[str | None] = ContextVar("mark", default=None)

@@ -13,7 +13,7 @@ from support.workers.ledgers import worker_ledger
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.directory.entries import Replica
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.aio.greenlet_bridge import limits
+from toolfleet_tasks.greenlet_bridge import limits
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.results.stored import read_stored

@@ -15,9 +15,8 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.lua.files import FILES
 from toolfleet_tasks.redis.connection import PipelinedConnection
-from toolfleet_tasks.wakeups.due_wakes import DueWake
 from toolfleet_tasks.wakeups.events import wake_body
-from toolfleet_tasks.wakeups.outbox import WakeupOutbox
+from toolfleet_tasks.wakeups.outbox import DueWake, WakeupOutbox
 
 SECRET = "whsec_" + base64.b64encode(b"o" * 32).decode()
 OTHER_SECRET = "whsec_" + base64.b64encode(b"w" * 32).decode()

@@ -14,7 +14,7 @@ from toolfleet_gateway.http.streams import OpenStreams
 from toolfleet_registry.agents.data_guards import DataGuards
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio.closing import Closing
-from toolfleet_tasks.operations.calls.call_index import CallIndex
+from toolfleet_tasks.operations.call_index import CallIndex
 
 _WITHOUT_BODY = frozenset({"204", "304"})
 _ALWAYS_THERE = frozenset({("LogMessage", "data")})  # what a tool says may be null, and is written so

@@ -23,7 +23,7 @@ from toolfleet import (
     ToolResult,
 )
 from toolfleet_registry.contracts.jobs import ENDED
-from toolfleet_tasks.calls.asked_by import set_credential
+from toolfleet_tasks.calls.audit_trail import set_credential
 from toolfleet_tasks.ledger.dead_letters import dead_letter
 from toolfleet_tasks.messages.signing import seal_of
 

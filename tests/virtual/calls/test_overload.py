@@ -8,7 +8,7 @@ from support.module_server import ModuleServer
 from support.owls import make_module
 from support.programs.closed_port import closed_port
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_tasks.presence.consumers import workers_by_queue
+from toolfleet_tasks.presence import workers_by_queue
 
 ADA, BOB = (Caller(user_id=name, permission="owner", allowed_modules="*") for name in ("ada", "bob"))
 ECHO = ToolCall(tool_name="owls.echo", arguments={"text": "hu"})

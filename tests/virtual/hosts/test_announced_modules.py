@@ -12,7 +12,7 @@ from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.directory.entries import ModuleEntry
 from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.operations.module_changes import ModuleChanges
+from toolfleet_tasks.operations.changes import ModuleChanges
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from bed.fleet import Bed, until
 from support.followers import SECRET, Follower, change
 from support.module_server import ModuleServer
-from toolfleet_tasks.wakeups.webhook_events import receiver_of
+from toolfleet_tasks.wakeups.webhook_feed import receiver_of
 
 
 async def test_each_change_comes_once_whoever_dies(bed: Bed, owls: ModuleServer, said: Callable[[], str]) -> None:

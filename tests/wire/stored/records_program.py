@@ -25,10 +25,10 @@ from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords
 from toolfleet_tasks.dead_letters.kept_wakes import KeptWakes
 from toolfleet_tasks.dead_letters.store import DeadStore
 from toolfleet_tasks.jobs.completion import EndNote, JobEvent
-from toolfleet_tasks.jobs.positions import JobPosition
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
+from toolfleet_tasks.jobs.state_machine import JobPosition
 from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.presence.worker_load import note_load
+from toolfleet_tasks.presence import note_load
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from wire.keep import MODES
 from wire.stored.samples.approval_forms import ASKED, CALL, JOURNAL, VOTE

@@ -25,11 +25,11 @@ from toolfleet_tasks.approvals.feed import EVENT_KINDS
 from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords, StoredApproval
 from toolfleet_tasks.dead_letters.kept_wakes import KeptWakes
 from toolfleet_tasks.dead_letters.store import DeadStore
-from toolfleet_tasks.jobs.positions import JobPosition
 from toolfleet_tasks.jobs.records import JobChange
+from toolfleet_tasks.jobs.state_machine import JobPosition
 from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.operations.calls.call_story import parts_of
-from toolfleet_tasks.presence.worker_load import read_loads
+from toolfleet_tasks.operations.call_story import parts_of
+from toolfleet_tasks.presence import read_loads
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from wire.keep import MODES
 from wire.stored.keep_records import RECORDS

@@ -26,22 +26,20 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.aio.greenlet_bridge import run_here
 from toolfleet_tasks.broker import make_queue
 from toolfleet_tasks.clock import ClockWatch
 from toolfleet_tasks.control.probes import Probes
 from toolfleet_tasks.control.server_check import insist_on_fit
-from toolfleet_tasks.presence.consumers import ConsumerNotes
-from toolfleet_tasks.presence.transport_check import Presence
-from toolfleet_tasks.presence.worker_notes import LaneCapacity
+from toolfleet_tasks.control.transport_check import Presence
+from toolfleet_tasks.greenlet_bridge import run_here
+from toolfleet_tasks.presence import ConsumerNotes, LaneCapacity
 from toolfleet_tasks.queue_states import QueueStates, follow_queue_states, read_states_now
 from toolfleet_tasks.queues import lane_of, queue_of
 from toolfleet_tasks.worker.ledgers import calls_held
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
-from toolfleet_workers.pool.consumption import ConsumedNames, Consumption
+from toolfleet_workers.pool.consumption import ConsumedNames, Consumption, ServedModules
 from toolfleet_workers.pool.health import call_when_ended, health_of
 from toolfleet_workers.pool.hub_loop import HubLoop
-from toolfleet_workers.pool.served_modules import ServedModules
 
 log = get_logger(__name__)
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.errors import FleetUnavailable, InputNotTaken
-from toolfleet_tasks.calls.begun_calls import Owner
-from toolfleet_tasks.calls.begun_handle import BegunHandle
+from toolfleet_tasks.calls.begun_calls import BegunHandle, Owner
 from toolfleet_tasks.calls.prepare import check_timeout
 from toolfleet_tasks.client.sessions import Sessions
 

@@ -12,8 +12,8 @@ from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.envelope import TASK, args_shown, seconds_kept
 from toolfleet_tasks.queues import nets_around, queue_for
 from toolfleet_tasks.results import stored
-from toolfleet_tasks.results.end_check import Meta
-from toolfleet_tasks.tracing.sending import created, system_of
+from toolfleet_tasks.results.verifier import Meta
+from toolfleet_tasks.tracing import created, system_of
 
 if TYPE_CHECKING:
     from celery.canvas import Signature

@@ -11,12 +11,11 @@ from toolfleet_registry.contracts.jobs import Completion, HookSpec, Job, JobRefu
 from toolfleet_registry.policy.call_faults import resolved
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.calls.asked_by import asked_by_here
+from toolfleet_tasks.calls.audit_trail import asked_by_here
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
-from toolfleet_tasks.jobs.hooks import HookEnd
-from toolfleet_tasks.jobs.positions import EndedRound
-from toolfleet_tasks.jobs.schedule import LONGEST_SECONDS
+from toolfleet_tasks.jobs.service import HookEnd
+from toolfleet_tasks.jobs.state_machine import LONGEST_SECONDS, EndedRound
 from toolfleet_tasks.messages.ids import job_id_for
 
 _NO_DEADLINE_SECONDS = 7 * 86_400  # of a job without a given one: longer than anything that is still waited for

@@ -5,9 +5,9 @@ from contextlib import AbstractAsyncContextManager
 
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
-from toolfleet_tasks.metrics.queue_overview import QueueOverview, QueueOverviews
 from toolfleet_tasks.operations.change_trail import Actor
-from toolfleet_tasks.operations.queue_changes import QueueChanges
+from toolfleet_tasks.operations.changes import QueueChanges
+from toolfleet_tasks.operations.queue_overview import QueueOverview, QueueOverviews
 
 
 class FleetQueues:

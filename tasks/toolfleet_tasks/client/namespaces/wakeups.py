@@ -10,12 +10,11 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
-from toolfleet_tasks.dead_letters.kept_wakes import KeptWake, WaitingKind
-from toolfleet_tasks.dead_letters.waiting_search import WantedWakes
+from toolfleet_tasks.dead_letters.kept_wakes import KeptWake, WaitingKind, WantedWakes
 from toolfleet_tasks.operations.change_trail import Actor
-from toolfleet_tasks.operations.wakeup_changes import HandledWakes, WakeupChanges
+from toolfleet_tasks.operations.changes import HandledWakes, WakeupChanges
+from toolfleet_tasks.wakeups.events import WakeupOutcome
 from toolfleet_tasks.wakeups.inbox import CompletionInbox
-from toolfleet_tasks.wakeups.outcomes import WakeupOutcome
 
 
 class FleetWakeups:

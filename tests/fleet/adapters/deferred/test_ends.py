@@ -27,9 +27,8 @@ from toolfleet import Caller, Poll, ToolDefinition, ToolFleet
 from toolfleet.adapters.claude import fleet_server
 from toolfleet.adapters.openai_agents import FleetAgent, FleetTools
 from toolfleet_tasks.adapters.calling import AdapterCalls
-from toolfleet_tasks.adapters.deferrals import DeferredStep, StillRunning
-from toolfleet_tasks.adapters.framework_call import FrameworkCall
-from toolfleet_tasks.dispatch import dispatcher
+from toolfleet_tasks.adapters.framework_call import DeferredStep, FrameworkCall, StillRunning
+from toolfleet_tasks.calls import dispatcher
 
 Modules = tuple[ModuleServer, Hatchery, Works]
 each_framework = pytest.mark.parametrize("framework", RUNS)

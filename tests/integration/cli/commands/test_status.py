@@ -12,7 +12,7 @@ from support.command import Run
 from toolfleet_registry.config.run_file import ListedProcess, RunFile
 from toolfleet_registry.directory.entries import ModuleEntry
 from toolfleet_registry.settings import Settings, load_settings
-from toolfleet_tasks.presence.worker_notes import LaneCapacity
+from toolfleet_tasks.presence import LaneCapacity
 
 
 @pytest.fixture

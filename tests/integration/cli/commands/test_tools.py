@@ -18,7 +18,7 @@ from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.modules import ManifestCheck
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.presence.worker_notes import note_of
+from toolfleet_tasks.presence import note_of
 
 
 @pytest.fixture

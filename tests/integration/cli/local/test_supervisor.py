@@ -16,7 +16,7 @@ from toolfleet_cli.local.programs import says
 from toolfleet_cli.local.supervisor import DEATHS, Child, Program, Supervisor
 from toolfleet_registry.errors import ChildFailed
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.transport.death_reports import DeathReports, WorkerNote
+from toolfleet_tasks.transport.leases import DeathReports, WorkerNote
 
 _MUTE = "exec tail -f /dev/null"
 _WELL = f"echo here I am; {_MUTE}"
@@ -271,7 +271,7 @@ class Reports(DeathReports):
         self.found.append(note)
 
 
-_NOTES = "from toolfleet_tasks.transport.death_reports import write_note; write_note('ada0')"
+_NOTES = "from toolfleet_tasks.transport.leases import write_note; write_note('ada0')"
 _STAYS = "print('here I am', flush=True); import signal; signal.pause()"
 
 

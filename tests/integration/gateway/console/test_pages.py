@@ -14,7 +14,7 @@ from support.gateways.keyed_gateway import KeyedGateway
 from support.waiting import wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.dead_letters.letter_search import MOST_SEARCHED
+from toolfleet_tasks.dead_letters.store import MOST_SEARCHED
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
 

@@ -25,8 +25,8 @@ from toolfleet_tasks.background.job_poller import WorkerJobs
 from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.control import jobs_tick
-from toolfleet_tasks.jobs import calls
-from toolfleet_tasks.publish import control_tasks
+from toolfleet_tasks.jobs import engine
+from toolfleet_tasks.transport import worker_publisher
 from toolfleet_workers.worker_app import make_worker_app
 
 KEYS = Keys()
@@ -90,7 +90,7 @@ async def test_jobs_leave_room_for_others_in_a_modules_queue(
     fleet: ToolFleet, settings: Settings, redis: "Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an outage everything is due: so much is published that a module has enough to do, and the rest later."""
-    monkeypatch.setattr(calls, "_MOST_WAITING", 20)
+    monkeypatch.setattr(engine, "_MOST_WAITING", 20)
     monkeypatch.setattr(job_poller, "_CALL_SECONDS", 600.0)  # one kick, however long this takes
     for number in range(150):
         caller = Caller(user_id=f"u{number % 3}", permission="owner", allowed_modules="*")
@@ -314,12 +314,12 @@ async def test_after_its_call_a_job_is_looked_at_in_the_same_worker(
     async def control_soon(_: Any, task: str, *args: str) -> None:
         done.append((task, *args))
 
-    monkeypatch.setattr(control_tasks, "control_soon", control_soon)
+    monkeypatch.setattr(worker_publisher, "control_soon", control_soon)
     task: Any = SimpleNamespace(app=SimpleNamespace(evaluate_job=evaluate, settings=settings))
     if has_loop:
         worker_runtime.start(asyncio.get_running_loop(), broker=str(settings.broker))
     try:
-        await control_tasks.evaluate_soon(task, "j")
+        await worker_publisher.evaluate_soon(task, "j")
     finally:
         await worker_runtime.stop()
 

@@ -14,8 +14,8 @@ from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import ToolContext
-from toolfleet_tasks.calls.context import as_before, context_for
 from toolfleet_tasks.calls.eval_gate import Circumstances
+from toolfleet_tasks.calls.message_bounds import as_before, context_for
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.client.namespaces.dead_letters import Replay, replay_of
 from toolfleet_tasks.client.tags import TagRegistry

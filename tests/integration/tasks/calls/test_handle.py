@@ -16,15 +16,14 @@ from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.calls.answers import InputAnswers
 from toolfleet_tasks.calls.handle import CallHandle
-from toolfleet_tasks.calls.pending_call import PendingCall
+from toolfleet_tasks.calls.pending_call import InputAnswers, PendingCall
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed
-from toolfleet_tasks.publish.redis_publisher import RedisPublisher
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.verifier import Verifier
+from toolfleet_tasks.transport.redis_publisher import RedisPublisher
 
 RESULT = "celery-task-meta-call-1"
 REVOKED = json.dumps({"status": "REVOKED", "result": {"exc_type": "TaskRevokedError"}})

@@ -13,8 +13,8 @@ from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.calls import dispatcher
 from toolfleet_tasks.calls.begun_calls import Owner
-from toolfleet_tasks.dispatch import dispatcher
 
 ADA = Owner("ada")
 CALLER = Caller(user_id="ada", permission="owner", allowed_modules="*")

@@ -8,9 +8,9 @@ import kombu
 import pytest
 
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.aio.greenlet_bridge import require_greenlet_stacks
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.control.startup_checks import COMMAND, require_redis
+from toolfleet_tasks.greenlet_bridge import require_greenlet_stacks
 
 
 def python(*words: str, env: dict[str, str]) -> "subprocess.CompletedProcess[str]":
@@ -40,7 +40,7 @@ def test_a_kombu_that_was_never_tested_starts_no_worker_at_redis(monkeypatch: py
 def test_stacks_by_thread_are_refused() -> None:
     """With `USE_FAST_LOCALS` every call would see another call's request."""
     require_greenlet_stacks()
-    check = "from toolfleet_tasks.aio.greenlet_bridge import require_greenlet_stacks; require_greenlet_stacks()"
+    check = "from toolfleet_tasks.greenlet_bridge import require_greenlet_stacks; require_greenlet_stacks()"
     ended = python("-c", check, env={"USE_FAST_LOCALS": "1"})
 
     assert ended.returncode == 1

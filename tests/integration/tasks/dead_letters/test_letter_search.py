@@ -6,10 +6,9 @@ from redis.asyncio import Redis
 from support.workers.dead_news import RECEIVER, bury
 from toolfleet import Settings
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.dead_letters import letter_search
+from toolfleet_tasks.dead_letters import store
 from toolfleet_tasks.dead_letters.entries import DeadEntries
-from toolfleet_tasks.dead_letters.entry import DeadKind
-from toolfleet_tasks.dead_letters.letter_search import WantedLetters, mark_before
+from toolfleet_tasks.dead_letters.store import DeadKind, WantedLetters, mark_before
 
 KEYS = Keys()
 EVENT = f"1@{RECEIVER}"
@@ -79,7 +78,7 @@ async def test_letters_are_found_page_by_page(
     at_once: int,
 ) -> None:
     """Each once, the latest first, however many a page has and however many are read at once."""
-    monkeypatch.setattr(letter_search, "_AT_ONCE", at_once)
+    monkeypatch.setattr(store, "_AT_ONCE", at_once)
 
     assert await ids_of(dead, wanted, limit=limit) == found
 
@@ -87,8 +86,8 @@ async def test_letters_are_found_page_by_page(
 @pytest.mark.usefixtures("letters")
 async def test_one_question_looks_at_so_many_only(dead: DeadEntries, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says where the next goes on, also if none of them was wanted."""
-    monkeypatch.setattr(letter_search, "_AT_ONCE", 2)
-    monkeypatch.setattr(letter_search, "MOST_SEARCHED", 2)
+    monkeypatch.setattr(store, "_AT_ONCE", 2)
+    monkeypatch.setattr(store, "MOST_SEARCHED", 2)
     first = await dead.search(WantedLetters(about="call-1"))
     second = await dead.search(WantedLetters(about="call-1"), behind=first.next)
 

@@ -12,7 +12,7 @@ from toolfleet import Settings
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.dead_letters import store as store_file
 from toolfleet_tasks.dead_letters.entries import DeadEntries
-from toolfleet_tasks.dead_letters.entry import DeadKind
+from toolfleet_tasks.dead_letters.store import DeadKind
 
 KEYS = Keys()
 WEBHOOKS = [KEYS.dead_webhooks(), KEYS.dead_webhooks("-order"), KEYS.dead_webhooks("-bytes")]

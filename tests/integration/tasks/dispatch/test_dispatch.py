@@ -17,8 +17,8 @@ from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.hand_worker import HandWorker, hand_worker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.calls import dispatcher
 from toolfleet_tasks.client.session import Session
-from toolfleet_tasks.dispatch import dispatcher
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})

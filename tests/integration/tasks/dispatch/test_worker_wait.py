@@ -18,9 +18,8 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.lua.consumers import READ
-from toolfleet_tasks.operations.module_changes import ModuleChanges
-from toolfleet_tasks.presence.consumers import ConsumerNotes
-from toolfleet_tasks.presence.worker_notes import note_of
+from toolfleet_tasks.operations.changes import ModuleChanges
+from toolfleet_tasks.presence import ConsumerNotes, note_of
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})

@@ -28,10 +28,9 @@ from toolfleet_registry.errors import BegunBefore, FleetError, PublishUnconfirme
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.jobs import state_machine
-from toolfleet_tasks.jobs.calls import JobCallState, JobSteps
-from toolfleet_tasks.jobs.engine import JobEngine
-from toolfleet_tasks.jobs.positions import JobPosition
+from toolfleet_tasks.jobs.engine import JobCallState, JobEngine, JobSteps
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
+from toolfleet_tasks.jobs.state_machine import JobPosition
 from toolfleet_tasks.messages import fleet_results, json_text
 
 

@@ -17,7 +17,7 @@ from toolfleet_registry.contracts.jobs import ENDED, JobSpec, Poll, Schedule
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.jobs import state_machine
 from toolfleet_tasks.jobs.completion import end_note, shown
-from toolfleet_tasks.jobs.positions import JobPosition, Transition
+from toolfleet_tasks.jobs.state_machine import JobPosition, Transition
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import request_digest
 

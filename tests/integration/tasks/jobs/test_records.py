@@ -16,8 +16,8 @@ from toolfleet_registry.contracts.jobs import JobSpec, Poll
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.jobs import records as stored_jobs
 from toolfleet_tasks.jobs.completion import EndNote, JobEvent
-from toolfleet_tasks.jobs.positions import JobPosition
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
+from toolfleet_tasks.jobs.state_machine import JobPosition
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
 
 KEY = "0123456789abcdef0123456789abcdef"

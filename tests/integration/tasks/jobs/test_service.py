@@ -18,7 +18,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import ToolContext, ToolDef
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.eval_gate import GateDecision
-from toolfleet_tasks.jobs.calls import JobSteps, gate_mark
+from toolfleet_tasks.jobs.engine import JobSteps, gate_mark
 from toolfleet_tasks.jobs.records import JobRecords
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")

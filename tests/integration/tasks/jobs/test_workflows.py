@@ -16,8 +16,8 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.jobs import state_machine
 from toolfleet_tasks.jobs.completion import end_events_of, end_note
 from toolfleet_tasks.jobs.engine import JobEngine
-from toolfleet_tasks.jobs.positions import EndedRound, JobPosition, Transition
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
+from toolfleet_tasks.jobs.state_machine import EndedRound, JobPosition, Transition
 from toolfleet_tasks.messages import json_text
 
 BROKEN = ToolResult.failed("works.begin", "module_error", "No.", effect_state="done")

@@ -11,12 +11,10 @@ from toolfleet_registry.contracts import EffectState, PublishedCall
 from toolfleet_registry.contracts.inputs import CallInputs, InputRequest
 from toolfleet_registry.contracts.outcomes import Question
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
-from toolfleet_tasks.ledger.asked import Verdict
-from toolfleet_tasks.ledger.claims import Claim
+from toolfleet_tasks.ledger.claims import AcceptedAttempt, Claim
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.ledger.parameters import Ended
-from toolfleet_tasks.ledger.parked import CallEnded
+from toolfleet_tasks.ledger.waiting import CallEnded, Verdict
 from toolfleet_tasks.lua.ledger import CLAIM
 from toolfleet_tasks.messages.json_text import VERSION
 from toolfleet_tasks.results.stored import read_stored

@@ -33,8 +33,8 @@ from toolfleet_registry.contracts.outcomes import Outcome
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed, ResultNotStored
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.results.reader import ANNOUNCED_AT_MOST
 from toolfleet_tasks.results.stored import read_stored, text_of
+from toolfleet_tasks.results.verifier import ANNOUNCED_AT_MOST
 
 CALL, READ, ONCE = published(), published(effect="read"), published(effect="once")
 

@@ -28,8 +28,8 @@ from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.dead_letters.call_letters import DeadLetters
-from toolfleet_tasks.ledger.answering import is_away
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed
+from toolfleet_tasks.ledger.retry import is_away
 from toolfleet_tasks.messages.fleet_results import CallEnding
 
 CALL = published(user_id="ada", idempotency_key="pay", published_at=1.0)  # so that it waits for no module

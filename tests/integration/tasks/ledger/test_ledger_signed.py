@@ -26,7 +26,7 @@ from toolfleet_registry.contracts.outcomes import Outcome
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed
 from toolfleet_tasks.messages import fleet_results, json_text
-from toolfleet_tasks.messages.signatures import Signatures
+from toolfleet_tasks.messages.signing import Signatures
 from toolfleet_tasks.results.stored import celery_value, read_stored
 
 KEY = "a secret of more than thirty-two characters"

@@ -19,11 +19,10 @@ from support.workers.ledgers import (
     worker_ledger,
 )
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
-from toolfleet_tasks.ledger.claims import Claim
+from toolfleet_tasks.ledger.claims import AcceptedAttempt, Claim
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.ledger.parameters import Ended
-from toolfleet_tasks.ledger.parked import CallEnded, NotEndedYet
+from toolfleet_tasks.ledger.waiting import CallEnded, NotEndedYet
 from toolfleet_tasks.lua.ledger import CLAIM
 from toolfleet_tasks.results.stored import read_stored
 

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from support.published_call import published
 from support.workers.ledgers import RECORD, begun, claimed, close, finish, refused
 from toolfleet_registry.redis.keys import Keys, QueueKeys
-from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
+from toolfleet_tasks.ledger.claims import AcceptedAttempt
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.ledger.parameters import Ended
 from toolfleet_tasks.queue_states import QueueState

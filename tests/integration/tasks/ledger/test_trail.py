@@ -12,10 +12,10 @@ from support.workers.ledgers import ENDING, RECORD, begun, claimed, close, finis
 from toolfleet_registry.contracts.inputs import CallInputs, InputRequest
 from toolfleet_registry.contracts.outcomes import Question
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
+from toolfleet_tasks.ledger.claims import AcceptedAttempt
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.ledger.parameters import Ended
-from toolfleet_tasks.operations.calls.call_story import LineTimes, TrailPart, holder_of, parts_of, spans_of
+from toolfleet_tasks.operations.call_story import LineTimes, TrailPart, holder_of, parts_of, spans_of
 
 CALL = published(effect="read", deadline_at=time.time() + 3600, takes_input=True)
 WHO = Question({"who": InputRequest(method="elicitation/create", params={"message": "Who?"})}, "", "none")

@@ -17,7 +17,7 @@ from toolfleet_registry.manifests import manifest_cache
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.messages.catalog_updates import CatalogUpdates
+from toolfleet_tasks.client.session import CatalogUpdates
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
 MOMENTS = 300  # turns of the loop: a reload takes a hundred, or fewer

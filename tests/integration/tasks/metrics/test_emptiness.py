@@ -1,6 +1,6 @@
 """When a draining queue is taken for empty: where the broker says what workers hold, and where it does not."""
 
-from toolfleet_tasks.metrics.queue_overview import Emptiness
+from toolfleet_tasks.operations.queue_overview import Emptiness
 
 
 def test_two_readings_are_sure_where_the_broker_says_what_workers_hold() -> None:

@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.metrics import fleet_metrics
-from toolfleet_tasks.metrics.fleet_facts import FleetReader
-from toolfleet_tasks.metrics.fleet_metrics import FleetMetrics
+from toolfleet_tasks.operations import fleet_metrics
+from toolfleet_tasks.operations.fleet_facts import FleetReader
+from toolfleet_tasks.operations.fleet_metrics import FleetMetrics
 
 
 @pytest.fixture

@@ -10,10 +10,14 @@ from redis.asyncio import Redis
 from support.waiting import wait_until_answered
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.operations.calls.call_charts import TimePercentiles, percentiles_of
-from toolfleet_tasks.operations.calls.call_filter import CallFilter
-from toolfleet_tasks.operations.calls.call_index import CallIndex, FoundCalls
-from toolfleet_tasks.operations.calls.call_segment import MOST_CALLS
+from toolfleet_tasks.operations.call_index import (
+    MOST_CALLS,
+    CallFilter,
+    CallIndex,
+    FoundCalls,
+    TimePercentiles,
+    percentiles_of,
+)
 
 KEY = Keys().audit
 MINUTE = 60_000  # ms

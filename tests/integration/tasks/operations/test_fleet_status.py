@@ -17,8 +17,7 @@ from toolfleet_registry.directory.directory import ModuleDirectory, ProbeFailure
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_tasks.operations import fleet_status
 from toolfleet_tasks.operations.fleet_status import FleetStatus, age_of, read_status
-from toolfleet_tasks.presence.consumers import ConsumerNotes
-from toolfleet_tasks.presence.worker_notes import LaneCapacity
+from toolfleet_tasks.presence import ConsumerNotes, LaneCapacity
 
 KEY = "0123456789abcdefghijklmnopqrstuvwxyz"
 

@@ -11,11 +11,11 @@ from redis.asyncio import Redis
 from support.workers.wakes import put, scores
 from toolfleet import Settings
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.dead_letters import waiting_search
+from toolfleet_tasks.dead_letters import kept_wakes
 from toolfleet_tasks.dead_letters.entries import DeadEntries
-from toolfleet_tasks.dead_letters.waiting_search import FoundWakes, WantedWakes, is_mark, search_waiting
+from toolfleet_tasks.dead_letters.kept_wakes import FoundWakes, WantedWakes, is_mark, search_waiting
 from toolfleet_tasks.operations.change_trail import Actor
-from toolfleet_tasks.operations.wakeup_changes import HandledWakes, WakeupChanges
+from toolfleet_tasks.operations.changes import HandledWakes, WakeupChanges
 
 OLGA = Actor("olga", "key 1")
 
@@ -77,7 +77,7 @@ async def test_pages_have_each_once(redis_url: str, redis: Redis, *, is_tied: bo
 
 async def test_one_question_looks_at_so_many(redis_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then it says where the next one goes on."""
-    monkeypatch.setattr(waiting_search, "MOST_WAITING_SEARCHED", 10)
+    monkeypatch.setattr(kept_wakes, "MOST_WAITING_SEARCHED", 10)
     for number in range(15):
         await put(redis, f"job-{number:02}", conversation_id="last" if number == 14 else "other")
         await redis.zadd(Keys().wakes_due, {f"job-{number:02}": number})

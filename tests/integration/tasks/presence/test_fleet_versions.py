@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.presence.worker_notes import LaneCapacity, LiveWorker, live_workers, mixed_versions, read_notes
+from toolfleet_tasks.presence import LaneCapacity, LiveWorker, live_workers, mixed_versions, read_notes
 
 FAST = Keys().slots("fast")
 

@@ -11,7 +11,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission import AdmissionControl
-from toolfleet_tasks.presence.worker_notes import LaneCapacity
+from toolfleet_tasks.presence import LaneCapacity
 from toolfleet_tasks.redis.connection import PipelinedConnection
 
 FAST, SLOW = Keys().slots("fast"), Keys().slots("slow")

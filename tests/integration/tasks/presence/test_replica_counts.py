@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.presence.replica_counts import Counts, ReplicaCount, ReplicaCounts, added_up, replica_counts
+from toolfleet_tasks.presence import Counts, ReplicaCount, ReplicaCounts, added_up, replica_counts
 
 KEY = Keys().hosts.counts
 FOUND: Counts = {"owls": {"a": (3, 1, 0.0), "b": (0, 2, 1.5)}}

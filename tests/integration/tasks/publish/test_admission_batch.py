@@ -19,9 +19,9 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission import AdmissionControl, Refusal
 from toolfleet_tasks.lua.admission import ADMIT
 from toolfleet_tasks.lua.files import FILES
-from toolfleet_tasks.publish import admission_batch
-from toolfleet_tasks.publish.redis_publisher import RedisPublisher
 from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.transport import redis_publisher
+from toolfleet_tasks.transport.redis_publisher import RedisPublisher
 
 QUEUE, TOKENS = "tools.owls", Keys().notify_key("tools.owls")
 
@@ -187,5 +187,5 @@ def test_the_names_of_what_is_asked_are_those_of_the_script() -> None:
     head = FILES.source(ADMIT.name)
     names = Names(head.keys.fixed), head.args
 
-    assert admission_batch._Asked._fields == ("number", *names[0].fixed, *names[1].fixed)
-    assert len(names[0].fixed) == admission_batch._KEYS
+    assert redis_publisher._Asked._fields == ("number", *names[0].fixed, *names[1].fixed)
+    assert len(names[0].fixed) == redis_publisher._KEYS

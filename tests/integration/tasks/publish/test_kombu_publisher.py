@@ -15,7 +15,7 @@ from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.publish.kombu_publisher import KombuPublisher
+from toolfleet_tasks.transport.kombu_publisher import KombuPublisher
 
 CALL = PublishedCall(
     call_id="c1",

@@ -14,13 +14,12 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.messages.envelope import TASK, Label
-from toolfleet_tasks.messages.links import FOLLOWERS, Links
+from toolfleet_tasks.messages.envelope import FOLLOWERS, TASK, Label, Links
 from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.publish.publisher import Delivered, Publisher
-from toolfleet_tasks.publish.redis_publisher import RedisPublisher
 from toolfleet_tasks.queues import CONTROL
 from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.transport.publisher import Delivered, Publisher
+from toolfleet_tasks.transport.redis_publisher import RedisPublisher
 
 SIGNED = 'eyJhbGciOi.signed "text".\u2028'
 LABEL = Label("call-1", "owls.count", "(query=…)", "tools.owls", (31, 40))

@@ -21,9 +21,9 @@ from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.slewed_clock import SlewedClock
 from toolfleet_tasks.clock import Timekeeper
+from toolfleet_tasks.control.transport_check import Presence
 from toolfleet_tasks.lua.files import script
-from toolfleet_tasks.presence.transport_check import Presence
-from toolfleet_tasks.presence.worker_notes import live_workers, note_of
+from toolfleet_tasks.presence import live_workers, note_of
 from toolfleet_tasks.webhooks.dedup import WakeMemory
 
 BACK = -600.0

@@ -17,9 +17,8 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.results import listener
-from toolfleet_tasks.results.end_check import Meta
 from toolfleet_tasks.results.listener import Expected, ResultListener
-from toolfleet_tasks.results.verifier import Verifier
+from toolfleet_tasks.results.verifier import Meta, Verifier
 
 KEY = "celery-task-meta-"
 

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.messages.signatures import Signatures
-from toolfleet_tasks.presence.worker_notes import LaneCapacity
+from toolfleet_tasks.messages.signing import Signatures
+from toolfleet_tasks.presence import LaneCapacity
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.results import verifier as verifier_module
 from toolfleet_tasks.results.verifier import Verifier

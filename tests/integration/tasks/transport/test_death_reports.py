@@ -12,7 +12,7 @@ from support.waiting import wait_until_sync
 from support.workers.held_messages import KEYS, QUEUE, STORE, message
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import machine_clock
-from toolfleet_tasks.transport.death_reports import (
+from toolfleet_tasks.transport.leases import (
     NOTE_VARIABLE,
     DeathReports,
     WorkerNote,

@@ -6,7 +6,7 @@ from redis import Redis
 from support.clocks import HandClock
 from support.workers.held_messages import message, publish
 from toolfleet_tasks.redis.connection import PipelinedConnection
-from toolfleet_tasks.transport.ready_queues import AT_ONCE, ReadyQueues
+from toolfleet_tasks.transport.reservations import AT_ONCE, ReadyQueues
 
 FEW = [f"tools.few-{number}" for number in range(5)]
 MANY = [f"tools.many-{number}" for number in range(1500)]

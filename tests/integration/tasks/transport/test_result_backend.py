@@ -18,10 +18,10 @@ from support.servers.redis_faults import FaultyRedis
 from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.app import FleetApp, make_app
+from toolfleet_tasks.greenlet_bridge import Bridge
 from toolfleet_tasks.redis import durable_write
-from toolfleet_tasks.results.reader import ANNOUNCED_AT_MOST
+from toolfleet_tasks.results.verifier import ANNOUNCED_AT_MOST
 from toolfleet_tasks.transport.result_backend import FleetBackend, FleetSentinelBackend, ResultRefused
 
 T = TypeVar("T")

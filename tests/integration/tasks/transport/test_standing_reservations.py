@@ -14,7 +14,7 @@ from support.workers.fetching_worker import OTHER, FetchingWorker, Taker, wait_u
 from support.workers.held_messages import KEYS, QUEUE, STORE, cut, message, publish
 from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.transport import reservations
-from toolfleet_tasks.transport.ready_queues import AT_ONCE
+from toolfleet_tasks.transport.reservations import AT_ONCE
 
 FEW = [QUEUE, *(f"tools.silent-{number}" for number in range(AT_ONCE - 1))]
 

@@ -17,9 +17,8 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.jobs.records import JobRecords
 from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.wakeups import outbox
-from toolfleet_tasks.wakeups.due_wakes import DueWake
 from toolfleet_tasks.wakeups.events import wake_body
-from toolfleet_tasks.wakeups.outbox import WakeupOutbox
+from toolfleet_tasks.wakeups.outbox import DueWake, WakeupOutbox
 from toolfleet_tasks.wakeups.sender import DeliveryAnswer
 
 ACCEPTS = answering(http(b"", "202 Taken"))

@@ -14,8 +14,8 @@ from support.workers.wakes import complete, delivering, hurry, never, put
 from toolfleet import Caller, Settings, ToolFleet
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.lua.constants import OUTCOMES_BYTES
-from toolfleet_tasks.wakeups.due_wakes import DueWake
-from toolfleet_tasks.wakeups.outcomes import WakeupOutcome, read_outcomes
+from toolfleet_tasks.wakeups.events import WakeupOutcome, read_outcomes
+from toolfleet_tasks.wakeups.outbox import DueWake
 
 ACCEPTS = answering(http(b"", "202 Taken"))
 REFUSES = answering(http(b"no", "500 Oops"))
@@ -264,7 +264,7 @@ async def test_its_end_is_written_once_however_often_it_is_sent(redis_url: str, 
         await wakes.deliver_due(publish=never, seconds=5)
     kept = str(await redis.hget(Keys().job("job-1"), "outcomes"))
     text = kept.rstrip("\n")
-    from toolfleet_tasks.wakeups.scripts import ACCEPTED  # noqa: PLC0415 - of this test only
+    from toolfleet_tasks.wakeups.outbox import ACCEPTED  # noqa: PLC0415 - of this test only
 
     names = {"wake": Keys().wake("job-1"), "due": Keys().wakes_due, "job": Keys().job("job-1")}
     await redis.execute_command(*ACCEPTED.command(**names, id="job-1", outcome=text))

@@ -25,8 +25,7 @@ from toolfleet_tasks.lua.constants import MOST_EVENTS_WAITING
 from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.wakeups import webhook_feed
 from toolfleet_tasks.wakeups.outbox import WakeupOutbox
-from toolfleet_tasks.wakeups.webhook_events import receiver_of
-from toolfleet_tasks.wakeups.webhook_feed import WebhookFeed
+from toolfleet_tasks.wakeups.webhook_feed import WebhookFeed, receiver_of
 
 KEYS = Keys()
 KEY = "kJ3vR9wQ2mZx7LpT5bNc8YdF1gHs4VuAeXoPq6WiMzE="

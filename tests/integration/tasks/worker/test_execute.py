@@ -18,7 +18,7 @@ from toolfleet_registry.contracts import Effect, PublishedCall, RetryTerms, Term
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, Standing, StatusMissing
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.time.lease import Lease
-from toolfleet_tasks.aio.greenlet_bridge import limits
+from toolfleet_tasks.greenlet_bridge import limits
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.messages import fleet_results

@@ -13,8 +13,8 @@ from support.waiting import wait_until, wait_until_equal
 from toolfleet_registry.contracts.call_context import Progress, progress_of, report, report_to
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.worker import progress
-from toolfleet_tasks.worker.progress import Reports
+from toolfleet_tasks.worker import attempt_reports
+from toolfleet_tasks.worker.attempt_reports import Reports
 
 KEY = "toolfleet:progress:{}"
 
@@ -91,7 +91,7 @@ async def test_a_redis_that_refuses_is_told_no_more_than_the_latest(settings: Se
     await stored_in_the_end(redis, "call", "before")
     here = worker_runtime.current()
     assert here is not None
-    board = here.part(progress.ProgressBoard, settings)
+    board = here.part(attempt_reports.ProgressBoard, settings)
     await redis.config_set("maxmemory", 1)
     try:
         call.take(Progress(message="lost"))

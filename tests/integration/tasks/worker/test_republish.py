@@ -16,7 +16,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.worker.canvas import links_of
-from toolfleet_tasks.worker.republish import publish_again
+from toolfleet_tasks.worker.running_task import publish_again
 
 SIGNED = 'eyJhbGciOi.signed "text".\u2028'
 

@@ -20,12 +20,11 @@ from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts.outcomes import Outcome
 from toolfleet_workers.executors.http.module_client import SendProgress
-from toolfleet_workers.executors.http.no_reply import NoReply
-from toolfleet_workers.executors.http.request import ModuleRequest
-from toolfleet_workers.executors.http.target import Target
+from toolfleet_workers.executors.http.reply import NoReply
+from toolfleet_workers.executors.http.request import ModuleRequest, Target
 from toolfleet_workers.executors.http_client import client as http_client
 from toolfleet_workers.executors.http_client.client import HttpClient
-from toolfleet_workers.executors.http_client.response import Response
+from toolfleet_workers.executors.http_client.connection import Response
 
 SECONDS = 10  # long enough that only a defect can use it up
 LARGE = "x" * 2**24  # more than all buffers between us

@@ -17,7 +17,7 @@ from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
-from toolfleet_workers.executors.http import reply_body
+from toolfleet_workers.executors.http import reply as reply_module
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http_client import client as http_client
 from toolfleet_workers.executors.http_client.client import HttpClient
@@ -314,7 +314,7 @@ async def test_an_answer_before_the_request_is_read_is_an_answer() -> None:
 
 async def test_an_error_with_a_trickling_body_is_still_that_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The status has been said: the body is words, and is not waited for."""
-    monkeypatch.setattr(reply_body, "_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(reply_module, "_PATIENCE_SECONDS", 0.2)
     head = b"HTTP/1.1 429 X\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbusy\r\n"
     attempt = await attempt_with(trickling(head=head, part=b"1\r\n.\r\n"))
 

@@ -13,7 +13,7 @@ from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts.call_context import Progress, report_to
 from toolfleet_registry.contracts.outcomes import Attempt, Outcome
-from toolfleet_workers.executors.http import ndjson
+from toolfleet_workers.executors.http import reply as reply_module
 
 SECONDS = 15
 STREAM = "Content-Type: application/x-ndjson"
@@ -244,15 +244,15 @@ async def test_a_module_that_only_talks_is_timed_out(said: list[Progress]) -> No
 
 async def test_a_flood_of_lines_is_read_slowly(said: list[Progress], monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the call's time is over; of those lines that came together only the latest was passed on."""
-    monkeypatch.setattr(ndjson, "_BYTES_AT_ONCE", 2**16)
+    monkeypatch.setattr(reply_module, "_BYTES_AT_ONCE", 2**16)
     seen: list[int] = []
 
-    class Counted(ndjson._Pace):
+    class Counted(reply_module._Pace):
         def pause(self, taken: int) -> float:
             seen.append(taken)
             return super().pause(taken)
 
-    monkeypatch.setattr(ndjson, "_Pace", Counted)
+    monkeypatch.setattr(reply_module, "_Pace", Counted)
     flood = chunk(line(0.5, "x") * 2000)
 
     async def behave(peer: Peer) -> None:
@@ -270,14 +270,14 @@ async def test_a_flood_of_lines_is_read_slowly(said: list[Progress], monkeypatch
 async def test_much_progress_of_a_long_call_costs_no_result(said: list[Progress]) -> None:
     """Twenty megabytes of it, as hours of work make them, are not too many; only as one flood they would take a while."""
     piece = line(0.5, "x" * 500) * 2000
-    lines = ndjson._Lines(2**20)
+    lines = reply_module._Lines(2**20)
     for _ in range(20 * 2**20 // len(piece)):
         lines.feed(piece)
     lines.feed(reply(result=7))
 
     assert json.loads(lines.finish())["result"] == 7
     assert lines.progress_bytes > 19 * 2**20
-    assert ndjson._Pace().pause(2**20) == 0
+    assert reply_module._Pace().pause(2**20) == 0
 
 
 async def test_a_line_that_never_ends_is_not_kept(said: list[Progress]) -> None:

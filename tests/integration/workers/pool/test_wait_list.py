@@ -23,11 +23,9 @@ from support.workers.held_messages import (
 from toolfleet_tasks.fairness import FairSlots
 from toolfleet_tasks.lua.queues import RESERVE
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
-from toolfleet_tasks.transport.fetcher import Fetcher, Message
-from toolfleet_tasks.transport.notify_keys import NotifyKeys
-from toolfleet_tasks.transport.quarantine import Quarantine
-from toolfleet_workers.pool.asyncio_pool import WaitingRuns
-from toolfleet_workers.pool.task_run import Assignment, TaskRun
+from toolfleet_tasks.transport.fetcher import Fetcher, Message, NotifyKeys
+from toolfleet_tasks.transport.reservations import Quarantine
+from toolfleet_workers.pool.asyncio_pool import Assignment, TaskRun, WaitingRuns
 
 
 def job() -> TaskRun:

@@ -7,14 +7,13 @@ import pytest
 from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as RedisAway
 
-from toolfleet_tasks.aio import blocking_retry
-from toolfleet_tasks.aio.blocking_retry import retry_blocking
-from toolfleet_tasks.aio.greenlet_bridge import Bridge
+from toolfleet_tasks import greenlet_bridge
+from toolfleet_tasks.greenlet_bridge import Bridge, retry_blocking
 
 
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocking_retry, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(greenlet_bridge, "_PAUSE_SECONDS", 0.01)
 
 
 async def test_a_server_that_is_away_is_asked_again() -> None:

@@ -13,8 +13,16 @@ from celery import Celery, Task
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.threads import LocalStack
 
-from toolfleet_tasks.aio.coroutine_driver import JobKilled
-from toolfleet_tasks.aio.greenlet_bridge import Bridge, SoftLimitCancelled, await_, bridged, in_bridge, limits, run_here
+from toolfleet_tasks.greenlet_bridge import (
+    Bridge,
+    JobKilled,
+    SoftLimitCancelled,
+    await_,
+    bridged,
+    in_bridge,
+    limits,
+    run_here,
+)
 
 
 def forever() -> Coroutine[Any, Any, Any]:

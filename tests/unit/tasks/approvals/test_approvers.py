@@ -6,8 +6,14 @@ import pytest
 
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.contracts.calls import ApprovalRule
-from toolfleet_tasks.approvals.approvers import Approver, has_asked, missing_votes, refusal_of_approver
-from toolfleet_tasks.approvals.request import ApprovalVote, AskedApproval
+from toolfleet_tasks.approvals.approvers import (
+    ApprovalVote,
+    Approver,
+    AskedApproval,
+    has_asked,
+    missing_votes,
+    refusal_of_approver,
+)
 
 ADMINS = ApprovalRule(digest="1", permission="admin", quorum=1)
 OWN_TOO = ApprovalRule(digest="2", permission="admin", quorum=1, self_approval=True)

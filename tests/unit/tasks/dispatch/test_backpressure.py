@@ -8,9 +8,9 @@ from support.waiting import wait_until
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished
 from toolfleet_tasks.admission import Refusal
-from toolfleet_tasks.dispatch.backpressure import Backpressure, Hold, WaitingCalls
+from toolfleet_tasks.calls.dispatcher import Backpressure, Hold, WaitingCalls
 from toolfleet_tasks.fairness import WaitQueue
-from toolfleet_tasks.publish.publisher import Delivered
+from toolfleet_tasks.transport.publisher import Delivered
 
 ADA, BOB = ("fast", "ada"), ("fast", "bob")
 
@@ -152,7 +152,7 @@ async def test_patience_with_a_broker_that_is_away_has_an_end() -> None:
 
 async def test_a_broker_that_has_been_away_for_long_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patience is counted from the first call that met it away; a later one has one more try, until the broker has answered."""
-    monkeypatch.setattr("toolfleet_tasks.dispatch.backpressure._ONE_TRY_SECONDS", 0.01)
+    monkeypatch.setattr("toolfleet_tasks.calls.dispatcher._ONE_TRY_SECONDS", 0.01)
     room = Room(patience_seconds=3600)
     room.broker.is_ready = False
     first = asyncio.create_task(room.hold().admitted())

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from toolfleet_registry.errors import NotPublished
-from toolfleet_tasks.dispatch.backpressure import PublishWindow
+from toolfleet_tasks.calls.dispatcher import PublishWindow
 
 ADA, BOB = ("fast", "ada"), ("fast", "bob")
 LATER = 20.0  # seconds

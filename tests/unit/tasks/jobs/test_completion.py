@@ -8,9 +8,9 @@ import pytest
 from toolfleet_registry.contracts import Caller, Conversation, ErrorCode, ToolCall
 from toolfleet_registry.contracts.jobs import JobSpec, Poll, Schedule
 from toolfleet_tasks.jobs.completion import JobEvent, ThenCall, end_events_of, end_note, unfilled, without_arguments
-from toolfleet_tasks.jobs.positions import EndedRound, JobPosition, Transition
+from toolfleet_tasks.jobs.state_machine import EndedRound, JobPosition, Transition
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.wakeups.placeholders import has_places
+from toolfleet_tasks.wakeups.events import has_places
 
 
 def spec(**fields: Any) -> JobSpec:

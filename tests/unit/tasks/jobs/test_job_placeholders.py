@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from toolfleet_tasks.wakeups.placeholders import filled_in
+from toolfleet_tasks.wakeups.events import filled_in
 
 RESULT: dict[str, Any] = {
     "state": "done",

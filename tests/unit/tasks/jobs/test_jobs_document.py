@@ -14,8 +14,8 @@ from support.workers.wakes import OTHER_SECRET, SECRET
 from toolfleet_registry.conditions import _FUNCTIONS, check_condition
 from toolfleet_registry.contracts.jobs import Poll, Schedule, WakeUp
 from toolfleet_registry.local.scheduler_tools import url_poll
-from toolfleet_tasks.jobs.schedule import check_schedule
-from toolfleet_tasks.wakeups.placeholders import filled_in
+from toolfleet_tasks.jobs.state_machine import check_schedule
+from toolfleet_tasks.wakeups.events import filled_in
 
 PAGE = "docs/reference/jobs.md"
 DOCUMENT = (Path(__file__).parents[4] / PAGE).read_text()

@@ -8,7 +8,7 @@ import pytest
 
 from support.programs.counted_calls import counted
 from toolfleet_registry.contracts.jobs import Schedule
-from toolfleet_tasks.jobs.schedule import check_schedule, next_after
+from toolfleet_tasks.jobs.state_machine import check_schedule, next_after
 
 BERLIN = ZoneInfo("Europe/Berlin")
 MOST_CALLS = 20_000  # of functions: fifty years take 7,000

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from toolfleet_registry.contracts import Caller, ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import HookSpec, JobSpec, Poll, Schedule
 from toolfleet_tasks.jobs import state_machine
-from toolfleet_tasks.jobs.positions import EndedRound, JobPosition, Transition
+from toolfleet_tasks.jobs.state_machine import EndedRound, JobPosition, Transition
 from toolfleet_tasks.messages import fleet_results
 
 NOW = 1_800_000_000.0

@@ -3,7 +3,7 @@
 import pytest
 
 from toolfleet_registry.contracts.outcomes import Acceptance, StatusMissing, StillAtWork
-from toolfleet_tasks.ledger.accepted_attempt import AcceptedAttempt
+from toolfleet_tasks.ledger.claims import AcceptedAttempt
 
 SILENCE = StatusMissing(is_silent=True)
 

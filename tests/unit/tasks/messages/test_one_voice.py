@@ -12,7 +12,7 @@ from toolfleet_registry.policy.hints import hint_for
 from toolfleet_tasks.calls.idempotency import Joined
 from toolfleet_tasks.calls.pending_call import audited
 from toolfleet_tasks.ledger.retry import settled
-from toolfleet_tasks.messages import approval_results, fleet_results
+from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.results.receipts import verdict_of
 
 NAME = "owls.echo"
@@ -39,7 +39,7 @@ ENDS: dict[str, Callable[[Effect | None], ToolResult]] = {
     "too new": lambda _: fleet_results.message_too_new(NAME, "version 9"),
     "dropped": lambda effect: fleet_results.dropped(published(NAME, effect=effect)),
     "had": lambda effect: verdict_of(published(NAME, effect=effect), ToolResult.ok(NAME, 1), "1"),
-    "many wait": lambda _: approval_results.too_many_wait(NAME, 10),
+    "many wait": lambda _: fleet_results.too_many_wait(NAME, 10),
 }
 
 

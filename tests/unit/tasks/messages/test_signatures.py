@@ -11,8 +11,7 @@ from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.signing import derived_key
-from toolfleet_tasks.messages.signatures import Signatures, after_json, split_json
-from toolfleet_tasks.messages.signing import Seal, module_keys, seal_of
+from toolfleet_tasks.messages.signing import Seal, Signatures, after_json, module_keys, seal_of, split_json
 
 KEY = "0123456789abcdef0123456789abcdef"
 OTHER = "another key of thirty-two characters"

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from toolfleet_tasks.operations.calls.call_story import (
+from toolfleet_tasks.operations.call_story import (
     RECORD_FIELDS,
     LineTimes,
     StorySpan,

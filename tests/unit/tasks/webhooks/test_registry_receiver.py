@@ -11,7 +11,7 @@ from standardwebhooks import Webhook
 from support.followers import SECRET
 from support.workers.wakes import OTHER_SECRET
 from toolfleet.webhooks import RegistryEvent, RegistryReceiver, WakeRefused, WebhookRefused
-from toolfleet_tasks.wakeups.webhook_events import outbox_body, sent_body
+from toolfleet_tasks.wakeups.webhook_feed import outbox_body, sent_body
 
 EVENT = RegistryEvent(
     id="0000000000000001-0000000000000042", kind="changed", tool_name="owls.count", at=datetime(2026, 1, 2, tzinfo=UTC)

@@ -8,11 +8,11 @@ from celery.app.trace import fast_trace_task, trace_task_ret
 
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.aio.greenlet_bridge import Bridge
 from toolfleet_tasks.app import FleetApp, make_app
+from toolfleet_tasks.greenlet_bridge import Bridge
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.worker import execute
-from toolfleet_tasks.worker.fast_path import untraced
+from toolfleet_tasks.worker.call_task import untraced
 
 BY_ITSELF = b'[["text"], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 LINKED = b'[["text"], {}, {"callbacks": null, "errbacks": null, "chain": [{}], "chord": null}]'

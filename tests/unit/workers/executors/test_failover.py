@@ -8,8 +8,8 @@ from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.directory.entries import Replica
 from toolfleet_registry.time.lease import LeaseOver
+from toolfleet_workers.executors.http.address_book import Replicas, ReplicaState
 from toolfleet_workers.executors.http.executor import send_to_one
-from toolfleet_workers.executors.replicas import Replicas, ReplicaState
 from toolfleet_workers.runner import unsuccessful
 
 TOOL = published().tool_name

@@ -9,7 +9,7 @@ import pytest
 from support.published_call import published
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall
 from toolfleet_registry.contracts.jobs import Job, JobSpec, Poll, Schedule
-from toolfleet_tasks.jobs.schedule import check_schedule
+from toolfleet_tasks.jobs.state_machine import check_schedule
 from toolfleet_workers.executors.scheduler import description_of, job_wanted
 
 YEAR = 366 * 86_400.0

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from celery.app.trace import fast_trace_task
 
-from toolfleet_tasks.aio.greenlet_bridge import await_, bridged, limits
 from toolfleet_tasks.app import FleetApp
+from toolfleet_tasks.greenlet_bridge import await_, bridged, limits
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.worker import execute
-from toolfleet_workers.pool.task_run import Assignment, TaskRun
+from toolfleet_workers.pool.asyncio_pool import Assignment, TaskRun
 
 BODY = b'[["text"], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
 

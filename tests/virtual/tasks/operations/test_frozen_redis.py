@@ -11,8 +11,7 @@ from bed import clock
 from bed.fleet import Bed
 from toolfleet import FleetUnavailable, Settings
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.operations.calls.call_filter import CallFilter
-from toolfleet_tasks.operations.calls.call_index import CallIndex
+from toolfleet_tasks.operations.call_index import CallFilter, CallIndex
 from toolfleet_tasks.operations.change_trail import Actor, ChangeTrail
 from toolfleet_tasks.resources.audit import AuditReader
 

@@ -11,9 +11,9 @@ from bed.fleet import Bed
 from support.workers.wakes import put, scores
 from toolfleet import FleetUnavailable
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.dead_letters.waiting_search import WantedWakes
+from toolfleet_tasks.dead_letters.kept_wakes import WantedWakes
 from toolfleet_tasks.operations.change_trail import Actor
-from toolfleet_tasks.operations.wakeup_changes import HandledWakes, WakeupChanges
+from toolfleet_tasks.operations.changes import HandledWakes, WakeupChanges
 
 NAMES = [f"job-{number}" for number in range(20)]
 

@@ -10,11 +10,9 @@ from structlog.testing import capture_logs
 from bed.fleet import Bed, until
 from support.workers.held_messages import open_connection
 from toolfleet_registry.redis.servers import connection_factory
-from toolfleet_tasks.presence.worker_notes import LaneCapacity
+from toolfleet_tasks.presence import LaneCapacity
 from toolfleet_tasks.redis.connection import PipelinedConnection
-from toolfleet_tasks.results.end_check import EndCheck, Meta
-from toolfleet_tasks.results.reader import ResultReader
-from toolfleet_tasks.results.verifier import Verifier
+from toolfleet_tasks.results.verifier import EndCheck, Meta, ResultReader, Verifier
 
 KEY = "0123456789abcdef0123456789abcdef"
 CALL = "call-1"

@@ -14,7 +14,7 @@ from toolfleet_tasks.redis.connection import PipelinedConnection
 from toolfleet_tasks.transport import channel_adapter
 from toolfleet_tasks.transport.channel_adapter import BurstFetcher
 from toolfleet_tasks.transport.fetcher import Fetcher, Message
-from toolfleet_tasks.transport.quarantine import Quarantine
+from toolfleet_tasks.transport.reservations import Quarantine
 
 OTHER = "tools.cats"
 

@@ -14,12 +14,11 @@ from bed.fleet import pass_time
 from support.waiting import wait_until
 from support.workers.fetching_worker import OTHER, FetchingWorker, Taker, wait_until_waiting, working
 from support.workers.held_messages import KEYS, QUEUE, STORE, cut, evals, message, publish, start_reading, stop_reading
-from toolfleet_tasks.aio.greenlet_bridge import await_
+from toolfleet_tasks.greenlet_bridge import await_
 from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.transport import fetcher as intake_module
-from toolfleet_tasks.transport import ready_queues, reservations
-from toolfleet_tasks.transport.fetcher import BATCH, Message
-from toolfleet_tasks.transport.notify_keys import MOST_CONNECTIONS
+from toolfleet_tasks.transport import reservations
+from toolfleet_tasks.transport.fetcher import BATCH, MOST_CONNECTIONS, Message
 
 
 @pytest.fixture
@@ -401,7 +400,7 @@ async def test_a_place_that_becomes_free_is_used_at_once(
     redis_url: str, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whichever worker hears of it: the call that had the place never claimed it, or has left it."""
-    monkeypatch.setattr(ready_queues, "_POLL_SECONDS", 600.0)  # no look finds it
+    monkeypatch.setattr(reservations, "_POLL_SECONDS", 600.0)  # no look finds it
     first, second = Taker(), Taker(slots=0)
     async with working(redis_url, first, bound=1) as worker, working(redis_url, second, bound=1) as other:
         publish(redis, *[message(f"{number}") for number in range(4)])

@@ -15,7 +15,7 @@ from toolfleet import ToolFleet
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.process import this_process
 from toolfleet_tasks.messages.signing import Seal
-from toolfleet_tasks.presence.worker_notes import LaneCapacity
+from toolfleet_tasks.presence import LaneCapacity
 from toolfleet_tasks.wakeups import service
 from toolfleet_tasks.wakeups.events import wake_body
 

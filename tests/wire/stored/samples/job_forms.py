@@ -5,7 +5,7 @@ from typing import Any
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall
 from toolfleet_registry.contracts.jobs import HookSpec, JobSpec, Poll, Schedule
 from toolfleet_tasks.jobs.completion import EndNote, ThenCall
-from toolfleet_tasks.jobs.positions import JobPosition
+from toolfleet_tasks.jobs.state_machine import JobPosition
 from wire.stored.samples.forms import StoredForm, message_form, sealing
 
 AT = 4_100_000_000.0

@@ -22,16 +22,26 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver
 from toolfleet_registry.time.shared_timers import SharedTimeout
 from toolfleet_workers.executors.error_text import readable
-from toolfleet_workers.executors.http.address_book import Address, AddressBook
+from toolfleet_workers.executors.http.address_book import Address, AddressBook, Replicas, ReplicaState, id_in
 from toolfleet_workers.executors.http.module_client import HttpClientPort, ModuleResponse, SendProgress
-from toolfleet_workers.executors.http.ndjson import is_stream, read_last_line
-from toolfleet_workers.executors.http.no_reply import Blocked, NoReply, NotConnected, lost, not_sent, silent
-from toolfleet_workers.executors.http.reconcile import build_question, judge_answer
-from toolfleet_workers.executors.http.reply import judge_reply, reason_of, too_large, with_reply
-from toolfleet_workers.executors.http.reply_body import read_reply, start_of_error
+from toolfleet_workers.executors.http.reply import (
+    Blocked,
+    NoReply,
+    NotConnected,
+    is_stream,
+    judge_reply,
+    lost,
+    not_sent,
+    read_last_line,
+    read_reply,
+    reason_of,
+    silent,
+    start_of_error,
+    too_large,
+    with_reply,
+)
 from toolfleet_workers.executors.http.request import CallerToken, ModuleRequest, build_request
-from toolfleet_workers.executors.http.status import HttpStatuses
-from toolfleet_workers.executors.replicas import Replicas, ReplicaState, id_in
+from toolfleet_workers.executors.http.status import HttpStatuses, build_question, judge_answer
 from toolfleet_workers.runner import error_text, no_time_left, too_late, unsuccessful
 
 log = get_logger(__name__)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from toolfleet_workers.executors.http.request import ModuleRequest
-from toolfleet_workers.executors.http.target import Origin
+from toolfleet_workers.executors.http.request import ModuleRequest, Origin
 
 REPLICA_HEADER = "Toolfleet-Replica"
 """Which process of the module is meant, and in its answer which one it is."""

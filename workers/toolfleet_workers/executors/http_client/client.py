@@ -17,11 +17,9 @@ from aiohappyeyeballs import AddrInfoType, start_connection
 from toolfleet_registry.policy.module_troubles import WORDS
 from toolfleet_registry.time.lease import LeaseOver
 from toolfleet_workers.executors.http.module_client import SendProgress
-from toolfleet_workers.executors.http.no_reply import Blocked, NotConnected, silent
-from toolfleet_workers.executors.http.request import ModuleRequest
-from toolfleet_workers.executors.http.target import Origin
-from toolfleet_workers.executors.http_client.connection import Connection
-from toolfleet_workers.executors.http_client.response import Response
+from toolfleet_workers.executors.http.reply import Blocked, NotConnected, silent
+from toolfleet_workers.executors.http.request import ModuleRequest, Origin
+from toolfleet_workers.executors.http_client.connection import Connection, Response
 
 # A POST on a connection that its server is just closing has an unknown outcome. Servers close idle ones after 2 s
 # (gunicorn) or 5 s (uvicorn, node); the rest is room for a slow network and a busy loop.

@@ -6,8 +6,7 @@ from typing import Any
 from toolfleet_registry.tracing import port
 from toolfleet_registry.tracing.port import OpenSpan, TraceContext, Tracing, Unrecorded, carried
 from toolfleet_workers.executors.http.module_client import HttpClientPort, ModuleResponse, SendProgress
-from toolfleet_workers.executors.http.request import ModuleRequest
-from toolfleet_workers.executors.http.target import Origin
+from toolfleet_workers.executors.http.request import ModuleRequest, Origin
 
 _FAILED = 400
 

@@ -1,0 +1,629 @@
+"""Publishes judged calls, once each may be: it is its user's turn, the broker is there, and a worker consumes its queue.
+
+An agent that has only just connected cannot know which workers are about to start, and after a silence of Redis it is
+unknown whether workers could reach it: the time counts from then on, at the earliest.
+
+A message is published at least once, a call is run once. A message that surely was not published is published again,
+and so is one that the broker has not confirmed: where calls travel by our own transport, the admission script
+recognizes a call that was admitted before, and puts no second message into the queue. Elsewhere there may be two; the
+ledger, by the call's id, lets one start, and the other costs one lookup. That is cheaper than ending a call that may be
+on its way.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.config.run_file import why_not_applied
+from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.directory.known_modules import KnownModules
+from toolfleet_registry.errors import BegunBefore, BrokerUnavailable, NotPublished, PublishUnconfirmed
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import randomness
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.tracing.port import TraceContext, Tracing, Unrecorded, carry, drop
+from toolfleet_tasks.admission import AdmissionControl, Refusal, refused
+from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
+from toolfleet_tasks.calls.pending_call import PendingCall
+from toolfleet_tasks.fairness import CallerLane, WaitQueue
+from toolfleet_tasks.lua.consumers import READ
+from toolfleet_tasks.messages import fleet_results
+from toolfleet_tasks.messages.fleet_results import unknown_to_workers
+from toolfleet_tasks.queues import queue_for
+from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.tracing import going_on, sent, system_of
+from toolfleet_tasks.transport.publisher import Publisher
+
+log = get_logger(__name__)
+
+_POLL_SECONDS = 0.25  # between two looks at a queue for which calls are held back
+_SILENCE_SECONDS = 1.0  # after which Redis has been silent; as often workers note themselves
+_ANSWER_SECONDS = 5.0  # for one look; then the calls are published, or find that Redis is away
+
+# Calls that wait in one agent until they may be published; further ones are `busy`. Each takes about 15 kB there. The more
+# wait, the fewer a single user may have among them: at most as many as there is room left, and half of all.
+_MOST_WAITING = 50_000
+# How long a call waits, within its deadline, for a Redis or RabbitMQ that is away, before it ends as `fleet_unavailable`: a
+# restart or a fail-over is over by then, most often, and nobody's patience is. It is counted from the first call that finds
+# it away: once that long is over, each further call ends within some three seconds, after one more try.
+_PATIENCE_SECONDS = 30.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0  # seconds, before a broker is tried again that is there and takes nothing
+
+_ONE_TRY_SECONDS = 3.0  # by then it has been tried again
+_Place = asyncio.Future[None]
+
+_PUBLISH_SECONDS = 10.0  # from sending; a call that is not confirmed by then is published again
+_DETACHED_SECONDS = 10.0  # to get a job's step into its queue; then the job is put off
+_FIRST_REST, _LONGEST_REST = 0.2, 2.0  # seconds, before what was not confirmed is published again
+
+Started = PendingCall | Joined | ToolResult
+"""What becomes of a call: it is published, it has joined another, or it has ended already."""
+
+
+class WorkerWait:
+    """One agent's, over the `connection` to the Redis of the results. Belongs to the running loop; `spawn` runs something in the background."""
+
+    def __init__(
+        self,
+        connection: PipelinedConnection,
+        settings: Settings,
+        known: KnownModules,
+        *,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._known = known
+        self._spawn = spawn
+        self._loop = asyncio.get_running_loop()
+        self._trusted_since = self._loop.time()
+        self._changes = dict[str, asyncio.Future[None]]()  # by queue
+        self._is_closed = False
+        connection.on_connect.append(self._trust_anew)
+
+    def needs_worker(self, call: PublishedCall) -> bool:
+        """Return whether the call may be refused for lack of a worker: not if workers are started when calls wait."""
+        settings = self._settings
+        if settings.unserved_seconds == math.inf or call.lane in settings.scale_from_zero_lanes:
+            return False
+        entry = self._known.entries.get(call.tool_name.partition(".")[0])
+        return entry is None or not entry.scales_from_zero
+
+    def is_in_vain(self, refusal: Refusal, *, asked_at: float) -> bool:
+        """Return whether the call ends with its refusal: it is not its queue, or no worker has come for long enough.
+
+        `asked_at`: when the call was sent, by the loop's clock.
+        """
+        if refusal.kind != "unserved":
+            return True
+        if self._loop.time() - asked_at > _SILENCE_SECONDS:
+            self._trust_anew()
+        return self._is_over(refusal.seconds)
+
+    def end_of(self, call: PublishedCall, refusal: Refusal) -> Refusal:
+        """Return what a call in vain ends with: a module that the fleet's directory does not have gets no worker by waiting."""
+        module, entries = call.tool_name.partition(".")[0], self._known.entries
+        if refusal.kind != "unserved" or not entries or module in entries:
+            return refusal
+        why = why_not_applied(module, self._settings.redis_url)
+        return Refusal("unserved", result=unknown_to_workers(call.tool_name, why))
+
+    async def change(self, queue: str, *, until: float) -> None:
+        """Return when another try is worth it, by the loop's clock `until` at the latest.
+
+        Raises `TimeoutError`, and `NotPublished` when the fleet is left.
+        """
+        if not self._is_closed:
+            if queue not in self._changes:
+                self._changes[queue] = self._loop.create_future()
+                self._spawn(self._watch(queue))
+            async with asyncio.timeout_at(until):
+                await asyncio.shield(self._changes[queue])
+        if self._is_closed:
+            raise NotPublished("the fleet was left")
+
+    def close(self) -> None:
+        """End all waits."""
+        self._is_closed = True
+        for queue in list(self._changes):
+            self._tell(queue)
+
+    async def _watch(self, queue: str) -> None:
+        """Look until a worker has come, or none will; where Redis is away, that is for others to wait for."""
+        keys = self._settings.keys
+        try:
+            with contextlib.suppress(RedisConnectionLost, ResponseError, TimeoutError):
+                seconds, command = 0.0, READ.command(notes=keys.consumers, queue=keys.queue(queue))
+                while seconds >= 0 and not self._is_over(seconds):
+                    await asyncio.sleep(_POLL_SECONDS)
+                    async with asyncio.timeout(_ANSWER_SECONDS):
+                        seconds = await self._connection.send(*command) / 1000
+        finally:
+            self._tell(queue)
+
+    def _is_over(self, seconds: float) -> bool:
+        return min(seconds, self._loop.time() - self._trusted_since) >= self._settings.unserved_seconds
+
+    def _tell(self, queue: str) -> None:
+        change = self._changes.pop(queue, None)
+        if change is not None and not change.done():
+            change.set_result(None)
+
+    def _trust_anew(self) -> None:
+        self._trusted_since = self._loop.time()
+
+
+class PublishWindow:
+    """A window of at most `size` publishes between sending and answer. Belongs to the running loop.
+
+    Without it a burst is sent in one write, and an answer that waits behind thousands comes too late to be believed.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._free = size
+        self._rows = OrderedDict[
+            CallerLane, deque[_Place]
+        ]()  # who has left is still among them; the first is served next
+
+    def take(self) -> bool:
+        """Take a place now, if one is free. Then there are no waiters: a leaving one passes its place on."""
+        if self._free:
+            self._free -= 1
+            return True
+        return False
+
+    async def enter(self, caller_lane: CallerLane, *, until: float) -> None:
+        """Take a place, by the loop's clock `until` at the latest: within a caller's lane the first come first, lanes in turn.
+
+        Raises `TimeoutError`, and `NotPublished` when the fleet is left.
+        """
+        if self.take():
+            return
+        place: _Place = self._loop.create_future()
+        self._rows.setdefault(caller_lane, deque()).append(place)
+        try:
+            async with asyncio.timeout_at(until):
+                await place
+        except BaseException:
+            if place.done() and not place.cancelled():
+                self.leave()  # it was ours just now
+            place.cancel()
+            raise
+
+    def leave(self) -> None:
+        """Give a place back, or pass it to the next waiter."""
+        while self._rows:
+            caller_lane, row = self._rows.popitem(last=False)
+            while row:
+                place = row.popleft()
+                if not place.done():
+                    if row:
+                        self._rows[caller_lane] = row
+                    place.set_result(None)
+                    return
+        self._free += 1
+
+    def close(self) -> None:
+        """Have those who wait told that the fleet was left."""
+        rows, self._rows = self._rows, OrderedDict()
+        for row in rows.values():
+            for place in row:
+                if not place.done():
+                    place.set_exception(NotPublished("the fleet was left"))
+
+
+@dataclass(slots=True)
+class WaitingCalls:
+    """The number of calls that wait in an agent, at most `limit`, by caller."""
+
+    limit: int
+    total: int = 0
+    _of: Counter[CallerLane] = field(default_factory=Counter)
+
+    def enter(self, caller_lane: CallerLane) -> bool:
+        """Count one more call, and return whether it may wait.
+
+        A user has at most as many as there is room left, so that others always find some.
+        """
+        if self._of[caller_lane] >= self.limit - self.total:
+            return False
+        self._of[caller_lane] += 1
+        self.total += 1
+        return True
+
+    def leave(self, caller_lane: CallerLane) -> None:
+        """One waits no longer."""
+        self.total -= 1
+        self._of[caller_lane] -= 1
+        if not self._of[caller_lane]:
+            del self._of[caller_lane]
+
+
+class Backpressure:
+    """The conditions that the calls of one agent wait for. Belongs to the running loop."""
+
+    def __init__(self, publisher: Publisher, wait_queue: WaitQueue) -> None:
+        self.wait_queue = wait_queue
+        self.window = PublishWindow(publisher.most_in_flight)
+        self.crowd = WaitingCalls(_MOST_WAITING)
+        self.patience_seconds = _PATIENCE_SECONDS
+        self.loop = asyncio.get_running_loop()
+        self._publisher = publisher
+        self._pause = 0.0
+        self._paused_until = 0.0
+        self._away_since: float | None = None
+
+    def close(self) -> None:
+        """Tell all waiting calls that the fleet was left."""
+        self.wait_queue.close()
+        self.window.close()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the broker can be reached, as far as is known."""
+        return self._publisher.is_ready
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the broker is worth an attempt now."""
+        return self._publisher.is_ready and not (self._pause and self.loop.time() < self._paused_until)
+
+    async def opened(self) -> None:
+        """Wait until then. Has no deadline. Raises `NotPublished` when the fleet is left."""
+        while not self.is_open:
+            await self._publisher.ready()
+            rest = self._paused_until - self.loop.time()
+            if self._pause and rest > 0:
+                await asyncio.sleep(rest)
+
+    def succeeded(self) -> None:
+        """The broker has answered: it is there."""
+        self._pause, self._away_since = 0.0, None
+
+    def patient_until(self) -> float:
+        """Return until when a call waits for the broker: it has been away from the first call that met that.
+
+        Calls that come when it has been away for longer than that wait for one more try only.
+        """
+        now = self.loop.time()
+        self._away_since = now if self._away_since is None else self._away_since
+        return max(self._away_since + self.patience_seconds, now + min(self.patience_seconds, _ONE_TRY_SECONDS))
+
+    def failed(self) -> None:
+        """Pause: the broker is there and takes nothing, so this agent stops trying for a growing time."""
+        if self.is_open:  # else others have said so
+            self._pause = min(self._pause * 2 or _FIRST_PAUSE, _LONGEST_PAUSE)
+            self._paused_until = self.loop.time() + self._pause * randomness.uniform(
+                0.75, 1.25
+            )  # agents must not ask in step
+
+
+class Hold:
+    """One call's way through the backpressure, from before its first try until `end`, `until` its deadline by the loop's clock.
+
+    `waits`: for its turn in its user's limit; else it is told that there is none. `is_sent`: it may have been published
+    already, so that nothing but its deadline ends its waiting.
+    """
+
+    __slots__ = ("_away", "_back", "_gives_up_at", "_had_turn", "_has_turn", "_is_counted", "_is_sent", "_needs_turn", "_ticket", "caller_lane", "until", "waits")  # fmt: skip
+
+    def __init__(
+        self, back: Backpressure, caller_lane: CallerLane, *, until: float, waits: bool, is_sent: bool = False
+    ) -> None:
+        self.caller_lane = caller_lane
+        self.until = until
+        self._back = back
+        self.waits = waits
+        self._is_sent = is_sent
+        self._ticket = back.wait_queue.ticket()
+        self._needs_turn = self._has_turn = self._had_turn = self._is_counted = False
+        self._away: NotPublished | None = None
+        self._gives_up_at = 0.0
+
+    async def admitted(self) -> Refusal | None:
+        """Return with a place in the window, which `leave` gives back; or the refusal, if too many wait already.
+
+        Raises `TimeoutError` at the deadline, and `NotPublished` where the broker was away for too long, or the fleet is left.
+        """
+        back = self._back
+        if self._may_go() and back.is_open and back.window.take():
+            return None
+        if (refusal := self.crowded()) is not None:
+            return refusal
+        while True:
+            if not self._may_go():
+                await back.wait_queue.wait(self.caller_lane, self._ticket, until=self.until)
+                self._has_turn = self._had_turn = True
+            await self._broker()
+            await back.window.enter(self.caller_lane, until=self.until)
+            if self._may_go() and back.is_open:
+                return None
+            back.window.leave()
+
+    def crowded(self) -> Refusal | None:
+        """Have the call wait in its agent; the refusal, if too many do already."""
+        if not (self._is_counted or self._is_sent):
+            if not self._back.crowd.enter(self.caller_lane):
+                return Refusal("crowd", count=self._back.crowd.total)
+            self._is_counted = True
+        return None
+
+    def leave(self) -> None:
+        """The try is over."""
+        self._back.window.leave()
+
+    def awaits_turn(self) -> bool:
+        """Return whether the call waits for its turn, after its limit refused it."""
+        self._needs_turn, self._has_turn, self._gives_up_at = True, False, 0.0
+        return self.waits
+
+    def tries_again(self, error: NotPublished) -> bool:
+        """Return whether a sure failure that passes is worth another attempt, in time."""
+        if not (isinstance(error, BrokerUnavailable) and error.passes):
+            return False
+        self._away = error
+        if self._back.is_there:  # it has answered, and takes nothing
+            self._gives_up_at = self._gives_up_at or self._patient_until()
+        self._back.failed()
+        return self._back.loop.time() < (self._gives_up_at or self.until)
+
+    def end(self) -> None:
+        """End the wait, with any outcome."""
+        if self._is_counted:
+            self._back.crowd.leave(self.caller_lane)
+        if self._had_turn:
+            self._back.wait_queue.free(self.caller_lane)  # others may have room, too
+
+    def _may_go(self) -> bool:
+        return self._has_turn or not (
+            self.waits and (self._needs_turn or self._back.wait_queue.is_awaited(self.caller_lane))
+        )
+
+    async def _broker(self) -> None:
+        """Wait for the broker, with what patience is left; with that of its first try for one that was there, and took nothing."""
+        back = self._back
+        if back.is_open:
+            return
+        try:
+            async with asyncio.timeout_at(self._gives_up_at or self._patient_until()):
+                await back.opened()
+        except TimeoutError:
+            raise self._away or BrokerUnavailable("it does not answer", passes=True) from None
+
+    def _patient_until(self) -> float:
+        return self.until if self._is_sent else min(self._back.patient_until(), self.until)
+
+
+class Dispatcher:
+    """Gets calls under way. `follow` listens for the end of a call of ours; `spawn` runs something in the background.
+
+    `before` is told of each call when it is about to be published, in the same tick. Belongs to the running loop.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it needs of its session
+        self,
+        publisher: Publisher,
+        admission: AdmissionControl,
+        keyed_calls: KeyedCalls,
+        workers: WorkerWait,
+        settings: Settings,
+        *,
+        follow: Callable[[PublishedCall], PendingCall],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        before: Callable[[PublishedCall], None],
+        tracing: Tracing | None = None,
+    ) -> None:
+        self._publisher = publisher
+        self._before = before
+        self._tracing, self._system = tracing, system_of(settings.broker)
+        self._admission = admission
+        self._keyed_calls = keyed_calls
+        self._workers = workers
+        self._follow = follow
+        self._spawn = spawn
+        self._wait_queue = WaitQueue()
+        self._back = Backpressure(publisher, self._wait_queue)
+        self._loop = asyncio.get_running_loop()
+
+    async def post(self, call: PublishedCall, *, waits: bool, waits_for_worker: bool = False) -> Started:
+        """Publish a call, or end it. Over its caller's limit it waits for its turn, if it `waits`, until its deadline.
+
+        While no worker consumes its queue it is held back for a while; one that `waits_for_worker` waits in the queue.
+        """
+        needs_worker = not waits_for_worker and self._workers.needs_worker(call)
+        posting = self._post(call, waits=waits, needs_worker=needs_worker)
+        if self._tracing is None:
+            return await posting
+        drawn = self._tracing.draw_root()
+        if type(drawn) is not Unrecorded:
+            return await sent(self._tracing, call, self._system, posting, drawn)
+        token = carry(drawn)  # as `sent` would: nearly every call comes here
+        try:
+            return await posting
+        finally:
+            drop(token)
+
+    async def _post(self, call: PublishedCall, *, waits: bool, needs_worker: bool) -> Started:
+        hold = self._hold(call, waits=waits)
+        started: PendingCall | Refusal | ToolResult
+        try:
+            started = await self._start(call, hold, needs_worker=needs_worker)
+        except TimeoutError:
+            started = fleet_results.expired(call.tool_name)
+        except NotPublished as exc:
+            started = _unpublished(call, exc)
+        except BaseException:
+            self._keyed_calls.give_up(call)
+            raise
+        finally:
+            hold.end()
+        if isinstance(started, PendingCall):
+            return started
+        result = refused(call.tool_name, started) if isinstance(started, Refusal) else started
+        self._keyed_calls.take_back(call, result)
+        if isinstance(started, Refusal) and started.kind == "joined":
+            return self._keyed_calls.join(call, started.call_id)
+        return result
+
+    async def detach(
+        self, call: PublishedCall, *, most_waiting: int, again: bool = False, origin: TraceContext | None = None
+    ) -> ToolResult | Refusal | None:
+        """Publish a call without waiting for its end, unless `most_waiting` calls wait for its module; return its result if it is in no queue.
+
+        Or the refusal that names the call that its idempotency key stands for. Raises `PublishUnconfirmed`: it may be
+        in its queue, or was started before (`BegunBefore`). `again`: it may have been published before. `origin`: its
+        place in a trace, if not here and now.
+        """
+        tracing, detaching = self._tracing, self._detach(call, most_waiting=most_waiting, again=again)
+        with going_on(tracing, origin):
+            if tracing is None:
+                return await detaching
+            return await sent(tracing, call, self._system, detaching, tracing.draw_root())
+
+    async def _detach(self, call: PublishedCall, *, most_waiting: int, again: bool) -> ToolResult | Refusal | None:
+        hold = self._hold(call, waits=False, seconds=_DETACHED_SECONDS)
+        limit = min(self._admission.backlog_limit(call), most_waiting)
+        try:
+            refusal = await hold.admitted()
+            if refusal is None:
+                try:
+                    refusal = await self._publish(call, limit=limit, again=again)
+                finally:
+                    hold.leave()
+        except TimeoutError:
+            refusal = Refusal("crowd", count=self._back.crowd.total)
+        except NotPublished as exc:
+            return _unpublished(call, exc)
+        finally:
+            hold.end()
+        return refusal if refusal is None or refusal.kind == "joined" else refused(call.tool_name, refusal)
+
+    def close(self) -> None:
+        """Tell all calls that wait to be published that the fleet was left."""
+        self._back.close()
+        self._workers.close()
+
+    def _hold(self, call: PublishedCall, *, waits: bool, seconds: float | None = None, is_sent: bool = False) -> Hold:
+        left = call.deadline_at - fleet_clock.now()
+        left = left if seconds is None else min(left, seconds)
+        until = self._loop.time() + left
+        return Hold(self._back, (call.lane, call.user_id), until=until, waits=waits, is_sent=is_sent)
+
+    async def _start(self, call: PublishedCall, hold: Hold, *, needs_worker: bool) -> PendingCall | Refusal:
+        """Try until the call is published, or surely not. Raises `NotPublished`, and `TimeoutError` at its deadline."""
+        started: PendingCall | Refusal | None = None
+        while started is None:
+            refused_before, asked_at = await hold.admitted(), self._loop.time()
+            started = refused_before or await self._try(call, hold, needs_worker=needs_worker)
+            if isinstance(started, Refusal) and not self._workers.is_in_vain(started, asked_at=asked_at):
+                started = hold.crowded()
+                if started is None:
+                    await self._workers.change(queue_for(call), until=hold.until)
+        return self._workers.end_of(call, started) if isinstance(started, Refusal) else started
+
+    async def _try(self, call: PublishedCall, hold: Hold, *, needs_worker: bool) -> PendingCall | Refusal | None:
+        """Listen for the call's end, and publish it; `None` if that has surely failed, and is worth another try.
+
+        Raises `NotPublished`.
+        """
+        follow, refusal = self._follow(call), None
+        if call.idempotency_key is not None:
+            self._keyed_calls.offer(follow)  # a repeat may hear of it before we do
+        try:
+            limit = self._admission.backlog_limit(call)
+            refusal = await self._publish(call, limit=limit, needs_worker=needs_worker)
+        except BegunBefore:
+            pass  # its end will come
+        except PublishUnconfirmed as exc:
+            self._publish_again(call, follow, hold, exc)
+        except NotPublished as exc:
+            follow.unpublished()
+            if not hold.tries_again(exc):
+                raise
+            return None
+        except BaseException:
+            follow.give_up()  # it may have got into its queue just now
+            raise
+        finally:
+            hold.leave()
+        if refusal is not None:
+            follow.unpublished()
+            return None if refusal.kind == "share" and hold.awaits_turn() else refusal
+        follow.published(call.deadline_at, self._wait_queue)
+        return follow
+
+    async def _publish(
+        self, call: PublishedCall, *, limit: int, needs_worker: bool = False, again: bool = False
+    ) -> Refusal | None:
+        """Get the call into its queue, from now on; `None`, or why it is not in it. Raises as `Publisher.publish` does."""
+        seconds = min(_PUBLISH_SECONDS, call.deadline_at - fleet_clock.now())
+        self._before(call)
+        refusal = await self._publisher.publish(
+            call, seconds=seconds, limit=limit, needs_worker=needs_worker, again=again
+        )
+        self._back.succeeded()
+        return refusal
+
+    def _publish_again(self, call: PublishedCall, follow: PendingCall, hold: Hold, error: PublishUnconfirmed) -> None:
+        """Keep publishing a call that may or may not be in its queue.
+
+        Its end is listened for until its deadline, as that of any other.
+        """
+        log.info("publish_not_confirmed", call_id=call.call_id, tool=call.tool_name, error=str(error))
+        follow.unconfirmed()
+        insisting = self._spawn(self._insist(call, follow, waits=hold.waits))
+        follow.ending.add_done_callback(lambda _: insisting.cancel())
+
+    async def _insist(self, call: PublishedCall, follow: PendingCall, *, waits: bool) -> None:
+        """Publish a call again until it is confirmed, refused, or late."""
+        hold, rest = self._hold(call, waits=waits, is_sent=True), _FIRST_REST
+        try:
+            while not await self._is_settled(call, follow, hold):
+                await asyncio.sleep(rest * randomness.uniform(0.5, 1))  # spreads load
+                rest = min(rest * 2, _LONGEST_REST)
+            follow.confirmed()
+        except (TimeoutError, NotPublished):  # its deadline ends it, or the fleet was left
+            return
+        finally:
+            hold.end()
+
+    async def _is_settled(self, call: PublishedCall, follow: PendingCall, hold: Hold) -> bool:
+        """Publish a call once more; return whether nothing more is to be done about that.
+
+        One that is refused now has never been admitted: it ends so, unless a worker has started it all the same. If its
+        idempotency key stands for another call, it ends as that one.
+        """
+        await hold.admitted()
+        try:
+            refusal = await self._publish(call, limit=self._admission.backlog_limit(call), again=True)
+        except BegunBefore:
+            return True
+        except (NotPublished, PublishUnconfirmed):
+            return False
+        finally:
+            hold.leave()
+        if refusal is None:
+            return True
+        if refusal.kind == "share" and hold.awaits_turn():
+            return False
+        if refusal.kind == "joined":
+            follow.refuse(await self._keyed_calls.join(call, refusal.call_id).ending)
+        else:
+            await follow.withdraw(refused(call.tool_name, refusal))
+        return True
+
+
+def _unpublished(call: PublishedCall, error: NotPublished) -> ToolResult:
+    if isinstance(error, BrokerUnavailable):
+        return fleet_results.fleet_unavailable(call.tool_name, str(error))
+    if fleet_clock.now() >= call.deadline_at:
+        return fleet_results.expired(call.tool_name)
+    return fleet_results.not_published(call.tool_name, str(error) or "Redis does not answer")

@@ -1,1 +1,0 @@
-"""Gets a prepared call published, as soon as it may be."""

@@ -1,1 +1,0 @@
-"""Finds calls that have ended, among all that the audit has, for operators."""

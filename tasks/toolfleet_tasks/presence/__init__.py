@@ -1,1 +1,0 @@
-"""Notes what each worker is and serves, for agents and operators."""

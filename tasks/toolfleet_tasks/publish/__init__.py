@@ -1,1 +1,0 @@
-"""Writes calls and the fleet's own tasks to their queues: one port, over Redis or through kombu."""

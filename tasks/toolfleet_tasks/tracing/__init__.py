@@ -1,1 +1,0 @@
-"""Begins the spans of messages with calls, and says how each process is traced."""

@@ -1,0 +1,383 @@
+"""Publishes calls over a pipelined connection, without kombu: those admitted in one tick of the loop as one script."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.config.signing_settings import SigningSettings
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.script import Parameters, Script
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.time.shared_timers import shared_timers
+from toolfleet_tasks.admission import AdmissionControl, Refusal, refusal_in, script_for
+from toolfleet_tasks.lua.admission import ADMIT, ADMIT_MANY
+from toolfleet_tasks.lua.queues import PUBLISH
+from toolfleet_tasks.messages.envelope import (
+    call_message,
+    control_message,
+    message,
+    revocation_message,
+    revocation_topic,
+    sender,
+    time_after,
+    with_deaths,
+)
+from toolfleet_tasks.messages.signing import Seal, seal_of
+from toolfleet_tasks.queues import CONTROL, queue_for
+from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost, is_unknown_script
+from toolfleet_tasks.redis.protocol import is_one_of, unavailable
+from toolfleet_tasks.transport.publisher import CONTROL_SECONDS, REPUBLISH_SECONDS, Delivered
+
+log = get_logger(__name__)
+
+_MOST = 64  # calls: Redis does nothing else for that long, some 0.3 ms
+
+_LARGEST = 65_536  # characters of a message: larger ones would add up to what Redis takes for too large a command
+
+_Command = tuple[Part, ...]
+_KEYS = 8  # of a call without an idempotency key
+
+_REVOKE_SECONDS = 10.0  # for the connection to come back, and Redis to answer
+
+
+class AdmissionBatcher:
+    """Collects the calls of one tick, by queue and limits. Belongs to the connection's event loop.
+
+    A batch admits all of its calls, or none: then each is sent alone, unless its caller has gone.
+    """
+
+    def __init__(self, connection: PipelinedConnection, loop: asyncio.AbstractEventLoop) -> None:
+        self._connection = connection
+        self._loop = loop
+        self._open: dict[_Command, _Batch] = {}
+
+    def send(self, parameters: _Command) -> "asyncio.Future[Any]":
+        """Send the parameters of `ADMIT`; the future brings its reply, or raises as that of `PipelinedConnection.send` does."""
+        shared = _shared_of(parameters)
+        if shared is None:
+            return self._send_alone(parameters)
+        batch = self._open.get(shared)
+        if batch is None or len(batch) == _MOST:
+            batch = self._open[shared] = _Batch()
+            sent = self._connection.send_built(partial(self._close, shared, batch))
+            sent.add_done_callback(partial(self._answer, shared, batch))
+        reply: asyncio.Future[Any] = self._loop.create_future()
+        batch.append((parameters, reply))
+        return reply
+
+    def _close(self, shared: _Command, batch: "_Batch") -> _Command:
+        """Return the command, as it leaves.
+
+        A caller that has gone meanwhile may be in it, as one whose command had just left.
+        """
+        if self._open.get(shared) is batch:
+            del self._open[shared]
+        if len(batch) == 1:
+            return ("EVALSHA", ADMIT.digest, *batch[0][0])
+        return ("EVALSHA", ADMIT_MANY.digest, *_together(shared, batch))
+
+    def _answer(self, shared: _Command, batch: "_Batch", sent: "asyncio.Future[Any]") -> None:
+        if self._open.get(shared) is batch:  # the connection was lost before it left
+            del self._open[shared]
+        error = sent.exception()
+        if len(batch) > 1 and isinstance(error, ResponseError):
+            again = _Batch(each for each in batch if not each[1].done())
+            if is_unknown_script(error) and len(again) > 1:
+                whole = self._connection.send("EVAL", ADMIT_MANY.text, *_together(shared, again))
+                whole.add_done_callback(partial(self._answer, shared, again))
+            else:
+                self._send_each(again)
+        elif error is None and len(batch) > 1 and sent.result() is None:
+            self._send_each(batch)
+        else:
+            for _, reply in batch:
+                _pass_on(reply, sent)
+
+    def _send_each(self, batch: "_Batch") -> None:
+        """Send each call alone after a refused batch, which did nothing; calls of callers that have gone are left out."""
+        for parameters, reply in batch:
+            if not reply.done():
+                self._send_alone(parameters).add_done_callback(partial(_pass_on, reply))
+
+    def _send_alone(self, parameters: _Command) -> "asyncio.Future[Any]":
+        return self._connection.send("EVALSHA", ADMIT.digest, *parameters)
+
+
+class _Batch(list[tuple[_Command, "asyncio.Future[Any]"]]):
+    """The parameters of `ADMIT` of each call, and who waits for its reply."""
+
+
+class _Asked(NamedTuple):
+    """The parameters of `ADMIT` for a call without an idempotency key, in their order."""
+
+    number: Part
+    queue: Part
+    notify_key: Part
+    breaker: Part
+    caller_limit: Part
+    stored: Part
+    slots: Part
+    record: Part
+    queue_states: Part
+    call_id: Part
+    deadline: Part
+    message: Part
+    limit: Part
+    bound: Part
+    keep_ms: Part
+    intent_seconds: Part
+    intention: Part
+    backlog_bytes: Part
+    stored_bytes_most: Part
+    marks: Part
+
+
+def _shared_of(parameters: _Command) -> _Command | None:
+    """Return the parameters that calls of one batch must share; `None` for one that must be judged alone."""
+    if parameters[0] != _KEYS:
+        return None
+    asked = _Asked._make(parameters)
+    is_fitting = 0 < len(str(asked.message)) <= _LARGEST
+    if not is_fitting or asked.keep_ms or asked.marks or int(asked.bound) <= 0:
+        return None
+    return (
+        asked.queue,
+        asked.notify_key,
+        asked.breaker,
+        asked.queue_states,
+        asked.limit,
+        asked.bound,
+        asked.backlog_bytes,
+    )
+
+
+def _together(shared: _Command, batch: _Batch) -> Parameters:
+    queue, notify_key, breaker, queue_states, limit, bound, backlog_bytes = shared
+    calls = [_Asked._make(parameters) for parameters, _ in batch]
+    return ADMIT_MANY.parameters(
+        queue=queue,
+        notify_key=notify_key,
+        breaker=breaker,
+        queue_states=queue_states,
+        known=[(call.record, call.caller_limit, call.stored) for call in calls],
+        limit=limit,
+        bound=bound,
+        backlog_bytes=backlog_bytes,
+        calls=[(call.call_id, math.ceil(float(call.deadline)), call.message) for call in calls],
+    )
+
+
+def _pass_on(reply: "asyncio.Future[Any]", sent: "asyncio.Future[Any]") -> None:
+    error = sent.exception()
+    if reply.done():
+        return
+    if error is not None:
+        reply.set_exception(error)
+    else:
+        reply.set_result(sent.result())
+
+
+class RedisPublisher:
+    """Implements `Publisher`: puts calls into their queues, each with one script, or several of one tick with it.
+
+    `connection` goes to the broker's Redis, and its `database`.
+
+    With the settings `signing`, and a key in them, calls and revocations are signed. With an `admission`, that script
+    judges calls as well: if Redis has everything that this needs.
+    """
+
+    most_in_flight = 512  # answered within a tenth of a second where the agent's loop is busy with nothing else
+
+    def __init__(
+        self,
+        connection: PipelinedConnection,
+        *,
+        keys: Keys,
+        database: int,
+        signing: SigningSettings | None = None,
+        admission: AdmissionControl | None = None,
+    ) -> None:
+        self._connection = connection
+        self._signing = signing
+        self._seal = Seal(None) if signing is None else seal_of(signing)
+        self._admission = admission
+        self._loop = asyncio.get_running_loop()
+        self._batcher = AdmissionBatcher(connection, self._loop)
+        self._keys = keys
+        self._topic = keys.prefix + revocation_topic(database)
+        self._origin = sender()
+        self._revoked: list[str] = []
+
+    @property
+    def is_ready(self) -> bool:
+        """Implements `Publisher.is_ready`."""
+        return self._connection.is_connected
+
+    async def ready(self) -> None:
+        """Implements `Publisher.ready`."""
+        try:
+            await self._connection.connected()
+        except RedisConnectionLost as exc:  # closed for good
+            raise NotPublished("the fleet was left") from exc
+
+    async def publish(
+        self,
+        call: PublishedCall,
+        *,
+        seconds: float,
+        limit: int = 0,
+        needs_worker: bool = False,
+        again: bool = False,
+    ) -> Refusal | None:
+        """Implements `Publisher.publish`.
+
+        Redis has the call, or refuses it: with admission control, or if `limit` messages wait in its queue.
+
+        With admission control a call that is published `again` is in its queue once; without one it may be there twice.
+        """
+        queue = queue_for(call)
+        text = call_message(call, queue, text=self._seal.seal(call), origin=self._origin)
+        if self._admission is None:
+            return await self.put(text, queue, seconds=seconds, limit=limit)
+        if seconds <= 0:
+            raise NotPublished("no time is left")
+        rest = self._admission.build_command(
+            call, queue, message=text, limit=limit, needs_worker=needs_worker, again=again
+        )
+        script, give_up_at = script_for(call), self._loop.time() + seconds
+        try:
+            reply = await self._sent_now(give_up_at, self._admitting(script, rest))
+        except ResponseError as exc:
+            if not is_unknown_script(exc):
+                raise _refused(exc) from exc
+            reply = await self._put(give_up_at, "EVAL", script.text, *rest)
+        return self._admission.parse_reply(call, reply)
+
+    async def put(self, message: str, queue_name: str, *, seconds: float, limit: int = 0) -> Refusal | None:
+        """Put any message into a queue, once, without admission control; waits for the connection to stand, if it must.
+
+        Raises `NotPublished` or `PublishUnconfirmed`, in `seconds` at the latest.
+        """
+        names = {
+            "queue": self._keys.queue(queue_name),
+            "notify_key": self._keys.notify_key(queue_name),
+            "message": message,
+        }
+        give_up_at = self._loop.time() + seconds
+        return refusal_in(await self._put(give_up_at, *PUBLISH.command(**names, limit=limit or None)))
+
+    async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
+        """Implements `Publisher.republish`."""
+        label, eta = delivered.label, time_after(delay).isoformat()
+        again = message(
+            delivered.text, label, origin=self._origin, reply_to=delivered.reply_to, retries=retries, eta=eta
+        )
+        await self.put(with_deaths(again, delivered.died), label.queue, seconds=REPUBLISH_SECONDS)
+
+    async def control(self, task: str, *args: str) -> None:
+        """Implements `Publisher.control`."""
+        await self.put(control_message(task, args, CONTROL, origin=self._origin), CONTROL, seconds=CONTROL_SECONDS)
+
+    async def revoke(self, call_id: str) -> None:
+        """Implements `Publisher.revoke`."""
+        self._revoked.append(call_id)
+        await asyncio.sleep(0)
+        # The first call speaks for all of this tick, and for those that were cancelled meanwhile.
+        call_ids, self._revoked = self._revoked, []
+        if not call_ids:
+            return
+        try:
+            await self._revoke(revocation_message(call_ids, self._signing))
+        except (NotPublished, OSError, ResponseError) as exc:
+            log.warning("calls_not_revoked", call_ids=call_ids[:10], calls=len(call_ids), error=str(exc) or "no answer")
+
+    def close(self) -> None:
+        """Do nothing: another component owns the connection."""
+
+    async def _revoke(self, message: str) -> None:
+        give_up_at = self._loop.time() + _REVOKE_SECONDS
+        while True:  # twice does no harm
+            if not self._connection.is_connected:
+                await self._connected(give_up_at)
+            try:
+                await self._answered(give_up_at, self._connection.send("PUBLISH", self._topic, message))
+            except RedisConnectionLost:
+                continue
+            return
+
+    async def _put(self, give_up_at: float, *command: Part) -> Any:
+        try:
+            return await self._sent_once(give_up_at, *command)
+        except ResponseError as exc:
+            raise _refused(exc) from exc
+
+    async def _sent_once(self, give_up_at: float, *command: Part) -> Any:
+        """The reply to what must not be sent twice. Raises `ResponseError` as well as what `put` does."""
+        if give_up_at <= self._loop.time():
+            raise NotPublished("no time is left")
+        while True:
+            if not self._connection.is_connected:
+                await self._connected(give_up_at)
+            with contextlib.suppress(BrokerUnavailable):
+                return await self._sent_now(give_up_at, self._connection.send(*command))
+
+    def _admitting(self, script: Script, parameters: Parameters) -> "asyncio.Future[Any]":
+        if script is ADMIT:
+            return self._batcher.send(parameters)
+        return self._connection.send("EVALSHA", script.digest, *parameters)
+
+    async def _sent_now(self, give_up_at: float, reply: "asyncio.Future[Any]") -> Any:
+        """The same over the connection as it is; without one it is surely not sent."""
+        try:
+            return await self._answered(give_up_at, reply)
+        except RedisConnectionLost as exc:
+            if exc.sent:
+                raise PublishUnconfirmed(str(exc)) from exc
+            raise BrokerUnavailable(str(exc), passes=True) from exc
+        except TimeoutError as exc:
+            raise PublishUnconfirmed("no answer") from exc
+
+    async def _connected(self, give_up_at: float) -> None:
+        try:
+            async with asyncio.timeout_at(give_up_at):
+                await self._connection.connected()
+        except TimeoutError as exc:
+            raise BrokerUnavailable("Redis does not answer", passes=True) from exc
+        except RedisConnectionLost as exc:  # closed for good
+            raise NotPublished("the fleet was left") from exc
+
+    async def _answered(self, give_up_at: float, reply: "asyncio.Future[Any]") -> Any:
+        """Wait for a reply. Raises what `PipelinedConnection.send` does, or `TimeoutError`."""
+        timer = shared_timers(self._loop).call_at(give_up_at, _expire, reply)
+        try:
+            return await reply
+        finally:
+            timer.cancel()
+
+
+def _expire(reply: "asyncio.Future[Any]") -> None:
+    if not reply.done():
+        reply.set_exception(TimeoutError())
+
+
+def _refused(error: ResponseError) -> NotPublished | PublishUnconfirmed:
+    """Return what an error of Redis means for the message: a script that fails on its way leaves behind what it has written."""
+    text = str(error)
+    if (away := unavailable(error)) is not None:
+        return away
+    if is_one_of(("NOPERM",), error) and "script" not in text:
+        return NotPublished(text)
+    log.warning("publishing_failed", error=text)
+    return PublishUnconfirmed(text)
+
+
+def database_of(connect: Callable[[], Any]) -> int:
+    """The number of the database to which a connection will be made."""
+    return int(connect().db or 0)
