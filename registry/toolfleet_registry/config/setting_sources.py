@@ -206,10 +206,11 @@ def drop_removed(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises `ValueError` for a removed one on which the fleet's calls depend.
     """
     for name in REMOVED.keys() & given.keys():
-        place = setting_place((name,), start=Path.cwd())
         if name == "fast_transport":
-            _refuse_stock_parts(given, place)
-        _warn(place, f" any more, and changes nothing: {REMOVED[name]}.")
+            _refuse_stock_parts(given, setting_place((name,), start=Path.cwd()))
+        variable, place = f"{PREFIX}{name.upper()}", place_in_toml(name, Path.cwd())
+        shown = variable if place is None or variable in os.environ else f"{place}: {name}"
+        _warn(shown, f" any more, and changes nothing: {REMOVED[name]}.")
     return {name: value for name, value in given.items() if name not in REMOVED}
 
 
