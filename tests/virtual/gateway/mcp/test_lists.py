@@ -17,7 +17,7 @@ from support.module_server import ModuleServer
 @pytest.fixture
 async def brief(bed: Bed, owls: ModuleServer, monkeypatch: pytest.MonkeyPatch) -> Gateway:
     """A gateway that lists five tools at most, and takes calls within a minute for repeats."""
-    monkeypatch.setattr("toolfleet_gateway.mcp.listing._MOST_LISTED", 5)
+    monkeypatch.setattr("toolfleet_gateway.mcp.tools._MOST_LISTED", 5)
     await bed.serve(owls)
     await bed.worker()
     return await bed.gateway(mcp_repeat_window_seconds=60)
