@@ -4,6 +4,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -26,10 +27,7 @@ _PART = re.compile(r"(?<=<!-- map -->\n).*?(?=<!-- end of map -->)", re.DOTALL)
 
 def architecture_page(page: str) -> str:
     """Return the page with the drawing and the table of the rooms in the place that it marks."""
-    packages = [_FACE, *(_package(room) for room in ROOMS)]
-    graph = grimp.build_graph(*packages, cache_dir=None)
-    imports = [(one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)]
-    rooms = _arrows((one.split(".")[0], other.split(".")[0]) for one, other in imports)
+    rooms = _arrows((one.split(".")[0], other.split(".")[0]) for one, other in _imports())
     table = "".join(f"| `{room}` | {knows} |\n" for room, knows in ROOMS.items())
     drawn = _drawing("Which room imports which", rooms)
     return _placed(page, f"\n{drawn}\n| room | knows |\n|---|---|\n{table}\n")
@@ -41,7 +39,27 @@ def room_page(room: str, page: str) -> str:
     parts = {f"{path.parent.name}/": path for path in root.glob("*/__init__.py")}
     parts |= {path.name: path for path in root.glob("*.py") if not path.stem.startswith("__")}
     rows = "".join(f"| `{name}` | {_sentence(path)} |\n" for name, path in sorted(parts.items()))
-    return _placed(page, f"\n| part | what it does |\n|---|---|\n{rows}\n")
+    return _placed(page, f"\n| part | what it does |\n|---|---|\n{rows}\n{_counted(_package(room), root)}\n\n")
+
+
+@cache
+def _imports() -> list[tuple[str, str]]:
+    """Return each import of one module of the rooms by another."""
+    graph = grimp.build_graph(_FACE, *(_package(room) for room in ROOMS), cache_dir=None)
+    return [(one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)]
+
+
+def _counted(package: str, root: Path) -> str:
+    """Return how many folders a room has, on how many floors: a folder stands one above the highest that it imports."""
+    folders = {path.parent.name for path in root.glob("*/__init__.py")}
+    ends = (
+        (one.split(".")[1], other.split(".")[1])
+        for one, other in _imports()
+        if one.startswith(f"{package}.") and other.startswith(f"{package}.")
+    )
+    between = _arrows((one, other) for one, other in ends if {one, other} <= folders)
+    arrows = sum(map(len, between.values()))
+    return f"{len(folders)} folders on {_floors(between)} floors, with {arrows} imports of one folder by another."
 
 
 def _placed(page: str, text: str) -> str:
@@ -71,6 +89,15 @@ def _arrows(imports: Iterable[tuple[str, str]]) -> Arrows:
 def _drawing(title: str, arrows: Arrows) -> str:
     lines = [f"  {one} --> {other}" for one in sorted(arrows) for other in sorted(_direct(one, arrows))]
     return "\n".join(["```mermaid", "flowchart TD", f"  accTitle: {title}", *lines, "```\n"])
+
+
+def _floors(arrows: Arrows) -> int:
+    """Return how many folders the longest chain of imports has."""
+
+    def floor(folder: str) -> int:
+        return 1 + max(map(floor, arrows.get(folder, ())), default=0)
+
+    return max(map(floor, arrows), default=1)
 
 
 def _direct(one: str, arrows: Arrows) -> set[str]:

@@ -1,8 +1,8 @@
 """Translates tools and their calls for model providers: five formats from one definition.
 
-What comes in is a tool's own schema. In `schemas/` it is made to refer only to `$defs` (`references.py`), to be one object at its
-top (`roots.py`), to use only what the provider takes (`relaxing.py`, `gemini.py`), and strict where that is wanted and possible
-(`strictness.py`, `nulls.py`). No provider's package is needed.
+What comes in is a tool's own schema. It is made to refer only to `$defs` (`references.py`), to be one object at its top and to
+use only what the provider takes (`relaxing.py`, `gemini.py`), and strict where that is wanted and possible (`strictness.py`). No
+provider's package is needed.
 """
 
 from toolfleet_registry.formats.calls import call_from_openai, to_call

@@ -217,7 +217,7 @@ def _escaped(step: str) -> str:
 
 
 def has_sensitive_results(tool: ToolDefinition) -> bool:
-    """Return whether anything in the tool's `output_schema` is marked as in `policy/sensitive_arguments.py`, or cannot be followed.
+    """Return whether anything in the tool's `output_schema` is marked as sensitive, or cannot be followed.
 
     Computed once for each definition, and never fails.
     """

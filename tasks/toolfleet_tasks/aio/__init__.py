@@ -1,1 +1,1 @@
-"""Runs coroutines under Celery's synchronous code, and blocking code beside an event loop."""
+"""Runs blocking code beside an event loop, and sees to cancellation, endings and forks."""

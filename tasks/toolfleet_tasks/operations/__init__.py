@@ -1,1 +1,1 @@
-"""Shows a fleet to its operator, and changes it for them, with a line in the audit."""
+"""Shows a fleet to its operator, in pages and in metrics, and changes it for them with a line in the audit."""

@@ -192,7 +192,7 @@ class _Registered:
 
 
 class FleetTransport(_Registered, kombu_redis.Transport):
-    """Set by `transport/celery_amqp.py`."""
+    """kombu's transport of Redis, with this one's channel."""
 
     Channel = FleetChannel
 

@@ -8,7 +8,7 @@ removed.
 Of entries that were trimmed before they were read, their number is kept, and the first entry that was left: `<number>
 <id>`.
 
-Readers in Python take theirs from the same stream (`stream.py`): what one of the two is done with, the other does not get. What
+Readers in Python take theirs from the same stream (`service.py`): what one of the two is done with, the other does not get. What
 older processes have written for all users of the conversation is put into the user's stream when it is read.
 """
 

@@ -1,8 +1,8 @@
 """Implements Celery's worker pool on asyncio: thousands of calls in flight on the one thread of the worker, each within its limits.
 
 The tracer, the requests and the consumer are Celery's own; a call that simply ends with its result does without the tracer
-(`worker/fast_path.py` in the tasks' room). A task body that blocks holds up every other call and the
-connection to the broker; the watchdog (`pool/watchdog.py`) says which.
+(`worker/call_task.py` in the tasks' room). A task body that blocks holds up every other call and the
+connection to the broker; the watchdog (`pool/bootsteps.py`) says which.
 """
 
 import asyncio
