@@ -19,7 +19,6 @@ _OF_THE_CHART: Final = frozenset(
         "lane",
         "metrics_address",
         "metrics_port",
-        "metrics_ports",
         "probe_address",
         "probe_port",
         "redis_url",
@@ -28,7 +27,7 @@ _OF_THE_CHART: Final = frozenset(
     }
 )
 """What templates set by other values."""
-_OF_ONE_MACHINE: Final = frozenset({"gateway_key", "hosts", "up_gateway"})
+_OF_ONE_MACHINE: Final = frozenset({"gateway_key", "hosts"})
 
 
 def chart_schema() -> str:

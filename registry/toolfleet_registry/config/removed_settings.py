@@ -1,4 +1,6 @@
-"""Lists the settings of the version before that are gone: one that is still set is told of in a warning, and ends no start.
+"""Lists the settings of the version before that are gone: one that is still set is named in a warning.
+
+It ends no start, but for `fast_transport` switched off at a Redis broker: such a fleet would carry its calls otherwise.
 
 A name stays here for one version.
 """
@@ -7,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 REMOVED: Final[Mapping[str, str]] = {
-    "fast_transport": "calls travel by the fleet's own transport at Redis, and by kombu's at RabbitMQ; take it away",
+    "fast_transport": "calls travel by the fleet's own transport at Redis, and by kombu's at RabbitMQ; remove it",
     "gateway_max_body_bytes": "a body has room for four calls with the largest arguments: TOOLFLEET_MAX_ARGUMENTS_BYTES",
     "gateway_body_seconds": "a request's body has 30 s to arrive",
     "gateway_max_header_bytes": "a request's URL and headers have 32 KiB",

@@ -130,7 +130,7 @@ _HINTS: Final[Mapping[tuple[ErrorCode | None, str], str]] = {
     ),
     ("approval_required", "none"): "Nothing was executed: wait for the decision about it.",
     ("approval_denied", "none"): (
-        "Nothing was executed: a person has declined it, so ask them what they want instead."
+        "Nothing was executed: it has not been approved, so ask the person what they want instead."
     ),
     ("busy", "none"): ("Nothing was executed: there is no room for it now, so go on without it, or tell the person."),
     ("module_unreachable", "none"): (

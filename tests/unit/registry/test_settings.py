@@ -417,7 +417,7 @@ def test_a_removed_setting_that_changes_nothing_ends_no_start(
     (told,) = [record.message for record in caplog.records]
     assert told == (
         "TOOLFLEET_FAST_TRANSPORT is no setting any more, and changes nothing: calls travel by the fleet's own transport "
-        "at Redis, and by kombu's at RabbitMQ; take it away."
+        "at Redis, and by kombu's at RabbitMQ; remove it."
     )
 
 
