@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolfleet_cli.console.values import SECRETS
+from toolfleet_registry.config.removed_settings import REMOVED
 from toolfleet_registry.settings import PREFIX, Settings
 
 CHART: Final = Path(__file__).parents[1] / "ops" / "chart"
@@ -19,6 +20,7 @@ _OF_THE_CHART: Final = frozenset(
         "lane",
         "metrics_address",
         "metrics_port",
+        "metrics_ports",
         "probe_address",
         "probe_port",
         "redis_url",
@@ -27,14 +29,16 @@ _OF_THE_CHART: Final = frozenset(
     }
 )
 """What templates set by other values."""
-_OF_ONE_MACHINE: Final = frozenset({"gateway_key", "hosts"})
+_OF_ONE_MACHINE: Final = frozenset({"gateway_key", "hosts", "up_gateway"})
 
 
 def chart_schema() -> str:
     """Return the schema with the names of today's settings."""
     schema: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
     secret = (SECRETS | _URLS) - _OF_ONE_MACHINE
-    plain = Settings.model_fields.keys() - secret - SECRETS - _OF_THE_CHART - _OF_ONE_MACHINE
+    # One that is gone is told of where the release's processes start: an upgrade of the release is not refused for it.
+    plain = Settings.model_fields.keys() | REMOVED.keys()
+    plain -= secret | SECRETS | _OF_THE_CHART | _OF_ONE_MACHINE
     schema["$defs"]["settingName"]["enum"] = _variables(plain)
     schema["$defs"]["secretSettingName"]["enum"] = _variables(secret)
     return json.dumps(schema, indent=2) + "\n"

@@ -43,7 +43,7 @@ USUAL_SECONDS: Final = 30.0
 """How long a call's request is held open whose client does not say: most proxies cut one after a minute."""
 
 # Where its client asks for longer: a proxy in front needs a time-out beyond it, and each such request holds a connection.
-_LONGEST_SECONDS = 300.0
+_LONGEST_WAIT_SECONDS = 300.0
 _MOST_IN_BATCH = 50
 _LONGEST_KEY = 256
 
@@ -120,7 +120,7 @@ _FOLLOWED: Mapping[int, Answer] = {
     204: Answer("The call has ended, and its end has come already: do not come again."),
 }
 
-_LONGEST_SECONDS = 86_400.0
+_LONGEST_FOLLOWING_SECONDS = 86_400.0
 
 Report = ShownApproval | Progress | LogMessage
 _Source = AsyncGenerator[ShownApproval] | AsyncGenerator[Progress] | AsyncGenerator[LogMessage]
@@ -245,7 +245,7 @@ def _preference_of(headers: Headers, *, usual: float) -> Preference:
     preferred = [one.strip().lower() for value in headers.getlist("prefer") for one in value.split(",")]
     waits = next((found for one in preferred if (found := _WAIT.fullmatch(one))), None)
     if waits is not None:
-        seconds = min(float(waits[1]), _LONGEST_SECONDS)
+        seconds = min(float(waits[1]), _LONGEST_WAIT_SECONDS)
         return Preference(seconds, f"wait={seconds:g}")
     return Preference(0.0, "respond-async") if "respond-async" in preferred else Preference(usual)
 
@@ -592,7 +592,7 @@ async def _events_of(
             if name != last:
                 kind = "approval" if isinstance(report, ShownApproval) else "progress"
                 yield ServerSentEvent(kind, text, name)
-    result = await handle.end_within(_LONGEST_SECONDS)
+    result = await handle.end_within(_LONGEST_FOLLOWING_SECONDS)
     if result is not None:
         yield ServerSentEvent(_END, json_text(result, with_none=True), f"{handle.id}:{_END}")
 

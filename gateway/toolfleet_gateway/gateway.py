@@ -74,7 +74,9 @@ async def serve_gateway(
     ):
         broker = BrokerProbe(settings)
         limits = KeyLimits(redis, settings.keys)
-        streams = OpenStreams(settings.gateway_connections // _CONNECTIONS_A_STREAM, closing, authenticator, limits)
+        streams = OpenStreams(
+            max(settings.gateway_connections // _CONNECTIONS_A_STREAM, 1), closing, authenticator, limits
+        )
 
         async def is_ready() -> bool:
             answers = await asyncio.gather(fleet.begun_calls.ping(), broker.answers())

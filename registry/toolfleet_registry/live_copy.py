@@ -34,6 +34,7 @@ class LiveCopy:
         self._is_closed = False
         self.is_away = False
         """Whether the last reading failed."""
+        self._has_defect = False  # of the readings since the last answer
 
     @property
     def age_seconds(self) -> float:
@@ -54,7 +55,7 @@ class LiveCopy:
             except Exception as exc:  # noqa: BLE001 - a process that hears of nothing any more would be worse than a defect
                 self._fail(exc, began)
                 return False
-            self.is_away = False
+            self.is_away = self._has_defect = False
             if changes == self._changes:  # else it may be what was before the change
                 self._confirmed_at = began
             return True
@@ -117,10 +118,9 @@ class LiveCopy:
 
     def _fail(self, error: Exception, began: float) -> None:
         self._failed_at, self._failed_since = fleet_clock.suspend_aware(), began
-        if not self.is_away:
-            text = str(error) or repr(error)
-            if isinstance(error, FleetUnavailable):
-                _log.warning(self._event, error=text)
-            else:
-                _log.error(self._event, error=text, exc_info=error)
-        self.is_away = True
+        text, is_defect = str(error) or repr(error), not isinstance(error, FleetUnavailable)
+        if is_defect and not self._has_defect:
+            _log.error(self._event, error=text, exc_info=error)
+        elif not self.is_away:
+            _log.warning(self._event, error=text)
+        self.is_away, self._has_defect = True, self._has_defect or is_defect

@@ -34,7 +34,8 @@ def up(
     ] = None,
     reload: Annotated[bool, typer.Option("--reload", help="Restart a module when its Python files change.")] = False,
     gateway: Annotated[
-        bool, typer.Option("--gateway/--no-gateway", help="Start a gateway, too; it does by default.", show_default=False)
+        bool,
+        typer.Option("--gateway/--no-gateway", help="Start a gateway, too; it does by default.", show_default=False),
     ] = True,
 ) -> None:
     """Run a whole fleet here, in the foreground: Redis, workers, beat, Flower, a gateway; in a clone the example modules, too.

@@ -53,7 +53,7 @@ class ApiKeys:
         fields = {name: getattr(draft, name) for name in KeyDraft.model_fields}
         key = ApiKey(**fields, id=made.id, created_at=now, created_by=maker.name)
         entry = self._seal.sign(_written(KeyEntry(digest=made.digest, key=key)))
-        if self._store.change(key.id, expected="", entry=entry) is not Changed.DONE:
+        if self._store.change(key.id, expected="", entry=entry) is not Changed.DONE:  # a new id is nobody else's
             raise OperationRefused(f"There are {API_KEYS.most} API keys already: revoke some that are not used.")
         return CreatedKey(key, made.text)
 

@@ -104,7 +104,7 @@ def joined(one: Approval | None, other: Approval | None) -> tuple[Approvers, ...
 
 
 class ToolDefinition(ModuleMessage):
-    """A tool as its module describes it. `effect`, `idempotent` and `annotations` say what a repeat would do: see `effects.effect_of`."""
+    """A tool as its module describes it. `effect`, `idempotent` and `annotations` say what a repeat would do: see `specs.effect_of`."""
 
     name: str = Field(min_length=3, max_length=256)
     """`module.method`."""

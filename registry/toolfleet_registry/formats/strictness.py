@@ -173,7 +173,7 @@ def strict_schema(schema: JsonObject, rules: Strictness, notes: Notes) -> JsonOb
     """The same calls, as far as they name only what the schema names; `None`, with a note, if they cannot be had.
 
     `schema` is rooted and relaxed. An object is closed; where `rules` want every property, one that may be left out
-    may be null (`nulls.without_nulls` takes these out again). Limits that the provider does not take are described.
+    may be null (`without_nulls` takes these out again). Limits that the provider does not take are described.
     """
     mark = notes.mark()
     try:

@@ -213,7 +213,7 @@ class HiddenValue:
 class PersonalData:
     """The kinds of personal data to find, and the strategy to hide them.
 
-    `types`: of `KINDS`. `patterns`: own kinds by name, for RE2. `strategy`: see `strategies.Strategy`. `key`: for
+    `types`: of `KINDS`. `patterns`: own kinds by name, for RE2. `strategy`: see `findings.Strategy`. `key`: for
     `hash`, at least 16 bytes. `regions`: whose phone numbers are found without `+`; each costs time and some more false
     alarms.
 
@@ -245,7 +245,7 @@ class PersonalData:
         self._hiding = hiding(strategy, key, e164)
 
     def find(self, text: str) -> list[FoundData]:
-        """Return the findings in a text, sorted and disjoint (see `found.settled`).
+        """Return the findings in a text, sorted and disjoint (see `findings.settled`).
 
         Labels that hide something are left out.
         """

@@ -114,7 +114,7 @@ class OtelTracing:
 
 
 class _Within:
-    """A context manager as a class, cheaper than a generator, as in `trace_context.carrying`."""
+    """A context manager as a class, cheaper than a generator, as in `port.carrying`."""
 
     __slots__ = ("_attached", "_carried", "_context", "_span")
 

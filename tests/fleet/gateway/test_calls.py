@@ -86,6 +86,15 @@ async def test_a_wait_that_is_over_is_a_202(here: httpx.AsyncClient) -> None:
     assert (await here.delete(answer.headers["location"])).json()["result"]["error_code"] == "cancelled"
 
 
+async def test_a_client_may_wait_for_five_minutes(here: httpx.AsyncClient, owls: ModuleServer) -> None:
+    """Whatever it asks for: each request that waits holds a connection."""
+    answer = await here.post(
+        "/calls", json={"tool_name": "owls.echo", "arguments": {"text": "hoo"}}, headers={"Prefer": "wait=999999"}
+    )
+
+    assert (answer.status_code, answer.headers["preference-applied"]) == (200, "wait=300")
+
+
 async def test_what_is_begun_here_is_cancelled_there(
     here: httpx.AsyncClient, there: httpx.AsyncClient, owls: ModuleServer
 ) -> None:

@@ -67,6 +67,16 @@ async def test_what_was_read_stays_while_the_store_is_away(shelf: Shelf, copy: L
     assert isinstance(logs[1]["exc_info"], ValueError)
 
 
+async def test_a_defect_is_told_of_while_the_store_is_away(shelf: Shelf, copy: LiveCopy) -> None:
+    """It does not hide behind the failure before it, and is told of once."""
+    away, defect = FleetUnavailable("no answer"), ValueError("a defect")
+    shelf.answers = [away, defect, away, defect]
+    with capture_logs() as logs:
+        assert [await copy.refresh() for _ in range(4)] == [False] * 4
+
+    assert [(line["log_level"], line["error"]) for line in logs] == [("warning", "no answer"), ("error", "a defect")]
+
+
 async def test_all_who_ask_at_once_share_a_reading(shelf: Shelf, copy: LiveCopy) -> None:
     """A caller that goes away takes no answer from the others."""
     shelf.goes_on.clear()

@@ -144,7 +144,7 @@ class TaskRun:
             self._trace()
 
     async def _run_untraced(self, task: FastPathTask) -> None:
-        """The call by itself, and the tracer for what it does not end with: see `fast_path.untraced`."""
+        """The call by itself, and the tracer for what it does not end with: see `call_task.untraced`."""
         bridge = self._bridge
         if _waits_for_nothing(self._assignment.accepted):
             self._accept()
