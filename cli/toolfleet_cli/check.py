@@ -14,7 +14,7 @@ def is_well(role: str, settings: "Settings", *, live: bool) -> bool:
 
     The settings may name a worker's lane; if they do not, any is accepted.
     """
-    from toolfleet_tasks.control.probes import says_yes, sockets_of
+    from toolfleet_tasks.control.probe_sockets import says_yes, sockets_of
 
     lanes = [settings.lane] if "lane" in settings.model_fields_set else _LANES
     paths = [path for each in (lanes if role == "worker" else [role]) for path in sockets_of(each, settings)]

@@ -1,23 +1,16 @@
-"""Answers `GET /livez` and `GET /readyz` of a worker or beat from threads, and probes those of this machine at Unix sockets.
-
-It needs neither Celery nor Redis: a process that is probed every few seconds pays for each check.
+"""Answers `GET /livez` and `GET /readyz` of a worker or beat, from threads: a probe is answered even if the event loop stands still.
 
 Always on a Unix socket of this user's, and on `probe_port`, if one is set. Fails open: if it cannot listen, the process
 logs that and works.
 """
 
 import asyncio
-import hashlib
-import os
-import secrets
-import socket
 import socketserver
-import stat
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from redis.exceptions import RedisError
@@ -29,21 +22,10 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.aio.threaded_http import HttpReply, serve_tcp, serve_unix
+from toolfleet_tasks.control.probe_sockets import folder, make_private, new_socket_path
 
 log = get_logger(__name__)
 
-Probe = Literal["/livez", "/readyz"]
-
-_DIGITS = 12  # of a digest: they keep the fleets of one user apart
-_TOKEN_BYTES = 4  # process ids are no names: two containers may share a folder
-_PRIVATE = 0o700
-_LONGEST_PLACE = (
-    60  # bytes of a folder: with what we put below it, a socket's path has less than the 104 that all systems take
-)
-_DEAD_SECONDS = 0.5  # for a socket to say that no process listens there, which it does at once
-
-_YES = b"HTTP/1.0 200 "
-_COMMON = "/tmp"  # noqa: S108 - whose folder ours is, is checked
 
 Fault: TypeAlias = Callable[[], str | None]
 """Says what is wrong now, in a few words without anybody's data; `None` if all is well. Called from any thread."""
@@ -55,76 +37,6 @@ _REACH_SECONDS = 2.0  # for Redis, and for the broker: a probe has 5 s for all
 _FRESH_SECONDS = 1.0  # many who ask at once cost Redis one question
 
 _AMQP_PORTS = {"amqp": 5672, "amqps": 5671}
-
-
-def new_socket_path(role: str, settings: Settings) -> Path:
-    """Return a new socket path for a process of this role (a lane, or `beat`) of a fleet."""
-    return folder() / f"{_prefix(role, settings)}{secrets.token_hex(_TOKEN_BYTES)}.sock"
-
-
-def sockets_of(role: str, settings: Settings) -> list[Path]:
-    """Return the sockets of this role's processes, including those that were killed."""
-    return sorted(folder().glob(f"{_prefix(role, settings)}*.sock")) if is_private(folder()) else []
-
-
-def says_yes(paths: Iterable[Path], probe: Probe, *, seconds: float) -> bool:
-    """Return whether one of them answers with 200, within so many seconds for all of them."""
-    ends_at = machine_clock.monotonic() + seconds
-    return any(_ask(path, probe, ends_at) for path in paths)
-
-
-def folder() -> Path:
-    """A folder of this user's own. Nothing in it outlives a restart of the machine, or of a container."""
-    place = os.environ.get("TMPDIR") or _COMMON
-    return Path(place if len(place) <= _LONGEST_PLACE else _COMMON) / f"toolfleet-{os.geteuid()}"
-
-
-def is_private(path: Path) -> bool:
-    """Return whether it is a folder that no other user may enter: in a shared place any user can have made it before us."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & ~_PRIVATE & 0o777
-
-
-def make_private(path: Path) -> None:
-    """Make the folder, and remove the sockets of processes that have died. Raises `OSError` if it is another user's."""
-    path.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-    if not is_private(path):
-        raise PermissionError(f"{path} is not a folder of ours alone")
-    for there in path.glob("*.sock"):
-        if _is_dead(there):
-            there.unlink(missing_ok=True)
-
-
-def _prefix(role: str, settings: Settings) -> str:
-    fleet = "\n".join((settings.redis_url or "", settings.broker or "", settings.key_prefix))
-    return f"{hashlib.sha256(fleet.encode()).hexdigest()[:_DIGITS]}-{role}-"
-
-
-def _ask(path: Path, probe: Probe, ends_at: float) -> bool:
-    with socket.socket(socket.AF_UNIX) as asking:
-        try:
-            asking.settimeout(max(ends_at - machine_clock.monotonic(), 0.001))
-            asking.connect(str(path))
-            asking.sendall(f"GET {probe} HTTP/1.0\r\n\r\n".encode())
-            asking.settimeout(max(ends_at - machine_clock.monotonic(), 0.001))
-            return asking.recv(len(_YES)) == _YES
-        except OSError:  # it has died, stands still, or has just ended
-            return False
-
-
-def _is_dead(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as asking:
-        asking.settimeout(_DEAD_SECONDS)
-        try:
-            asking.connect(str(path))
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-    return False
 
 
 class Probes:

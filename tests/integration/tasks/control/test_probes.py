@@ -18,10 +18,11 @@ from structlog.testing import capture_logs
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio import threaded_http
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.control import beat, probes
+from toolfleet_tasks.control import beat, probe_sockets
 from toolfleet_tasks.control import probes as probes_module
 from toolfleet_tasks.control.beat import FleetScheduler
-from toolfleet_tasks.control.probes import Probes, folder, new_socket_path, says_yes, sockets_of
+from toolfleet_tasks.control.probe_sockets import folder, new_socket_path, says_yes, sockets_of
+from toolfleet_tasks.control.probes import Probes
 
 AWAY = "redis://127.0.0.1:1/0"
 
@@ -136,7 +137,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(place: Path, is_link: boo
 
 def test_a_place_with_a_long_name_is_not_used(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A socket's path has a hundred characters or so."""
-    monkeypatch.setattr(probes, "_COMMON", str(place))
+    monkeypatch.setattr(probe_sockets, "_COMMON", str(place))
     monkeypatch.setenv("TMPDIR", str(place / ("x" * 80)))
 
     assert folder().parent == place
