@@ -47,7 +47,7 @@ def test_the_schedules_are_taken(line: str) -> None:
 
 def test_the_messages_are_told_as_it_says() -> None:
     """Each line of the table, with the result above it."""
-    (result,) = re.findall(r"the last result, here `(.*)`:$", DOCUMENT, re.MULTILINE)
+    (result,) = re.findall(r"the last result, here\s`(.*)`:$", DOCUMENT, re.MULTILINE)
     rows = re.findall(
         r"^\| `(.*)` \| `(.*)` \|$", DOCUMENT.partition("| what is told |")[2].partition("\n\n")[0], re.MULTILINE
     )
