@@ -7,7 +7,7 @@ module = Module("post", description="Sends letters.")
 
 @module.tool(effect="once")
 async def send(to: list[str], context: Context) -> str:
-    """Send a letter to each address, once somebody has agreed."""
+    """Send a letter to each address, once the caller has agreed."""
     if context.inputs is None:
         schema = {"type": "object", "properties": {"agrees": {"type": "boolean"}}}
         form = {"message": f"Send {len(to)} letters?", "requestedSchema": schema}

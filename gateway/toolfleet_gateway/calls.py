@@ -60,7 +60,7 @@ _PREFER = HeaderParameter(
 )
 
 IDEMPOTENCY_KEY_PATTERN = rf"^[\x21-\x7e]([\x20-\x7e]{{0,{_LONGEST_KEY - 2}}}[\x21-\x7e])?$"
-"""What a key looks like, on whatever route."""
+"""The form of an idempotency key, on every route."""
 _IDEMPOTENCY_KEY = HeaderParameter(
     "Idempotency-Key",
     "Names the intention: a repeat with the same key brings the first call's result.",
@@ -86,7 +86,7 @@ _REFUSED: dict[ErrorCode, int] = {
     "fleet_unavailable": 503,
     "module_unreachable": 503,
 }
-"""Of a call that is in no queue. Any other end of a call, also a tool's failure, is a 200 with its result."""
+"""The problems of a call that reached no queue. Any other end, a tool's failure included, is a 200 with its result."""
 
 _TELLING: Final = frozenset[ErrorCode | None]({"permission_denied", "unknown_module", "unknown_tool"})
 """Codes that would tell whether a tool exists."""

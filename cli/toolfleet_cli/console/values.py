@@ -36,7 +36,7 @@ SECRETS = frozenset(
         "approvals",
     }
 )
-"""Settings that are shown to nobody: of webhooks, the path may be a token. Of other URLs the passwords are not shown."""
+"""Settings whose values are never shown: the path of a webhook may be a token. Other URLs are shown without passwords."""
 
 _HIDDEN = "(hidden)"
 

@@ -14,7 +14,7 @@ from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 
 SLOW_EXAMPLES = frozenset({"claude_code", "deployer", "report_builder"})
-"""Those that take their time, and so belong to the slow lane."""
+"""The example modules whose tools take long: the slow lane serves them."""
 
 _NEEDED = ("fastapi", "uvicorn")
 

@@ -19,7 +19,7 @@ from toolfleet_registry.time import fleet_clock
 _log = get_logger(__name__)
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
-"""Where its metadata stand: at its origin, with its path behind."""
+"""The path of its metadata, below its origin; its own path follows."""
 
 _ERRORS = {"invalid-key": "invalid_token", "invalid-token": "invalid_token", "insufficient-scope": "insufficient_scope"}
 

@@ -38,7 +38,7 @@ AuthProblem = Literal[
     "too-many-streams",
     "auth-unavailable",
 ]
-"""What is wrong with who sends a request: the last part of a problem's `type`."""
+"""The reason why the sender of a request is refused: the last part of a problem's `type`."""
 
 STATUSES: Mapping[AuthProblem, int] = {
     "repeated-credentials": 400,

@@ -33,7 +33,7 @@ _MOST_DOCUMENT_BYTES = 256 * 1024
 _OK = 200
 
 _MOST_KEYS: Final = 100
-"""Of a set: more would be read with each refresh."""
+"""The most keys that a set may have: each refresh reads all of them."""
 
 _RSA_BITS = 2048  # a shorter key can be broken
 _LONGEST_ID = 256

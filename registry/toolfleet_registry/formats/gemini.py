@@ -52,7 +52,6 @@ _SHOWN = frozenset(
 )
 _DEPTH = 24  # of references in each other; what refers to itself ends there
 _NODES = 2_000  # a definition that is used often is written out each time
-_INT64 = 2**63
 
 
 def gemini_schema(schema: JsonObject, notes: Notes) -> JsonObject | None:

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _BEFORE = 40  # characters before a place that may say what stands there
-_MOST_LAYERS = 4  # of codes within codes
 
 
 class SearchedTexts:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import logging
 import signal
 import socket
 import sys
@@ -17,8 +16,6 @@ from toolfleet_modules.hosts.fence import Fence
 from toolfleet_modules.hosts.folder.frames import Frames, FramesClosed, Head, LoadOutcome, LoadPlan
 from toolfleet_modules.hosts.secrets import Secrets, output_without
 from toolfleet_registry.contracts.call_context import LogSink, Progress, log_message_in, progress_of
-
-_log = logging.getLogger("toolfleet.host")
 
 _CHILD = "toolfleet_modules.hosts.folder.tool_child"
 _START_SECONDS = 30.0  # for Python to start on a busy machine
