@@ -29,8 +29,7 @@ from toolfleet_gateway.tools import tool_routes
 from toolfleet_gateway.tracing import gateway_tracing
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.aio.cancellation import end
-from toolfleet_tasks.aio.closing import Closing
+from toolfleet_tasks.aio import Closing, end
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.operations.call_index import CallIndex
 from toolfleet_tasks.operations.queue_lengths import BrokerProbe

@@ -17,7 +17,7 @@ from toolfleet_registry.metrics.recorder import CONTENT_TYPE, Exposition, Sample
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.aio import end
 from toolfleet_tasks.operations.fleet_facts import LANES, FleetReader, Lane, LaneLoad, lane_load
 from toolfleet_tasks.operations.fleet_metrics import READ_SECONDS, FleetMetrics
 from toolfleet_tasks.operations.process_metrics import MetricsEndpoint, ProcessSampler

@@ -256,7 +256,7 @@ class RabbitCheck:
 
     async def examine(self, patient: Patient) -> CheckResult:
         """See the module."""
-        from toolfleet_tasks.aio.abandoned_thread import in_abandoned_thread
+        from toolfleet_tasks.aio import in_abandoned_thread
 
         settings = patient.settings
         if settings.broker is None or is_redis_url(settings.broker):

@@ -15,7 +15,7 @@ from toolfleet_gateway.auth.authenticator import Authenticator
 from toolfleet_gateway.auth.identity import AuthRefused, Identity
 from toolfleet_gateway.auth.key_limits import KeyLimits
 from toolfleet_gateway.http.problems import Problem
-from toolfleet_tasks.aio.closing import Closing
+from toolfleet_tasks.aio import Closing
 
 End = Literal["closing", "revoked"]
 

@@ -16,7 +16,7 @@ from toolfleet_registry.contracts.calls import ApprovalRule
 from toolfleet_registry.contracts.inputs import InputRequest, PendingInput
 from toolfleet_registry.errors import ApprovalNotTaken, FleetError
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.aio import end
 from toolfleet_tasks.approvals.approvers import missing_votes, refusal_of_approver
 from toolfleet_tasks.approvals.records import StoredApproval
 from toolfleet_tasks.approvals.shown import ShownApproval, shown

@@ -35,8 +35,7 @@ from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
-from toolfleet_tasks.aio.cancellation import end
-from toolfleet_tasks.aio.closing import Closing
+from toolfleet_tasks.aio import Closing, end
 from toolfleet_tasks.calls.begun_calls import BegunHandle, Owner
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.client.progress_listener import telling

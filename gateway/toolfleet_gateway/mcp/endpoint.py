@@ -19,7 +19,7 @@ from toolfleet_gateway.mcp.view import VIEW, McpView
 from toolfleet_gateway.tracing import gateway_tracing
 from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.aio.closing import Closing
+from toolfleet_tasks.aio import Closing
 from toolfleet_tasks.client.fleet import ToolFleet
 
 _SESSION_SECONDS = 3600.0  # without a request; a client that comes again later opens another session

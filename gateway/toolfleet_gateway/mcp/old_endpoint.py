@@ -39,7 +39,7 @@ from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.functions.passed_methods import MOST_WATCHED
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.watching import RENEW_SECONDS
-from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.aio import end
 
 log = get_logger(__name__)
 

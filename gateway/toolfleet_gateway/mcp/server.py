@@ -32,7 +32,7 @@ from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.watching import ServerChanges, WatchedResources
-from toolfleet_tasks.aio.closing import Closing
+from toolfleet_tasks.aio import Closing
 from toolfleet_tasks.client.fleet import ToolFleet
 
 _NAME: Final = b"mcp-name"

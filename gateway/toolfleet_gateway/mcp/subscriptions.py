@@ -31,7 +31,7 @@ from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.functions.passed_methods import LONGEST_URI, MOST_WATCHED, WATCH_METHOD, ServerChange
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.watching import RENEW_SECONDS, ServerChanges, WatchedResources, is_before
-from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.aio import end
 from toolfleet_tasks.calls.begun_calls import BegunHandle
 
 log = get_logger(__name__)

@@ -15,7 +15,7 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.aio import end
 from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.approvals.feed import ApprovalNotices
 from toolfleet_tasks.approvals.records import ApprovalRecords

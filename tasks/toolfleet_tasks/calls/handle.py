@@ -11,7 +11,7 @@ from toolfleet_registry.contracts.calls import UNSPOKEN, Spoken
 from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_registry.errors import InputNotTaken
 from toolfleet_registry.formats import as_spoken
-from toolfleet_tasks.aio.closing import Closing
+from toolfleet_tasks.aio import Closing
 from toolfleet_tasks.calls.pending_call import DONE, CallStatus, PendingCall
 from toolfleet_tasks.ledger.waiting import SIGNAL
 

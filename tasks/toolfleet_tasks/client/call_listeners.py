@@ -9,7 +9,7 @@ from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_registry.errors import FleetUnavailable, InputNotTaken
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.aio import end
 from toolfleet_tasks.calls.handle import CallHandle
 from toolfleet_tasks.client.progress_listener import OnProgress, telling
 

@@ -9,7 +9,7 @@ from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDef
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.urls import check_redis_url, fleet_url
 from toolfleet_registry.settings import Settings, load_settings
-from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.aio import end
 from toolfleet_tasks.client import parts
 from toolfleet_tasks.client.progress_listener import OnProgress
 from toolfleet_tasks.client.sync_face import LoopRunner, SyncFace, blocking, blocking_with_progress

@@ -32,8 +32,7 @@ from toolfleet_registry.redis.servers import async_client, connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.admission import AdmissionControl
-from toolfleet_tasks.aio.cancellation import end, is_wanted
-from toolfleet_tasks.aio.fork_safety import Sockets, leave_behind
+from toolfleet_tasks.aio import ForkedSockets, end, is_wanted, leave_behind
 from toolfleet_tasks.approvals.feed import ApprovalFeed
 from toolfleet_tasks.approvals.service import approval_service
 from toolfleet_tasks.approvals.waiting import CallsToApprove
@@ -143,7 +142,7 @@ class Session:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings, self._keys, self._has_agent = settings, settings.keys, has_agent
-        self._sockets, self._background = Sockets(), set[asyncio.Task[Any]]()
+        self._sockets, self._background = ForkedSockets(), set[asyncio.Task[Any]]()
         self._last_words = set[asyncio.Task[None]]()
         url = str(settings.redis_url)
         self._redis = async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS)

@@ -6,7 +6,7 @@ import threading
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolResult
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.aio import fork_safety
+from toolfleet_tasks import aio
 from toolfleet_tasks.calls.audit_trail import refused_without_redis
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate
 from toolfleet_tasks.calls.idempotency import Joined
@@ -29,7 +29,7 @@ class Sessions:
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Session]] = {}
         self._entered = 0
         self._is_usable = False
-        fork_safety.tell(self.forked)
+        aio.call_after_fork(self.forked)
 
     async def enter(self) -> None:
         """Open the session of the running loop. Raises what `Session.open` does."""
@@ -112,7 +112,7 @@ class Sessions:
         """Forget the copies, which are the parent's: this process opens its own."""
         for session in self._open.values():
             session.forked()
-        fork_safety.leave_behind(self._opening)
+        aio.leave_behind(self._opening)
         self._lock, self._open, self._opening, self._entered = threading.Lock(), {}, {}, 0
 
     async def _open_on(self, loop: asyncio.AbstractEventLoop) -> Session:
@@ -136,7 +136,7 @@ class Sessions:
             self._open.pop(loop).abandon()
         for loop in [loop for loop in self._opening if loop.is_closed()]:
             if not (opening := self._opening.pop(loop)).done():
-                fork_safety.leave_behind(opening)
+                aio.leave_behind(opening)
 
 
 async def _close_elsewhere(session: Session) -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from toolfleet_registry.contracts.call_context import Progress
-from toolfleet_tasks.aio import fork_safety
+from toolfleet_tasks import aio
 from toolfleet_tasks.client.progress_listener import OnProgress, call_listener
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class LoopRunner:
         self.is_started = False
         self._lock = threading.Lock()
         self._thread: _LoopThread | None = None
-        fork_safety.tell(self.forked)
+        aio.call_after_fork(self.forked)
 
     def start(self) -> None:
         """Let coroutines in. The thread begins with the first of them."""
@@ -70,7 +70,7 @@ class LoopRunner:
 
     def forked(self) -> None:
         """Leave the thread to the parent: the child's first call starts its own."""
-        fork_safety.leave_behind(self._thread)
+        aio.leave_behind(self._thread)
         self._lock, self._thread = threading.Lock(), None
 
     def _begun(self, work: Coroutine[Any, Any, T]) -> "Future[T]":

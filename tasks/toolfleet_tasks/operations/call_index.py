@@ -28,7 +28,7 @@ from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.offload import aside
-from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.aio import end
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine
 from toolfleet_tasks.ledger.contents import contents_for
 from toolfleet_tasks.operations.call_story import RECORD_FIELDS, CallStory, story_of

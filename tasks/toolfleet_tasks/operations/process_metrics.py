@@ -10,9 +10,9 @@ from toolfleet_registry.metrics import families, process_recorder
 from toolfleet_registry.metrics.recorder import CONTENT_TYPE, Exposition, RecordedMetrics, Recorder
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.aio.cancellation import end
-from toolfleet_tasks.aio.threaded_http import HttpReply, serve_tcp
+from toolfleet_tasks.aio import end
 from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.threaded_http import HttpReply, serve_tcp
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

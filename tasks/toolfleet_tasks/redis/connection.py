@@ -16,7 +16,7 @@ from redis.exceptions import RedisError, ResponseError
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.aio.cancellation import end, is_wanted
+from toolfleet_tasks.aio import end, is_wanted
 from toolfleet_tasks.redis.protocol import (
     Part,
     Push,

@@ -17,7 +17,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.aio.cancellation import is_wanted
+from toolfleet_tasks.aio import is_wanted
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine
 from toolfleet_tasks.operations.change_trail import BEGUN
 from toolfleet_tasks.resources.operation import OperationRequest, operation

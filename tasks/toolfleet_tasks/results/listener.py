@@ -22,7 +22,7 @@ from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.aio.cancellation import end, is_wanted
+from toolfleet_tasks.aio import end, is_wanted
 from toolfleet_tasks.redis.connection import Part, PipelinedConnection, Push, RedisConnectionLost
 from toolfleet_tasks.results.verifier import STORED, EndCheck, Meta, ResultReader, Verifier
 

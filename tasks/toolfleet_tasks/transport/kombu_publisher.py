@@ -20,7 +20,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_registry.tracing.port import TraceContext, carried
 from toolfleet_tasks.admission import Refusal
-from toolfleet_tasks.aio.cancellation import is_wanted
+from toolfleet_tasks.aio import is_wanted
 from toolfleet_tasks.broker import KombuConnections
 from toolfleet_tasks.messages.envelope import TASK, Links, args_shown, revocation, seconds_kept, time_after
 from toolfleet_tasks.messages.signing import Seal

@@ -24,7 +24,7 @@ from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.aio.cancellation import is_wanted
+from toolfleet_tasks.aio import is_wanted
 from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Seal

@@ -30,7 +30,7 @@ from toolfleet_registry.errors import MessageRefused, SettingsError
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.aio import end
 from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost

@@ -24,7 +24,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.port import ToolRegistry
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.aio.cancellation import is_wanted
+from toolfleet_tasks.aio import is_wanted
 from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost

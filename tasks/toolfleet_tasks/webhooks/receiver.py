@@ -13,7 +13,7 @@ from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_registry.once.port import OnceStore
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.aio.cancellation import end, is_wanted
+from toolfleet_tasks.aio import end, is_wanted
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import wake_key
 from toolfleet_tasks.webhooks.dedup import WakeMemory

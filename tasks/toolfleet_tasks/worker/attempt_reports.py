@@ -31,7 +31,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.aio import end
 from toolfleet_tasks.messages.signing import Signatures, after_json
 from toolfleet_tasks.redis.connection import RedisConnectionLost
 from toolfleet_tasks.worker_runtime import WorkerRuntime

@@ -22,7 +22,7 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.aio import end
 from toolfleet_tasks.calls.message_bounds import opened
 from toolfleet_tasks.greenlet_bridge import bridged
 from toolfleet_tasks.ledger.claims import Claim

@@ -35,7 +35,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.aio.cancellation import end
+from toolfleet_tasks.aio import end
 from toolfleet_tasks.ledger import parameters
 from toolfleet_tasks.ledger.claims import Claim, NotClaimed
 from toolfleet_tasks.ledger.ledger import Ledger

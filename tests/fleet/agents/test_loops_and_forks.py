@@ -24,7 +24,7 @@ from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.aio import fork_safety
+from toolfleet_tasks import aio
 from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.client.sessions import Sessions
 
@@ -76,14 +76,14 @@ async def test_a_loop_that_has_ended_is_forgotten(fleet: ToolFleet, owner: Calle
         sessions.append(weakref.ref(fleet._sessions._open[asyncio.get_running_loop()]))
         return result
 
-    left_behind = len(fork_safety._LEFT_BEHIND)
+    left_behind = len(aio._LEFT_BEHIND)
     for number in range(5):
         result = await asyncio.to_thread(lambda: asyncio.run(agent()))
         assert result.success, number
     gc.collect()
 
     assert len(fleet._sessions._open) <= 2  # ours, and the last one's, which the next one sweeps up
-    assert len(fork_safety._LEFT_BEHIND) == left_behind
+    assert len(aio._LEFT_BEHIND) == left_behind
     assert [session() is None for session in sessions] == [True] * 4 + [False]
 
 

@@ -13,7 +13,7 @@ from toolfleet_gateway.http.openapi import openapi_document
 from toolfleet_gateway.http.streams import OpenStreams
 from toolfleet_registry.agents.data_guards import DataGuards
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.aio.closing import Closing
+from toolfleet_tasks.aio import Closing
 from toolfleet_tasks.operations.call_index import CallIndex
 
 _WITHOUT_BODY = frozenset({"204", "304"})

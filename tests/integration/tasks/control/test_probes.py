@@ -16,7 +16,7 @@ from celery.beat import Scheduler
 from structlog.testing import capture_logs
 
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.aio import threaded_http
+from toolfleet_tasks import threaded_http
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.control import beat, probe_sockets
 from toolfleet_tasks.control import probes as probes_module

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from toolfleet_tasks.aio.cancellation import end, is_wanted
+from toolfleet_tasks.aio import end, is_wanted
 
 
 async def test_a_lost_cancellation_is_repeated() -> None:

@@ -1,1 +1,0 @@
-"""Runs blocking code beside an event loop, and sees to cancellation, endings and forks."""
