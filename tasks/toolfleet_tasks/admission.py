@@ -28,8 +28,13 @@ from toolfleet_tasks.lua.constants import CALLER_LIMIT_KEPT_SECONDS
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.ids import is_later_step, kept_seconds
 from toolfleet_tasks.queues import queue_for, queue_of
-from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost, is_unknown_script
-from toolfleet_tasks.redis.protocol import unavailable
+from toolfleet_tasks.redis_connection import (
+    Part,
+    PipelinedConnection,
+    RedisConnectionLost,
+    is_unknown_script,
+    unavailable,
+)
 
 _BOUND_SECONDS = 5.0  # a lane's slots are looked up so often: workers note them no more often
 _SERVED_SECONDS = 1.0  # a consumed queue is checked so often

@@ -22,7 +22,7 @@ from toolfleet_registry.system.process import this_process
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.slewed_clock import STEP_SECONDS, Reading, SlewedClock, Verdict
 from toolfleet_tasks.lua.clock import BRIDGE, READ
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 
 log = get_logger(__name__)
 

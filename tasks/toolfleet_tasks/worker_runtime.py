@@ -15,7 +15,7 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
 from toolfleet_tasks.fairness import UNBOUNDED, FairSlots, PausedQueues
-from toolfleet_tasks.redis.connection import PipelinedConnection, Push
+from toolfleet_tasks.redis_connection import PipelinedConnection, Push
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -43,7 +43,7 @@ from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.fleet_results import CallEnding
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
 
 log = get_logger(__name__)
 

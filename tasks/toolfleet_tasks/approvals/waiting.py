@@ -14,7 +14,7 @@ from toolfleet_tasks.approvals.service import ApprovalService
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.messages import fleet_results
-from toolfleet_tasks.redis.connection import RedisConnectionLost
+from toolfleet_tasks.redis_connection import RedisConnectionLost
 
 _ASK_SECONDS = 10.0
 _POLL_SECONDS = 1.0  # between two looks at where a call is of which nothing is heard

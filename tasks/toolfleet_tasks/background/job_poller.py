@@ -29,7 +29,7 @@ from toolfleet_tasks.jobs.state_machine import is_unknown, passes
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import RESUME
 from toolfleet_tasks.messages.json_text import NewerMessage
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.tracing import woken
 from toolfleet_tasks.transport.worker_publisher import control_soon
 from toolfleet_tasks.wakeups.outbox import Around, DueWake, NotYet, WakeupOutbox

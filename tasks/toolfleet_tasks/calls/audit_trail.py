@@ -13,7 +13,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.pending_call import audited, new_call_id
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine, Auditor, text_of
 from toolfleet_tasks.ledger.contents import Command, ContentsWriter, send_unanswered
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
 
 _credential: ContextVar[tuple[str, str | None] | None] = ContextVar("toolfleet_credential", default=None)
 

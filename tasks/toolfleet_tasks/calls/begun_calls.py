@@ -25,7 +25,7 @@ from toolfleet_tasks.calls.idempotency import Joined, handle_of
 from toolfleet_tasks.calls.pending_call import CallStatus, PendingCall
 from toolfleet_tasks.messages import fleet_results, json_text
 from toolfleet_tasks.messages.ids import kept_seconds
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.receipts import Receipts
 from toolfleet_tasks.results.stored import read_stored, text_of

@@ -37,7 +37,7 @@ from toolfleet_tasks.lua.consumers import READ
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.fleet_results import unknown_to_workers
 from toolfleet_tasks.queues import queue_for
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.tracing import going_on, sent, system_of
 from toolfleet_tasks.transport.publisher import Publisher
 

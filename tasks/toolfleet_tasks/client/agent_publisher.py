@@ -13,8 +13,7 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission import AdmissionControl, Refusal
 from toolfleet_tasks.queues import queue_for
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
-from toolfleet_tasks.redis.protocol import unavailable
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost, unavailable
 from toolfleet_tasks.transport.publisher import Delivered, Publisher
 from toolfleet_tasks.transport.redis_publisher import RedisPublisher, database_of
 

@@ -15,7 +15,7 @@ from toolfleet_registry.policy.limits import Remaining
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.limits import NOWHERE, Limit, Within, limits_of, refused_by, remaining, terms_for
 from toolfleet_tasks.lua.limits import JUDGE, READ
-from toolfleet_tasks.redis.connection import PipelinedConnection, run
+from toolfleet_tasks.redis_connection import PipelinedConnection, run
 
 _PATIENCE_SECONDS = 5.0  # a look takes a millisecond, or Redis is away
 _POLL_SECONDS = 2.0  # before a gate, which may take as long: an agent's user waits meanwhile

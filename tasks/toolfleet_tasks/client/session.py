@@ -53,7 +53,7 @@ from toolfleet_tasks.jobs.records import JobRecords
 from toolfleet_tasks.jobs.service import JobService
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.limits import Within, limits_among
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.results.listener import ResultListener, ResultWaiters
 from toolfleet_tasks.results.receipts import Receipts
 from toolfleet_tasks.results.verifier import ResultReader

@@ -21,7 +21,7 @@ from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.broker import confirming
 from toolfleet_tasks.control.probes import STILL_SECONDS, Probes
 from toolfleet_tasks.greenlet_bridge import run_here
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.wakeups.webhook_feed import WebhookFeed
 
 log = get_logger(__name__)

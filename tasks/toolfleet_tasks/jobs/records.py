@@ -39,7 +39,7 @@ from toolfleet_tasks.lua.storage import HAD
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import step_call_id, workflow_mark
 from toolfleet_tasks.messages.signing import Signatures, seal_of
-from toolfleet_tasks.redis.connection import Part, PipelinedConnection, run
+from toolfleet_tasks.redis_connection import Part, PipelinedConnection, run
 from toolfleet_tasks.results import stored as results
 from toolfleet_tasks.results.verifier import Verifier
 from toolfleet_tasks.wakeups.inbox import COMPLETIONS_KEPT_SECONDS

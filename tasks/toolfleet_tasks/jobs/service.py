@@ -29,7 +29,7 @@ from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
 from toolfleet_tasks.jobs.state_machine import LONGEST_SECONDS, EndedRound, check_schedule, is_unknown, next_after
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import RESUME, request_digest
-from toolfleet_tasks.redis.connection import answered
+from toolfleet_tasks.redis_connection import answered
 from toolfleet_tasks.tracing import with_trace
 from toolfleet_tasks.wakeups.events import has_places
 

@@ -26,8 +26,7 @@ from toolfleet_tasks.ledger.keys import CallKeys
 from toolfleet_tasks.lua import ledger as scripts
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Signatures
-from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
-from toolfleet_tasks.redis.durable_write import run_durably, write_durably
+from toolfleet_tasks.redis_connection import Part, PipelinedConnection, RedisConnectionLost, run_durably, write_durably
 from toolfleet_tasks.results.verifier import Verifier
 
 log = get_logger(__name__)

@@ -20,7 +20,7 @@ from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.dead_letters import NOT_KEPT, reason_of
 from toolfleet_tasks.lua.storage import FORGET_CONTENTS, KEEP
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 
 Command: TypeAlias = tuple[Any, ...]
 

@@ -42,8 +42,13 @@ from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.messages.ids import kept_seconds
 from toolfleet_tasks.messages.signing import Signatures, seal_of
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
-from toolfleet_tasks.redis.durable_write import run_durably, write_durably
+from toolfleet_tasks.redis_connection import (
+    PipelinedConnection,
+    RedisConnectionClosed,
+    RedisConnectionLost,
+    run_durably,
+    write_durably,
+)
 from toolfleet_tasks.results.stored import announcement, celery_value, read_stored
 from toolfleet_tasks.results.verifier import Verifier
 

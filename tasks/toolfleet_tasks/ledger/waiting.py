@@ -18,8 +18,7 @@ from toolfleet_tasks.ledger.parameters import Ended
 from toolfleet_tasks.ledger.retry import combined
 from toolfleet_tasks.lua.ledger import ANSWER, ASK, PARK, RECALL
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.redis.connection import PipelinedConnection
-from toolfleet_tasks.redis.durable_write import run_durably, write_durably
+from toolfleet_tasks.redis_connection import PipelinedConnection, run_durably, write_durably
 
 _ENDED = 2  # what `PARK` says of a call that has ended
 

@@ -11,7 +11,7 @@ from toolfleet_registry.metrics.recorder import CONTENT_TYPE, Exposition, Record
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio import end
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.threaded_http import HttpReply, serve_tcp
 
 if TYPE_CHECKING:

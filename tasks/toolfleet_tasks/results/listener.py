@@ -23,7 +23,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio import end, is_wanted
-from toolfleet_tasks.redis.connection import Part, PipelinedConnection, Push, RedisConnectionLost
+from toolfleet_tasks.redis_connection import Part, PipelinedConnection, Push, RedisConnectionLost
 from toolfleet_tasks.results.verifier import STORED, EndCheck, Meta, ResultReader, Verifier
 
 log = get_logger(__name__)

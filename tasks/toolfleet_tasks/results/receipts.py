@@ -18,7 +18,7 @@ from toolfleet_tasks.lua.constants import COUNTED_FROM_BYTES
 from toolfleet_tasks.lua.storage import HAD
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Signatures
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed, run
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionClosed, run
 from toolfleet_tasks.results.stored import celery_value
 
 log = get_logger(__name__)

@@ -21,7 +21,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.aio import end
 from toolfleet_tasks.messages.signing import Signatures, SignedSubject
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
 
 log = get_logger(__name__)
 

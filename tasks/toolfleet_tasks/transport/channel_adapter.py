@@ -15,7 +15,7 @@ from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.fairness import PausedQueues
 from toolfleet_tasks.greenlet_bridge import Bridge
 from toolfleet_tasks.queues import queue_of
-from toolfleet_tasks.redis.connection import PipelinedConnection, Push
+from toolfleet_tasks.redis_connection import PipelinedConnection, Push
 from toolfleet_tasks.transport.fetcher import Consumer, Fetcher, NotifyKeys, keep_fetching
 from toolfleet_tasks.transport.leases import FetchedClaims, Leases, LeaseStore, write_note
 from toolfleet_tasks.transport.reservations import Capacity, Quarantine

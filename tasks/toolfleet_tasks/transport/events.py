@@ -27,7 +27,7 @@ from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import machine_clock
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionClosed
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)

@@ -35,7 +35,7 @@ from toolfleet_tasks.broker import RabbitMqTlsTransport, RabbitMqTransport
 from toolfleet_tasks.greenlet_bridge import await_, in_bridge, retry_blocking
 from toolfleet_tasks.lua import queues
 from toolfleet_tasks.messages.envelope import TASK
-from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.redis_connection import Part, PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.transport.channel_adapter import ChannelAdapter
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 

@@ -33,7 +33,7 @@ from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_registry.time.slewed_clock import STEP_SECONDS
 from toolfleet_tasks.lua import queues
 from toolfleet_tasks.lua.ledger import FORGET
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)

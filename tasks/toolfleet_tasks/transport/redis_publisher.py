@@ -31,8 +31,14 @@ from toolfleet_tasks.messages.envelope import (
 )
 from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.queues import CONTROL, queue_for
-from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost, is_unknown_script
-from toolfleet_tasks.redis.protocol import is_one_of, unavailable
+from toolfleet_tasks.redis_connection import (
+    Part,
+    PipelinedConnection,
+    RedisConnectionLost,
+    is_one_of,
+    is_unknown_script,
+    unavailable,
+)
 from toolfleet_tasks.transport.publisher import CONTROL_SECONDS, REPUBLISH_SECONDS, Delivered
 
 log = get_logger(__name__)

@@ -26,7 +26,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.lua.queues import RESERVE
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost, is_unknown_script
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost, is_unknown_script
 from toolfleet_tasks.transport.leases import Leases, asked, sending
 
 log = get_logger(__name__)

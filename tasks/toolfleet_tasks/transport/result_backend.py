@@ -24,8 +24,13 @@ from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.greenlet_bridge import Bridge, await_, in_bridge, retry_blocking
 from toolfleet_tasks.lua import queues
 from toolfleet_tasks.messages.signing import Signatures
-from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
-from toolfleet_tasks.redis.durable_write import write_durably
+from toolfleet_tasks.redis_connection import (
+    Part,
+    PipelinedConnection,
+    RedisConnectionClosed,
+    RedisConnectionLost,
+    write_durably,
+)
 from toolfleet_tasks.results.verifier import ANNOUNCED_AT_MOST, STORED, signed_part
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 

@@ -28,7 +28,7 @@ from toolfleet_tasks.aio import is_wanted
 from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Seal
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost, answered, run
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost, answered, run
 from toolfleet_tasks.wakeups.events import outcome_line
 
 TAKE = script("wakeups/take")

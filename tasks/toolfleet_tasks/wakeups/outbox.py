@@ -33,8 +33,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio import end
 from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
-from toolfleet_tasks.redis.durable_write import run_durably
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost, run_durably
 from toolfleet_tasks.wakeups.events import opened_wake, outcome_line
 from toolfleet_tasks.wakeups.sender import (
     AT_ONCE,

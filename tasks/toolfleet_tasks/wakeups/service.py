@@ -24,8 +24,7 @@ from toolfleet_tasks.aio import end, is_wanted
 from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Seal, seal_of
-from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
-from toolfleet_tasks.redis.durable_write import run_durably, write_durably
+from toolfleet_tasks.redis_connection import Part, PipelinedConnection, RedisConnectionLost, run_durably, write_durably
 from toolfleet_tasks.wakeups.events import outcome_line
 from toolfleet_tasks.wakeups.inbox import DONE, KEEP, LEAVE, REPORTED, TAKE, CompletionInbox
 

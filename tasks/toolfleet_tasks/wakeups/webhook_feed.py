@@ -27,8 +27,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio import is_wanted
 from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages.signing import seal_of
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
-from toolfleet_tasks.redis.durable_write import run_durably
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost, run_durably
 
 log = get_logger(__name__)
 

@@ -33,7 +33,7 @@ from toolfleet_tasks.ledger.waiting import CallEnded, NotEndedYet
 from toolfleet_tasks.lua.constants import END_CHECK_SECONDS
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.envelope import TASK
-from toolfleet_tasks.redis.connection import RedisConnectionLost
+from toolfleet_tasks.redis_connection import RedisConnectionLost
 from toolfleet_tasks.worker import ledgers
 from toolfleet_tasks.worker.attempt_reports import Reports
 from toolfleet_tasks.worker.health_checks import checks_of

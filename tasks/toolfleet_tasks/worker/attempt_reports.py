@@ -33,7 +33,7 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio import end
 from toolfleet_tasks.messages.signing import Signatures, after_json
-from toolfleet_tasks.redis.connection import RedisConnectionLost
+from toolfleet_tasks.redis_connection import RedisConnectionLost
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)

@@ -37,7 +37,7 @@ from toolfleet_tasks.messages.json_text import NewerMessage
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.presence import live_workers
 from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN, lane_of, queue_of
-from toolfleet_tasks.redis.connection import RedisConnectionClosed, RedisConnectionLost
+from toolfleet_tasks.redis_connection import RedisConnectionClosed, RedisConnectionLost
 from toolfleet_tasks.results import stored as results
 from toolfleet_tasks.transport.leases import FetchedClaim, FetchedClaims
 from toolfleet_tasks.transport.reservations import quarantine

@@ -45,8 +45,12 @@ from toolfleet_tasks.messages.ids import kept_seconds
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.presence import read_notes
 from toolfleet_tasks.queues import lane_of, queue_of
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
-from toolfleet_tasks.redis.durable_write import run_durably
+from toolfleet_tasks.redis_connection import (
+    PipelinedConnection,
+    RedisConnectionClosed,
+    RedisConnectionLost,
+    run_durably,
+)
 from toolfleet_tasks.transport.leases import FetchedClaims
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 

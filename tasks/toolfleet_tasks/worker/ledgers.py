@@ -8,7 +8,7 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.process import Process, this_process
 from toolfleet_tasks.ledger.ledger import Ledger
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 

@@ -9,7 +9,7 @@ from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.workers.hand_worker import HandWorker, hand_worker
 from support.workers.held_messages import open_connection, open_leases
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.transport.leases import Leases
 
 

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolfleet_tasks.redis.connection import Part, PipelinedConnection
+from toolfleet_tasks.redis_connection import Part, PipelinedConnection
 
 
 @dataclass

@@ -9,7 +9,7 @@ from redis import Redis
 
 from support.waiting import wait_until
 from support.workers.held_messages import KEYS, QUEUE, open_parts
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.transport.fetcher import Fetcher, Message
 from toolfleet_tasks.transport.leases import Leases
 from toolfleet_tasks.transport.reservations import Capacity, Quarantine

@@ -15,7 +15,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 
 QUEUE = "tools.owls"
 

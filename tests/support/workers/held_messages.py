@@ -13,7 +13,7 @@ from redis import Redis
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_tasks.lua import queues
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.transport.fetcher import NotifyKeys
 from toolfleet_tasks.transport.leases import Leases, LeaseStore
 

@@ -14,7 +14,7 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.jobs.records import JobChange, JobRecords
 from toolfleet_tasks.jobs.state_machine import JobPosition
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 
 MOVES = 300
 """How often each process tries to move the job."""

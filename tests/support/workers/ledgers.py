@@ -13,7 +13,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed
 from toolfleet_tasks.messages.fleet_results import CallEnding
-from toolfleet_tasks.redis.connection import Part, PipelinedConnection
+from toolfleet_tasks.redis_connection import Part, PipelinedConnection
 from toolfleet_tasks.results.stored import read_stored
 
 RECORD, RESULT = "toolfleet:call:call-1", "celery-task-meta-call-1"

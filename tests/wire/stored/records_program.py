@@ -29,7 +29,7 @@ from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
 from toolfleet_tasks.jobs.state_machine import JobPosition
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.presence import note_load
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from wire.keep import MODES
 from wire.stored.samples.approval_forms import ASKED, CALL, JOURNAL, VOTE
 from wire.stored.samples.directory_forms import DIRECTORY_FORMS, ENTRY, FILLED_ENTRY

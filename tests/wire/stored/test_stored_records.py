@@ -30,7 +30,7 @@ from toolfleet_tasks.jobs.state_machine import JobPosition
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.operations.call_story import parts_of
 from toolfleet_tasks.presence import read_loads
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from wire.keep import MODES
 from wire.stored.keep_records import RECORDS
 from wire.stored.records_program import (

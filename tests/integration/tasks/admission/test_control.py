@@ -16,7 +16,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks import fairness
 from toolfleet_tasks.admission import AdmissionControl
 from toolfleet_tasks.fairness import WaitQueue
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})
 KEYS = Keys()

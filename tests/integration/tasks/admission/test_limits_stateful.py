@@ -27,7 +27,7 @@ from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.limits import Within, limits_of
 from toolfleet_tasks.messages import fleet_results
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 
 DAILY, BUDGET, DAY = 3, 4, 86_400
 RUN = CallTotal(kind="run", name="a" * 32, most=DAILY)

@@ -16,7 +16,7 @@ from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.approvals.approvers import AskedApproval
 from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords, ListedApproval, StoredApproval
 from toolfleet_tasks.approvals.shown import may_see
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 
 SHARE = 400_000
 EVE = Approver("key k9", "eve", "user", key_id="k9")

@@ -20,7 +20,7 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.ledger.audit import EVENT
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 
 KEY = Keys().audit
 REFUSED = ToolResult.refused("owls.echo", "permission_denied", "no")

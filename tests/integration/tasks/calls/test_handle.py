@@ -20,7 +20,7 @@ from toolfleet_tasks.calls.handle import CallHandle
 from toolfleet_tasks.calls.pending_call import InputAnswers, PendingCall
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.results.listener import ResultListener
 from toolfleet_tasks.results.verifier import Verifier
 from toolfleet_tasks.transport.redis_publisher import RedisPublisher

@@ -21,7 +21,7 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission import AdmissionControl
 from toolfleet_tasks.ledger.ledger import Ledger
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 
 ADA, BOB = (Caller(user_id=name, permission="owner", allowed_modules="*") for name in ("ada", "bob"))
 FIRST = ToolCall(tool_name="owls.echo", arguments={"a": 1, "b": [2]}, idempotency_key="k")

@@ -19,7 +19,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.time import fleet_clock
 from toolfleet_registry.time.slewed_clock import SlewedClock
 from toolfleet_tasks.clock import _CONTRADICTED_SECONDS, Timekeeper, is_too_far
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 
 
 @dataclass

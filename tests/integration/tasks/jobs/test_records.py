@@ -18,7 +18,7 @@ from toolfleet_tasks.jobs import records as stored_jobs
 from toolfleet_tasks.jobs.completion import EndNote, JobEvent
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
 from toolfleet_tasks.jobs.state_machine import JobPosition
-from toolfleet_tasks.redis.connection import Part, PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.redis_connection import Part, PipelinedConnection, RedisConnectionLost
 
 KEY = "0123456789abcdef0123456789abcdef"
 WAITING = JobPosition(state="waiting", due_at=1.0)

@@ -18,7 +18,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.audit import EVENT, Auditor, arguments_digest
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
-from toolfleet_tasks.redis.connection import RedisConnectionLost
+from toolfleet_tasks.redis_connection import RedisConnectionLost
 
 CALL = published(user_id="ada", arguments={"query": "owls", "pin": "1234"}, sensitive=("/pin",))
 OTHER_PIN = CALL.model_copy(update={"arguments": {"pin": "9999", "query": "owls"}})

@@ -12,7 +12,7 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission import AdmissionControl
 from toolfleet_tasks.presence import LaneCapacity
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 
 FAST, SLOW = Keys().slots("fast"), Keys().slots("slow")
 

@@ -17,7 +17,7 @@ from toolfleet_tasks.app import make_app
 from toolfleet_tasks.messages.envelope import FOLLOWERS, TASK, Label, Links
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.queues import CONTROL
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.transport.publisher import Delivered, Publisher
 from toolfleet_tasks.transport.redis_publisher import RedisPublisher
 

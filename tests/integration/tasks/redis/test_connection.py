@@ -21,8 +21,8 @@ from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.redis.servers import connection_factory
-from toolfleet_tasks.redis import connection, protocol
-from toolfleet_tasks.redis.connection import PipelinedConnection, Push, RedisConnectionClosed, RedisConnectionLost
+from toolfleet_tasks import redis_connection
+from toolfleet_tasks.redis_connection import PipelinedConnection, Push, RedisConnectionClosed, RedisConnectionLost
 
 KEY = "tools.line"  # a name that may stay behind in the tests' Redis
 
@@ -54,8 +54,8 @@ async def line(redis_url: str) -> AsyncIterator[PipelinedConnection]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The two times of a silent connection, shortened."""
-    monkeypatch.setattr(protocol, "_BEAT_SECONDS", 0.1)
-    monkeypatch.setattr(protocol, "_SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(redis_connection, "_BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(redis_connection, "_HALF_OPEN_SECONDS", 0.3)
 
 
 async def kill_connections(redis: Redis) -> None:
@@ -253,8 +253,8 @@ async def test_who_comes_when_the_server_is_back_waits_for_no_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long it was away, and the pauses between attempts are by then: a request has about a second."""
-    monkeypatch.setattr(connection, "_FIRST_BACKOFF", 3600.0)
-    monkeypatch.setattr(connection, "_LONGEST_BACKOFF", 3600.0)
+    monkeypatch.setattr(redis_connection, "_FIRST_BACKOFF", 3600.0)
+    monkeypatch.setattr(redis_connection, "_LONGEST_BACKOFF", 3600.0)
     with held_port() as port:
         with redis_server(tmp_path, port=port) as url:
             line = PipelinedConnection(connection_factory(url), name="test")
@@ -366,7 +366,7 @@ async def test_a_line_can_be_closed_while_it_connects(*, greeted: bool) -> None:
 
 async def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connect has a deadline, and then the next attempt follows."""
-    monkeypatch.setattr(connection, "_CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(redis_connection, "_CONNECT_SECONDS", 0.1)
     async with raw_redis(lambda _: b"") as raw, open_connection(raw.url) as line:
         await wait_until(lambda: raw.connections > 2, "it has tried again")
         raw.answer = obliging
@@ -392,7 +392,7 @@ async def test_a_server_that_loads_its_data_is_not_ready() -> None:
 @pytest.mark.parametrize("error", ["LOADING", "OOM", "MISCONF", "BUSY", "TRYAGAIN"])
 async def test_execute_outlasts_what_passes(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis may be unable to do something just now: `execute` asks again, `send` tells its sender."""
-    monkeypatch.setattr(connection, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(redis_connection, "_PATIENCE_SECONDS", 0.01)
     refusals = 4
 
     def answer(command: list[bytes]) -> bytes:
@@ -412,7 +412,7 @@ async def test_execute_outlasts_what_passes(error: str, monkeypatch: pytest.Monk
 
 async def test_a_replica_is_left_for_the_master(monkeypatch: pytest.MonkeyPatch) -> None:
     """READONLY means that another server is the master by now: the connection is made anew, to wherever it is."""
-    monkeypatch.setattr(connection, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(redis_connection, "_PATIENCE_SECONDS", 0.01)
     async with raw_redis() as raw, standing_line(raw.url) as line:
 
         def answer(command: list[bytes]) -> bytes:

@@ -15,7 +15,7 @@ from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.results import listener
 from toolfleet_tasks.results.listener import Expected, ResultListener
 from toolfleet_tasks.results.verifier import Meta, Verifier

@@ -16,7 +16,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.pending_call import CallStatus
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.results.listener import ChannelWatch, ResultListener
 from toolfleet_tasks.results.progress import follow_progress
 from toolfleet_tasks.results.verifier import Verifier

@@ -2,7 +2,7 @@
 
 from support.servers.raw_redis import RawRedis, obliging, raw_redis
 from toolfleet_registry.redis.servers import connection_factory
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.results.verifier import ResultReader
 
 

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_registry.redis.servers import connection_factory
-from toolfleet_tasks.redis.connection import PipelinedConnection, Push
+from toolfleet_tasks.redis_connection import PipelinedConnection, Push
 from toolfleet_tasks.results.listener import ChannelSubscriptions
 
 A, B = b"celery-task-meta-a", b"celery-task-meta-b"

@@ -11,7 +11,7 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.messages.signing import Signatures
 from toolfleet_tasks.presence import LaneCapacity
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.results import verifier as verifier_module
 from toolfleet_tasks.results.verifier import Verifier
 

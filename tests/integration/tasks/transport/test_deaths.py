@@ -10,7 +10,7 @@ from support.waiting import wait_until
 from support.workers.held_messages import KEYS, QUEUE, STORE, cut, message, open_connection
 from toolfleet_tasks.lua import queues
 from toolfleet_tasks.messages.envelope import DIED, deaths_of, with_deaths
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.transport.fetcher import read_message
 from toolfleet_tasks.transport.leases import Leases
 

@@ -9,7 +9,7 @@ from redis import Redis
 
 from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.held_messages import KEYS, cut, open_connection, open_notify_keys
-from toolfleet_tasks.redis.connection import PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.transport.fetcher import BATCH_SIZE, MOST_CONNECTIONS, NotifyKeys
 
 FEW = [f"tools.m{number}" for number in range(20)]

@@ -5,7 +5,7 @@ from redis import Redis
 
 from support.clocks import HandClock
 from support.workers.held_messages import message, publish
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.transport.reservations import AT_ONCE, ReadyQueues
 
 FEW = [f"tools.few-{number}" for number in range(5)]

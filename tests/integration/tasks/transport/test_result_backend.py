@@ -17,10 +17,9 @@ from redis import Redis
 from support.servers.redis_faults import FaultyRedis
 from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks import worker_runtime
+from toolfleet_tasks import redis_connection, worker_runtime
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.greenlet_bridge import Bridge
-from toolfleet_tasks.redis import durable_write
 from toolfleet_tasks.results.verifier import ANNOUNCED_AT_MOST
 from toolfleet_tasks.transport.result_backend import FleetBackend, FleetSentinelBackend, ResultRefused
 
@@ -271,7 +270,7 @@ async def test_a_missing_right_is_waited_for(
     shaky_app: FleetApp, faulty: FaultyRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until somebody gives the user of Redis what it lacks: until then the call's effect must not be forgotten."""
-    monkeypatch.setattr(durable_write, "_REPAIR_SECONDS", 0.05)
+    monkeypatch.setattr(redis_connection, "_REPAIR_SECONDS", 0.05)
     faulty.look.execute_command("ACL SETUSER default -set")
     task = asyncio.create_task(store(shaky_app, "call", 1))
     await asyncio.wait([task], timeout=0.5)

@@ -21,7 +21,7 @@ from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.ledger.claims import Claim, NotClaimed
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.presence import note_of
-from toolfleet_tasks.redis.connection import RedisConnectionClosed
+from toolfleet_tasks.redis_connection import RedisConnectionClosed
 from toolfleet_tasks.worker import health_checks
 from toolfleet_tasks.worker.health_checks import HealthChecks, SingleCheck, checks_of
 

@@ -6,7 +6,7 @@ import pytest
 from redis._parsers.base import BaseParser
 from redis.exceptions import RedisError, ResponseError
 
-from toolfleet_tasks.redis.protocol import is_one_of, unavailable
+from toolfleet_tasks.redis_connection import is_one_of, unavailable
 
 CLIENTS = {"redis-py": BaseParser.parse_error, "own-connection": ResponseError}
 OF_A_SCRIPT = "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -"  # before version 7

@@ -21,7 +21,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
-from toolfleet_tasks.redis.connection import Part
+from toolfleet_tasks.redis_connection import Part
 
 LATER = time.time() + 30 * 86_400  # however far other tests have moved the clock
 CALL, READ, ONCE = (published(effect=effect, deadline_at=LATER) for effect in (None, "read", "once"))

@@ -11,7 +11,7 @@ from bed.fleet import Bed, until
 from support.workers.held_messages import open_connection
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_tasks.presence import LaneCapacity
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.results.verifier import EndCheck, Meta, ResultReader, Verifier
 
 KEY = "0123456789abcdef0123456789abcdef"

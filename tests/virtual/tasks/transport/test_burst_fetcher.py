@@ -10,7 +10,7 @@ from redis import Redis
 from bed import clock
 from support.waiting import wait_until
 from support.workers.held_messages import KEYS, QUEUE, cut, evals, message, open_connection, open_parts, publish
-from toolfleet_tasks.redis.connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.transport import channel_adapter
 from toolfleet_tasks.transport.channel_adapter import BurstFetcher
 from toolfleet_tasks.transport.fetcher import Fetcher, Message

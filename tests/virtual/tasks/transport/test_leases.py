@@ -13,7 +13,7 @@ from bed.fleet import Bed, until
 from support.servers.raw_redis import obliging, raw_redis
 from support.workers.held_messages import QUEUE, STORE, cut, hold, open_connection, open_leases, publish, stop_reading
 from toolfleet_tasks.lua import queues
-from toolfleet_tasks.redis.connection import Part, PipelinedConnection
+from toolfleet_tasks.redis_connection import Part, PipelinedConnection
 from toolfleet_tasks.transport.leases import Leases
 
 SECONDS = STORE.seconds

@@ -1,1 +1,0 @@
-"""Keeps pipelined connections to Redis: one for each loop and server, shared by everybody on it."""
