@@ -25,8 +25,8 @@ from toolfleet_registry.permissions import Modules, permits, reaches
 from toolfleet_registry.policy.call_faults import modules_of
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.rules import read_event_id
+from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.approvals.feed import EVENT_KINDS as APPROVAL_KINDS
 from toolfleet_tasks.approvals.shown import ShownApproval, shown
 from toolfleet_tasks.client.fleet import ToolFleet

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context
 
 from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
 
 PAUSE_SECONDS = 0.2
 """After a store has not answered, before a caller of `confirm` has it asked again."""

@@ -2,6 +2,6 @@
 
 from toolfleet_registry.agents.own_classes import AttemptMiddleware, CallMiddleware, ProceedWithCall
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 
 __all__ = ["Attempt", "AttemptMiddleware", "CallMiddleware", "Outcome", "ProceedWithCall", "PublishedCall"]

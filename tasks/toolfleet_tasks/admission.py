@@ -21,7 +21,7 @@ from toolfleet_registry.metrics import families, process_recorder
 from toolfleet_registry.redis.keys import QueueKeys
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.limits import limits_of_call, refused_by
 from toolfleet_tasks.lua import admission
 from toolfleet_tasks.lua.constants import CALLER_LIMIT_KEPT_SECONDS

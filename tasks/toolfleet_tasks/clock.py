@@ -17,10 +17,10 @@ from redis.exceptions import RedisError, ResponseError
 from toolfleet_registry.redis.script import Parameters
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock
+from toolfleet_registry.system.fleet_clock import STEP_SECONDS, Reading, SlewedClock, Verdict
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
-from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.time.slewed_clock import STEP_SECONDS, Reading, SlewedClock, Verdict
 from toolfleet_tasks.lua.clock import BRIDGE, READ
 from toolfleet_tasks.redis_connection import PipelinedConnection
 

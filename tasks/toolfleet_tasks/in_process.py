@@ -19,9 +19,9 @@ from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.permissions import Access, denial
 from toolfleet_registry.policy.call_faults import modules_of
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tags.tags import TagResult, ToolContext, ToolDef, handler_of
-from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.calls.eval_gate import Circumstances, Evaluation
 from toolfleet_tasks.limits import Limit, limits_of, refused_by, terms_for
 from toolfleet_tasks.messages import fleet_results

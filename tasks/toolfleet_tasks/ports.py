@@ -3,8 +3,7 @@
 from typing import Protocol
 
 from toolfleet_registry.contracts import PublishedCall, RetryTerms, Terms
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Standing
-from toolfleet_registry.time.lease import Lease
+from toolfleet_registry.contracts.attempts import Attempt, Health, Lease, Standing
 
 
 class Runner(Protocol):

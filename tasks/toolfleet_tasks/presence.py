@@ -30,9 +30,9 @@ from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.keys import WorkerKeys
 from toolfleet_registry.redis.servers import async_client, reason_of, sync_client
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
-from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.lua.constants import NOTE_SECONDS, RESTART, SLOTS_COUNT_SECONDS
 from toolfleet_tasks.lua.consumers import COUNT, LEAVE, NOTE
 from toolfleet_tasks.lua.files import script

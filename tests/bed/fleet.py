@@ -28,8 +28,8 @@ from toolfleet_gateway.gateway import serve_gateway
 from toolfleet_registry.access.key_text import new_key_text
 from toolfleet_registry.config.host_settings import McpSpec
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.listening import listening_socket
-from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.control import beat as fleet_beat
 from toolfleet_tasks.control.celery_worker import FleetWorker

@@ -12,7 +12,7 @@ from bed.loop import VirtualLoop
 from bed.redis import VirtualRedis
 from support.module_server import ModuleServer
 from support.owls import make_module
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], VirtualLoop]]:

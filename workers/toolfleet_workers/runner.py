@@ -16,13 +16,12 @@ from toolfleet_registry.contracts import (
     ToolDefinition,
     ToolResult,
 )
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, Standing, StatusMissing
+from toolfleet_registry.contracts.attempts import UNBOUNDED, Attempt, Health, Lease, Outcome, Standing, StatusMissing
 from toolfleet_registry.errors import ToolNotKnown
 from toolfleet_registry.manifests.manifest_cache import SeenTool
 from toolfleet_registry.policy.limits import fewest_retries, strictest, terms_of
+from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock, machine_clock
-from toolfleet_registry.time.lease import UNBOUNDED, Lease
 
 log = get_logger(__name__)
 

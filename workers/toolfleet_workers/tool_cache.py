@@ -16,8 +16,8 @@ from toolfleet_registry.manifests.manifest_cache import CachedManifest, Manifest
 from toolfleet_registry.manifests.specs import digest_of, spec_of
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import machine_clock
 
 log = get_logger(__name__)
 

@@ -11,7 +11,7 @@ from toolfleet_cli.console.output import add_row, age, note, say, say_json, show
 from toolfleet_cli.console.values import ago, one_line
 from toolfleet_cli.operations import ask
 from toolfleet_cli.remote import Gateway, over_fleet
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 if TYPE_CHECKING:
     from toolfleet_tasks.approvals.shown import ShownApproval

@@ -13,7 +13,7 @@ from toolfleet_cli.console.output import fail, note, plain, say, say_json, while
 from toolfleet_cli.operations import ask
 from toolfleet_cli.remote import Gateway, over_fleet
 from toolfleet_registry.contracts import ErrorCode
-from toolfleet_registry.contracts.outcomes import AuditOutcome
+from toolfleet_registry.contracts.attempts import AuditOutcome
 from toolfleet_registry.errors import FleetUnavailable, NoSuchEntry
 from toolfleet_registry.settings import load_settings
 

@@ -12,7 +12,7 @@ from toolfleet_cli.operations import ask
 from toolfleet_cli.remote import Gateway, over_fleet, place
 from toolfleet_registry.contracts.jobs import ENDED, Job
 from toolfleet_registry.errors import NoSuchEntry
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 if TYPE_CHECKING:
     from toolfleet_tasks.resources.operation import ResourceOperation

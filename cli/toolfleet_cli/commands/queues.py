@@ -12,7 +12,7 @@ from toolfleet_cli.operations import ask
 from toolfleet_cli.remote import Gateway, over_fleet
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import load_settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 if TYPE_CHECKING:
     from toolfleet_tasks.resources.queues import ShownQueue, ShownQueueList

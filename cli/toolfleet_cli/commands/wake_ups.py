@@ -13,7 +13,7 @@ from toolfleet_cli.console.values import ago, one_line
 from toolfleet_cli.operations import ask
 from toolfleet_cli.remote import Gateway, over_fleet
 from toolfleet_registry.errors import NoSuchEntry, OperationRefused
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 if TYPE_CHECKING:
     from toolfleet_tasks.dead_letters.kept_wakes import KeptWake

@@ -11,7 +11,7 @@ from toolfleet_cli.console.output import age, note, say, shown_url
 from toolfleet_registry.contracts.dead_letters import DeadAttempt, DeadLetter
 from toolfleet_registry.contracts.tool_definition import NO_TOOLS, ToolLoadError
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 if TYPE_CHECKING:
     from toolfleet_tasks.dead_letters.store import DeadEntry

@@ -15,7 +15,7 @@ from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.background.job_service import worker_job_service
 from toolfleet_tasks.operations.canaries import CanaryFlight, fly
 from toolfleet_tasks.operations.fleet_status import FleetStatus, QueueStatus, read_status

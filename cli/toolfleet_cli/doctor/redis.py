@@ -11,8 +11,7 @@ from toolfleet_cli.doctor.check import CheckResult, Diagnosis, Patient, error, r
 from toolfleet_registry.redis.keys import Keys, canary_key
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.system import randomness
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock, randomness
 from toolfleet_tasks.control.server_check import faults_in
 from toolfleet_tasks.operations.fleet_status import KeyCensus, count_keys
 

@@ -11,7 +11,7 @@ from toolfleet_cli.doctor.check import CheckResult, Diagnosis, Patient, error, r
 from toolfleet_registry.config.setting_sources import PREFIX, misspelt, origin_of, removed
 from toolfleet_registry.redis.urls import is_redis_url, is_sentinel_url
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 
 _SHORTEST = 16  # characters
 _FEWEST = 6  # different ones

@@ -10,8 +10,8 @@ from toolfleet_cli.doctor.check import CheckResult, Diagnosis, Patient, error, r
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
-from toolfleet_registry.time import fleet_clock, machine_clock
-from toolfleet_registry.time.slewed_clock import STEP_SECONDS
+from toolfleet_registry.system import fleet_clock, machine_clock
+from toolfleet_registry.system.fleet_clock import STEP_SECONDS
 from toolfleet_tasks.clock import MOST_OFFSET_SECONDS
 from toolfleet_tasks.control.transport_check import COUNTS_SECONDS, mode_of
 from toolfleet_tasks.lua.clock import READ

@@ -38,10 +38,9 @@ from toolfleet_registry.once.redis import RedisReplies
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import is_http_url
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.system import randomness
+from toolfleet_registry.system import machine_clock, randomness
 from toolfleet_registry.system.listening import listening_socket
 from toolfleet_registry.system.process import hide_process
-from toolfleet_registry.time import machine_clock
 
 _log = logging.getLogger("toolfleet.host")
 

@@ -13,8 +13,8 @@ from toolfleet_registry.access.live_keys import LiveKeys
 from toolfleet_registry.config.gateway_settings import LOOPBACK_HOSTS
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
 
 _log = get_logger(__name__)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from toolfleet_registry.access.api_key import ApiKey
 from toolfleet_registry.access.key_text import KeyText, new_key_text, read_key_text
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 _USER = "operator"
 """In whose name it calls, unless a request says otherwise."""

@@ -22,9 +22,9 @@ from toolfleet_registry.contracts import Caller, Level
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 from toolfleet_registry.manifests.http_get import NoAnswer, requested
 from toolfleet_registry.policy.call_faults import LONGEST
+from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.http_bodies import loads_strict, read_body
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
 
 _log = get_logger(__name__)
 

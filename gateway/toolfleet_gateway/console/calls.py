@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from toolfleet_gateway.console.page import PER_PAGE, ConsolePage, FormFields, Outcome, RouteQuestion, Shown, Visit
 from toolfleet_gateway.http.problems import invalid_request
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 _LEAST = 0.3  # per cent: what took a microsecond can be seen
 _WORDS: Final[dict[str, str]] = {

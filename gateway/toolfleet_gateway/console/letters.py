@@ -22,7 +22,7 @@ from toolfleet_gateway.console.page import (
     window_of,
 )
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.dead_letters.kept_wakes import MOST_WAITING_SEARCHED, WAITING_KINDS
 from toolfleet_tasks.dead_letters.store import KINDS, MOST_SEARCHED, mark_before
 

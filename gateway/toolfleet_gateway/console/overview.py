@@ -14,7 +14,7 @@ from toolfleet_gateway.http.streams import LAST, EventStream, OpenStreams, Serve
 from toolfleet_registry.contracts import ModuleStatus
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.operations.call_index import TimePercentiles, percentiles_of
 from toolfleet_tasks.operations.fleet_status import FleetStatus, read_status

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from toolfleet_gateway.http.problems import not_found
 from toolfleet_registry.policy.module_troubles import TONES
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 _LONGEST_TEXT: Final = 20_000
 """Characters of a value that a page shows."""

@@ -16,7 +16,7 @@ from toolfleet_gateway.auth.fleet_codec import FleetCodec, NotSealedHere
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.redis.servers import answering
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 COOKIE: Final = "toolfleet_console"
 """Holds the session."""

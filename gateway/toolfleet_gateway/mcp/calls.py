@@ -32,9 +32,8 @@ from toolfleet_registry.contracts.call_context import LogLevel
 from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.keys import GatewayKeys
-from toolfleet_registry.system import randomness
+from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.aio import Closing, end
 from toolfleet_tasks.calls.begun_calls import BegunHandle, Owner
 from toolfleet_tasks.client.fleet import ToolFleet

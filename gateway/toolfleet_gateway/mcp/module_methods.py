@@ -15,7 +15,7 @@ from toolfleet_gateway.mcp.client_request import Context, ViewOf
 from toolfleet_gateway.mcp.tools import LIST_TTL_MS
 from toolfleet_gateway.mcp.view import McpView, apps_in
 from toolfleet_registry.contracts import ToolCall
-from toolfleet_registry.contracts.outcomes import foreign_meta
+from toolfleet_registry.contracts.attempts import foreign_meta
 from toolfleet_registry.functions.passed_methods import WATCH_METHOD, passing_method
 from toolfleet_tasks.client.fleet import ToolFleet
 

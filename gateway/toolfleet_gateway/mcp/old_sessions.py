@@ -21,8 +21,7 @@ from toolfleet_registry.contracts.inputs import InputRequest
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.functions.passed_methods import MOST_WATCHED
 from toolfleet_registry.redis.keys import GatewayKeys
-from toolfleet_registry.system import randomness
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock, randomness
 
 _FACTS = 4  # of a session, behind its holder: what a later gateway has put behind them is passed over
 _MOST_SESSIONS = 1_000  # of one key or subject: a service with one key opens a session for each of its users

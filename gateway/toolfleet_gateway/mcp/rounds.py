@@ -19,7 +19,7 @@ from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts.inputs import InputMethod, PendingInput
 from toolfleet_registry.errors import FleetUnavailable, InputNotTaken
 from toolfleet_registry.redis.keys import GatewayKeys
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.calls.begun_calls import BegunHandle
 from toolfleet_tasks.client.fleet import ToolFleet
 

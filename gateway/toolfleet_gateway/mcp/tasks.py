@@ -14,7 +14,7 @@ from toolfleet_gateway.mcp.rounds import PartialAnswers
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_registry.errors import FleetUnavailable, InputNotTaken
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.calls.begun_calls import BegunHandle
 from toolfleet_tasks.calls.pending_call import CallStatus
 from toolfleet_tasks.client.fleet import ToolFleet

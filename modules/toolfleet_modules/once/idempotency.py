@@ -18,8 +18,8 @@ from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun
 from toolfleet_registry.once.patient_store import PatientStore
 from toolfleet_registry.once.port import Record, State, TokenSeries, new_token
-from toolfleet_registry.time import fleet_clock, machine_clock
-from toolfleet_registry.time.shared_timers import shared_timers
+from toolfleet_registry.system import fleet_clock, machine_clock
+from toolfleet_registry.system.shared_timers import shared_timers
 
 _log = logging.getLogger("toolfleet.sdk")
 

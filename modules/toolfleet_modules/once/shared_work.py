@@ -13,7 +13,7 @@ from toolfleet_modules.once.work_log import WorkLog
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.task_guard import IN_TOOL
 from toolfleet_registry.contracts.call_context import Context, LogLevel, Progress, log_to, report_to
-from toolfleet_registry.time.shared_timers import SharedTimer, shared_timers
+from toolfleet_registry.system.shared_timers import SharedTimer, shared_timers
 
 
 class Work:

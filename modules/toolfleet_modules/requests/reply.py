@@ -9,10 +9,10 @@ from typing import Any, Literal, Self, TypeAlias
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from toolfleet_registry.contracts import EffectState
+from toolfleet_registry.contracts.attempts import UNEXPLAINED, check_acceptance
 from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.contracts.calls import MOST_FILES
 from toolfleet_registry.contracts.inputs import check_requests, requests_of
-from toolfleet_registry.contracts.outcomes import UNEXPLAINED, check_acceptance
 from toolfleet_registry.functions.failures import InputRequired
 from toolfleet_registry.functions.files import File, Gathered
 from toolfleet_registry.system.http_bodies import loads_strict

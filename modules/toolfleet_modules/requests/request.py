@@ -12,10 +12,10 @@ from pydantic import ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from toolfleet_registry.contracts import Conversation, ModuleMessage
+from toolfleet_registry.contracts.attempts import LONGEST_HANDLE
 from toolfleet_registry.contracts.call_context import CONVERSATION_FIELDS, LogLevel, ToolContext, is_log_level
 from toolfleet_registry.contracts.inputs import CallInputs
-from toolfleet_registry.contracts.outcomes import LONGEST_HANDLE
-from toolfleet_registry.time.shared_timers import SharedTimeout
+from toolfleet_registry.system.shared_timers import SharedTimeout
 
 _LONGEST_ID = 256
 _LONGEST_SECONDS = 7 * 86_400.0

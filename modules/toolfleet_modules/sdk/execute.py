@@ -36,13 +36,13 @@ from toolfleet_modules.requests.request import Call, HeaderRefused, TooLarge, To
 from toolfleet_modules.requests.task_guard import guard_tasks
 from toolfleet_modules.requests.traced_requests import note_call, note_reply
 from toolfleet_modules.sdk.tool import in_words
+from toolfleet_registry.contracts.attempts import ALLOWANCE_SECONDS
 from toolfleet_registry.contracts.call_context import Context, Progress
 from toolfleet_registry.contracts.tool_definition import by_any_name
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import Threads
-from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.time.lease import ALLOWANCE_SECONDS
-from toolfleet_registry.time.shared_timers import shared_timers
+from toolfleet_registry.system import fleet_clock
+from toolfleet_registry.system.shared_timers import shared_timers
 
 # For which the smallest difference counts, and at most twice as long: clocks drift, by less than the allowance in this time.
 _PERIOD_SECONDS = 300.0

@@ -13,8 +13,8 @@ from pydantic_core import ErrorDetails
 
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.contracts import CostClass, Effect, Level, ToolDefinition, ToolParameter
+from toolfleet_registry.contracts.attempts import UNEXPLAINED
 from toolfleet_registry.contracts.call_context import Context
-from toolfleet_registry.contracts.outcomes import UNEXPLAINED
 from toolfleet_registry.functions.signature import (
     USER,
     Signature,

@@ -11,7 +11,7 @@ from toolfleet_modules.once.served_tool import RunMeans, ServedRun
 from toolfleet_modules.requests.reply import Reply, question_reply
 from toolfleet_modules.requests.task_guard import TaskExit
 from toolfleet_modules.sdk.tool import Tool
-from toolfleet_registry.contracts.outcomes import UNEXPLAINED
+from toolfleet_registry.contracts.attempts import UNEXPLAINED
 from toolfleet_registry.functions.failures import Accepted, InputRequired, ModuleBusy, ToolError
 from toolfleet_registry.functions.threads import NotBegun
 

@@ -14,7 +14,7 @@ from toolfleet_registry.documents.port import Changed, DocumentStore
 from toolfleet_registry.errors import BeyondOwnRights, MessageRefused, OperationRefused
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing import TextSeal
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 
 @dataclass(frozen=True, slots=True)

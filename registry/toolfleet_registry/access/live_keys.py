@@ -21,7 +21,7 @@ from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.live_copy import EARLY_SECONDS, LiveCopy
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing import TextSeal
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from toolfleet_registry.config.agent_profile import AgentProfile, OwnMiddlewareSpec
 from toolfleet_registry.config.setting_sources import find_own_programs, setting_place
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolResult
-from toolfleet_registry.contracts.outcomes import Attempt
+from toolfleet_registry.contracts.attempts import Attempt
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 

@@ -50,10 +50,10 @@ from toolfleet_registry.schemas.effort import is_small
 from toolfleet_registry.schemas.validation import Checked, checked
 from toolfleet_registry.searching import SearchDocument, TextIndex
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.offload import aside
 from toolfleet_registry.system.process import this_process
-from toolfleet_registry.time import fleet_clock
 
 _log = get_logger(__name__)
 

@@ -26,8 +26,8 @@ from toolfleet_registry.redis.script import Script
 from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
+from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock, machine_clock
 
 if TYPE_CHECKING:
     from toolfleet_registry.manifests.discovery import DiscoveryResult

@@ -31,8 +31,8 @@ from toolfleet_registry.manifests.manifest_cache import CachedManifest, Manifest
 from toolfleet_registry.manifests.specs import ToolFinding
 from toolfleet_registry.permissions import broken_because
 from toolfleet_registry.store.port import ToolRegistry
+from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import machine_clock
 
 _log = get_logger(__name__)
 

@@ -23,7 +23,7 @@ from toolfleet_registry.manifests.specs import (
 )
 from toolfleet_registry.permissions import broken_because
 from toolfleet_registry.store.port import ToolRegistry
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 
 ChangeKind: TypeAlias = Literal["added", "changed", "removed", "drifted"]
 """What a look found: a new tool, another version of one, one less, or other content under the same version."""

@@ -12,8 +12,8 @@ from toolfleet_registry.errors import FleetUnavailable, RegistryEventsLost
 from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_registry.store import rules
 from toolfleet_registry.store.port import ToolRegistry
+from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import machine_clock
 
 OpenRegistry: TypeAlias = Callable[[], AbstractAsyncContextManager[ToolRegistry]]
 

@@ -10,7 +10,7 @@ from pydantic_core import from_json, to_json
 
 from toolfleet_registry.contracts.inputs import CallInputs
 from toolfleet_registry.contracts.message import DEFERS_BUILD, Message, Since
-from toolfleet_registry.time import fleet_clock, machine_clock
+from toolfleet_registry.system import fleet_clock, machine_clock
 
 M = TypeVar("M", bound=Message)
 

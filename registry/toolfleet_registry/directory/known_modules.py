@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from toolfleet_registry.directory.entries import AnnouncedModule, ModuleEntry, ModuleNetworks, Replica, plain_url
 from toolfleet_registry.headers import ModuleHeaders, headers_by_module
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 
 class KnownModules:

@@ -14,7 +14,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 
 _PATIENCE_SECONDS = 5
 _KEPT_SECONDS = 600  # answers, for the requester

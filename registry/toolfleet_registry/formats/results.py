@@ -7,9 +7,9 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from toolfleet_registry.contracts import ResultFile, ToolResult
+from toolfleet_registry.contracts.attempts import checked_part, content_blocks, foreign_meta, text_in
 from toolfleet_registry.contracts.calls import Spoken
 from toolfleet_registry.contracts.names import ToolName
-from toolfleet_registry.contracts.outcomes import checked_part, content_blocks, foreign_meta, text_in
 from toolfleet_registry.contracts.tool_definition import ToolDefinition
 from toolfleet_registry.formats.dialects import Format, answered_name, dialect_of, offered_name
 from toolfleet_registry.formats.references import localized

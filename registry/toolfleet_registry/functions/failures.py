@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolfleet_registry.contracts import EffectState
+from toolfleet_registry.contracts.attempts import check_acceptance
 from toolfleet_registry.contracts.inputs import check_requests
-from toolfleet_registry.contracts.outcomes import check_acceptance
 
 
 class ToolError(Exception):

@@ -18,9 +18,9 @@ from typing import Any, Self
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from toolfleet_registry.contracts.attempts import UNEXPLAINED
 from toolfleet_registry.contracts.call_context import Context, run_for
 from toolfleet_registry.contracts.calls import MOST_FILES, ResultFile
-from toolfleet_registry.contracts.outcomes import UNEXPLAINED
 from toolfleet_registry.errors import BodyTooLarge
 from toolfleet_registry.functions.files import File, Gathered
 from toolfleet_registry.functions.threads import NotBegun, Threads

@@ -27,9 +27,9 @@ from toolfleet_registry.errors import ManifestRefused, SettingsError
 from toolfleet_registry.local.local_function import LocalFunction
 from toolfleet_registry.manifests.discovery import DiscoveryResult, ManifestFailure
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tags.tags import ToolDef, handler_in, path_of
-from toolfleet_registry.time import machine_clock
 
 _log = get_logger(__name__)
 

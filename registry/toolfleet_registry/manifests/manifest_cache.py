@@ -30,10 +30,10 @@ from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.permissions import Access, level_of_tool
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import answering
+from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.http_bodies import MAX_DEPTH
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.offload import aside
-from toolfleet_registry.time import fleet_clock
 
 _log = get_logger(__name__)
 

@@ -5,7 +5,7 @@ import sys
 from collections import OrderedDict
 
 from toolfleet_registry.once.port import Record
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 
 
 class MemoryReplies:

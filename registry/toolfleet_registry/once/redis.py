@@ -15,7 +15,7 @@ from toolfleet_registry.once.port import Record
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import ScriptFolder
 from toolfleet_registry.redis.servers import answering, async_client
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 
 FILES = ScriptFolder(Path(__file__).parent / "lua")
 _SWAP, _SINCE = FILES.script("swap"), FILES.script("since")

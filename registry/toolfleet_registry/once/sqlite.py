@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TypeVar
 
 from toolfleet_registry.once.port import Record
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 
 T = TypeVar("T")
 

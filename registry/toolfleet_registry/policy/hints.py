@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from toolfleet_registry.contracts import Effect, ErrorCode, ToolResult
+from toolfleet_registry.contracts.attempts import UNEXPLAINED
 from toolfleet_registry.contracts.calls import ExitBehavior
-from toolfleet_registry.contracts.outcomes import UNEXPLAINED
 
 
 def hint_for(result: ToolResult, effect: Effect | None = None, *, is_stated: bool = False) -> str | None:

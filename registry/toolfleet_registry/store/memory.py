@@ -21,9 +21,8 @@ from toolfleet_registry.store import rules
 from toolfleet_registry.store.port import EVENTS_KEPT, VERSIONS_KEPT, ToolRegistry
 from toolfleet_registry.store.rules import RegistrationState
 from toolfleet_registry.store.search import RegistrationSearch
-from toolfleet_registry.system import randomness
+from toolfleet_registry.system import machine_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import machine_clock
 
 _log = get_logger(__name__)
 

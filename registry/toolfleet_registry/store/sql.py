@@ -43,8 +43,8 @@ from toolfleet_registry.store.sql_tables import (
     version_id,
     version_row,
 )
+from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import machine_clock
 
 _log = get_logger(__name__)
 

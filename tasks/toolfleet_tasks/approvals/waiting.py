@@ -8,7 +8,7 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.errors import NotPublished
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.admission import Refusal, refused
 from toolfleet_tasks.approvals.service import ApprovalService
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls

@@ -18,8 +18,8 @@ from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_registry.errors import FleetUnavailable, NotPublished
 from toolfleet_registry.redis.keys import ApprovalKeys
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.aio import Closing
 from toolfleet_tasks.calls.idempotency import Joined, handle_of
 from toolfleet_tasks.calls.pending_call import CallStatus, PendingCall

@@ -18,7 +18,7 @@ from toolfleet_registry.contracts.calls import UNSPOKEN, Spoken
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.policy.hints import SAME_KEY_ONLY
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.calls.handle import CallHandle
 from toolfleet_tasks.calls.pending_call import DONE, CallStatus, PendingCall, audited
 from toolfleet_tasks.results.listener import ResultListener

@@ -14,9 +14,8 @@ from toolfleet_registry.contracts.inputs import CallInputs, PendingInput, check_
 from toolfleet_registry.errors import FleetUnavailable, InputNotTaken, MessageRefused, NotPublished, PublishUnconfirmed
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.system import randomness
-from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.time.shared_timers import SharedTimer, shared_timers
+from toolfleet_registry.system import fleet_clock, randomness
+from toolfleet_registry.system.shared_timers import SharedTimer, shared_timers
 from toolfleet_tasks.fairness import WaitQueue
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.ledger.waiting import KeptQuestion, Verdict

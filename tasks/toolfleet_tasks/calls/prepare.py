@@ -37,8 +37,8 @@ from toolfleet_registry.policy.limits import strictest
 from toolfleet_registry.policy.redaction import has_sensitive_results, sensitive_paths
 from toolfleet_registry.schemas.arguments import size_of
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
+from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.audit_trail import AuditTrail, asked_by_here
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, Evaluation, requires_gate
 from toolfleet_tasks.calls.message_bounds import as_before, context_for, size_fault_with

@@ -15,9 +15,9 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.watch import ModuleWatch
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
-from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.broker import confirming
 from toolfleet_tasks.control.probes import STILL_SECONDS, Probes
 from toolfleet_tasks.greenlet_bridge import run_here

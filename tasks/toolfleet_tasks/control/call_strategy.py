@@ -26,8 +26,8 @@ from redis.exceptions import RedisError
 
 from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.errors import FleetError
+from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.calls.message_bounds import opened
 from toolfleet_tasks.control.celery_worker import HIDDEN

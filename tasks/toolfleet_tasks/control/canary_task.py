@@ -18,9 +18,9 @@ from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.redis.keys import canary_key
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
-from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.control.housekeeping import register_task
 from toolfleet_tasks.greenlet_bridge import bridged
 from toolfleet_tasks.messages import json_text

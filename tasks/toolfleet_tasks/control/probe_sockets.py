@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 
 Probe = Literal["/livez", "/readyz"]
 

@@ -19,8 +19,8 @@ from toolfleet_registry.errors import FleetError
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.control.probe_sockets import folder, make_private, new_socket_path
 from toolfleet_tasks.threaded_http import HttpReply, serve_tcp, serve_unix
 

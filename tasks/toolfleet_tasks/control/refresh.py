@@ -14,9 +14,9 @@ from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import hide_process
-from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.clock import MOST_OFFSET_SECONDS
 from toolfleet_tasks.control.housekeeping import register_task
 from toolfleet_tasks.control.server_check import say_faults

@@ -29,9 +29,8 @@ from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import Parameters
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.system import randomness
+from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.jobs.completion import EndNote, JobEvent, without_arguments
 from toolfleet_tasks.jobs.state_machine import JobPosition
 from toolfleet_tasks.lua.files import script

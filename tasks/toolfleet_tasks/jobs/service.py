@@ -9,6 +9,7 @@ from typing import Any
 from toolfleet_registry.conditions import FROM, check_condition, check_filling, takes_from_start
 from toolfleet_registry.config.job_settings import secret_fault
 from toolfleet_registry.contracts import ErrorCode, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.attempts import UNBOUNDED, Lease, require_live
 from toolfleet_registry.contracts.jobs import ENDED, HookSpec, Job, JobRefused, JobSpec, Poll
 from toolfleet_registry.contracts.names import SCHEDULER
 from toolfleet_registry.errors import FleetUnavailable
@@ -16,10 +17,8 @@ from toolfleet_registry.local.scheduler_tools import CHECK_URL
 from toolfleet_registry.policy.call_faults import LONGEST, as_sent, fault_in_version
 from toolfleet_registry.policy.redaction import has_sensitive_results, sensitive_paths
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.system import randomness
+from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.time.lease import UNBOUNDED, Lease, require_live
 from toolfleet_tasks.calls.eval_gate import Evaluation, requires_gate
 from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.jobs import state_machine

@@ -20,7 +20,7 @@ from pydantic import Field
 from toolfleet_registry.conditions import fulfils, missing_path
 from toolfleet_registry.contracts import ErrorCode, Message, Since, ToolResult
 from toolfleet_registry.contracts.jobs import JobSpec, JobState, Poll, Schedule
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 Outcome = Literal["completed", "failed", "timed_out"]
 

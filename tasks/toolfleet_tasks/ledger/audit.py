@@ -12,15 +12,15 @@ from typing import Any, TypeAlias
 from pydantic_core import to_json
 
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.attempts import AuditOutcome
 from toolfleet_registry.contracts.decisions import CONVERSATION, USER
-from toolfleet_registry.contracts.outcomes import AuditOutcome
 from toolfleet_registry.metrics import families, process_recorder
 from toolfleet_registry.metrics.recorder import CallRecorder
 from toolfleet_registry.policy.redaction import redacted, sensitive_paths
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import BusyLog
 from toolfleet_registry.tags.tags import TagResult
-from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.fleet_results import CallEnding
 

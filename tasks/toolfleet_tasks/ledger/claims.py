@@ -16,12 +16,19 @@ from typing import Any, Literal, Self, cast
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import EffectState, PublishedCall, ToolResult
-from toolfleet_registry.contracts.outcomes import Acceptance, StatusMissing, StillAtWork, is_handle, is_poll_time
+from toolfleet_registry.contracts.attempts import (
+    ALLOWANCE_SECONDS,
+    Acceptance,
+    LeaseOver,
+    StatusMissing,
+    StillAtWork,
+    is_handle,
+    is_poll_time,
+)
 from toolfleet_registry.metrics import families, process_recorder
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock, machine_clock
-from toolfleet_registry.time.lease import ALLOWANCE_SECONDS, LeaseOver
 from toolfleet_tasks.ledger.keys import CallKeys
 from toolfleet_tasks.lua import ledger as scripts
 from toolfleet_tasks.messages import json_text

@@ -15,15 +15,14 @@ from typing import Any, cast
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import EffectState, PublishedCall, Terms, ToolResult
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.contracts.calls import ApprovedCall
 from toolfleet_registry.contracts.decisions import note
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing import TextSeal
-from toolfleet_registry.system import randomness
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_tasks.ledger import parameters as build
 from toolfleet_tasks.ledger.audit import Auditor, PartsOfLine, tail_of
 from toolfleet_tasks.ledger.claims import Claim, Claims, EarlierAttempts, NotClaimed, Refusal

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from toolfleet_registry.contracts import EffectState, PublishedCall
+from toolfleet_registry.contracts.attempts import Attempt
 from toolfleet_registry.contracts.names import ToolName
-from toolfleet_registry.contracts.outcomes import Attempt
 from toolfleet_registry.redis.script import Parameters
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.ledger.audit import PartsOfLine
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.keys import CallKeys

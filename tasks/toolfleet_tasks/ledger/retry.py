@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from toolfleet_registry.contracts import Effect, EffectState, ErrorCode, PublishedCall, RetryTerms, ToolResult
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.policy.hints import hint_for, unrepeated
 from toolfleet_registry.settings import LONGEST_RETRY_DELAY
 

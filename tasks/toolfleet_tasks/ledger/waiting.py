@@ -9,8 +9,8 @@ from typing import Any, Literal, cast
 from pydantic import ValidationError
 
 from toolfleet_registry.contracts import EffectState, Message
+from toolfleet_registry.contracts.attempts import Question
 from toolfleet_registry.contracts.inputs import InputRequest, PendingInput
-from toolfleet_registry.contracts.outcomes import Question
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system import randomness
 from toolfleet_tasks.ledger.claims import AcceptedAttempt, Claim, Claims, EarlierAttempts

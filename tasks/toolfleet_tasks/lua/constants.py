@@ -1,6 +1,6 @@
 """Names the numbers that Python and the scripts inside Redis share."""
 
-from toolfleet_registry.time.slewed_clock import LONGEST_BRIDGE_SECONDS, RETURN_RATE
+from toolfleet_registry.system.fleet_clock import LONGEST_BRIDGE_SECONDS, RETURN_RATE
 from toolfleet_tasks.messages.json_text import VERSION
 
 LONGEST_LEASE_SECONDS = 15.0

@@ -12,7 +12,7 @@ from toolfleet_registry.contracts import Audit, EffectState, ErrorCode, Publishe
 from toolfleet_registry.errors import MessageRefused, MessageTooLarge
 from toolfleet_registry.policy.hints import DRAINING, KEYS_DIFFER, KILLS_WORKERS, hint_for
 from toolfleet_registry.policy.module_troubles import words_for
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 STATUS_TOOL: Final = "call_status"
 

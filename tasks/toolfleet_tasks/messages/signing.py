@@ -20,7 +20,7 @@ from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.permissions import level_of_caller
 from toolfleet_registry.signing import TextSeal, derived_key, need_libraries
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.messages import json_text
 
 SignedSubject = Literal["result", "failure", "attempt", "progress", "log", "revocation", "job end"]

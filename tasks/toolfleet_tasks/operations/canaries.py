@@ -15,8 +15,7 @@ from toolfleet_registry.redis.keys import canary_key
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url, is_redis_url
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.system import randomness
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.clock import Timekeeper
 from toolfleet_tasks.control.canary_task import TASK, CanaryAnswer, read_answers

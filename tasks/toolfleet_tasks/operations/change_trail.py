@@ -13,12 +13,12 @@ from typing import Final, Literal, Self, TypeAlias
 
 from redis.asyncio import Redis
 
-from toolfleet_registry.contracts.outcomes import AuditOutcome
+from toolfleet_registry.contracts.attempts import AuditOutcome
 from toolfleet_registry.errors import FleetUnavailable, NoSuchDeadLetter, OperationRefused
 from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine, text_of
 
 ChangeKind: TypeAlias = Literal[

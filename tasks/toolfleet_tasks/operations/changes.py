@@ -16,7 +16,7 @@ from toolfleet_registry.errors import NotReplayable, OperationRefused
 from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.dead_letters.entries import DeadEntries
 from toolfleet_tasks.dead_letters.kept_wakes import KeptWake, KeptWakes, WantedWakes, search_waiting
 from toolfleet_tasks.operations.change_trail import Actor, ChangeKind, ChangeTrail

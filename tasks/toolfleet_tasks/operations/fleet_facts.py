@@ -19,7 +19,7 @@ from toolfleet_registry.errors import BrokerAway
 from toolfleet_registry.redis.keys import ApprovalKeys, QueueKeys, WorkerKeys
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock, machine_clock
+from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.lua.consumers import COUNT
 from toolfleet_tasks.lua.fleet_status import BREAKERS, QUEUES

@@ -11,8 +11,8 @@ from toolfleet_registry.metrics import families
 from toolfleet_registry.metrics.families import Family
 from toolfleet_registry.metrics.recorder import Sample
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.operations.fleet_facts import LANES, FleetFacts, FleetReader, lane_load
 
 READ_SECONDS = 3.0

@@ -13,7 +13,7 @@ from toolfleet_registry.errors import BrokerAway, BrokerUnavailable, FleetUnavai
 from toolfleet_registry.redis.servers import answering, async_client, reason_of
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 from toolfleet_tasks.aio import in_abandoned_thread
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.broker import KombuConnections

@@ -11,7 +11,7 @@ from toolfleet_registry.errors import InvalidQuestion, NoSuchEntry
 from toolfleet_registry.policy.call_faults import LONGEST, sees_calls_of
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.ledger.contents import forget_contents
 from toolfleet_tasks.operations.call_index import CallCharts, CallField, CallFilter, CallIndex, FoundCalls
 from toolfleet_tasks.operations.call_story import CallStory

@@ -5,7 +5,7 @@ import math
 from pydantic import BaseModel, ConfigDict, Field
 
 from toolfleet_registry.errors import InvalidQuestion
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 
 class PageQuery(BaseModel):

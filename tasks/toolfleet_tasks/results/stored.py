@@ -6,7 +6,7 @@ from json.encoder import encode_basestring_ascii as _quoted
 from typing import get_args
 
 from toolfleet_registry.contracts import Audit, ErrorCode, PublishedCall, ToolResult
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 from toolfleet_tasks.messages import fleet_results, json_text
 from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.results.verifier import ANNOUNCED_AT_MOST, FORGED, STORED, Meta, stored_meta

@@ -17,8 +17,8 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.aio import end
 from toolfleet_tasks.messages.signing import Signatures, SignedSubject
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost

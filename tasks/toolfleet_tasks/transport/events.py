@@ -23,9 +23,8 @@ from pydantic_core import to_json
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis.servers import connection_factory
-from toolfleet_registry.system import randomness
+from toolfleet_registry.system import machine_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import machine_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionClosed
 from toolfleet_tasks.worker_runtime import WorkerRuntime

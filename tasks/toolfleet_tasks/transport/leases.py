@@ -28,9 +28,9 @@ from redis.exceptions import RedisError, ResponseError
 from toolfleet_registry.redis.keys import Keys, QueueKeys
 from toolfleet_registry.redis.servers import sync_client
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock, machine_clock
+from toolfleet_registry.system.fleet_clock import STEP_SECONDS
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock, machine_clock
-from toolfleet_registry.time.slewed_clock import STEP_SECONDS
 from toolfleet_tasks.lua import queues
 from toolfleet_tasks.lua.ledger import FORGET
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost

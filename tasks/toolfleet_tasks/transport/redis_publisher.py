@@ -15,7 +15,7 @@ from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUn
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time.shared_timers import shared_timers
+from toolfleet_registry.system.shared_timers import shared_timers
 from toolfleet_tasks.admission import AdmissionControl, Refusal, refusal_in, script_for
 from toolfleet_tasks.lua.admission import ADMIT, ADMIT_MANY
 from toolfleet_tasks.lua.queues import PUBLISH

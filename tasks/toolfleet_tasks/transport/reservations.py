@@ -22,8 +22,8 @@ from toolfleet_registry.redis.script import Parameters
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.lua.queues import RESERVE
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost, is_unknown_script

@@ -18,8 +18,8 @@ from kombu.utils.json import JSONEncoder
 from kombu.utils.objects import cached_property
 from redis.exceptions import ResponseError
 
+from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import machine_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.greenlet_bridge import Bridge, await_, in_bridge, retry_blocking
 from toolfleet_tasks.lua import queues

@@ -15,7 +15,7 @@ from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.contracts.jobs import JobSpec, WakeKind, WakeUp
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.policy.redaction import REDACTED
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.messages.signing import Seal
 
 WakeupEnd: TypeAlias = Literal["accepted", "read", "given_up", "dropped"]

@@ -17,9 +17,8 @@ from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.system import randomness
+from toolfleet_registry.system import machine_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import machine_clock
 from toolfleet_tasks.aio import end, is_wanted
 from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.messages import json_text

@@ -5,7 +5,7 @@ from typing import Literal, Protocol
 
 from toolfleet_registry.once.patient_store import PatientStore
 from toolfleet_registry.once.port import OnceStore, Record
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 
 REMEMBERED_SECONDS = 30 * 86_400
 """Longer than any fleet tries a wake-up; and than it makes sense to replay a dead one."""

@@ -11,7 +11,7 @@ from toolfleet_registry.once.port import Record
 from toolfleet_registry.once.redis import RedisStore
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import ScriptFolder
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 from toolfleet_tasks.webhooks.dedup import REMEMBERED_SECONDS, check_kept
 
 FILES = ScriptFolder(Path(__file__).parent / "lua")

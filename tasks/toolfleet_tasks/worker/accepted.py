@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 from celery.exceptions import Ignore, Reject
 
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.contracts.call_context import report_to
-from toolfleet_registry.contracts.calls import MOST_RETRIES
-from toolfleet_registry.contracts.outcomes import (
+from toolfleet_registry.contracts.attempts import (
     Attempt,
     Health,
     Outcome,
@@ -18,11 +16,13 @@ from toolfleet_registry.contracts.outcomes import (
     Standing,
     StatusMissing,
     StillAtWork,
+    UnboundedLease,
 )
+from toolfleet_registry.contracts.call_context import report_to
+from toolfleet_registry.contracts.calls import MOST_RETRIES
 from toolfleet_registry.errors import FleetError
+from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.time.lease import UnboundedLease
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.calls.message_bounds import opened
 from toolfleet_tasks.ledger.claims import AcceptedAttempt, Claim, Granted

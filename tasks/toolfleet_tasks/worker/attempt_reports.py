@@ -28,8 +28,8 @@ from toolfleet_registry.contracts.call_context import (
     report_to,
 )
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio import end
 from toolfleet_tasks.messages.signing import Signatures, after_json

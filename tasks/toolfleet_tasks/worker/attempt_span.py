@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import Ignore, Reject, Retry
 
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.tracing import port
 from toolfleet_registry.tracing.port import OpenSpan, Started, TraceContext, Tracing, attempt_span_id, carry
 from toolfleet_tasks.ledger.claims import Claim

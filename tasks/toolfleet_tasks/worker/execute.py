@@ -13,14 +13,13 @@ from typing import Any, NoReturn, Self, TypeAlias
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from toolfleet_registry.contracts import Audit, EffectState, PublishedCall, Terms, ToolResult, decisions
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Health, Outcome
 from toolfleet_registry.errors import MessageRefused, NotPublished, ToolNotKnown
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.policy.limits import strictest
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
-from toolfleet_registry.system import randomness
+from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio import end
 from toolfleet_tasks.calls.message_bounds import opened

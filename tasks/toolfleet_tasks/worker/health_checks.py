@@ -26,14 +26,13 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.contracts.outcomes import Health
+from toolfleet_registry.contracts.attempts import Health
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.system import randomness
+from toolfleet_registry.system import fleet_clock, machine_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
-from toolfleet_registry.time import fleet_clock, machine_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio import end
 from toolfleet_tasks.ledger import parameters

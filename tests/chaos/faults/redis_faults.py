@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from chaos.plan import LEASE_SECONDS
 from chaos.processes.programs import Program
 from chaos.stage import Stage
-from toolfleet_registry.time.slewed_clock import YOUNG_SECONDS
+from toolfleet_registry.system.fleet_clock import YOUNG_SECONDS
 
 _REFUSAL_SECONDS = 30  # a process that starts on a busy machine
 _REFUSAL = "maxmemory-policy"

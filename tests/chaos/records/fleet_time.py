@@ -14,8 +14,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.time.slewed_clock import KEPT_SECONDS, RETURN_RATE, Reading, SlewedClock
+from toolfleet_registry.system import fleet_clock
+from toolfleet_registry.system.fleet_clock import KEPT_SECONDS, RETURN_RATE, Reading, SlewedClock
 from toolfleet_tasks.lua import clock as clock_scripts
 
 ROUNDING_SECONDS = 0.05

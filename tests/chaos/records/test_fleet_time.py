@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chaos.records.fleet_time import ROUNDING_SECONDS, FleetTime, FleetWatch
-from toolfleet_registry.time.slewed_clock import KEPT_SECONDS, RETURN_RATE
+from toolfleet_registry.system.fleet_clock import KEPT_SECONDS, RETURN_RATE
 
 
 def watch(*leads: tuple[float, float]) -> FleetWatch:

@@ -12,7 +12,7 @@ from support.documents import programs
 from support.modules.example_modules import EXAMPLES, Module, in_process
 from support.modules.http_executor import executor_for
 from support.published_call import published
-from toolfleet_registry.contracts.outcomes import Outcome
+from toolfleet_registry.contracts.attempts import Outcome
 
 EXAMPLE_PAGE, SDK_PAGE = "examples/modules/README.md", "docs/guides/sdk.md"
 EXAMPLE_GUIDE = (EXAMPLES.parent / EXAMPLE_PAGE).read_text()

@@ -17,7 +17,7 @@ from support.module_server import ModuleServer
 from support.waiting import wait_until
 from toolfleet import Caller, ToolFleet
 from toolfleet.adapters.pydantic_ai import FleetToolset, ToolProgress
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 
 def returns(messages: Sequence[ModelMessage]) -> list[ToolReturnPart]:

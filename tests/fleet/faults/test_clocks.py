@@ -22,7 +22,7 @@ from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.environment import environment_of
-from toolfleet_registry.time.slewed_clock import YOUNG_SECONDS
+from toolfleet_registry.system.fleet_clock import YOUNG_SECONDS
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})
 

@@ -19,7 +19,7 @@ from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.environment import flower_command
 from toolfleet_cli.local.tcp_ports import held_port
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.messages.ids import EVALUATE, RESUME

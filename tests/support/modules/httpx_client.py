@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import httpx
 
 from support.servers.plain_http import PLAIN
-from toolfleet_registry.time.lease import require_live
+from toolfleet_registry.contracts.attempts import require_live
 from toolfleet_workers.executors.http.module_client import SendProgress
 from toolfleet_workers.executors.http.reply import ConnectionLost, NotConnected, ReplyBroken
 from toolfleet_workers.executors.http.request import ModuleRequest, Origin

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from support.waiting import wait_until_answered, wait_until_equal
 from toolfleet_registry.contracts import PublishedCall, ToolResult
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.claims import Claim

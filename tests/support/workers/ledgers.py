@@ -7,7 +7,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from toolfleet_registry.contracts import EffectState, ErrorCode, PublishedCall, Terms, ToolResult
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.claims import Claim

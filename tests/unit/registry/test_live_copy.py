@@ -11,7 +11,7 @@ from support.waiting import wait_until
 from toolfleet_registry import live_copy
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.live_copy import LiveCopy
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 
 class Shelf:

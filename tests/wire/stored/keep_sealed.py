@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.redis.keys import GatewayKeys, Keys
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from wire.stored.samples.job_forms import AT
 from wire.stored.samples.sealed_forms import KEYS_OF, OWN_KEY, SEALED, inside, kept_sealed, written
 

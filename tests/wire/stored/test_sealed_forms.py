@@ -10,7 +10,7 @@ from toolfleet_gateway.console.sessions import COOKIE, ConsoleSessions
 from toolfleet_gateway.mcp.old_sessions import ClientSession, ClientSessions
 from toolfleet_gateway.mcp.rounds import SealedStates, WrongState
 from toolfleet_registry.redis.keys import GatewayKeys, Keys
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from wire.stored.samples.job_forms import AT
 from wire.stored.samples.sealed_forms import (
     APPROVAL,

@@ -10,18 +10,17 @@ from dataclasses import replace
 from typing import Any
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
+from toolfleet_registry.contracts.attempts import UNBOUNDED, Attempt, Health, Lease, LeaseOver, Outcome, require_live
 from toolfleet_registry.contracts.call_context import Context, current_log, current_sink
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.errors import BodyTooLarge
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun, ThreadsHang
 from toolfleet_registry.local.function_runs import ANSWER_SECONDS, Failure, FunctionRuns, as_json
 from toolfleet_registry.local.local_function import LocalFunction
 from toolfleet_registry.local.local_tools import LocalSource
+from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.tags.tags import TagResult
-from toolfleet_registry.time import machine_clock
-from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver, require_live
 from toolfleet_workers.executors.error_text import readable
 from toolfleet_workers.runner import ToolLookup, no_time_left, too_late, unsuccessful
 

@@ -10,14 +10,13 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from toolfleet_registry.contracts import Conversation, ErrorCode, PublishedCall, ToolCall, ToolResult
+from toolfleet_registry.contracts.attempts import UNBOUNDED, Attempt, Health, Lease, LeaseOver, Outcome, require_live
 from toolfleet_registry.contracts.call_context import CONVERSATION_FIELDS
 from toolfleet_registry.contracts.jobs import Job, JobRefused, JobSpec, Poll, Schedule, WakeupRequest
 from toolfleet_registry.contracts.names import SCHEDULER
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.local.scheduler_tools import url_poll
-from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver, require_live
+from toolfleet_registry.system import fleet_clock
 from toolfleet_workers.runner import too_late, unsuccessful
 
 _ADD = f"{SCHEDULER}.add_job"

@@ -12,8 +12,8 @@ from toolfleet_registry.agents.profile_rules import (
     approval_rules,
 )
 from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.contracts.decisions import CONVERSATION, USER, note, note_ids, shown_user
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.errors import UnknownAgent
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_workers.runner import Proceed, ToolLookup

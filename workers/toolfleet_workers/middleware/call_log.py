@@ -5,7 +5,7 @@ from contextvars import ContextVar
 from structlog.contextvars import STRUCTLOG_KEY_PREFIX
 
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.contracts.outcomes import Attempt
+from toolfleet_registry.contracts.attempts import Attempt
 from toolfleet_registry.system.loggers import BusyLog
 from toolfleet_workers.runner import Proceed
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.own_classes import AttemptMiddleware, OwnClasses
 from toolfleet_registry.contracts import PublishedCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.contracts.decisions import shown_user
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.errors import UnknownAgent
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_workers.runner import Proceed, ToolLookup, compose

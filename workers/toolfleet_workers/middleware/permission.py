@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolResult
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.contracts.decisions import note, shown_user
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.permissions import Modules, denial, module_denial, reaches
 from toolfleet_registry.policy.call_faults import version_fault
 from toolfleet_registry.policy.hints import FOR_NOBODY

@@ -9,6 +9,7 @@ from toolfleet_registry.agents.data_guards import counted
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.config.agent_profile import PiiSpec, Place
 from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.contracts.call_context import (
     LogMessage,
     LogSink,
@@ -21,7 +22,6 @@ from toolfleet_registry.contracts.call_context import (
     report_to,
 )
 from toolfleet_registry.contracts.decisions import note
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
 from toolfleet_registry.schemas.arguments import size_of
 from toolfleet_registry.system.loggers import get_logger

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts.attempts import Attempt, Outcome, checked_part
 from toolfleet_registry.contracts.decisions import note
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome, checked_part
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_workers.runner import Proceed, ToolLookup
 

@@ -6,8 +6,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts.attempts import Attempt
 from toolfleet_registry.contracts.names import LOCAL
-from toolfleet_registry.contracts.outcomes import Attempt
 from toolfleet_registry.policy.redaction import REDACTED, redacted
 from toolfleet_registry.tracing import port
 from toolfleet_registry.tracing.port import OpenSpan, TraceContext, Tracing, Unrecorded, carried

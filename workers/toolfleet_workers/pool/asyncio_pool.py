@@ -20,9 +20,9 @@ from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
 
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import machine_clock
-from toolfleet_registry.time.shared_timers import SharedTimer, shared_timers
+from toolfleet_registry.system.shared_timers import SharedTimer, shared_timers
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.fairness import UNBOUNDED, FairSlots
 from toolfleet_tasks.greenlet_bridge import Bridge, JobKilled, require_greenlet_stacks

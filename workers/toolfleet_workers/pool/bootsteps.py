@@ -22,9 +22,9 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.watch import ModuleWatch
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
-from toolfleet_registry.time import machine_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.broker import make_queue
 from toolfleet_tasks.clock import ClockWatch

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 from celery import Celery, signals
 from celery.worker import state
 
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 from toolfleet_tasks.control.probes import STILL_SECONDS
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.consumption import Consumption

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 
 if TYPE_CHECKING:
     from kombu.asynchronous.hub import Hub

@@ -33,7 +33,7 @@ from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.contracts.tool_definition import NO_TOOLS, InEffect, ToolLoadError
 from toolfleet_registry.once.port import OnceStore
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 
 _log = logging.getLogger("toolfleet.host")
 

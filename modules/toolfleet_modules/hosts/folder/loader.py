@@ -15,7 +15,7 @@ from toolfleet_modules.hosts.folder.options import FolderOptions
 from toolfleet_modules.hosts.folder.packages import Environments, Installer, InstallFailed, InstallOptions, Requirements
 from toolfleet_modules.hosts.folder.source_files import REQUIREMENTS_FILE, FileFault, FolderReading, SourceFile
 from toolfleet_modules.hosts.folder.tool_process import LoadStopped, ToolProcess
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 
 _log = logging.getLogger("toolfleet.host")
 

@@ -33,7 +33,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from toolfleet_modules.hosts.guard import signal_group
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 
 _log = logging.getLogger("toolfleet.host")
 

@@ -19,7 +19,7 @@ from pydantic_core import from_json, to_json
 
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.contracts.outcomes import content_blocks, foreign_meta, text_in
+from toolfleet_registry.contracts.attempts import content_blocks, foreign_meta, text_in
 from toolfleet_registry.functions.files import Audio, File, Image
 from toolfleet_registry.system.http_bodies import without_lone_surrogates
 

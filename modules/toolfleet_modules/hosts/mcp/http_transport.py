@@ -31,7 +31,7 @@ from toolfleet_modules.hosts.mcp.exchanges import (
 from toolfleet_modules.hosts.mcp.oauth_flow import AuthorizationAway, AuthorizationRefused
 from toolfleet_modules.hosts.mcp.oauth_tokens import Authorizer, Challenge, OAuthTransport, is_same_origin
 from toolfleet_modules.hosts.mcp.transport import MessageStreams, StandaloneStream, describe_call, note_result
-from toolfleet_registry.contracts.outcomes import parse_retry_after
+from toolfleet_registry.contracts.attempts import parse_retry_after
 
 _MOST_BYTES = 32 * 2**20  # of an answer, or of one event of a stream
 _MOST_ERROR_BYTES = 64 * 2**10

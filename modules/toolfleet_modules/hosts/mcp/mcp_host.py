@@ -40,8 +40,8 @@ from toolfleet_registry.contracts.tool_definition import InEffect, ToolLoadError
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
 from toolfleet_registry.functions.passed_methods import PASSED_METHODS
 from toolfleet_registry.once.port import OnceStore
+from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.offload import aside
-from toolfleet_registry.time import machine_clock
 
 _log = logging.getLogger("toolfleet.host")
 

@@ -36,7 +36,7 @@ from mcp.shared.auth import (
 )
 from pydantic import AnyUrl, BaseModel, ConfigDict, Field, ValidationError
 
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 
 _log = logging.getLogger("toolfleet.host")
 

@@ -36,7 +36,7 @@ from toolfleet_modules.hosts.mcp.oauth_flow import (
     provider_of,
 )
 from toolfleet_modules.hosts.secrets import Secrets
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 
 _UNAUTHORIZED = 401
 _FORBIDDEN = 403

@@ -16,7 +16,7 @@ from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
 from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.functions.passed_methods import MOST_WATCHED, ServerChange, is_within
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 
 _log = logging.getLogger("toolfleet.host")
 

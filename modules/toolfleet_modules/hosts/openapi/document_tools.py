@@ -26,7 +26,7 @@ from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.tool_definition import Effect
 from toolfleet_registry.schemas.validation import schema_fault
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 
 MOST_TOOLS = 2000
 """Of a module."""

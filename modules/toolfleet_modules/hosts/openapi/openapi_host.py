@@ -19,8 +19,8 @@ from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.contracts.tool_definition import InEffect, ToolLoadError
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 from toolfleet_registry.once.port import OnceStore
+from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.http_bodies import BodyReader
-from toolfleet_registry.time import machine_clock
 
 _log = logging.getLogger("toolfleet.host")
 

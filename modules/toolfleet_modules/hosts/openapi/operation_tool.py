@@ -20,8 +20,8 @@ from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_modules.once.served_tool import RunMeans, ServedRun
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.contracts import EffectState, ToolDefinition
+from toolfleet_registry.contracts.attempts import parse_retry_after
 from toolfleet_registry.contracts.call_context import Context
-from toolfleet_registry.contracts.outcomes import parse_retry_after
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.files import Audio, File, Image

@@ -21,7 +21,7 @@ from toolfleet_registry.documents.port import Changed, Documents, DocumentStore
 from toolfleet_registry.errors import MessageRefused, NoSuchProfile, OperationRefused, ProfileChanged
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing import TextSeal
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 LARGEST_BYTES = 32_768
 """Of one profile as JSON: every process has all of them in memory."""

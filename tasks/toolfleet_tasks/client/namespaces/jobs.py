@@ -10,7 +10,7 @@ from toolfleet_registry.contracts import Caller, Conversation, ErrorCode, ToolCa
 from toolfleet_registry.contracts.jobs import Completion, HookSpec, Job, JobRefused, JobSpec, Poll, Schedule
 from toolfleet_registry.policy.call_faults import resolved
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.calls.audit_trail import asked_by_here
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking

@@ -14,7 +14,7 @@ from toolfleet_registry.contracts import Caller
 from toolfleet_registry.documents.factory import open_documents
 from toolfleet_registry.documents.port import DocumentStore
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 UNSEALED = key_seal(SigningSettings())
 

@@ -9,7 +9,7 @@ from support.modules.raw_module import answering, http, raw_module, reply
 from support.owls import make_module
 from support.published_call import published
 from toolfleet_cli.local.environment import environment_of
-from toolfleet_registry.contracts.outcomes import Health, Outcome
+from toolfleet_registry.contracts.attempts import Health, Outcome
 from toolfleet_registry.headers import ModuleHeaders
 from toolfleet_registry.settings import Settings
 from toolfleet_workers.executors.http.executor import HttpExecutor

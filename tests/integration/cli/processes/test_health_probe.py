@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 from support.modules.http_executor import executor_for
 from support.programs.closed_port import closed_port
 from support.published_call import published
-from toolfleet_registry.contracts.outcomes import Health, Outcome
+from toolfleet_registry.contracts.attempts import Health, Outcome
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import pytest
 
 from support.servers.toy_issuer import AUDIENCE, ToyIssuer, toy_issuer
 from toolfleet_gateway.auth.tokens import IssuerKeys, TokenVerifier
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 ALGORITHMS = frozenset({"RS256", "ES256", "EdDSA"})
 

@@ -20,7 +20,7 @@ from toolfleet_registry.access.grants import COMMAND_LINE
 from toolfleet_registry.access.key_text import read_key_text
 from toolfleet_registry.errors import FleetUnavailable, OperationRefused, SettingsError
 from toolfleet_registry.settings import Settings, load_settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 ADA = KeyDraft(user_id="ada", permission="admin", allowed_modules=frozenset({"owls"}), role="viewer")
 METADATA = "https://tools.example/.well-known/oauth-protected-resource/fleet"

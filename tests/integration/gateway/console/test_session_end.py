@@ -6,7 +6,7 @@ from redis.asyncio import Redis
 from toolfleet_gateway.auth.fleet_codec import FleetCodec
 from toolfleet_gateway.console.sessions import COOKIE, LASTS_SECONDS, ConsoleSessions
 from toolfleet_registry.redis.keys import GatewayKeys, Keys
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 
 async def test_a_session_ends_with_its_day_or_its_person(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

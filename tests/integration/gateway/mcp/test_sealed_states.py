@@ -10,7 +10,7 @@ from toolfleet_gateway.mcp.rounds import AskedRound, SealedStates, WrongState
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.redis.keys import GatewayKeys, Keys
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 ASKED = AskedRound("call-1", 2)
 

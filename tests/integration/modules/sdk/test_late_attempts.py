@@ -12,8 +12,8 @@ from support.waiting import wait_until
 from toolfleet.sdk import Module, ModuleBusy, ModuleClient, Replies
 from toolfleet_modules.once.idempotency import LEASE_SECONDS
 from toolfleet_modules.sdk.execute import Senders
-from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.time.lease import ALLOWANCE_SECONDS
+from toolfleet_registry.contracts.attempts import ALLOWANCE_SECONDS
+from toolfleet_registry.system import fleet_clock
 
 MakeReplies = Callable[[], Replies]
 HOUR = 3600.0

@@ -16,7 +16,7 @@ from toolfleet_registry.documents.memory import InMemoryDocuments
 from toolfleet_registry.documents.port import Changed, DocumentKind, DocumentStore
 from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.signing import TextSeal
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 UNSEALED = key_seal(SigningSettings())
 

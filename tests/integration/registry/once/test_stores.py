@@ -22,7 +22,7 @@ from toolfleet.sdk import MemoryReplies, Record, RedisReplies, Replies, SQLiteRe
 from toolfleet.webhooks import RedisSeen, SQLSeen
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 from toolfleet_tasks.webhooks.dedup import WakeMemory
 
 MakeReplies = Callable[[], Replies]

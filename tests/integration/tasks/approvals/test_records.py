@@ -12,7 +12,7 @@ from support.published_call import published
 from toolfleet import Approver, Caller
 from toolfleet_registry.contracts.calls import ApprovalRule
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.approvals.approvers import AskedApproval
 from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords, ListedApproval, StoredApproval
 from toolfleet_tasks.approvals.shown import may_see

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from support.published_call import published
 from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings

@@ -16,8 +16,8 @@ from support.waiting import wait_until
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import async_client, connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.time.slewed_clock import SlewedClock
+from toolfleet_registry.system import fleet_clock
+from toolfleet_registry.system.fleet_clock import SlewedClock
 from toolfleet_tasks.clock import _CONTRADICTED_SECONDS, Timekeeper, is_too_far
 from toolfleet_tasks.redis_connection import PipelinedConnection
 

@@ -14,7 +14,7 @@ from support.published_call import published
 from support.servers.redis_faults import faulty_redis
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.control.call_strategy import FleetRequest, HousekeepingRequest, word_in
 from toolfleet_tasks.messages import json_text

@@ -26,7 +26,7 @@ from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import HookSpec, Poll
 from toolfleet_registry.errors import BegunBefore, FleetError, PublishUnconfirmed
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.jobs import state_machine
 from toolfleet_tasks.jobs.engine import JobCallState, JobEngine, JobSteps
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords

@@ -15,8 +15,8 @@ from toolfleet_registry.contracts import ToolDefinition, ToolResult
 from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.tags.tags import ToolContext, ToolDef
-from toolfleet_registry.time import fleet_clock
 from toolfleet_tasks.calls.eval_gate import GateDecision
 from toolfleet_tasks.jobs.engine import JobSteps, gate_mark
 from toolfleet_tasks.jobs.records import JobRecords

@@ -29,7 +29,7 @@ from support.workers.ledgers import (
     worker_ledger,
 )
 from toolfleet_registry.contracts import Effect, EffectState, ToolResult
-from toolfleet_registry.contracts.outcomes import Outcome
+from toolfleet_registry.contracts.attempts import Outcome
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed, ResultNotStored
 from toolfleet_tasks.messages import json_text

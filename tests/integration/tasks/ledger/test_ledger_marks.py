@@ -24,8 +24,8 @@ from support.workers.ledgers import (
     refused,
     run_out,
 )
+from toolfleet_registry.contracts.attempts import Attempt, Health, Outcome
 from toolfleet_registry.contracts.dead_letters import DeadLetter
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.dead_letters.call_letters import DeadLetters
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed

@@ -6,8 +6,7 @@ from redis.asyncio import Redis
 from support.published_call import published
 from support.workers.ledgers import RECORD, TURNED_AWAY, begun, claimed, close, run_out
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
-from toolfleet_registry.time.lease import LeaseOver
+from toolfleet_registry.contracts.attempts import Attempt, LeaseOver, Outcome
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger
 

@@ -18,9 +18,8 @@ from redis import Redis
 from support.published_call import published
 from support.workers.ledgers import TURNED_AWAY, attempt, worker_ledger
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.contracts.outcomes import Outcome
+from toolfleet_registry.contracts.attempts import LeaseOver, Outcome
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.time.lease import LeaseOver
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger
 

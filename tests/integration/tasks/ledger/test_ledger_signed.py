@@ -22,7 +22,7 @@ from support.workers.ledgers import (
     worker_ledger,
 )
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.contracts.outcomes import Outcome
+from toolfleet_registry.contracts.attempts import Outcome
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed
 from toolfleet_tasks.messages import fleet_results, json_text

@@ -30,7 +30,7 @@ from support.servers.gated_connection import Gate, GatedConnection
 from support.waiting import PATIENCE_SECONDS
 from support.workers.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, attempt, claimed_state, failed
 from toolfleet_registry.contracts import PublishedCall, RetryTerms, ToolResult
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings

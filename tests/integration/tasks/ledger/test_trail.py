@@ -9,8 +9,8 @@ from redis.asyncio import Redis
 
 from support.published_call import published
 from support.workers.ledgers import ENDING, RECORD, begun, claimed, close, finish, run_out
+from toolfleet_registry.contracts.attempts import Question
 from toolfleet_registry.contracts.inputs import CallInputs, InputRequest
-from toolfleet_registry.contracts.outcomes import Question
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.ledger.claims import AcceptedAttempt
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger

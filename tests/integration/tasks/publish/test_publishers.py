@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from support.published_call import published
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.messages.envelope import FOLLOWERS, TASK, Label, Links
 from toolfleet_tasks.messages.signing import seal_of

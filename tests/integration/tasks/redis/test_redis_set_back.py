@@ -18,8 +18,8 @@ from toolfleet.webhooks import RedisSeen
 from toolfleet_registry.catalog.manifest_reader import BEGIN, END
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.time.slewed_clock import SlewedClock
+from toolfleet_registry.system import fleet_clock
+from toolfleet_registry.system.fleet_clock import SlewedClock
 from toolfleet_tasks.clock import Timekeeper
 from toolfleet_tasks.control.transport_check import Presence
 from toolfleet_tasks.lua.files import script

@@ -11,7 +11,7 @@ from redis import Redis
 from support.waiting import wait_until_sync
 from support.workers.held_messages import KEYS, QUEUE, STORE, message
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 from toolfleet_tasks.transport.leases import (
     NOTE_VARIABLE,
     DeathReports,

@@ -11,7 +11,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from support.modules.raw_module import Behaviour, Peer, after_request, answering, http, raw_module
 from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.wakes import OTHER_SECRET, SECRET, wake
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.wakeups.events import wake_body
 from toolfleet_tasks.wakeups.sender import DeliveryAnswer, WebhookSender, seconds_until_next
 

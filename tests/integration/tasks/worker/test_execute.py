@@ -15,9 +15,8 @@ from support.published_call import published
 from support.waiting import wait_until, wait_until_equal
 from support.workers.ledgers import SUCCESS, attempt, begun, claimed, refused, run_out, taken, worker_ledger
 from toolfleet_registry.contracts import Effect, PublishedCall, RetryTerms, Terms
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, Standing, StatusMissing
+from toolfleet_registry.contracts.attempts import Attempt, Health, Lease, Outcome, Standing, StatusMissing
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.time.lease import Lease
 from toolfleet_tasks.greenlet_bridge import limits
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger

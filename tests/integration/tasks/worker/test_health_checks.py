@@ -12,11 +12,11 @@ from redis.exceptions import ResponseError
 from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.contracts.outcomes import Health
+from toolfleet_registry.contracts.attempts import Health
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.ledger.claims import Claim, NotClaimed
 from toolfleet_tasks.ledger.ledger import Ledger

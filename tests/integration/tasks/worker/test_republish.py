@@ -13,7 +13,7 @@ from celery.app.task import Context
 from redis.asyncio import Redis
 
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.worker.canvas import links_of
 from toolfleet_tasks.worker.running_task import publish_again

@@ -17,7 +17,7 @@ from support.modules.http_executor import executor_for, idle_connections
 from support.modules.raw_module import Peer, RawModule, after_request, answering, http, raw_module, reply
 from support.published_call import published
 from support.waiting import wait_until
-from toolfleet_registry.contracts.outcomes import Outcome
+from toolfleet_registry.contracts.attempts import Outcome
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http_client import client as client_module
 from toolfleet_workers.executors.http_client.client import HttpClient

@@ -18,7 +18,7 @@ from support.modules.http_executor import executor_for, idle_connections, open_c
 from support.modules.raw_module import Behaviour, Peer, answering, http, raw_module, reply
 from support.published_call import published
 from support.waiting import wait_until
-from toolfleet_registry.contracts.outcomes import Outcome
+from toolfleet_registry.contracts.attempts import Outcome
 from toolfleet_workers.executors.http.module_client import SendProgress
 from toolfleet_workers.executors.http.reply import NoReply
 from toolfleet_workers.executors.http.request import ModuleRequest, Target

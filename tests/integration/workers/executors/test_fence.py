@@ -15,8 +15,8 @@ from support.modules.raw_module import Peer, answering, http, raw_module, reply
 from support.published_call import published
 from support.waiting import PATIENCE_SECONDS
 from support.workers.finite_lease import FiniteLease, over
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
+from toolfleet_registry.system import fleet_clock
 from toolfleet_workers.executors.http.request import Sender
 from toolfleet_workers.executors.local import LocalExecutor
 from toolfleet_workers.executors.scheduler import SchedulerExecutor

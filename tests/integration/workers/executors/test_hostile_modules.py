@@ -16,7 +16,7 @@ from support.modules.raw_module import Behaviour, Peer, after_request, answering
 from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts import ErrorCode
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_workers.executors.http import reply as reply_module
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http_client import client as http_client

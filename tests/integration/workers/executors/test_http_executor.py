@@ -13,7 +13,7 @@ from support.modules.raw_module import Peer, answering, http, raw_module, reply
 from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts import EffectState, ErrorCode
-from toolfleet_registry.contracts.outcomes import Outcome
+from toolfleet_registry.contracts.attempts import Outcome
 from toolfleet_workers.executors.http.executor import HttpExecutor
 from toolfleet_workers.executors.http_client.client import HttpClient
 

@@ -11,8 +11,8 @@ from support.modules.http_executor import executor_for
 from support.modules.raw_module import Behaviour, Peer, after_request, http, raw_module, reply
 from support.published_call import published
 from support.waiting import wait_until
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.contracts.call_context import Progress, report_to
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_workers.executors.http import reply as reply_module
 
 SECONDS = 15

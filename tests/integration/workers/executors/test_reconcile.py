@@ -13,7 +13,7 @@ from support.modules.raw_module import Behaviour, Peer, after_request, answering
 from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts import EffectState
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 
 SECONDS = 10  # long enough that only a defect can use it up
 LIMIT = 2**20

@@ -15,7 +15,7 @@ from support.modules.http_executor import client_of
 from support.modules.raw_module import Behaviour, Peer, RawModule, answering, http, raw_module, reply
 from support.published_call import published
 from support.workers.finite_lease import FiniteLease
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, StatusMissing, StillAtWork
+from toolfleet_registry.contracts.attempts import Attempt, Health, Outcome, StatusMissing, StillAtWork
 from toolfleet_registry.directory.entries import Replica
 from toolfleet_workers.executors.http import address_book
 from toolfleet_workers.executors.http.executor import HttpExecutor

@@ -7,7 +7,7 @@ import pytest
 from support.modules.http_executor import executor_for
 from support.modules.raw_module import Behaviour, Peer, RawModule, answering, http, raw_module, reply
 from support.published_call import published
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 
 SECONDS = 10  # long enough that only a defect can use it up
 OK = b"HTTP/1.1 200 OK\r\n"

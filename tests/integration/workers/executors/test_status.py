@@ -9,9 +9,7 @@ import pytest
 from support.modules.http_executor import executor_for
 from support.modules.raw_module import Behaviour, answering, http, raw_module
 from support.published_call import published
-from toolfleet_registry.contracts.call_context import Progress, report_to
-from toolfleet_registry.contracts.inputs import MOST_ROUNDS, CallInputs, InputRequest
-from toolfleet_registry.contracts.outcomes import (
+from toolfleet_registry.contracts.attempts import (
     Acceptance,
     Attempt,
     Outcome,
@@ -20,6 +18,8 @@ from toolfleet_registry.contracts.outcomes import (
     StatusMissing,
     StillAtWork,
 )
+from toolfleet_registry.contracts.call_context import Progress, report_to
+from toolfleet_registry.contracts.inputs import MOST_ROUNDS, CallInputs, InputRequest
 
 SECONDS = 10  # long enough that only a defect can use it up
 LIMIT = 2**20

@@ -10,7 +10,7 @@ from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.profile_rules import NO_RULES
 from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.settings import load_settings
 from toolfleet_workers.middleware.agent_profile import ProfileCheck
 

@@ -9,9 +9,8 @@ from support.workers.known_tools import FewTools
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.own_classes import OwnClasses, ProceedWithCall
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.attempts import UNBOUNDED, Attempt, Lease, Outcome
 from toolfleet_registry.settings import load_settings
-from toolfleet_registry.time.lease import UNBOUNDED, Lease
 from toolfleet_workers.middleware.own_middleware import OwnMiddleware
 from toolfleet_workers.runner import CallRunner
 

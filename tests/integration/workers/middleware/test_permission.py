@@ -10,7 +10,7 @@ from support.published_call import published
 from support.workers.known_tools import FewTools
 from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.manifests.manifest_cache import ManifestCache, ToolOverride
 from toolfleet_registry.permissions import Modules
 from toolfleet_registry.policy.call_faults import resolved

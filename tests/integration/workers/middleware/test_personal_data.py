@@ -6,6 +6,7 @@ from support.published_call import published
 from support.workers.known_tools import FewTools
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.contracts import Caller, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.contracts.call_context import (
     LogMessage,
     LogSink,
@@ -16,7 +17,6 @@ from toolfleet_registry.contracts.call_context import (
     progress_of,
     report_to,
 )
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.settings import load_settings
 from toolfleet_workers.middleware.personal_data import PersonalDataGuard
 

@@ -20,7 +20,7 @@ from support.servers.silent_server import silent_server
 from support.waiting import wait_until
 from toolfleet_registry.catalog import manifest_reader
 from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.manifests.manifest_cache import ManifestCache, ToolOverride
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings

@@ -19,7 +19,7 @@ from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.http.routes import json_answer, json_text
 from toolfleet_gateway.http.streams import EventStream, OpenStreams, ServerSentEvent
 from toolfleet_registry.contracts import Caller
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.aio import Closing
 
 ADA = Identity(Caller(user_id="ada"), key_id="k")

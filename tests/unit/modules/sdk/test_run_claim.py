@@ -9,7 +9,7 @@ from toolfleet_modules.once import idempotency as claims
 from toolfleet_modules.once.idempotency import LEASE_SECONDS, RunClaim
 from toolfleet_registry.once.memory import MemoryReplies
 from toolfleet_registry.once.patient_store import PatientStore
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 
 async def test_a_claim_is_held_for_its_lease_and_ends_when_another_process_has_the_call(

@@ -20,8 +20,8 @@ from toolfleet_registry.contracts import (
     ToolParameter,
     ToolResult,
 )
+from toolfleet_registry.contracts.attempts import LONGEST_SECONDS, parse_retry_after
 from toolfleet_registry.contracts.decisions import collecting, note
-from toolfleet_registry.contracts.outcomes import LONGEST_SECONDS, parse_retry_after
 
 CALL = PublishedCall(
     call_id="c1",

@@ -21,14 +21,14 @@ from toolfleet import report_progress
 from toolfleet.sdk import Context
 from toolfleet.tags import ToolContext
 from toolfleet_registry.contracts import Effect, PublishedCall
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.contracts.call_context import Progress, report_to
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.functions import threads
 from toolfleet_registry.local.function_runs import ANSWER_SECONDS
 from toolfleet_registry.local.local_function import LocalFunction
 from toolfleet_registry.local.local_tools import LocalSource, load_local_tools
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 from toolfleet_tasks.ledger.retry import Next, decide
 from toolfleet_workers.executors.local import LocalExecutor
 

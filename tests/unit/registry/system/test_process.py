@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolfleet_registry.system.process import Process, enter, this_process
-from toolfleet_registry.time.shared_timers import shared_timers
+from toolfleet_registry.system.shared_timers import shared_timers
 from toolfleet_tasks import worker_runtime
 
 

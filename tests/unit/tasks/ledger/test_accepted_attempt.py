@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolfleet_registry.contracts.outcomes import Acceptance, StatusMissing, StillAtWork
+from toolfleet_registry.contracts.attempts import Acceptance, StatusMissing, StillAtWork
 from toolfleet_tasks.ledger.claims import AcceptedAttempt
 
 SILENCE = StatusMissing(is_silent=True)

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from toolfleet_registry.contracts import Effect, EffectState, ErrorCode, ToolResult
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS, RETRIED, Next, combined, decide
 
 EFFECTS: tuple[Effect | None, ...] = (None, "read", "idempotent", "once")

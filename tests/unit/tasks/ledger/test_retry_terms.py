@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from support.published_call import published
 from toolfleet_registry.contracts import Effect, EffectState, ErrorCode, RetryTerms, ToolResult
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.contracts.calls import MOST_RETRIES
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_registry.policy.limits import fewest_retries
 from toolfleet_tasks.ledger.claims import Claim, Granted
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS, decide, most_attempts

@@ -7,7 +7,7 @@ import pytest
 
 from support.published_call import published
 from toolfleet_registry.contracts import Effect, EffectState, ToolResult
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_tasks.calls.idempotency import Joined
 from toolfleet_tasks.calls.pending_call import audited

@@ -3,7 +3,7 @@
 import pytest
 
 from support.clocks import HandClock
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock
 from toolfleet_workers.executors.http import address_book
 from toolfleet_workers.executors.http.address_book import ABSENT_SECONDS, Departures
 

@@ -5,9 +5,8 @@ import pytest
 from support.published_call import published
 from support.workers.finite_lease import FiniteLease
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Health, LeaseOver, Outcome
 from toolfleet_registry.directory.entries import Replica
-from toolfleet_registry.time.lease import LeaseOver
 from toolfleet_workers.executors.http.address_book import Replicas, ReplicaState
 from toolfleet_workers.executors.http.executor import send_to_one
 from toolfleet_workers.runner import unsuccessful

@@ -15,11 +15,10 @@ from support.waiting import wait_until
 from support.workers.known_tools import FewTools
 from toolfleet_cli.local.programs import worker_program
 from toolfleet_registry.contracts import Effect, ErrorCode, PublishedCall, ToolDefinition
+from toolfleet_registry.contracts.attempts import UNBOUNDED, Attempt, Health, Lease, Outcome
 from toolfleet_registry.contracts.call_context import Context
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import TagResult
-from toolfleet_registry.time.lease import UNBOUNDED, Lease
 from toolfleet_workers.executors.local import LocalExecutor
 from toolfleet_workers.runner import RoutedExecutor
 

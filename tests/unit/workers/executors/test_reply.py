@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 
 from support.modules.raw_module import reply
 from support.published_call import published
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.contracts.calls import MOST_FILES
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
 from toolfleet_workers.executors.http.reply import judge_reply
 
 TOOL = "research.search_docs"

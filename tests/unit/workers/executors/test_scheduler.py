@@ -9,11 +9,10 @@ import pytest
 
 from support.published_call import published
 from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.contracts.attempts import Lease, LeaseOver, Outcome
 from toolfleet_registry.contracts.jobs import Job, JobRefused, JobSpec
-from toolfleet_registry.contracts.outcomes import Outcome
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.settings import load_settings
-from toolfleet_registry.time.lease import Lease, LeaseOver
 from toolfleet_workers.executors.scheduler import JobPort, SchedulerExecutor
 
 ADD = published("scheduler.add_job", arguments={"tool_name": "owls.echo"}, user_id="ada", effect="once")

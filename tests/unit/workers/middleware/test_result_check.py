@@ -8,7 +8,7 @@ import structlog
 from support.published_call import published
 from support.workers.known_tools import FewTools
 from toolfleet_registry.contracts import Effect, PublishedCall, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.outcomes import Attempt, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_tasks.ledger.retry import decide
 from toolfleet_workers.middleware.result_check import ResultCheck
 from toolfleet_workers.runner import Proceed

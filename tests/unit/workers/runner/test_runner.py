@@ -10,8 +10,7 @@ from structlog.testing import capture_logs
 from support.clocks import run_virtually
 from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall, ToolResult
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome
-from toolfleet_registry.time.lease import Lease
+from toolfleet_registry.contracts.attempts import Attempt, Health, Lease, Outcome
 from toolfleet_workers.middleware.call_log import CallLog
 from toolfleet_workers.runner import CallRunner, Proceed
 

@@ -5,9 +5,8 @@ import pytest
 from support.published_call import published
 from support.workers.known_tools import FewTools
 from toolfleet_registry.contracts import PublishedCall, Terms, ToolDefinition
-from toolfleet_registry.contracts.outcomes import Attempt, Health
+from toolfleet_registry.contracts.attempts import Attempt, Health, Lease
 from toolfleet_registry.errors import ToolNotKnown
-from toolfleet_registry.time.lease import Lease
 from toolfleet_workers.runner import CallRunner
 
 TOOL = ToolDefinition(name="research.search_docs", daily_limit=3)

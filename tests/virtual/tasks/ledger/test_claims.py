@@ -18,7 +18,7 @@ from support.waiting import wait_until
 from support.workers.held_messages import cut
 from support.workers.ledgers import RECORD, begun, claimed, close, finish, refused, run_out, worker_ledger
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
 from toolfleet_tasks.redis_connection import Part

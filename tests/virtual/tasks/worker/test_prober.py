@@ -11,10 +11,10 @@ import pytest
 from redis.asyncio import Redis
 
 from support.workers.ledgers import worker_ledger
-from toolfleet_registry.contracts.outcomes import Health
+from toolfleet_registry.contracts.attempts import Health
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.presence import note_of
 from toolfleet_tasks.worker import health_checks
 from toolfleet_tasks.worker.health_checks import UNREADY_SECONDS, Finding, Prober

@@ -9,11 +9,10 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.contracts.outcomes import StatusMissing
+from toolfleet_registry.contracts.attempts import StatusMissing
 from toolfleet_registry.directory.entries import Replica
 from toolfleet_registry.headers import NO_HEADERS, ModuleHeaders
-from toolfleet_registry.system import randomness
-from toolfleet_registry.time import machine_clock
+from toolfleet_registry.system import machine_clock, randomness
 from toolfleet_workers.executors.http.module_client import REPLICA_HEADER, ModuleResponse, is_left_by
 from toolfleet_workers.executors.http.request import COMMON_HEADERS, PROBE_HEADERS, Target
 from toolfleet_workers.executors.http.status import QUESTION_HEADERS, StatusTarget

@@ -12,15 +12,22 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from toolfleet_registry.contracts import ErrorCode, PublishedCall
+from toolfleet_registry.contracts.attempts import (
+    UNBOUNDED,
+    Attempt,
+    Health,
+    Lease,
+    LeaseOver,
+    Outcome,
+    parse_retry_after,
+)
 from toolfleet_registry.contracts.names import ToolName
-from toolfleet_registry.contracts.outcomes import Attempt, Health, Outcome, parse_retry_after
 from toolfleet_registry.directory.entries import Replica
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, InvalidToolName
 from toolfleet_registry.headers import ModuleHeaders
 from toolfleet_registry.policy.module_troubles import Why
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver
-from toolfleet_registry.time.shared_timers import SharedTimeout
+from toolfleet_registry.system.shared_timers import SharedTimeout
 from toolfleet_workers.executors.error_text import readable
 from toolfleet_workers.executors.http.address_book import Address, AddressBook, Replicas, ReplicaState, id_in
 from toolfleet_workers.executors.http.module_client import HttpClientPort, ModuleResponse, SendProgress

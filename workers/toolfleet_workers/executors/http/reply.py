@@ -25,11 +25,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, ValidationInfo, field_validator, model_validator
 
 from toolfleet_registry.contracts import EffectState, ModuleMessage, PublishedCall, ResultFile, ToolResult
-from toolfleet_registry.contracts.call_context import LONGEST_MESSAGE, current_log, log_message_in, report
-from toolfleet_registry.contracts.calls import MOST_FILES
-from toolfleet_registry.contracts.inputs import MOST_ROUNDS, check_requests, requests_of
-from toolfleet_registry.contracts.message import DEFERS_BUILD
-from toolfleet_registry.contracts.outcomes import (
+from toolfleet_registry.contracts.attempts import (
     LONGEST_HANDLE,
     Acceptance,
     Attempt,
@@ -38,11 +34,15 @@ from toolfleet_registry.contracts.outcomes import (
     Question,
     is_poll_time,
 )
+from toolfleet_registry.contracts.call_context import LONGEST_MESSAGE, current_log, log_message_in, report
+from toolfleet_registry.contracts.calls import MOST_FILES
+from toolfleet_registry.contracts.inputs import MOST_ROUNDS, check_requests, requests_of
+from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 from toolfleet_registry.policy.module_troubles import WORDS, Why
+from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.http_bodies import BodyReader, loads_strict
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time import machine_clock
 from toolfleet_workers.executors.error_text import readable
 from toolfleet_workers.executors.http.module_client import ModuleResponse
 from toolfleet_workers.runner import unsuccessful

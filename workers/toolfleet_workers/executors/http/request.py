@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from pydantic_core import to_json
 
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.system import randomness
-from toolfleet_registry.time import fleet_clock
-from toolfleet_registry.time.lease import UNBOUNDED, Lease
+from toolfleet_registry.contracts.attempts import UNBOUNDED, Lease
+from toolfleet_registry.system import fleet_clock, randomness
 
 _PORTS = {"http": 80, "https": 443}
 # Nothing in it that is written in another way on the wire: one host or IPv4 address, and a path without dots.

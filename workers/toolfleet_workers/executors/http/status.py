@@ -20,10 +20,12 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ConfigDict, ValidationError, ValidationInfo, model_validator
 
 from toolfleet_registry.contracts import ModuleMessage, PublishedCall, ToolResult
-from toolfleet_registry.contracts.message import DEFERS_BUILD
-from toolfleet_registry.contracts.outcomes import (
+from toolfleet_registry.contracts.attempts import (
+    UNBOUNDED,
     Acceptance,
     Attempt,
+    Lease,
+    LeaseOver,
     Outcome,
     Standing,
     StatusMissing,
@@ -31,11 +33,11 @@ from toolfleet_registry.contracts.outcomes import (
     is_handle,
     is_poll_time,
 )
+from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 from toolfleet_registry.headers import ModuleHeaders
 from toolfleet_registry.system.http_bodies import loads_strict
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.time.lease import UNBOUNDED, Lease, LeaseOver
 from toolfleet_workers.executors.http.module_client import HttpClientPort, SendProgress, is_left_by
 from toolfleet_workers.executors.http.reply import (
     Blocked,

@@ -14,8 +14,8 @@ from socket import gaierror
 
 from aiohappyeyeballs import AddrInfoType, start_connection
 
+from toolfleet_registry.contracts.attempts import LeaseOver
 from toolfleet_registry.policy.module_troubles import WORDS
-from toolfleet_registry.time.lease import LeaseOver
 from toolfleet_workers.executors.http.module_client import SendProgress
 from toolfleet_workers.executors.http.reply import Blocked, NotConnected, silent
 from toolfleet_workers.executors.http.request import ModuleRequest, Origin

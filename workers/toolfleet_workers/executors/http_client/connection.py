@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from toolfleet_registry.time.lease import UNBOUNDED, Lease, require_live
+from toolfleet_registry.contracts.attempts import UNBOUNDED, Lease, require_live
 from toolfleet_workers.executors.http.reply import ConnectionLost, NoReply, ReplyBroken
 from toolfleet_workers.executors.http.request import Origin
 

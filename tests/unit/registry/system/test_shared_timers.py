@@ -15,9 +15,8 @@ from support.waiting import wait_until
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.system import randomness
-from toolfleet_registry.time import fleet_clock, machine_clock
-from toolfleet_registry.time.shared_timers import SharedTimeout, SharedTimer, SharedTimers, shared_timers
+from toolfleet_registry.system import fleet_clock, machine_clock, randomness
+from toolfleet_registry.system.shared_timers import SharedTimeout, SharedTimer, SharedTimers, shared_timers
 from toolfleet_tasks.calls.dispatcher import Backpressure, Hold
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Evaluation
 from toolfleet_tasks.fairness import WaitQueue

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolfleet_registry.time.slewed_clock import (
+from toolfleet_registry.system.fleet_clock import (
     FASTEST_SLEW,
     LONGEST_BRIDGE_SECONDS,
     STEP_SECONDS,

@@ -1,4 +1,4 @@
-"""Defines what one attempt to run a call can come to: how it ended, with which content, and what the caller gets to know.
+"""Defines an attempt to run a call: until when it may begin, and what it can come to.
 
 In a block a file's label replaces its bytes, as everywhere in results. A resource's own `_meta` is its `resourceMeta`;
 its other members are next to its `uri`.
@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from toolfleet_registry.contracts.calls import EffectState, ToolResult
 from toolfleet_registry.contracts.inputs import InputRequest
-from toolfleet_registry.time import fleet_clock
+from toolfleet_registry.system import fleet_clock
 
 LONGEST_HANDLE = 512  # characters
 LONGEST_POLL_SECONDS = 86_400.0  # more is no coming back
@@ -28,6 +28,9 @@ UNEXPLAINED = "log says why."
 
 # A day: a module that asks for more does not expect this call again, and no number of theirs may overflow ours.
 LONGEST_SECONDS = 86_400.0
+
+ALLOWANCE_SECONDS = 1.0
+"""How late a request may be at its module: clocks are read, and bytes travel. A lease ends so much after the last moment to begin."""
 
 _FIELDS = frozenset({"content", "structured", "_meta"})
 _KINDS = frozenset({"text", "image", "audio", "resource", "resource_link"})
@@ -219,3 +222,67 @@ def foreign_meta(meta: object) -> dict[str, Any]:
     """Return a server's `_meta`, without the names that belong to the fleet and the protocol."""
     found = meta if isinstance(meta, dict) else {}
     return {name: value for name, value in found.items() if not name.startswith(_OWN) and value is not None}
+
+
+class LeaseOver(Exception):
+    """The attempt may not begin any more: others may have the call by now. Nothing was sent."""
+
+
+class Lease(Protocol):
+    """The right to begin an attempt, the `attempt`th of its call."""
+
+    @property
+    def attempt(self) -> int:
+        """Counted from 1: the module's fence against those before it."""
+        ...
+
+    def seconds_left(self) -> float:
+        """Seconds in which the attempt may begin; 0 or less if it may not. Asked immediately before it does."""
+        ...
+
+    @property
+    def replica(self) -> str:
+        """The replica of its module that has started the call, as its executor noted it; "" for a single address."""
+        ...
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether an earlier attempt may have been elsewhere than at `replica`: a call unknown there may have happened all the same."""
+        ...
+
+    async def move(self, replica: str) -> None:
+        """Note that the attempt goes to another process, before anything is sent there. Raises `LeaseOver`, with nothing noted."""
+        ...
+
+    def note_request(self, seconds: float, *, ended_at: float) -> None:
+        """Note how long the module had the attempt's request, and when (by the machine's clock) that was over."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UnboundedLease:
+    """The lease of a call that no other worker can have, or that has ended; see `Lease` for `replica`."""
+
+    replica: str = ""
+    attempt: int = 1
+    is_scattered: bool = False
+
+    def seconds_left(self) -> float:
+        """Return infinity: it has no end."""
+        return math.inf
+
+    async def move(self, replica: str) -> None:
+        """Do nothing: no other worker asks for the place."""
+
+    def note_request(self, seconds: float, *, ended_at: float) -> None:
+        """Do nothing: the duration is not used."""
+
+
+UNBOUNDED: Lease = UnboundedLease()
+"""The lease of a call that no other worker can have: one that was not claimed."""
+
+
+def require_live(lease: Lease) -> None:
+    """Raise `LeaseOver` unless the attempt may begin now. What begins it must follow at once: a pause in between is not seen."""
+    if lease.seconds_left() <= 0:
+        raise LeaseOver

@@ -1,13 +1,20 @@
-"""Follows another machine's clock without going back: a monotonic clock that is set once, and then goes a little faster or slower.
+"""Tells the time that agents and workers share, by a clock that follows a Redis server's and never goes back.
 
-It knows no Redis: it is given readings, and judges them. Monotonic time tells a clock that was set from one that goes wrong;
+There is one fleet clock in a process. It is based on monotonic time, so a change of this machine's clock has no effect,
+and it follows the clock of the Redis that holds calls' records; the code that talks to that Redis passes its readings
+on.
+
+The clock knows no Redis: it is given readings, and judges them. Monotonic time tells a clock that was set from one that goes wrong;
 and as a machine can stop for a while, but never run ahead, of two that contradict each other the one that shows more is right.
 """
 
+import functools
 import math
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal
 
 STEP_SECONDS = 1.0
@@ -167,3 +174,21 @@ class SlewedClock:
         slew = best.fleet + moment - best.at - shown
         self._course = (moment + abs(slew) / FASTEST_SLEW, shown + slew - moment, math.copysign(FASTEST_SLEW, slew))
         return "followed"
+
+
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: its monotonic clock counts suspension
+
+suspend_aware: Callable[[], float] = functools.partial(time.clock_gettime, _BOOTTIME)
+"""Return seconds on a clock that nobody sets and that counts suspension too; only differences mean something."""
+
+clock = SlewedClock(monotonic=suspend_aware, wall=time.time)
+"""The clock of this process. Until a Redis was asked it is this machine's own."""
+
+# Both are asked some twenty times a call: a function around them would take as long as they do.
+now: Callable[[], float] = clock.now
+"""Return the fleet's time: seconds since the epoch, as deadlines and leases are given."""
+
+
+def utc_now() -> datetime:
+    """Return the fleet's time as a datetime with its zone."""
+    return datetime.fromtimestamp(now(), UTC)
