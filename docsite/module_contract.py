@@ -9,8 +9,8 @@ from pydantic.json_schema import models_json_schema
 from toolfleet_modules.hosts.mcp.mcp_host import METHODS, PassedAnswer, PassedQuestion
 from toolfleet_modules.requests.request import ExecuteRequest, ReconcileRequest, StatusRequest
 from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_workers.executors.http.reply import AcceptedReply, InputReply, ModuleReply
-from toolfleet_workers.executors.http.status import ModuleStatusAnswer, ReconcileAnswer
+from toolfleet_workers.executors.reply import AcceptedReply, InputReply, ModuleReply
+from toolfleet_workers.executors.status import ModuleStatusAnswer, ReconcileAnswer
 
 Json = dict[str, Any]
 

@@ -35,8 +35,7 @@ from toolfleet_tasks.control import beat as fleet_beat
 from toolfleet_tasks.control.celery_worker import FleetWorker
 from toolfleet_tasks.greenlet_bridge import Bridge
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
-from toolfleet_workers.pool.bootsteps import AnsweredProbes, LoopWatchdog
-from toolfleet_workers.pool.health import health_of
+from toolfleet_workers.pool.bootsteps import AnsweredProbes, LoopWatchdog, health_of
 from toolfleet_workers.worker_app import make_worker_app
 
 

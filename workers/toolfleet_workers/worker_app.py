@@ -11,16 +11,20 @@ from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.background.lazy import LazyJobs
 from toolfleet_tasks.messages.signing import caller_tokens
 from toolfleet_tasks.tracing import process_tracing
-from toolfleet_workers import metrics
-from toolfleet_workers.executors.http.executor import HttpExecutor
-from toolfleet_workers.executors.http.module_client import HttpClientPort
-from toolfleet_workers.executors.http_client.client import HttpClient
-from toolfleet_workers.middleware.agent_profile import ApprovalCheck, ProfileCheck
-from toolfleet_workers.middleware.call_log import CallLog
-from toolfleet_workers.middleware.own_middleware import OwnMiddleware
-from toolfleet_workers.middleware.permission import PermissionCheck
-from toolfleet_workers.middleware.personal_data import PersonalDataGuard
-from toolfleet_workers.middleware.result_check import ResultCheck
+from toolfleet_workers.executors.http_client import HttpClient
+from toolfleet_workers.executors.http_executor import HttpExecutor
+from toolfleet_workers.executors.module_client import TracedClient
+from toolfleet_workers.middleware import (
+    ApprovalCheck,
+    CallLog,
+    OwnMiddleware,
+    PermissionCheck,
+    PersonalDataGuard,
+    ProfileCheck,
+    ResultCheck,
+    ShownArguments,
+    ToolSpan,
+)
 from toolfleet_workers.pool import bootsteps
 from toolfleet_workers.pool.consumption import ServedModules
 from toolfleet_workers.runner import CallRunner, Executor, Middleware, RoutedExecutor
@@ -41,7 +45,7 @@ def make_worker_app(settings: Settings) -> FleetApp:
     own = _own_executors(settings, tools)
     http = HttpExecutor(
         settings.module_services,
-        client=HttpClient() if tracing is None else _traced_client(tracing),
+        client=HttpClient() if tracing is None else TracedClient(HttpClient(), tracing),
         max_reply_bytes=settings.max_reply_bytes,
         headers=app.modules.headers,
         caller_token=None if settings.signing_key is None else caller_tokens(settings.signing_key),
@@ -69,22 +73,13 @@ def make_worker_app(settings: Settings) -> FleetApp:
     jobs = LazyJobs(app)
     app.resume_jobs, app.evaluate_job = jobs.resume, jobs.evaluate
     bootsteps.install(app)
-    metrics.install(app)
     return app
-
-
-def _traced_client(tracing: Tracing) -> HttpClientPort:
-    from toolfleet_workers.executors.http_client.traced_client import TracedClient  # noqa: PLC0415 - hardly any worker has it
-
-    return TracedClient(HttpClient(), tracing)
 
 
 def _tool_spans(tracing: Tracing | None, check: Middleware) -> tuple[list[Middleware], Middleware]:
     """Return the middleware that goes around all other, and the last one."""
     if tracing is None:
         return [], check
-    from toolfleet_workers.middleware.tool_span import ShownArguments, ToolSpan  # noqa: PLC0415 - as above
-
     return [ToolSpan(tracing)], ShownArguments(check) if tracing.has_contents else check
 
 

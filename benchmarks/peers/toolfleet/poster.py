@@ -6,9 +6,9 @@ from typing import Any
 
 from benchmarks.work import MODULE_URL, path_of
 
-from toolfleet_workers.executors.http.module_client import SendProgress
-from toolfleet_workers.executors.http.request import COMMON_HEADERS, ModuleRequest, Target
-from toolfleet_workers.executors.http_client.client import HttpClient
+from toolfleet_workers.executors.http_client import HttpClient
+from toolfleet_workers.executors.module_client import SendProgress
+from toolfleet_workers.executors.request import COMMON_HEADERS, ModuleRequest, Target
 
 
 class OwnPoster:

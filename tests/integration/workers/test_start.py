@@ -10,7 +10,7 @@ from support.waiting import PATIENCE_SECONDS
 
 LOADED = """
 import sys
-from toolfleet_workers.lean_imports import load_lean_libraries
+from toolfleet_workers.__main__ import load_lean_libraries
 load_lean_libraries()
 import toolfleet_workers.main
 print(*sorted(name for name in sys.modules if "." not in name or name.startswith("toolfleet")))

@@ -3,9 +3,8 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from toolfleet_workers.executors.http.executor import HttpExecutor
-from toolfleet_workers.executors.http_client.client import HttpClient
-from toolfleet_workers.executors.http_client.connection import Connection
+from toolfleet_workers.executors.http_client import Connection, HttpClient
+from toolfleet_workers.executors.http_executor import HttpExecutor
 
 
 @asynccontextmanager

@@ -6,9 +6,9 @@ import httpx
 
 from support.servers.plain_http import PLAIN
 from toolfleet_registry.contracts.attempts import require_live
-from toolfleet_workers.executors.http.module_client import SendProgress
-from toolfleet_workers.executors.http.reply import ConnectionLost, NotConnected, ReplyBroken
-from toolfleet_workers.executors.http.request import ModuleRequest, Origin
+from toolfleet_workers.executors.module_client import SendProgress
+from toolfleet_workers.executors.reply import ConnectionLost, NotConnected, ReplyBroken
+from toolfleet_workers.executors.request import ModuleRequest, Origin
 
 
 class HttpxResponse:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from support.programs.shortened import NAME as SHORTENED
-from toolfleet_workers.lean_imports import load_lean_libraries
+from toolfleet_workers.__main__ import load_lean_libraries
 
 _WORKER = (
     "billiard.pool",
@@ -30,12 +30,12 @@ _WORKER = (
     "toolfleet_tasks.transport.events",
     "toolfleet_tasks.transport.result_backend",
     "toolfleet_workers.pool.bootsteps",
-    "toolfleet_workers.executors.http.executor",
+    "toolfleet_workers.executors.http_executor",
     "toolfleet_workers.runner",
     "toolfleet_workers.tool_cache",
-    "toolfleet_workers.middleware.call_log",
-    "toolfleet_workers.middleware.permission",
-    "toolfleet_workers.middleware.result_check",
+    "toolfleet_workers.middleware",
+    "toolfleet_workers.middleware",
+    "toolfleet_workers.middleware",
     "toolfleet_workers.worker_app",
 )
 _SERVER = (

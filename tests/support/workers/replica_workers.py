@@ -19,8 +19,8 @@ from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.results.stored import read_stored
 from toolfleet_tasks.worker import execute
 from toolfleet_tasks.worker.health_checks import checks_of
-from toolfleet_workers.executors.http.executor import HttpExecutor
-from toolfleet_workers.executors.http_client.client import HttpClient
+from toolfleet_workers.executors.http_client import HttpClient
+from toolfleet_workers.executors.http_executor import HttpExecutor
 from toolfleet_workers.runner import CallRunner
 
 SERVICES = {"owls": "http://127.0.0.1:1"}

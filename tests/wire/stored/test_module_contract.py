@@ -10,8 +10,8 @@ from support.published_call import published
 from toolfleet_modules.requests.request import ExecuteRequest, ReconcileRequest, StatusRequest
 from toolfleet_registry.admission_rules import admit, read_document
 from toolfleet_registry.contracts.attempts import Attempt, StillAtWork
-from toolfleet_workers.executors.http.reply import judge_reply
-from toolfleet_workers.executors.http.status import judge_answer, judge_status_answer
+from toolfleet_workers.executors.reply import judge_reply
+from toolfleet_workers.executors.status import judge_answer, judge_status_answer
 from wire.stored import contract_module, worker_questions
 from wire.stored.keep_stored import kept_contract
 

@@ -1,8 +1,8 @@
 """Writes the bodies that workers send to a module: a call, and questions about it."""
 
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_workers.executors.http.request import Target, build_request
-from toolfleet_workers.executors.http.status import build_question, build_status_question
+from toolfleet_workers.executors.request import Target, build_request
+from toolfleet_workers.executors.status import build_question, build_status_question
 from wire.stored.samples.approval_forms import CALL
 from wire.stored.samples.job_forms import AT, PLAIN_ADA
 

@@ -1,1 +1,1 @@
-"""Reaches tools, one way to a file: over HTTP, in this process, or in the scheduler."""
+"""Runs tools where they are: at a module over HTTP, in this process, or in the scheduler."""

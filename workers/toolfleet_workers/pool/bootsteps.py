@@ -11,7 +11,9 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable
+from importlib.metadata import version
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from celery import Celery, bootsteps, signals
 from celery.platforms import EX_FAILURE
@@ -21,6 +23,8 @@ from redis.exceptions import RedisError
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.watch import ModuleWatch
 from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.metrics import families, process_recorder
+from toolfleet_registry.metrics.recorder import Exposition, Sample
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
@@ -28,17 +32,17 @@ from toolfleet_registry.system.process import this_process
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.broker import make_queue
 from toolfleet_tasks.clock import ClockWatch
-from toolfleet_tasks.control.probes import Probes
+from toolfleet_tasks.control.probes import STILL_SECONDS, Probes
 from toolfleet_tasks.control.server_check import insist_on_fit
 from toolfleet_tasks.control.transport_check import Presence
 from toolfleet_tasks.greenlet_bridge import run_here
+from toolfleet_tasks.operations.process_metrics import MetricsEndpoint, ProcessSampler
 from toolfleet_tasks.presence import ConsumerNotes, LaneCapacity
 from toolfleet_tasks.queue_states import QueueStates, follow_queue_states, read_states_now
 from toolfleet_tasks.queues import lane_of, queue_of
 from toolfleet_tasks.worker.ledgers import calls_held
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.consumption import ConsumedNames, Consumption, ServedModules
-from toolfleet_workers.pool.health import call_when_ended, health_of
 from toolfleet_workers.pool.hub_loop import HubLoop
 
 log = get_logger(__name__)
@@ -285,6 +289,7 @@ def install(app: Celery) -> None:
     steps["worker"].add(Attendance)
     steps["worker"].add(AnsweredProbes)
     steps["worker"].add(LoopWatchdog)
+    steps["worker"].add(AnsweredMetrics)
 
 
 async def _attend(
@@ -355,3 +360,118 @@ def _spare_the_collector() -> None:
     """
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
+
+
+class WorkerHealth:
+    """The health of one worker, thread-safe. `is_prepared` is set when it has asked for its first messages."""
+
+    def __init__(self) -> None:
+        self.is_prepared = False
+        self.worker: Any = None
+        """Celery's, once its pool runs; so what is below."""
+        self.consumption: Consumption | None = None
+        self.has_redis_broker = True
+
+    def stuck(self) -> str | None:
+        """Return why it is not alive: its loop stands still. Waiting for a broker that is away is part of its work.
+
+        With RabbitMQ it does that on the loop, for as long as it takes: of such a worker only that it answers is known.
+        """
+        pool, consumer = self.worker.pool, self.worker.consumer
+        if (
+            not self.has_redis_broker
+            or not isinstance(pool, AsyncioPool)
+            or getattr(consumer, "waits_for_broker", False)
+        ):
+            return None
+        busy_since = pool.hub_loop.busy_since
+        still = 0.0 if busy_since is None else machine_clock.monotonic() - busy_since
+        return None if still < STILL_SECONDS else f"the worker's loop has stood still for {still:.0f} s"
+
+    def unready(self) -> str | None:
+        """Return why it takes no calls."""
+        # Exit codes, of which 0 is one.
+        if any(code is not None and code is not False for code in (state.should_stop, state.should_terminate)):
+            return "the worker is ending"
+        consumer = self.worker.consumer
+        if not self.is_prepared or consumer is None or consumer.task_consumer is None:
+            return "the worker does not take calls yet"
+        if self.consumption is not None and self.consumption.is_stopped:
+            return "the worker takes no calls, for its machine's clock is too far off"
+        return None
+
+
+def health_of(app: Celery) -> WorkerHealth:
+    """Return the health of the worker which is started from `app`."""
+    if app not in _known:
+        _known[app] = WorkerHealth()
+    return _known[app]
+
+
+def call_when_ended(worker: Any, leave: Callable[[], object]) -> None:
+    """Call `leave` when this worker of Celery's has ended, and no other one. It is kept for as long as the worker."""
+
+    def on_shutdown(**_: object) -> None:
+        leave()
+
+    # The signal, which is the whole interpreter's, holds no receiver itself.
+    worker.__dict__.setdefault("on_ended", []).append(on_shutdown)
+    signals.worker_shutdown.connect(on_shutdown, sender=worker)
+
+
+_known: WeakKeyDictionary[Celery, WorkerHealth] = WeakKeyDictionary()
+
+
+class AnsweredMetrics(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships no types
+    """Answers `GET /metrics` until the worker has ended."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def include_if(self, parent: Any) -> bool:
+        """Return whether a port is set: a worker without one counts nothing, and loads nothing for it."""
+        return _settings_of(parent).metrics_port is not None
+
+    def start(self, parent: Any) -> None:
+        """Start the endpoint.
+
+        Called by Celery when the pool has started, on the pool's thread. Ends the process if the library is missing.
+        """
+        settings = _settings_of(parent)
+        recorder = process_recorder.start()
+        recorder.gauges.append(WorkerGauges(parent, settings))
+        try:
+            endpoint = MetricsEndpoint(settings, Exposition(recorder).text)
+        except SettingsError as exc:
+            raise SystemExit(str(exc)) from exc
+        if isinstance(parent.pool, AsyncioPool):
+            here = worker_runtime.current()
+            to_redis = None if here is None else here.to(str(settings.redis_url), master=settings.sentinel_master)
+            keep = ProcessSampler(recorder, to_redis).keep()
+            self._sampling = parent.pool.hub_loop.loop.create_task(keep, name="toolfleet-metrics")
+        endpoint.start()
+        call_when_ended(parent, endpoint.close)
+
+
+class WorkerGauges:
+    """The gauges of one worker. `worker` is Celery's. Called from any thread."""
+
+    def __init__(self, worker: Any, settings: Settings) -> None:
+        self._worker, self._process = worker, this_process()
+        transport = "redis" if settings.has_redis_broker else "rabbitmq"
+        self._info = (settings.lane, transport, version("toolfleet"))
+
+    def __call__(self) -> Iterable[Sample]:
+        """The samples."""
+        yield Sample(families.WORKER_INFO, 1, self._info)
+        yield Sample(families.WORKER_READY, float(health_of(self._worker.app).unready() is None))
+        yield Sample(families.WORKER_LEASES, calls_held(self._process).total())
+        pool = self._worker.pool
+        if isinstance(pool, AsyncioPool):
+            yield Sample(families.WORKER_IN_FLIGHT, pool.in_flight)
+            yield Sample(families.WORKER_SLOTS, pool.capacity())
+            yield Sample(families.LOOP_STALLED, pool.hub_loop.stalled_seconds)
+
+
+def _settings_of(parent: Any) -> Settings:
+    settings: Settings = getattr(parent.app, "settings", None) or load_settings()
+    return settings

@@ -12,8 +12,8 @@ from toolfleet_cli.local.environment import environment_of
 from toolfleet_registry.contracts.attempts import Health, Outcome
 from toolfleet_registry.headers import ModuleHeaders
 from toolfleet_registry.settings import Settings
-from toolfleet_workers.executors.http.executor import HttpExecutor
-from toolfleet_workers.executors.http_client.client import HttpClient
+from toolfleet_workers.executors.http_client import HttpClient
+from toolfleet_workers.executors.http_executor import HttpExecutor
 
 TOKEN = "t0p-s3cret-t0ken"
 BEARER = ModuleHeaders({"authorization": SecretStr(f"Bearer {TOKEN}")})

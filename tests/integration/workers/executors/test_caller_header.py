@@ -6,9 +6,9 @@ from support.module_server import ModuleServer
 from support.published_call import published
 from toolfleet_registry.contracts import Caller, PublishedCall
 from toolfleet_tasks.messages.signing import caller_tokens, module_key
-from toolfleet_workers.executors.http.executor import HttpExecutor
-from toolfleet_workers.executors.http.request import CallerToken
-from toolfleet_workers.executors.http_client.client import HttpClient
+from toolfleet_workers.executors.http_client import HttpClient
+from toolfleet_workers.executors.http_executor import HttpExecutor
+from toolfleet_workers.executors.request import CallerToken
 
 KEY = "a secret of more than thirty-two characters"
 

@@ -18,9 +18,9 @@ from support.modules.raw_module import Peer, RawModule, after_request, answering
 from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts.attempts import Outcome
-from toolfleet_workers.executors.http.executor import HttpExecutor
-from toolfleet_workers.executors.http_client import client as client_module
-from toolfleet_workers.executors.http_client.client import HttpClient
+from toolfleet_workers.executors import http_client as client_module
+from toolfleet_workers.executors.http_client import HttpClient
+from toolfleet_workers.executors.http_executor import HttpExecutor
 
 SECONDS = 10  # long enough that only a defect can use it up
 

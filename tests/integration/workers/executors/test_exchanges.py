@@ -19,12 +19,11 @@ from support.modules.raw_module import Behaviour, Peer, answering, http, raw_mod
 from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts.attempts import Outcome
-from toolfleet_workers.executors.http.module_client import SendProgress
-from toolfleet_workers.executors.http.reply import NoReply
-from toolfleet_workers.executors.http.request import ModuleRequest, Target
-from toolfleet_workers.executors.http_client import client as http_client
-from toolfleet_workers.executors.http_client.client import HttpClient
-from toolfleet_workers.executors.http_client.connection import Response
+from toolfleet_workers.executors import http_client
+from toolfleet_workers.executors.http_client import HttpClient, Response
+from toolfleet_workers.executors.module_client import SendProgress
+from toolfleet_workers.executors.reply import NoReply
+from toolfleet_workers.executors.request import ModuleRequest, Target
 
 SECONDS = 10  # long enough that only a defect can use it up
 LARGE = "x" * 2**24  # more than all buffers between us

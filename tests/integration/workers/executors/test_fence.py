@@ -17,8 +17,8 @@ from support.waiting import PATIENCE_SECONDS
 from support.workers.finite_lease import FiniteLease, over
 from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.system import fleet_clock
-from toolfleet_workers.executors.http.request import Sender
 from toolfleet_workers.executors.local import LocalExecutor
+from toolfleet_workers.executors.request import Sender
 from toolfleet_workers.executors.scheduler import SchedulerExecutor
 
 SECONDS = 10  # long enough that only a defect can use it up

@@ -17,10 +17,10 @@ from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.contracts.attempts import Attempt, Outcome
-from toolfleet_workers.executors.http import reply as reply_module
-from toolfleet_workers.executors.http.executor import HttpExecutor
-from toolfleet_workers.executors.http_client import client as http_client
-from toolfleet_workers.executors.http_client.client import HttpClient
+from toolfleet_workers.executors import http_client
+from toolfleet_workers.executors import reply as reply_module
+from toolfleet_workers.executors.http_client import HttpClient
+from toolfleet_workers.executors.http_executor import HttpExecutor
 
 LIMIT = 2**20
 SECONDS = 15

@@ -14,8 +14,8 @@ from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts import EffectState, ErrorCode
 from toolfleet_registry.contracts.attempts import Outcome
-from toolfleet_workers.executors.http.executor import HttpExecutor
-from toolfleet_workers.executors.http_client.client import HttpClient
+from toolfleet_workers.executors.http_client import HttpClient
+from toolfleet_workers.executors.http_executor import HttpExecutor
 
 SECONDS = 10  # long enough that only a defect can use it up
 

@@ -9,9 +9,9 @@ from support.modules.httpx_client import HttpxClient
 from support.programs.closed_port import closed_port
 from support.published_call import published
 from toolfleet_registry.contracts.attempts import Health, Outcome
-from toolfleet_workers.executors.http.executor import HttpExecutor
-from toolfleet_workers.executors.http.module_client import HttpClientPort
-from toolfleet_workers.executors.http_client.client import HttpClient
+from toolfleet_workers.executors.http_client import HttpClient
+from toolfleet_workers.executors.http_executor import HttpExecutor
+from toolfleet_workers.executors.module_client import HttpClientPort
 
 SECONDS = 10
 

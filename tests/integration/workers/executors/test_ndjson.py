@@ -13,7 +13,7 @@ from support.published_call import published
 from support.waiting import wait_until
 from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.contracts.call_context import Progress, report_to
-from toolfleet_workers.executors.http import reply as reply_module
+from toolfleet_workers.executors import reply as reply_module
 
 SECONDS = 15
 STREAM = "Content-Type: application/x-ndjson"

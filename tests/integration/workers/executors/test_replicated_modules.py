@@ -17,9 +17,9 @@ from support.published_call import published
 from support.workers.finite_lease import FiniteLease
 from toolfleet_registry.contracts.attempts import Attempt, Health, Outcome, StatusMissing, StillAtWork
 from toolfleet_registry.directory.entries import Replica
-from toolfleet_workers.executors.http import address_book
-from toolfleet_workers.executors.http.executor import HttpExecutor
-from toolfleet_workers.executors.http_client.client import HttpClient
+from toolfleet_workers.executors import address_book
+from toolfleet_workers.executors.http_client import HttpClient
+from toolfleet_workers.executors.http_executor import HttpExecutor
 
 SECONDS = 10
 CALL = published()

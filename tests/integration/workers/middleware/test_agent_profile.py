@@ -12,7 +12,7 @@ from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.settings import load_settings
-from toolfleet_workers.middleware.agent_profile import ProfileCheck
+from toolfleet_workers.middleware import ProfileCheck
 
 SUCCESS = Attempt(Outcome.SUCCESS, ToolResult.ok("owls.count", 7))
 GUESTS = frozenset({"owls"})

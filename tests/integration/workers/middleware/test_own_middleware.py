@@ -11,7 +11,7 @@ from toolfleet_registry.agents.own_classes import OwnClasses, ProceedWithCall
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.attempts import UNBOUNDED, Attempt, Lease, Outcome
 from toolfleet_registry.settings import load_settings
-from toolfleet_workers.middleware.own_middleware import OwnMiddleware
+from toolfleet_workers.middleware import OwnMiddleware
 from toolfleet_workers.runner import CallRunner
 
 SUCCESS = Attempt(Outcome.SUCCESS, ToolResult.ok("owls.count", 7))

@@ -15,7 +15,7 @@ from toolfleet_registry.manifests.manifest_cache import ManifestCache, ToolOverr
 from toolfleet_registry.permissions import Modules
 from toolfleet_registry.policy.call_faults import resolved
 from toolfleet_registry.settings import Settings
-from toolfleet_workers.middleware.permission import PermissionCheck
+from toolfleet_workers.middleware import PermissionCheck
 
 SUCCESS = Attempt(Outcome.SUCCESS, ToolResult.ok("owls.count", 7))
 EVERYWHERE = frozenset({"owls", "cats"})

@@ -18,7 +18,7 @@ from toolfleet_registry.contracts.call_context import (
     report_to,
 )
 from toolfleet_registry.settings import load_settings
-from toolfleet_workers.middleware.personal_data import PersonalDataGuard
+from toolfleet_workers.middleware import PersonalDataGuard
 
 MAIL = "ada.lovelace@example.org"
 COUNT = ToolDefinition(name="owls.count")

@@ -20,8 +20,8 @@ from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations.changes import ModuleChanges
-from toolfleet_workers.executors.http.executor import HttpExecutor
-from toolfleet_workers.executors.http_client.client import HttpClient
+from toolfleet_workers.executors.http_client import HttpClient
+from toolfleet_workers.executors.http_executor import HttpExecutor
 from toolfleet_workers.pool.consumption import ServedModules
 
 OWLS = ModuleEntry(module="owls", url="http://127.0.0.1:1")

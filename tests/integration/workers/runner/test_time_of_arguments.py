@@ -20,7 +20,7 @@ from toolfleet_tasks.messages.envelope import call_message
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.transport.fetcher import read_message
-from toolfleet_workers.executors.http.request import _dump
+from toolfleet_workers.executors.request import _dump
 
 HELD = 0.02  # seconds
 TRIES = 7  # of which the fastest counts: what others do on this machine does not

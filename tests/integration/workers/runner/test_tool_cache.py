@@ -25,7 +25,7 @@ from toolfleet_registry.manifests.manifest_cache import ManifestCache, ToolOverr
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_workers import tool_cache
-from toolfleet_workers.middleware.permission import PermissionCheck
+from toolfleet_workers.middleware import PermissionCheck
 from toolfleet_workers.runner import CallRunner
 from toolfleet_workers.tool_cache import ToolCache
 

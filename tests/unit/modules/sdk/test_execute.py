@@ -16,7 +16,7 @@ from support.waiting import wait_until, wait_until_answered
 from support.workers.asgi_request import post
 from toolfleet.sdk import Context, Module, ModuleBusy, ModuleClient, ModuleResult, ToolError
 from toolfleet_registry.contracts.call_context import report
-from toolfleet_workers.executors.http.reply import reason_of
+from toolfleet_workers.executors.reply import reason_of
 
 
 class Nest(BaseModel):

@@ -4,8 +4,8 @@ import pytest
 
 from support.clocks import HandClock
 from toolfleet_registry.system import machine_clock
-from toolfleet_workers.executors.http import address_book
-from toolfleet_workers.executors.http.address_book import ABSENT_SECONDS, Departures
+from toolfleet_workers.executors import address_book
+from toolfleet_workers.executors.address_book import ABSENT_SECONDS, Departures
 
 A, B = ("owls", "a"), ("owls", "b")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolfleet_workers.executors.error_text import MAX_BYTES, readable
+from toolfleet_workers.runner import MAX_BYTES, readable
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from support.workers.finite_lease import FiniteLease
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.attempts import Attempt, Health, LeaseOver, Outcome
 from toolfleet_registry.directory.entries import Replica
-from toolfleet_workers.executors.http.address_book import Replicas, ReplicaState
-from toolfleet_workers.executors.http.executor import send_to_one
+from toolfleet_workers.executors.address_book import Replicas, ReplicaState
+from toolfleet_workers.executors.http_executor import send_to_one
 from toolfleet_workers.runner import unsuccessful
 
 TOOL = published().tool_name

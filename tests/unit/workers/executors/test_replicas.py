@@ -7,7 +7,7 @@ import pytest
 
 from toolfleet_registry.directory.entries import Replica
 from toolfleet_registry.system import machine_clock
-from toolfleet_workers.executors.http.address_book import Replicas, id_in, is_shared
+from toolfleet_workers.executors.address_book import Replicas, id_in, is_shared
 
 A, B, C = (Replica(id_, f"http://127.0.0.1:{port}") for port, id_ in enumerate("abc", start=1))
 

@@ -10,7 +10,7 @@ from support.modules.raw_module import reply
 from support.published_call import published
 from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.contracts.calls import MOST_FILES
-from toolfleet_workers.executors.http.reply import judge_reply
+from toolfleet_workers.executors.reply import judge_reply
 
 TOOL = "research.search_docs"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolfleet_workers.executors.http.request import _PLAIN, Target
+from toolfleet_workers.executors.request import _PLAIN, Target
 
 HEADERS = {"User-Agent": "toolfleet"}
 

@@ -10,7 +10,7 @@ from support.workers.known_tools import FewTools
 from toolfleet_registry.contracts import Effect, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_tasks.ledger.retry import decide
-from toolfleet_workers.middleware.result_check import ResultCheck
+from toolfleet_workers.middleware import ResultCheck
 from toolfleet_workers.runner import Proceed
 
 SECRET = "s3cret-9f"

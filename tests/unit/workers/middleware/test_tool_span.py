@@ -12,7 +12,7 @@ from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.tracing.otel_tracing import OtelTracing
 from toolfleet_registry.tracing.port import TraceContext, Unrecorded, carried, carrying
-from toolfleet_workers.middleware.tool_span import ShownArguments, ToolSpan
+from toolfleet_workers.middleware import ShownArguments, ToolSpan
 from toolfleet_workers.runner import Proceed
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-"

@@ -14,7 +14,7 @@ from celery.worker import state
 
 from toolfleet_tasks.control.probes import STILL_SECONDS
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
-from toolfleet_workers.pool.health import WorkerHealth, call_when_ended, health_of
+from toolfleet_workers.pool.bootsteps import WorkerHealth, call_when_ended, health_of
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from support.clocks import run_virtually
 from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.attempts import Attempt, Health, Lease, Outcome
-from toolfleet_workers.middleware.call_log import CallLog
+from toolfleet_workers.middleware import CallLog
 from toolfleet_workers.runner import CallRunner, Proceed
 
 SUCCESS = Attempt(Outcome.SUCCESS, ToolResult.ok("research.search_docs", 1))

@@ -13,9 +13,9 @@ from toolfleet_registry.contracts.attempts import StatusMissing
 from toolfleet_registry.directory.entries import Replica
 from toolfleet_registry.headers import NO_HEADERS, ModuleHeaders
 from toolfleet_registry.system import machine_clock, randomness
-from toolfleet_workers.executors.http.module_client import REPLICA_HEADER, ModuleResponse, is_left_by
-from toolfleet_workers.executors.http.request import COMMON_HEADERS, PROBE_HEADERS, Target
-from toolfleet_workers.executors.http.status import QUESTION_HEADERS, StatusTarget
+from toolfleet_workers.executors.module_client import REPLICA_HEADER, ModuleResponse, is_left_by
+from toolfleet_workers.executors.request import COMMON_HEADERS, PROBE_HEADERS, Target
+from toolfleet_workers.executors.status import QUESTION_HEADERS, StatusTarget
 
 _FIRST_SECONDS, _LONGEST_SECONDS = 1.0, 30.0  # of an ejection: a restart takes a second or two
 _TRIAL_SECONDS = 2.0  # that the others wait for what comes of the first call after an ejection

@@ -28,10 +28,9 @@ from toolfleet_registry.headers import ModuleHeaders
 from toolfleet_registry.policy.module_troubles import Why
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.shared_timers import SharedTimeout
-from toolfleet_workers.executors.error_text import readable
-from toolfleet_workers.executors.http.address_book import Address, AddressBook, Replicas, ReplicaState, id_in
-from toolfleet_workers.executors.http.module_client import HttpClientPort, ModuleResponse, SendProgress
-from toolfleet_workers.executors.http.reply import (
+from toolfleet_workers.executors.address_book import Address, AddressBook, Replicas, ReplicaState, id_in
+from toolfleet_workers.executors.module_client import HttpClientPort, ModuleResponse, SendProgress
+from toolfleet_workers.executors.reply import (
     Blocked,
     NoReply,
     NotConnected,
@@ -47,9 +46,9 @@ from toolfleet_workers.executors.http.reply import (
     too_large,
     with_reply,
 )
-from toolfleet_workers.executors.http.request import CallerToken, ModuleRequest, build_request
-from toolfleet_workers.executors.http.status import HttpStatuses, build_question, judge_answer
-from toolfleet_workers.runner import error_text, no_time_left, too_late, unsuccessful
+from toolfleet_workers.executors.request import CallerToken, ModuleRequest, build_request
+from toolfleet_workers.executors.status import HttpStatuses, build_question, judge_answer
+from toolfleet_workers.runner import error_text, no_time_left, readable, too_late, unsuccessful
 
 log = get_logger(__name__)
 

@@ -38,8 +38,8 @@ from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 from toolfleet_registry.headers import ModuleHeaders
 from toolfleet_registry.system.http_bodies import loads_strict
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_workers.executors.http.module_client import HttpClientPort, SendProgress, is_left_by
-from toolfleet_workers.executors.http.reply import (
+from toolfleet_workers.executors.module_client import HttpClientPort, SendProgress, is_left_by
+from toolfleet_workers.executors.reply import (
     Blocked,
     ModuleReply,
     NoReply,
@@ -53,7 +53,7 @@ from toolfleet_workers.executors.http.reply import (
     too_large,
     why_invalid,
 )
-from toolfleet_workers.executors.http.request import (
+from toolfleet_workers.executors.request import (
     COMMON_HEADERS,
     CallerToken,
     ModuleRequest,

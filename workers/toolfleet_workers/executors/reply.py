@@ -43,9 +43,8 @@ from toolfleet_registry.policy.module_troubles import WORDS, Why
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.http_bodies import BodyReader, loads_strict
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_workers.executors.error_text import readable
-from toolfleet_workers.executors.http.module_client import ModuleResponse
-from toolfleet_workers.runner import unsuccessful
+from toolfleet_workers.executors.module_client import ModuleResponse
+from toolfleet_workers.runner import readable, unsuccessful
 
 log = get_logger(__name__)
 

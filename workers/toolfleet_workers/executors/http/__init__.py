@@ -1,1 +1,0 @@
-"""Runs a call at a module's HTTP service, and judges its reply."""

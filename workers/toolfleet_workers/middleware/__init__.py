@@ -1,1 +1,0 @@
-"""Surrounds every call: one concern a file; none knows another."""
