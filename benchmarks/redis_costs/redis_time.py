@@ -21,7 +21,7 @@ from benchmarks.stage import Stage, stages
 from benchmarks.systems import OURS
 from benchmarks.trial import running
 from benchmarks.work import INSTANT, WAIT_50_MS
-from toolfleet_tasks.lua.files import FILES
+from toolfleet_tasks.scripts import FILES
 
 TARGET_MICROSECONDS = 50
 """Of the process's CPU, for a call of W1."""

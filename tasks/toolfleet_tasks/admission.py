@@ -23,8 +23,6 @@ from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.limits import limits_of_call, refused_by
-from toolfleet_tasks.lua import admission
-from toolfleet_tasks.lua.constants import CALLER_LIMIT_KEPT_SECONDS
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.ids import is_later_step, kept_seconds
 from toolfleet_tasks.queues import queue_for, queue_of
@@ -35,6 +33,25 @@ from toolfleet_tasks.redis_connection import (
     is_unknown_script,
     unavailable,
 )
+from toolfleet_tasks.scripts import CALLER_LIMIT_KEPT_SECONDS, script
+
+ADMIT = script("admission/admit")
+"""Returns the caller's limit if it was looked up, else 0, with 'served' before it where somebody had to consume the queue; or what
+stands against the call: ['joined' or 'conflict', the call id that the key stands for], ['unserved', for how many ms nobody has consumed
+the queue], ['draining', 0] where an operator has the queue take no new calls, ['open', ms until the breaker lets one through, if that is long], ['backlog', how many wait], ['bytes', how many bytes wait],
+['share', how many it may have], ['stored', how many bytes of its results are stored], ['ended', its id] if it has a record already: this
+comes late, or ['failed', why]. Then nothing was written, or it was taken back. 0 for a call that was let in before, if it is sent again.
+"""
+
+ADMIT_MANY = script("admission/admit_many")
+"""Returns 0 if all calls were let in, or nothing if none was, and each is to be sent alone, by `ADMIT`."""
+
+ADMIT_LIMITED = script("admission/admit_limited")
+"""Returns the same as `ADMIT`, or ['limited', which limit is the last to be free again, 1 if that is for the day's, the ms until then,
+the server's time (ms)].
+"""
+
+RETRACT = script("admission/retract")
 
 _BOUND_SECONDS = 5.0  # a lane's slots are looked up so often: workers note them no more often
 _SERVED_SECONDS = 1.0  # a consumed queue is checked so often
@@ -125,9 +142,9 @@ class AdmissionControl:
         caller_limit, stored, keep_ms = self._caller_keys_of(call, now)
         queue_key, notify_key, breaker = self._names_of(queue)
         intent, intent_seconds, intention = self._intent_of(call, now) if call.idempotency_key else (None, 0, "")
-        record, build = self._keys.call(call.call_id), admission.ADMIT.parameters
+        record, build = self._keys.call(call.call_id), ADMIT.parameters
         if terms is not None:
-            intent, build = intent or record, partial(admission.ADMIT_LIMITED.parameters, **self._limits_of(call))
+            intent, build = intent or record, partial(ADMIT_LIMITED.parameters, **self._limits_of(call))
         return build(
             queue=queue_key,
             notify_key=notify_key,
@@ -200,14 +217,14 @@ class AdmissionControl:
     async def retract(self, connection: PipelinedConnection, call: PublishedCall) -> None:
         """The call was let in, and is surely in no queue. Without Redis it counts until its deadline; raises nothing."""
         keys, key = self._keys, call.idempotency_key
-        parameters = admission.RETRACT.parameters(
+        parameters = RETRACT.parameters(
             caller_limit=keys.caller_limit(call.lane, call.user_id),
             held=keys.held(call.call_id),
             intent=keys.intent(call.user_id, key) if key else None,
             call_id=call.call_id,
         )
         with contextlib.suppress(RedisConnectionLost, ResponseError):
-            await _run(connection, admission.RETRACT, parameters)
+            await _run(connection, RETRACT, parameters)
 
     def intention_of(self, call: PublishedCall) -> tuple[str, int, str]:
         """The key of a call's intention, for how many seconds it is kept, and what it stands for."""
@@ -258,7 +275,7 @@ class AdmissionControl:
 
 def script_for(call: PublishedCall) -> Script:
     """Return the script that admits the call: calls without limits must not pay for those with."""
-    return admission.ADMIT if call.terms is None else admission.ADMIT_LIMITED
+    return ADMIT if call.terms is None else ADMIT_LIMITED
 
 
 def refusal_in(reply: Any) -> Refusal | None:

@@ -21,8 +21,14 @@ from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.fleet_clock import STEP_SECONDS, Reading, SlewedClock, Verdict
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
-from toolfleet_tasks.lua.clock import BRIDGE, READ
 from toolfleet_tasks.redis_connection import PipelinedConnection
+from toolfleet_tasks.scripts import script
+
+READ = script("clock/read")
+"""Returns the server's time, the fleet's, the latest that any worker's clock had shown before, `since`, and all notes."""
+
+BRIDGE = script("clock/bridge")
+"""Returns 1, or 0 if others have done it meanwhile."""
 
 log = get_logger(__name__)
 

@@ -1,6 +1,6 @@
 """Limits users: by a tool's cooldown and daily limit, a budget for each cost class, and what their runs and threads may call in all.
 
-Days are UTC, by Redis's clock. Limits are kept where calls are let in, and once more where they begin (`lua/limits.py`); a call that ends with
+Days are UTC, by Redis's clock. Limits are kept where calls are let in, and once more where they begin (`lua/limits.lua`); a call that ends with
 nothing done counts in none.
 """
 
@@ -21,6 +21,18 @@ from toolfleet_registry.policy.hints import AT_LIMIT, UNNAMED_RUN, UNNAMED_THREA
 from toolfleet_registry.policy.limits import LimitUse, Remaining, cost_class, strictest, terms_of
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.scripts import script
+
+TAKE = script("limits/take")
+"""Returns 0; or -1 if others have the call, or ['limited', which one of them is the last to be free again, 1 if that is for the day's
+limit, the ms until then, the server's time (ms)], and has changed nothing. May be sent again.
+"""
+
+READ = script("limits/read")
+"""Returns the server's time (ms), then for each the calls that count on this day, and the ms until the next one may be let in."""
+
+JUDGE = script("limits/judge")
+"""Returns 0, or as `TAKE` does ['limited', …]."""
 
 _DAY_SECONDS = 86_400
 _LONGEST_COOLDOWN_SECONDS = 10 * 365 * _DAY_SECONDS  # what a clock can count; more is for ever

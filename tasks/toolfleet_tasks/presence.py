@@ -33,12 +33,18 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
-from toolfleet_tasks.lua.constants import NOTE_SECONDS, RESTART, SLOTS_COUNT_SECONDS
-from toolfleet_tasks.lua.consumers import COUNT, LEAVE, NOTE
-from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.results.verifier import SIGNS
+from toolfleet_tasks.scripts import NOTE_SECONDS, RESTART, SLOTS_COUNT_SECONDS, script
 from toolfleet_tasks.wakeups.service import WAKES_CORE
+
+NOTE = script("consumers/note")
+"""Returns 0 where nobody has written the queues yet."""
+
+LEAVE = script("consumers/leave")
+
+COUNT = script("consumers/count")
+"""Returns queues, by their keys, and how many workers have each: a queue comes as often as there are digests with it."""
 
 log = get_logger(__name__)
 

@@ -1,7 +1,7 @@
 """Pauses, drains and resumes queues: what operators have said of them, and who follows that.
 
 What is stored is a hash of JSON texts, by module, and by lane as `lane:<lane>`. Scripts that admit and claim calls read it where it is
-there at all: they use `state_holds` of `lua/scripts/queue_states.lua`.
+there at all: they use `state_holds` of `lua/queue_states.lua`.
 """
 
 import difflib
@@ -20,8 +20,8 @@ from toolfleet_registry.redis.keys import QueueKeys
 from toolfleet_registry.redis.servers import answering, async_client, sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.queues import CONTROL, queue_of
+from toolfleet_tasks.scripts import script
 
 log = get_logger(__name__)
 

@@ -21,7 +21,7 @@ from benchmarks.work import Call
 
 from support.clocks import HandClock
 from support.waiting import wait_until
-from toolfleet_tasks.lua.files import FILES
+from toolfleet_tasks.scripts import FILES
 
 PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
 PINS = sorted(

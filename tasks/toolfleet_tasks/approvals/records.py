@@ -35,10 +35,10 @@ from toolfleet_tasks.approvals.approvers import (
     words_of_request,
 )
 from toolfleet_tasks.ledger.ledger import approval_seal
-from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis_connection import PipelinedConnection, run
+from toolfleet_tasks.scripts import script
 from toolfleet_tasks.tracing import trace_in, trace_text
 
 log = get_logger(__name__)

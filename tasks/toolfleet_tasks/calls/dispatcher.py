@@ -32,13 +32,16 @@ from toolfleet_tasks.admission import AdmissionControl, Refusal, refused
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.fairness import CallerLane, WaitQueue
-from toolfleet_tasks.lua.consumers import READ
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.fleet_results import unknown_to_workers
 from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.scripts import script
 from toolfleet_tasks.tracing import going_on, sent, system_of
 from toolfleet_tasks.transport.publisher import Publisher
+
+READ = script("consumers/read")
+"""Returns for how many ms nobody has consumed the queue; -1 if somebody does."""
 
 log = get_logger(__name__)
 

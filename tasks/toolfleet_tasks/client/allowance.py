@@ -13,8 +13,7 @@ from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.policy.limits import Remaining
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.limits import NOWHERE, Limit, Within, limits_of, refused_by, remaining, terms_for
-from toolfleet_tasks.lua.limits import JUDGE, READ
+from toolfleet_tasks.limits import JUDGE, NOWHERE, READ, Limit, Within, limits_of, refused_by, remaining, terms_for
 from toolfleet_tasks.redis_connection import PipelinedConnection, run
 
 _PATIENCE_SECONDS = 5.0  # a look takes a millisecond, or Redis is away

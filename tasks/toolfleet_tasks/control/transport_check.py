@@ -16,7 +16,7 @@ from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
-from toolfleet_tasks.lua.files import script
+from toolfleet_tasks.scripts import script
 
 _BEAT_SECONDS = 5.0
 _ANNOUNCE = script("presence/announce")  # returns `<mode> <worker>` of one that works otherwise, or nothing

@@ -11,8 +11,7 @@ from redis.asyncio import Redis
 from toolfleet_registry.contracts.dead_letters import DeadAttempt, DeadLetter
 from toolfleet_registry.errors import MessageRefused, NoSuchDeadLetter
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.dead_letters.store import DeadEntry, DeadKind, DeadStore, Letter
-from toolfleet_tasks.lua.dead_letters import SETTLE, TAKE
+from toolfleet_tasks.dead_letters.store import SETTLE, TAKE, DeadEntry, DeadKind, DeadStore, Letter
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Seal
 

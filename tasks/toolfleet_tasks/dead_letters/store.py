@@ -13,7 +13,16 @@ from redis.client import NEVER_DECODE
 
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import answering
-from toolfleet_tasks.lua.dead_letters import DROP
+from toolfleet_tasks.scripts import script
+
+DROP = script("dead_letters/drop")
+"""Returns the ids of those that were there."""
+
+TAKE = script("dead_letters/take")
+"""Returns the letter, and for how many seconds another replay may still run: 0 if ours may. Nothing if there is no letter."""
+
+SETTLE = script("dead_letters/settle")
+"""Returns 1 if the letter was dropped."""
 
 DeadKind = Literal["call", "wakeup", "webhook"]
 """What has died: a call whose end nobody can know, news of a job's end, or an event of the registry that nobody accepted."""

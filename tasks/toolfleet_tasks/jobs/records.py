@@ -33,14 +33,14 @@ from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.jobs.completion import EndNote, JobEvent, without_arguments
 from toolfleet_tasks.jobs.state_machine import JobPosition
-from toolfleet_tasks.lua.files import script
-from toolfleet_tasks.lua.storage import HAD
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import step_call_id, workflow_mark
 from toolfleet_tasks.messages.signing import Signatures, seal_of
 from toolfleet_tasks.redis_connection import Part, PipelinedConnection, run
 from toolfleet_tasks.results import stored as results
+from toolfleet_tasks.results.receipts import HAD
 from toolfleet_tasks.results.verifier import Verifier
+from toolfleet_tasks.scripts import script
 from toolfleet_tasks.wakeups.inbox import COMPLETIONS_KEPT_SECONDS
 
 log = get_logger(__name__)

@@ -29,8 +29,8 @@ from toolfleet_registry.metrics import families, process_recorder
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.ledger.keys import CallKeys
-from toolfleet_tasks.lua import ledger as scripts
+from toolfleet_tasks.ledger import scripts
+from toolfleet_tasks.ledger.scripts import CallKeys
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Signatures
 from toolfleet_tasks.redis_connection import Part, PipelinedConnection, RedisConnectionLost, run_durably, write_durably

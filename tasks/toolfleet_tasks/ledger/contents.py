@@ -19,8 +19,13 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.dead_letters import NOT_KEPT, reason_of
-from toolfleet_tasks.lua.storage import FORGET_CONTENTS, KEEP
 from toolfleet_tasks.redis_connection import PipelinedConnection
+from toolfleet_tasks.scripts import script
+
+KEEP = script("storage/keep")
+
+FORGET_CONTENTS = script("storage/forget_contents")
+"""Returns of how many calls something was removed."""
 
 Command: TypeAlias = tuple[Any, ...]
 

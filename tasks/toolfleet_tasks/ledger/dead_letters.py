@@ -1,6 +1,6 @@
 """Stores dead letters: calls whose outcome is unknown, or that failed inside the fleet, in Redis for an operator.
 
-The ledger writes them when it ends a call (`lua/scripts/dead_letters.lua`); `dead_letters` lists, replays and drops
+The ledger writes them when it ends a call (`lua/dead_letters.lua`); `dead_letters` lists, replays and drops
 them.
 """
 
@@ -12,6 +12,9 @@ from toolfleet_registry.contracts.call_context import ToolContext
 from toolfleet_registry.contracts.dead_letters import DeadAttempt, DeadLetter
 from toolfleet_registry.policy.redaction import OUR_WORDS, REDACTED, redacted, scrubbed
 from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.scripts import script
+
+BURY_ENDED = script("dead_letters/bury_ended")
 
 NOT_KEPT = "[not kept]"
 """What stands in the place of an argument that is too large to be kept, or was no JSON."""

@@ -1,7 +1,7 @@
 """Keeps one record a call in Redis, the truth about it: says who may run it, and which result is its one result.
 
 If it cannot be reached, nothing is run: `claim` waits, and so does `finish` with a result. The scripts are in
-`lua/scripts/ledger.lua`, the leases in `ledger/claims.py`.
+`lua/ledger.lua`, the leases in `ledger/claims.py`.
 """
 
 import asyncio
@@ -27,16 +27,12 @@ from toolfleet_tasks.ledger import parameters as build
 from toolfleet_tasks.ledger.audit import Auditor, PartsOfLine, tail_of
 from toolfleet_tasks.ledger.claims import Claim, Claims, EarlierAttempts, NotClaimed, Refusal
 from toolfleet_tasks.ledger.contents import ContentsWriter
-from toolfleet_tasks.ledger.dead_letters import dead_letter, is_dead
-from toolfleet_tasks.ledger.keys import CallKeys, LedgerKeys
+from toolfleet_tasks.ledger.dead_letters import BURY_ENDED, dead_letter, is_dead
 from toolfleet_tasks.ledger.parameters import Ended, How, Seconds, Stored
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
+from toolfleet_tasks.ledger.scripts import CLAIM, CLOSE, END, FINISH, CallKeys, LedgerKeys
 from toolfleet_tasks.ledger.waiting import AskedCalls, ParkedCalls
-from toolfleet_tasks.limits import limits_of_call, refused_by
-from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
-from toolfleet_tasks.lua.dead_letters import BURY_ENDED
-from toolfleet_tasks.lua.ledger import CLAIM, CLOSE, END, FINISH
-from toolfleet_tasks.lua.limits import TAKE
+from toolfleet_tasks.limits import TAKE, limits_of_call, refused_by
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.messages.ids import kept_seconds
@@ -50,6 +46,7 @@ from toolfleet_tasks.redis_connection import (
 )
 from toolfleet_tasks.results.stored import announcement, celery_value, read_stored
 from toolfleet_tasks.results.verifier import Verifier
+from toolfleet_tasks.scripts import LONGEST_LEASE_SECONDS
 
 __all__ = ["Ledger", "NotClaimed", "ResultNotStored"]
 

@@ -1,4 +1,4 @@
-"""Builds the parameters of the ledger's scripts; what the names mean stands in `lua/scripts/ledger.lua`."""
+"""Builds the parameters of the ledger's scripts; what the names mean stands in `lua/ledger.lua`."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,12 +11,10 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.ledger.audit import PartsOfLine
 from toolfleet_tasks.ledger.claims import Claim
-from toolfleet_tasks.ledger.keys import CallKeys
 from toolfleet_tasks.ledger.retry import MOST_DEATHS, is_away, most_attempts
-from toolfleet_tasks.limits import Limit
-from toolfleet_tasks.lua.constants import PATIENCE_MS
-from toolfleet_tasks.lua.ledger import CLAIM, CLOSE, END, FINISH
-from toolfleet_tasks.lua.limits import TAKE
+from toolfleet_tasks.ledger.scripts import CLAIM, CLOSE, END, FINISH, CallKeys
+from toolfleet_tasks.limits import TAKE, Limit
+from toolfleet_tasks.scripts import PATIENCE_MS
 
 
 class Seconds(NamedTuple):

@@ -16,7 +16,7 @@ from toolfleet_registry.system import randomness
 from toolfleet_tasks.ledger.claims import AcceptedAttempt, Claim, Claims, EarlierAttempts
 from toolfleet_tasks.ledger.parameters import Ended
 from toolfleet_tasks.ledger.retry import combined
-from toolfleet_tasks.lua.ledger import ANSWER, ASK, PARK, RECALL
+from toolfleet_tasks.ledger.scripts import ANSWER, ASK, PARK, RECALL
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.redis_connection import PipelinedConnection, run_durably, write_durably
 

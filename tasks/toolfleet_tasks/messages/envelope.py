@@ -37,7 +37,7 @@ _NOTHING_FOLLOWS = NOTHING_FOLLOWS.encode()
 _FOLLOWERS = frozenset(FOLLOWERS)
 
 DIED = "toolfleet_died"
-"""A header: the names of the workers that have died with the call, as `lua.queues.RESTORE` has noted them."""
+"""A header: the names of the workers that have died with the call, as `RESTORE` of `transport/scripts.py` has noted them."""
 
 _NAME = re.compile("[0-9a-f]+")
 
@@ -280,7 +280,7 @@ def revocation_topic(database: int) -> str:
 
 
 def _begin(call: PublishedCall) -> str:
-    """Return the first field of the envelope, for `lua.queues.RESERVE`: how long a claim's record lives, the effect, and the id."""
+    """Return the first field of the envelope, for `RESERVE` of `transport/scripts.py`: how long a claim's record lives, the effect, and the id."""
     seconds = max(call.deadline_at - fleet_clock.now(), 0) + _RECORD_MARGIN_SECONDS
     return f'"{BEGIN}":{_quoted(f"{min(seconds, _LONGEST_SECONDS):.0f} {call.effect} {call.call_id}")},'
 

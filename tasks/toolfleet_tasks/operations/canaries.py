@@ -19,9 +19,9 @@ from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.clock import Timekeeper
 from toolfleet_tasks.control.canary_task import TASK, CanaryAnswer, read_answers
-from toolfleet_tasks.lua.queues import PUBLISH
 from toolfleet_tasks.messages.envelope import control_message, sender, time_after
 from toolfleet_tasks.operations.queue_lengths import ask_broker
+from toolfleet_tasks.transport.scripts import PUBLISH
 
 _WAVE = 50  # canaries at once: each has a worker connect to Redis, and to a module
 _PAUSE_SECONDS = 0.02

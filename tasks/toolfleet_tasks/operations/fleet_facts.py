@@ -20,13 +20,11 @@ from toolfleet_registry.redis.keys import ApprovalKeys, QueueKeys, WorkerKeys
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
-from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
-from toolfleet_tasks.lua.consumers import COUNT
-from toolfleet_tasks.lua.fleet_status import BREAKERS, QUEUES
-from toolfleet_tasks.operations.fleet_status import BROKER_SECONDS, age_of
-from toolfleet_tasks.presence import read_loads, read_notes
+from toolfleet_tasks.operations.fleet_status import BREAKERS, BROKER_SECONDS, QUEUES, age_of
+from toolfleet_tasks.presence import COUNT, read_loads, read_notes
 from toolfleet_tasks.queue_states import QueueState, states_of
 from toolfleet_tasks.queues import CONTROL, lane_of, queue_of
+from toolfleet_tasks.scripts import SLOTS_COUNT_SECONDS
 
 if TYPE_CHECKING:
     from toolfleet_tasks.operations.queue_lengths import QueueLengths

@@ -25,12 +25,17 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import fleet_url, is_redis_url
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.lua.clock import READ
-from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
-from toolfleet_tasks.lua.fleet_status import BREAKERS, QUEUES
+from toolfleet_tasks.clock import READ
 from toolfleet_tasks.presence import read_notes, workers_by_queue
 from toolfleet_tasks.queue_states import QueueStates, QueueStateStore
 from toolfleet_tasks.queues import CONTROL, lane_of, queue_of
+from toolfleet_tasks.scripts import SLOTS_COUNT_SECONDS, script
+
+QUEUES = script("queues/oldest")
+"""Returns of each queue that holds something its number, from 1, its length, and its oldest message, '' if that is not known."""
+
+BREAKERS = script("breaker/failing")
+"""Returns of each breaker that has seen failures its number, from 1, what it is, for how many ms, the failures in a row, and why it was opened."""
 
 _AT_ONCE = 1000  # keys of one step of SCAN: Redis is at them for about a millisecond
 

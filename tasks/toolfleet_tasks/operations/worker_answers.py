@@ -11,9 +11,9 @@ from toolfleet_registry.redis.urls import fleet_url, is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio import in_abandoned_thread
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.operations.queue_lengths import ask_broker
 from toolfleet_tasks.presence import LiveWorker, read_notes
+from toolfleet_tasks.scripts import SLOTS_COUNT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,13 @@ from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.lua.constants import COUNTED_FROM_BYTES
-from toolfleet_tasks.lua.storage import HAD
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Signatures
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionClosed, run
 from toolfleet_tasks.results.stored import celery_value
+from toolfleet_tasks.scripts import COUNTED_FROM_BYTES, script
+
+HAD = script("storage/had")
 
 log = get_logger(__name__)
 

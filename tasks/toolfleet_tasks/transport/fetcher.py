@@ -18,9 +18,9 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.greenlet_bridge import Bridge
-from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.messages.envelope import BEGIN, DIED
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
+from toolfleet_tasks.transport import scripts
 from toolfleet_tasks.transport.leases import Leases
 from toolfleet_tasks.transport.reservations import (
     QUARANTINED_AT_MOST,

@@ -33,9 +33,9 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.broker import RabbitMqTlsTransport, RabbitMqTransport
 from toolfleet_tasks.greenlet_bridge import await_, in_bridge, retry_blocking
-from toolfleet_tasks.lua import queues
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.redis_connection import Part, PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.transport import scripts
 from toolfleet_tasks.transport.channel_adapter import ChannelAdapter
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
@@ -150,8 +150,8 @@ class _Adapted:
         keys = Keys(self.global_keyprefix)
         # Kombu's own client would put its prefix before the script's arguments.
         names = {"queue": keys.prefix + queue, "notify_key": keys.notify_key(queue)}
-        parameters = queues.PUBLISH.parameters(**names, message=dumps(message))
-        Redis(connection_pool=self.pool).eval(queues.PUBLISH.text, *parameters)
+        parameters = scripts.PUBLISH.parameters(**names, message=dumps(message))
+        Redis(connection_pool=self.pool).eval(scripts.PUBLISH.text, *parameters)
 
     def close(self: Any) -> None:
         """Give the connections back, and at the worker's end what it still holds."""

@@ -31,9 +31,8 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.fleet_clock import STEP_SECONDS
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.lua import queues
-from toolfleet_tasks.lua.ledger import FORGET
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.transport import scripts
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
@@ -136,7 +135,7 @@ class FetchedClaims:
         if queue:
             self._avoided[queue] = self._loop.time() + _AVOIDED_SECONDS
         if self._connection is not None:
-            command = FORGET.command(record=self._record_key(claim.call_id), token=claim.token)
+            command = scripts.FORGET.command(record=self._record_key(claim.call_id), token=claim.token)
             self._connection.send(*command).add_done_callback(_seen)  # if it is lost, the lease runs out
 
     def drop(self, tag: str) -> None:
@@ -258,7 +257,7 @@ class DeathReports:
         names = {"unacked": store.unacked, "unacked_index": store.unacked_index, "record_prefix": store.record_prefix}
         for start in range(0, len(tags), _CHUNK):
             chunk, names["channel_prefix"] = tags[start : start + _CHUNK], store.holder_prefix
-            if redis.execute_command(*queues.EXPIRE.command(**names, holder=note.holder, tags=chunk)) < 0:
+            if redis.execute_command(*scripts.EXPIRE.command(**names, holder=note.holder, tags=chunk)) < 0:
                 return False
         if tags:
             log.warning("worker_death_reported", worker=note.holder, host=note.host, pid=note.pid, messages=len(tags))
@@ -344,7 +343,7 @@ class Leases:
         self._connection.send("SET", note, "1", "EX", seconds).add_done_callback(_leases_seen)
 
     def next_tags(self) -> str:
-        """Return the prefix of the tags of the messages of the next turn: our name, which `lua.queues.RESTORE` reads."""
+        """Return the prefix of the tags of the messages of the next turn: our name, which `lua.scripts.RESTORE` reads."""
         return f"w{self._name}-{next(self._wait_queue)}-"
 
     def expect(self, tags: Iterable[str]) -> None:
@@ -418,13 +417,13 @@ class Leases:
         prefixes = {"queue_prefix": store.queue_prefix, "notify_prefix": store.notify_prefix}
         prefixes["record_prefix"] = store.record_prefix
         chunks = _chunks(list(tags))
-        return [queues.REQUEUE.command(**keys, **prefixes, begun="01"[begun], tags=chunk) for chunk in chunks]
+        return [scripts.REQUEUE.command(**keys, **prefixes, begun="01"[begun], tags=chunk) for chunk in chunks]
 
     def ack_commands(self, tags: Iterable[str]) -> list[tuple[str, ...]]:
         """Return the Redis commands that forget messages."""
         unacked, index = self.store.unacked, self.store.unacked_index
         chunks = _chunks(list(tags))
-        return [queues.ACK.command(unacked=unacked, unacked_index=index, tags=chunk) for chunk in chunks]
+        return [scripts.ACK.command(unacked=unacked, unacked_index=index, tags=chunk) for chunk in chunks]
 
     async def settled(self) -> None:
         """Return when Redis knows of every ack, and of everything that was requeued."""
@@ -487,7 +486,7 @@ class Leases:
             self._send_renewal(chunk)
 
     def _send_renewal(self, tags: list[str]) -> None:
-        reply = self._connection.send(*queues.RENEW.command(unacked_index=self.store.unacked_index, tags=tags))
+        reply = self._connection.send(*scripts.RENEW.command(unacked_index=self.store.unacked_index, tags=tags))
         reply.add_done_callback(self._on_renewed)
 
     def _on_renewed(self, reply: "asyncio.Future[Any]") -> None:
@@ -535,7 +534,7 @@ class Leases:
 
 def restore_command(store: LeaseStore, *, began_by: float, now: float) -> tuple[str | bytes | int | float, ...]:
     """Build the command that puts back at most `MOST_RESTORED` messages whose leases began at that time of Redis's clock, or before."""
-    return queues.RESTORE.command(
+    return scripts.RESTORE.command(
         unacked=store.unacked,
         unacked_index=store.unacked_index,
         queue_prefix=store.queue_prefix,

@@ -16,9 +16,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.shared_timers import shared_timers
-from toolfleet_tasks.admission import AdmissionControl, Refusal, refusal_in, script_for
-from toolfleet_tasks.lua.admission import ADMIT, ADMIT_MANY
-from toolfleet_tasks.lua.queues import PUBLISH
+from toolfleet_tasks.admission import ADMIT, ADMIT_MANY, AdmissionControl, Refusal, refusal_in, script_for
 from toolfleet_tasks.messages.envelope import (
     call_message,
     control_message,
@@ -40,6 +38,7 @@ from toolfleet_tasks.redis_connection import (
     unavailable,
 )
 from toolfleet_tasks.transport.publisher import CONTROL_SECONDS, REPUBLISH_SECONDS, Delivered
+from toolfleet_tasks.transport.scripts import PUBLISH
 
 log = get_logger(__name__)
 

@@ -24,10 +24,10 @@ from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.lua import queues as scripts
-from toolfleet_tasks.lua.queues import RESERVE
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost, is_unknown_script
+from toolfleet_tasks.transport import scripts
 from toolfleet_tasks.transport.leases import Leases, asked, sending
+from toolfleet_tasks.transport.scripts import RESERVE
 
 log = get_logger(__name__)
 

@@ -22,7 +22,6 @@ from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.greenlet_bridge import Bridge, await_, in_bridge, retry_blocking
-from toolfleet_tasks.lua import queues
 from toolfleet_tasks.messages.signing import Signatures
 from toolfleet_tasks.redis_connection import (
     Part,
@@ -32,6 +31,7 @@ from toolfleet_tasks.redis_connection import (
     write_durably,
 )
 from toolfleet_tasks.results.verifier import ANNOUNCED_AT_MOST, STORED, signed_part
+from toolfleet_tasks.transport import scripts
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
@@ -201,7 +201,7 @@ class _OverConnection:
         key: bytes = self.get_key_for_task(meta["task_id"])
         seconds: int = self.failure_expires if meta["status"] == states.FAILURE else self.expires
         announcement = _announcement(meta, value)
-        return queues.STORE.command(result=key, channel=key, value=value, seconds=seconds, announcement=announcement)
+        return scripts.STORE.command(result=key, channel=key, value=value, seconds=seconds, announcement=announcement)
 
 
 class FleetBackend(_OverConnection, RedisBackend):  # type: ignore[misc] # Celery ships no types

@@ -25,10 +25,10 @@ from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio import is_wanted
-from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost, answered, run
+from toolfleet_tasks.scripts import script
 from toolfleet_tasks.wakeups.events import outcome_line
 
 TAKE = script("wakeups/take")

@@ -31,9 +31,9 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio import end
-from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost, run_durably
+from toolfleet_tasks.scripts import script
 from toolfleet_tasks.wakeups.events import opened_wake, outcome_line
 from toolfleet_tasks.wakeups.sender import (
     AT_ONCE,

@@ -20,10 +20,10 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import machine_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio import end, is_wanted
-from toolfleet_tasks.lua.constants import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.redis_connection import Part, PipelinedConnection, RedisConnectionLost, run_durably, write_durably
+from toolfleet_tasks.scripts import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.wakeups.events import outcome_line
 from toolfleet_tasks.wakeups.inbox import DONE, KEEP, LEAVE, REPORTED, TAKE, CompletionInbox
 

@@ -25,9 +25,9 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.port import ToolRegistry
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio import is_wanted
-from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost, run_durably
+from toolfleet_tasks.scripts import script
 
 log = get_logger(__name__)
 

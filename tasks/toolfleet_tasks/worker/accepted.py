@@ -30,10 +30,10 @@ from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.ledger.parameters import Ended, heard
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
 from toolfleet_tasks.ledger.waiting import CallEnded, NotEndedYet
-from toolfleet_tasks.lua.constants import END_CHECK_SECONDS
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.redis_connection import RedisConnectionLost
+from toolfleet_tasks.scripts import END_CHECK_SECONDS
 from toolfleet_tasks.worker import ledgers
 from toolfleet_tasks.worker.attempt_reports import Reports
 from toolfleet_tasks.worker.health_checks import checks_of

@@ -38,8 +38,6 @@ from toolfleet_tasks.aio import end
 from toolfleet_tasks.ledger import parameters
 from toolfleet_tasks.ledger.claims import Claim, NotClaimed
 from toolfleet_tasks.ledger.ledger import Ledger
-from toolfleet_tasks.lua.constants import PATIENCE_MS, SLOTS_COUNT_SECONDS
-from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.messages.ids import kept_seconds
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.presence import read_notes
@@ -50,6 +48,7 @@ from toolfleet_tasks.redis_connection import (
     RedisConnectionLost,
     run_durably,
 )
+from toolfleet_tasks.scripts import PATIENCE_MS, SLOTS_COUNT_SECONDS, script
 from toolfleet_tasks.transport.leases import FetchedClaims
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 

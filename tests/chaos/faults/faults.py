@@ -21,7 +21,7 @@ from chaos.plan import LEASE_SECONDS, Plan
 from chaos.processes.programs import Program
 from chaos.stage import CLOCKED, Stage
 from support.clocks import libfaketime
-from toolfleet_tasks.lua import queues
+from toolfleet_tasks.transport import scripts
 
 _COPIES = 5
 _DRAIN_SECONDS = 20
@@ -205,7 +205,7 @@ async def _double_messages(stage: Stage, worker: Program, dice: random.Random) -
             stored = look.hget("unacked", tag)
             if stored is not None:
                 message, *_, queue = json.loads(str(stored))
-                look.eval(queues.PUBLISH.text, 2, queue, stage.settings.keys.notify_key(queue), json.dumps(message))
+                look.eval(scripts.PUBLISH.text, 2, queue, stage.settings.keys.notify_key(queue), json.dumps(message))
 
 
 async def _take_leases(stage: Stage, worker: Program, dice: random.Random) -> None:

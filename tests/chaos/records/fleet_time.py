@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.fleet_clock import KEPT_SECONDS, RETURN_RATE, Reading, SlewedClock
-from toolfleet_tasks.lua import clock as clock_scripts
+from toolfleet_tasks import clock
 
 ROUNDING_SECONDS = 0.05
 """By so much two processes' clocks may differ whose Redis nobody sets: readings have their ways, and times are rounded."""
@@ -76,6 +76,6 @@ class FleetWatch:
 
     async def _look(self, redis: Redis) -> None:
         keys, asked_at = Keys(), self._clock.monotonic()
-        run: Any = redis.eval(clock_scripts.READ.text, 2, keys.clock, keys.clock_notes, "", "")
+        run: Any = redis.eval(clock.READ.text, 2, keys.clock, keys.clock_notes, "", "")
         server, fleet, reached = (int(each) / 1e6 for each in (await run)[:3])
         self._clock.hear(Reading(server, fleet, asked_at, self._clock.monotonic()), reached)

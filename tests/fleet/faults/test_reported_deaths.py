@@ -18,7 +18,7 @@ from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.programs import worker_program
 from toolfleet_cli.local.supervisor import Supervisor
 from toolfleet_registry.contracts import Effect
-from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
+from toolfleet_tasks.scripts import LONGEST_LEASE_SECONDS
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
 EFFECTS: tuple[Effect | None, ...] = ("read", "idempotent", "once", None)

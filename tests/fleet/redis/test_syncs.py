@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from support.fleet import TestBed
 from support.programs.sync_watch import Event, watch_syncs
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_tasks.lua.files import FILES
+from toolfleet_tasks.scripts import FILES
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in {"x86_64", "aarch64"}, reason="no tracing of system calls here"

@@ -29,7 +29,7 @@ from support.workers.wakes import wake
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_registry.contracts.call_context import LogLevel
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.lua.files import FILES
+from toolfleet_tasks.scripts import FILES
 from toolfleet_tasks.wakeups.events import wake_body
 
 __all__ = ["bed", "worker"]

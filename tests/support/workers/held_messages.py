@@ -12,8 +12,8 @@ from redis import Redis
 
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
-from toolfleet_tasks.lua import queues
 from toolfleet_tasks.redis_connection import PipelinedConnection
+from toolfleet_tasks.transport import scripts
 from toolfleet_tasks.transport.fetcher import NotifyKeys
 from toolfleet_tasks.transport.leases import Leases, LeaseStore
 
@@ -31,7 +31,7 @@ def message(call_id: str | None = None, **changes: Any) -> bytes:
 
 def publish(redis: Redis, *items: bytes, queue: str = QUEUE) -> None:
     for item in items:
-        redis.eval(queues.PUBLISH.text, 2, queue, KEYS.notify_key(queue), item)
+        redis.eval(scripts.PUBLISH.text, 2, queue, KEYS.notify_key(queue), item)
 
 
 @asynccontextmanager

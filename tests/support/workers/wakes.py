@@ -13,8 +13,8 @@ from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.lua.files import FILES
 from toolfleet_tasks.redis_connection import PipelinedConnection
+from toolfleet_tasks.scripts import FILES
 from toolfleet_tasks.wakeups.events import wake_body
 from toolfleet_tasks.wakeups.outbox import DueWake, WakeupOutbox
 

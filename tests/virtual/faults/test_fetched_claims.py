@@ -6,7 +6,7 @@ from bed.fleet import Bed, until
 from support.module_server import ModuleServer
 from toolfleet import Caller, ToolCall
 from toolfleet_registry.redis.keys import Keys, QueueKeys
-from toolfleet_tasks.lua.queues import RESERVE
+from toolfleet_tasks.transport.scripts import RESERVE
 
 KEYS, QUEUE = Keys(), "tools.owls"
 

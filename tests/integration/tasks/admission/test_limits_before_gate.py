@@ -18,8 +18,7 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags.tags import ToolContext
 from toolfleet_tasks.client.allowance import refusal_now
-from toolfleet_tasks.limits import Limit
-from toolfleet_tasks.lua.limits import JUDGE
+from toolfleet_tasks.limits import JUDGE, Limit
 from toolfleet_tasks.redis_connection import PipelinedConnection
 
 pytestmark = pytest.mark.usefixtures("same_day")

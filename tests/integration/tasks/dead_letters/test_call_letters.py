@@ -18,8 +18,8 @@ from toolfleet_tasks.client.namespaces.dead_letters import Replay, replay_of, ru
 from toolfleet_tasks.dead_letters import store
 from toolfleet_tasks.dead_letters.call_letters import DeadLetters, UnreadableLetter, parse_attempts
 from toolfleet_tasks.ledger.dead_letters import dead_letter
-from toolfleet_tasks.lua.files import FILES
 from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.scripts import FILES
 
 UNKNOWN = ToolResult.failed("owls.pay", "outcome_unknown", "Nobody saw its end.", effect_state="unknown")
 DONE = ToolResult.ok("owls.pay", "paid")

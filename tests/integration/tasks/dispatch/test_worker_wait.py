@@ -16,8 +16,8 @@ from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.directory.entries import ModuleEntry
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.calls.dispatcher import READ
 from toolfleet_tasks.client.session import Session
-from toolfleet_tasks.lua.consumers import READ
 from toolfleet_tasks.operations.changes import ModuleChanges
 from toolfleet_tasks.presence import ConsumerNotes, note_of
 

@@ -22,8 +22,8 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.ledger.claims import AcceptedAttempt, Claim
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.ledger.parameters import Ended
+from toolfleet_tasks.ledger.scripts import CLAIM
 from toolfleet_tasks.ledger.waiting import CallEnded, NotEndedYet
-from toolfleet_tasks.lua.ledger import CLAIM
 from toolfleet_tasks.results.stored import read_stored
 
 CALL = published(effect="once", deadline_at=time.time() + 3600)

@@ -19,8 +19,7 @@ from redis import Redis
 
 from support.schemas.examples import examples
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.lua.constants import DEFERENCE_MS, FRESH_MS, GLANCE_MS, TOKENS, YOUNG_MS
-from toolfleet_tasks.lua.files import FILES, script
+from toolfleet_tasks.scripts import DEFERENCE_MS, FILES, FRESH_MS, GLANCE_MS, TOKENS, YOUNG_MS, script
 
 FUNCTIONS = FILES.functions("breaker")
 NOW = "local now = clock[1] * 1000 + math.floor(clock[2] / 1000)"

@@ -13,10 +13,10 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.calls import RetryTerms
 from toolfleet_registry.redis.keys import Keys, QueueKeys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.lua import ledger, queues
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.envelope import call_message
 from toolfleet_tasks.messages.ids import kept_seconds, wake_key
+from toolfleet_tasks.transport import scripts as queues
 
 KEYS, QUEUE, WORKER = Keys(), "tools.research", "here"
 READ = published(effect="read", deadline_at=time.time() + 3600)
@@ -157,7 +157,7 @@ async def test_nobody_elses_claim_is_taken_back(redis: Redis) -> None:
     await redis.hset(RECORD, "token", "another")
     await give_back(redis, begun=False)
 
-    assert await redis.eval(*ledger.FORGET.command(record=RECORD, token="wab-0-0")[1:]) == 0
+    assert await redis.eval(*queues.FORGET.command(record=RECORD, token="wab-0-0")[1:]) == 0
     assert await redis.hget(RECORD, "token") == "another"
-    assert await redis.eval(*ledger.FORGET.command(record=RECORD, token="another")[1:]) == 1
+    assert await redis.eval(*queues.FORGET.command(record=RECORD, token="another")[1:]) == 1
     assert await redis.exists(RECORD) == 0

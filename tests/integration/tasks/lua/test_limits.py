@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from support.schemas.examples import examples
-from toolfleet_tasks.lua.files import FILES
+from toolfleet_tasks.scripts import FILES
 
 LIMITS = FILES.functions("limits") + " "
 DAY = 86_400_000

@@ -6,8 +6,7 @@ import pytest
 from redis.asyncio import Redis
 
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
-from toolfleet_tasks.lua.files import FILES
+from toolfleet_tasks.scripts import FILES, LONGEST_LEASE_SECONDS
 
 OVERLOAD = FILES.functions("overload")
 KEYS = Keys()

@@ -13,9 +13,9 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.redis.keys import Keys, QueueKeys
 from toolfleet_registry.redis.script import Script
-from toolfleet_tasks.lua import queues as scripts
-from toolfleet_tasks.lua.files import script
 from toolfleet_tasks.redis_connection import is_one_of
+from toolfleet_tasks.scripts import script
+from toolfleet_tasks.transport import scripts
 
 A, B, C = "tools.a", "tools.b", "tools.c"
 MESSAGE = {"body": "e30=", "headers": {"id": "1"}, "properties": {"delivery_info": {}}}

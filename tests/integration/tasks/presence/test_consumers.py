@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from support.waiting import wait_until_equal
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.lua.consumers import READ
+from toolfleet_tasks.calls.dispatcher import READ
 from toolfleet_tasks.presence import ConsumerNotes, workers_by_queue
 
 KEYS = Keys()

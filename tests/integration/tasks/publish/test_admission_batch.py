@@ -16,10 +16,9 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import Names
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.admission import AdmissionControl, Refusal
-from toolfleet_tasks.lua.admission import ADMIT
-from toolfleet_tasks.lua.files import FILES
+from toolfleet_tasks.admission import ADMIT, AdmissionControl, Refusal
 from toolfleet_tasks.redis_connection import PipelinedConnection
+from toolfleet_tasks.scripts import FILES
 from toolfleet_tasks.transport import redis_publisher
 from toolfleet_tasks.transport.redis_publisher import RedisPublisher
 

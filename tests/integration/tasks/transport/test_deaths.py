@@ -8,9 +8,9 @@ from redis import Redis
 
 from support.waiting import wait_until
 from support.workers.held_messages import KEYS, QUEUE, STORE, cut, message, open_connection
-from toolfleet_tasks.lua import queues
 from toolfleet_tasks.messages.envelope import DIED, deaths_of, with_deaths
 from toolfleet_tasks.redis_connection import PipelinedConnection
+from toolfleet_tasks.transport import scripts
 from toolfleet_tasks.transport.fetcher import read_message
 from toolfleet_tasks.transport.leases import Leases
 
@@ -23,7 +23,7 @@ def requeue(redis: Redis, tag: str, item: str) -> str:
     redis.zadd(STORE.unacked_index, {tag: 1})
     keys = (2, STORE.unacked, STORE.unacked_index)
     holders = (STORE.holder_prefix, STORE.left_prefix)
-    redis.eval(queues.RESTORE.text, *keys, STORE.queue_prefix, STORE.notify_prefix, "2", 10, "3", *holders)
+    redis.eval(scripts.RESTORE.text, *keys, STORE.queue_prefix, STORE.notify_prefix, "2", 10, "3", *holders)
     return str(redis.rpop(QUEUE))
 
 

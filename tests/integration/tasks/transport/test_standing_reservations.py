@@ -12,8 +12,7 @@ from redis import Redis
 from support.waiting import wait_until
 from support.workers.fetching_worker import OTHER, FetchingWorker, Taker, wait_until_waiting, working
 from support.workers.held_messages import KEYS, QUEUE, STORE, cut, message, publish
-from toolfleet_tasks.lua import queues as scripts
-from toolfleet_tasks.transport import reservations
+from toolfleet_tasks.transport import reservations, scripts
 from toolfleet_tasks.transport.reservations import AT_ONCE
 
 FEW = [QUEUE, *(f"tools.silent-{number}" for number in range(AT_ONCE - 1))]

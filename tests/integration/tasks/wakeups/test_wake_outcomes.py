@@ -13,7 +13,7 @@ from support.waiting import PATIENCE_SECONDS
 from support.workers.wakes import complete, delivering, hurry, never, put
 from toolfleet import Caller, Settings, ToolFleet
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.lua.constants import OUTCOMES_BYTES
+from toolfleet_tasks.scripts import OUTCOMES_BYTES
 from toolfleet_tasks.wakeups.events import WakeupOutcome, read_outcomes
 from toolfleet_tasks.wakeups.outbox import DueWake
 

@@ -21,8 +21,8 @@ from toolfleet_registry.catalog.registry_events import EventsAfter, events_after
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_tasks.control.beat import RegistryFeed
-from toolfleet_tasks.lua.constants import MOST_EVENTS_WAITING
 from toolfleet_tasks.redis_connection import PipelinedConnection
+from toolfleet_tasks.scripts import MOST_EVENTS_WAITING
 from toolfleet_tasks.wakeups import webhook_feed
 from toolfleet_tasks.wakeups.outbox import WakeupOutbox
 from toolfleet_tasks.wakeups.webhook_feed import WebhookFeed, receiver_of

@@ -21,10 +21,10 @@ from support.workers.held_messages import (
     stop_reading,
 )
 from toolfleet_tasks.fairness import FairSlots
-from toolfleet_tasks.lua.queues import RESERVE
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.transport.fetcher import Fetcher, Message, NotifyKeys
 from toolfleet_tasks.transport.reservations import Quarantine
+from toolfleet_tasks.transport.scripts import RESERVE
 from toolfleet_workers.pool.asyncio_pool import Assignment, TaskRun, WaitingRuns
 
 

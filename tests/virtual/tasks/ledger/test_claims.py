@@ -20,8 +20,8 @@ from support.workers.ledgers import RECORD, begun, claimed, close, finish, refus
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.ledger.ledger import Ledger
-from toolfleet_tasks.lua.constants import LONGEST_LEASE_SECONDS
 from toolfleet_tasks.redis_connection import Part
+from toolfleet_tasks.scripts import LONGEST_LEASE_SECONDS
 
 LATER = time.time() + 30 * 86_400  # however far other tests have moved the clock
 CALL, READ, ONCE = (published(effect=effect, deadline_at=LATER) for effect in (None, "read", "once"))

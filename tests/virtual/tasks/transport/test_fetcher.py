@@ -15,9 +15,8 @@ from support.waiting import wait_until
 from support.workers.fetching_worker import OTHER, FetchingWorker, Taker, wait_until_waiting, working
 from support.workers.held_messages import KEYS, QUEUE, STORE, cut, evals, message, publish, start_reading, stop_reading
 from toolfleet_tasks.greenlet_bridge import await_
-from toolfleet_tasks.lua import queues as scripts
 from toolfleet_tasks.transport import fetcher as intake_module
-from toolfleet_tasks.transport import reservations
+from toolfleet_tasks.transport import reservations, scripts
 from toolfleet_tasks.transport.fetcher import BATCH, MOST_CONNECTIONS, Message
 
 

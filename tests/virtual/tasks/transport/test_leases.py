@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from bed.fleet import Bed, until
 from support.servers.raw_redis import obliging, raw_redis
 from support.workers.held_messages import QUEUE, STORE, cut, hold, open_connection, open_leases, publish, stop_reading
-from toolfleet_tasks.lua import queues
 from toolfleet_tasks.redis_connection import Part, PipelinedConnection
+from toolfleet_tasks.transport import scripts
 from toolfleet_tasks.transport.leases import Leases
 
 SECONDS = STORE.seconds
@@ -70,7 +70,7 @@ async def test_acks_of_one_tick_are_one_command(leases: Leases, redis: Redis, se
     assert leases.acked == set(tags)
     await leases.settled()
 
-    assert [command[1] for command in sent] == [queues.ACK.text]
+    assert [command[1] for command in sent] == [scripts.ACK.text]
     assert not leases.held | leases.acked
     assert redis.exists(STORE.unacked, STORE.unacked_index) == 0
 

@@ -1,4 +1,7 @@
--- Which worker consumes which queue: `lua/consumers.py` says what is noted.
+-- Which worker consumes which queue: each worker notes it every second, and an agent asks with a call.
+-- A note is a member `<worker> <digest>` of one sorted set, by until when it counts (s, the server's clock). The digest names a
+-- set of queues, by their keys: all workers of a lane share one. A worker that stops for a restart leaves the note `restart
+-- <digest>`, which counts for longer. So would the note of anything else that has calls wait, such as an operator's pause.
 
 local function now_seconds()
   local clock = redis.call('TIME')

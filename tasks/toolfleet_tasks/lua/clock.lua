@@ -1,3 +1,8 @@
+-- The clock of the fleet.
+-- The fleet's time is the server's, unless the server's clock was set while a worker watched: then it goes on as before, and
+-- returns to the server's gradually. Both times are in microseconds. The clock is a hash: `offset`: of the fleet's time from
+-- the server's, as it was at `since`, by the server's clock; `reached`: the latest time that the clock of any worker has shown.
+-- A second key has the lead of each worker's own machine: `<worker> <s>`, by when it said so.
 -- `now`: the server's time in ms.
 -- `fleet_time(key)`: the fleet's time, the server's (both in microseconds), and `since`.
 

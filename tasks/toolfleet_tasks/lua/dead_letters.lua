@@ -1,4 +1,6 @@
--- Dead letters of one kind: `lua/dead_letters.py` says what is stored.
+-- Dead letters. Those of a kind are a hash, id -> letter, and a sorted set, id -> when it died (ms); for events that were never
+-- accepted, which `wakeups` writes, a counter has their size in bytes. While a call's letter is replayed, the hash has a second
+-- field for it, `<call id>/replay`: until when (s) no other replay may start. No id has a slash.
 -- include: clock
 
 -- Forgets a letter, 1 if it was there. `bytes` counts what all of them take; it may be nil.

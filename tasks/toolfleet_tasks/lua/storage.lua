@@ -1,5 +1,6 @@
 -- Counts stored results, and calls that wait for approvals, by user: a sorted set of `<call id> <bytes>`, by when (ms) they expire;
--- the same key with `:bytes` is their sum.
+-- the same key with `:bytes` is their sum. Small results are not counted: the number of a caller's calls bounds them. Times are
+-- the server's.
 -- include: clock
 
 -- Where the results of a caller are counted, nil for what is no key of a caller's limit.

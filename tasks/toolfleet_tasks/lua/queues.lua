@@ -1,4 +1,4 @@
--- Queues, and the messages that workers hold: `lua/queues.py` says what is stored.
+-- Queues, and the messages that workers hold: `transport/scripts.py` says what is stored.
 -- include: ledger, overload
 
 -- The server's time in seconds, as text, rounded up: no lease ends before its time. Whole ones, as Redis looks through so short a

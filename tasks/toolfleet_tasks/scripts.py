@@ -1,5 +1,11 @@
-"""Names the numbers that Python and the scripts inside Redis share."""
+"""Finds the scripts that run inside Redis (`lua/`), and names the numbers that they share with Python.
 
+A script does all of its work at once, or nothing. It is loaded where its answer is read: `script("ledger/claim")`.
+"""
+
+from pathlib import Path
+
+from toolfleet_registry.redis.script import ScriptFolder
 from toolfleet_registry.system.fleet_clock import LONGEST_BRIDGE_SECONDS, RETURN_RATE
 from toolfleet_tasks.messages.json_text import VERSION
 
@@ -115,3 +121,8 @@ IN_LUA: dict[str, float | str] = {
     "YOUNG_MS": YOUNG_MS,
 }
 """What a script may ask for at its head."""
+
+FILES = ScriptFolder(Path(__file__).parent / "lua", IN_LUA)
+"""The scripts below `lua/`, by file and name: `ledger/claim`."""
+
+script = FILES.script

@@ -1,5 +1,10 @@
 -- A user's limits: which calls count in each, since when. Of its terms: daily: how many calls a day, 0 for any number;
 -- cooldown: ms, 0 for none; total: how many calls in all, -1 for any number, and then kept for so many ms after the last.
+-- A limit is a sorted set of call ids with the time (ms, the server's) from which each counts. A second set has those that no
+-- worker has started yet, each until its deadline: one that passes it was never started, and counts no longer. The limits of a
+-- call are noted under its own key, by which it is given back at any end.
+-- Times are passed in. A function that is called again with the same id changes nothing more. Every key that one writes has a
+-- TTL.
 -- include: clock
 
 local day_ms, limit_margin_ms = 86400000, 60000

@@ -1,4 +1,4 @@
--- The ledger: a call's record, and what may happen to it. `lua/ledger.py` says what the record has. Of the arguments:
+-- The ledger: a call's record, and what may happen to it. `ledger/scripts.py` says what the record has. Of the arguments:
 -- token: of who is at the call. running: the calls that run in its module, or the record where the module has no bound.
 -- attempt: how many were begun. effect: what a repeat would do. so_far: what the call may have done.
 -- outcome: `<outcome> <ms>` of the attempt, '' without one.

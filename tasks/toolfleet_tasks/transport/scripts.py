@@ -9,7 +9,7 @@ list of at most one token for each queue: the queue may have messages, and no wo
 no message.
 """
 
-from toolfleet_tasks.lua.files import script
+from toolfleet_tasks.scripts import script
 
 PUBLISH = script("queues/publish")
 """Returns the queue's length, or ['backlog', how many wait already], if that is the limit."""
@@ -44,3 +44,6 @@ QUARANTINE = script("queues/quarantine")
 
 STORE = script("queues/store")
 """Returns 1 if the result was written."""
+
+FORGET = script("ledger/forget")
+"""Undoes a claim that was made as a message was fetched."""
