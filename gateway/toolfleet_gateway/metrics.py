@@ -3,10 +3,9 @@
 import asyncio
 import concurrent.futures
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from pydantic import BaseModel
-from redis.asyncio import Redis
 from starlette.responses import Response
 
 from toolfleet_gateway.http.entrance import needing
@@ -14,12 +13,17 @@ from toolfleet_gateway.http.problems import Problem, unavailable
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest, json_answer
 from toolfleet_registry.metrics import process_recorder
 from toolfleet_registry.metrics.recorder import CONTENT_TYPE, Exposition, Sample
-from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio import end
-from toolfleet_tasks.operations.fleet_facts import LANES, FleetReader, Lane, LaneLoad, lane_load
-from toolfleet_tasks.operations.fleet_metrics import READ_SECONDS, FleetMetrics
+from toolfleet_tasks.operations.fleet_facts import (
+    LANES,
+    READ_SECONDS,
+    FleetMetrics,
+    FleetReader,
+    Lane,
+    LaneLoad,
+    lane_load,
+)
 from toolfleet_tasks.operations.process_metrics import MetricsEndpoint, ProcessSampler
 
 _REDIS_SECONDS = 2.0  # for one answer
@@ -61,12 +65,7 @@ async def gateway_metrics(settings: Settings) -> AsyncGenerator[GatewayMetrics]:
 
     Raises `SettingsError`.
     """
-    async with AsyncExitStack() as stack:
-        redis = await _client(stack, settings, str(settings.redis_url))
-        is_elsewhere = settings.broker != settings.redis_url and is_redis_url(str(settings.broker))
-        broker = await _client(stack, settings, str(settings.broker)) if is_elsewhere else None
-        reader = FleetReader(redis, settings, broker=broker)
-        stack.callback(reader.close)
+    async with FleetReader.of(settings, timeout_seconds=_REDIS_SECONDS) as reader:
         metrics = GatewayMetrics(FleetMetrics(reader, settings))
         endpoint = MetricsEndpoint(settings, metrics.text_now)
         endpoint.start()
@@ -77,12 +76,6 @@ async def gateway_metrics(settings: Settings) -> AsyncGenerator[GatewayMetrics]:
             await end([sampling])
             await asyncio.to_thread(endpoint.close)
             process_recorder.stop()
-
-
-async def _client(stack: AsyncExitStack, settings: Settings, url: str) -> Redis:
-    return await stack.enter_async_context(
-        async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS)
-    )
 
 
 class LaneScale(BaseModel):

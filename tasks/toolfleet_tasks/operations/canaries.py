@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from toolfleet_registry.redis.keys import canary_key
 from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.redis.urls import fleet_url, is_redis_url
+from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_tasks.app import make_app
@@ -102,7 +102,7 @@ async def _send(settings: Settings, queues: Mapping[str, str], seconds: float) -
         for queue, module in queues.items()
     ]
     broker = str(settings.broker)
-    if not is_redis_url(broker):
+    if not settings.has_redis_broker:
         await ask_broker(lambda: _send_by_kombu(settings, canaries, seconds), seconds=seconds)
         return canaries
     async with async_client(broker, master=settings.sentinel_master, timeout_seconds=seconds) as redis:
@@ -143,9 +143,8 @@ async def _fates(redis: Redis, settings: Settings, missing: Sequence[_Canary]) -
     for one, stored in zip(missing, await pipe.execute(), strict=True):
         text = stored.encode() if isinstance(stored, str) else stored or b""
         fates[one.id] = "unknown" if _UNKNOWN in text else "silent"
-    broker = str(settings.broker)
-    if is_redis_url(broker):
-        async with async_client(broker, master=settings.sentinel_master) as there:
+    if settings.has_redis_broker:
+        async with async_client(str(settings.broker), master=settings.sentinel_master) as there:
             for one in missing:
                 if await there.lrem(settings.keys.queue(one.queue), 0, one.text):
                     fates[one.id] = "waiting"

@@ -11,7 +11,6 @@ from kombu.exceptions import OperationalError
 
 from toolfleet_registry.errors import BrokerAway, BrokerUnavailable, FleetUnavailable
 from toolfleet_registry.redis.servers import answering, async_client, reason_of
-from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import machine_clock
 from toolfleet_tasks.aio import in_abandoned_thread
@@ -63,7 +62,7 @@ class BrokerProbe:
     """Asks whether the broker answers, where it is not the Redis of the results; an answer is good for a second."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings, self._lengths = settings, None if is_redis_url(str(settings.broker)) else QueueLengths(settings)
+        self._settings, self._lengths = settings, None if settings.has_redis_broker else QueueLengths(settings)
         self._lock, self._asked_at, self._answered = asyncio.Lock(), float("-inf"), True
 
     async def answers(self) -> bool:

@@ -2,22 +2,19 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self, TypeAlias, cast
 
-from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
-from toolfleet_registry.directory.directory import ModuleDirectory
-from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.redis.servers import answering, async_client
-from toolfleet_registry.redis.urls import fleet_url, is_redis_url
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.operations.fleet_facts import FleetFacts, FleetReader, QueueFacts
-from toolfleet_tasks.queue_states import LANE_PREFIX, QueueStates, QueueStateStore, stored_name
-from toolfleet_tasks.queues import CONTROL, queue_of
+from toolfleet_tasks.operations.fleet_facts import BROKER_SECONDS, FleetFacts, FleetReader, QueueFacts
+from toolfleet_tasks.queue_states import lane_name, stored_name
+from toolfleet_tasks.queues import CONTROL
 
 OverviewState: TypeAlias = Literal["open", "paused", "draining", "drained"]
 
@@ -90,12 +87,11 @@ class Emptiness:
 
 
 class QueueOverviews:
-    """Reads them of one fleet. Raises `FleetUnavailable` within some seconds."""
+    """Reads the overviews of one fleet's queues. Raises `FleetUnavailable` within some seconds."""
 
-    def __init__(self, redis: Redis, broker: Redis | None, settings: Settings) -> None:
-        self._redis, self._broker = redis, broker
+    def __init__(self, reader: FleetReader, settings: Settings) -> None:
+        self._reader = reader
         self._settings = settings
-        self._reader = FleetReader(redis, settings, broker=broker)
         self.broker_error: str | None = None
         """Why the last reading does not say what waits; `None` if it does."""
 
@@ -103,37 +99,35 @@ class QueueOverviews:
     @asynccontextmanager
     async def of(cls, settings: Settings) -> AsyncGenerator[Self]:
         """Open the overview for the fleet of these settings. Raises `SettingsError` if they name none."""
-        url, broker = fleet_url(settings.redis_url), str(settings.broker)
-        async with AsyncExitStack() as stack:
-            redis = await stack.enter_async_context(async_client(url, master=settings.sentinel_master))
-            other = None
-            if broker != url and is_redis_url(broker):
-                other = await stack.enter_async_context(async_client(broker, master=settings.sentinel_master))
-            overviews = cls(redis, other, settings)
-            stack.callback(overviews._reader.close)
-            yield overviews
+        async with FleetReader.of(settings) as reader:
+            yield cls(reader, settings)
 
     async def read(self) -> tuple[QueueOverview, ...]:
         """Return the overviews of all modules' queues, by name.
 
         If the broker is away, only the waiting calls are missing: see `broker_error`.
         """
-        async with answering(self._redis, seconds=_SECONDS):
-            held = (
-                await self._held()
-            )  # first: what goes from a queue to a worker meanwhile is counted twice, and never missed
-            facts = await self._reader.read()
-        self.broker_error = facts.broker_error
-        states = await QueueStateStore(self._redis, self._settings).read()
-        return tuple(_overview(queue, states, held) for queue in _of_modules(facts))
+        facts, held = await self._read()
+        return tuple(_overview(queue, facts, held) for queue in facts.queues if queue.queue != CONTROL)
 
     async def named(self, name: str) -> tuple[QueueOverview, ...]:
-        """The one of this name, or those of this lane. Raises `NoSuchQueue`."""
-        known = KnownModules(self._settings)
-        known.take((await ModuleDirectory(self._redis, self._settings).read()).entries)
-        stored = stored_name(name, known, await QueueStateStore(self._redis, self._settings).read())
-        lane = stored.removeprefix(LANE_PREFIX) if stored.startswith(LANE_PREFIX) else None
-        return tuple(queue for queue in await self.read() if (queue.lane == lane if lane else queue.module == stored))
+        """Return the queue of this name, or those of this lane. Raises `NoSuchQueue`."""
+        facts, held = await self._read()
+        stored = stored_name(name, self._reader.known, facts.states)
+        chosen = (
+            queue
+            for queue in facts.queues
+            if queue.queue != CONTROL and stored in {queue.module, lane_name(queue.lane)}
+        )
+        return tuple(_overview(queue, facts, held) for queue in chosen)
+
+    async def _read(self) -> tuple[FleetFacts, Counter[str] | None]:
+        async with answering(self._reader.redis, seconds=_SECONDS):
+            # First: a message that goes from a queue to a worker meanwhile is counted twice, and never missed.
+            held = await self._held()
+            facts = await self._reader.read()
+        self.broker_error = facts.broker_error
+        return facts, held
 
     async def wait_until_empty(self, name: str, *, seconds: float) -> tuple[QueueOverview, ...]:
         """Return when surely nothing waits or runs there any more, or after so long; as it is then. Raises as `named`.
@@ -141,7 +135,7 @@ class QueueOverviews:
         Where it seems empty then, a moment later: see `Emptiness`.
         """
         loop = asyncio.get_running_loop()
-        until, emptiness = loop.time() + seconds, Emptiness(sees_held=is_redis_url(str(self._settings.broker)))
+        until, emptiness = loop.time() + seconds, Emptiness(sees_held=self._settings.has_redis_broker)
         while True:
             asked_at = loop.time()
             queues = await self.named(name)
@@ -152,16 +146,22 @@ class QueueOverviews:
 
     async def _held(self) -> Counter[str] | None:
         """Return how many messages of each queue workers hold; `None` if the broker does not say."""
-        if not is_redis_url(str(self._settings.broker)):
+        if not self._settings.has_redis_broker:
             return None
-        redis, counted, cursor = self._broker or self._redis, Counter[str](), 0
-        while True:
-            words = ("HSCAN", f"{self._settings.key_prefix}unacked", cursor, "COUNT", _SCANNED)
-            answer = cast("Any", await redis.execute_command(*words, **_AS_BYTES))
-            cursor, held = int(answer[0]), answer[1]
-            counted.update(map(_queue_in, held.values() if isinstance(held, dict) else held[1::2]))
-            if not cursor:
-                return counted
+        broker, counted, cursor = self._reader.broker, Counter[str](), 0
+        try:
+            async with answering(broker, seconds=BROKER_SECONDS):
+                while True:
+                    words = ("HSCAN", f"{self._settings.key_prefix}unacked", cursor, "COUNT", _SCANNED)
+                    answer = cast("Any", await broker.execute_command(*words, **_AS_BYTES))
+                    cursor, held = int(answer[0]), answer[1]
+                    counted.update(map(_queue_in, held.values() if isinstance(held, dict) else held[1::2]))
+                    if not cursor:
+                        return counted
+        except FleetUnavailable:
+            if broker is self._reader.redis:
+                raise
+            return None
 
 
 def _queue_in(held: bytes) -> str:
@@ -169,12 +169,8 @@ def _queue_in(held: bytes) -> str:
     return held[:-2].rpartition(b'"')[2].decode(errors="replace")
 
 
-def _of_modules(facts: FleetFacts) -> Iterable[QueueFacts]:
-    return (queue for queue in facts.queues if queue.queue != CONTROL)
-
-
-def _overview(queue: QueueFacts, states: QueueStates, held: Counter[str] | None) -> QueueOverview:
-    module, state = queue.queue.removeprefix(queue_of("")), queue.state
+def _overview(queue: QueueFacts, facts: FleetFacts, held: Counter[str] | None) -> QueueOverview:
+    module, state = queue.module, queue.state
     taken, waiting = queue.running if held is None else held[queue.queue], queue.waiting
     shown: OverviewState = "open" if state is None else state.state
     if shown == "draining" and waiting == 0 and not taken:
@@ -187,7 +183,7 @@ def _overview(queue: QueueFacts, states: QueueStates, held: Counter[str] | None)
         since=None if state is None else state.since,
         by="" if state is None else state.by,
         reason="" if state is None else state.reason,
-        is_lanes=state is not None and states.stored.get(module) != state,
+        is_lanes=state is not None and facts.states.stored.get(module) != state,
         waiting=waiting,
         held=taken,
         oldest_seconds=queue.oldest_seconds,

@@ -7,7 +7,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.redis.urls import fleet_url, is_redis_url
+from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio import in_abandoned_thread
 from toolfleet_tasks.app import make_app
@@ -41,7 +41,7 @@ async def ask_workers(settings: Settings, *, seconds: float) -> WorkerAnswers:
     async with async_client(url, master=master, timeout_seconds=seconds) as redis:
         noted = await _noted(redis, settings)
         listening = await _listening(settings, redis)
-        ask = in_abandoned_thread if is_redis_url(str(settings.broker)) else ask_broker
+        ask = in_abandoned_thread if settings.has_redis_broker else ask_broker
         answers = await ask(lambda: _stats(settings, seconds), seconds=2 * seconds)
         noted = tuple(
             one for one in await _noted(redis, settings) if one in noted

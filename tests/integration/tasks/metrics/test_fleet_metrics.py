@@ -9,11 +9,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from support.servers.redis_faults import FaultyRedis, faulty_redis
+from toolfleet_registry.metrics import families
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.operations import fleet_metrics
-from toolfleet_tasks.operations.fleet_facts import FleetReader
-from toolfleet_tasks.operations.fleet_metrics import FleetMetrics
+from toolfleet_tasks.operations import fleet_facts
+from toolfleet_tasks.operations.fleet_facts import FleetMetrics, FleetReader
+from toolfleet_tasks.operations.queue_overview import QueueOverviews
 
 
 @pytest.fixture
@@ -41,8 +42,25 @@ async def test_a_frozen_redis_is_read_at_once_when_it_goes_on(
 ) -> None:
     """Also where the reading before was given up in that very moment."""
     metrics, redis = metered
-    monkeypatch.setattr(fleet_metrics, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(fleet_facts, "READ_SECONDS", 0.3)
     with redis.frozen():
         assert await metrics.facts() is None
-    monkeypatch.setattr(fleet_metrics, "READ_SECONDS", 20)
+    monkeypatch.setattr(fleet_facts, "READ_SECONDS", 20)
     assert await metrics.facts() is not None
+
+
+async def test_a_broker_of_its_own_that_is_away_hides_only_what_waits_there(redis_url: str) -> None:
+    """Another Redis is left out as RabbitMQ is: the metrics say that it is away, and the fleet's Redis is up."""
+    services = {"owls": "http://127.0.0.1:1"}
+    settings = Settings(redis_url=redis_url, broker_url="redis://127.0.0.1:1/0", module_services=services)
+    async with FleetReader.of(settings) as reader, QueueOverviews.of(settings) as overviews:
+        said = {sample.family: sample.value for sample in await FleetMetrics(reader, settings).samples()}
+        (queue,) = await overviews.named("owls")
+
+    assert (said[families.REDIS_UP], said[families.BROKER_UP], said[families.JOBS]) == (1, 0, 0)
+    assert not said.keys() & {families.QUEUE_WAITING, families.HELD}
+    assert (queue.waiting, queue.held, str(overviews.broker_error).partition(":")[0]) == (
+        None,
+        0,
+        "The broker does not answer",
+    )

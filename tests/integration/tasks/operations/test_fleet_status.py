@@ -15,8 +15,9 @@ from support.waiting import wait_until
 from toolfleet import Caller, Settings, ToolCall, ToolFleet
 from toolfleet_registry.directory.directory import ModuleDirectory, ProbeFailure
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
-from toolfleet_tasks.operations import fleet_status
-from toolfleet_tasks.operations.fleet_status import FleetStatus, age_of, read_status
+from toolfleet_tasks.operations import fleet_facts, fleet_status
+from toolfleet_tasks.operations.fleet_facts import age_of
+from toolfleet_tasks.operations.fleet_status import FleetStatus, read_status
 from toolfleet_tasks.presence import ConsumerNotes, LaneCapacity
 
 KEY = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -182,7 +183,7 @@ async def test_a_redis_that_is_frozen_is_an_error_in_time(monkeypatch: pytest.Mo
 
 async def test_a_broker_that_is_away_is_said_in_time(plain: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another Redis, or RabbitMQ; the rest is shown."""
-    monkeypatch.setattr(fleet_status, "BROKER_SECONDS", 0.5)
+    monkeypatch.setattr(fleet_facts, "BROKER_SECONDS", 0.5)
     for url in ("redis://127.0.0.1:1/0", "amqp://127.0.0.1:1//"):
         async with asyncio.timeout(10):
             status = await read_status(plain.model_copy(update={"broker_url": url}))
