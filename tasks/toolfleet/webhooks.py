@@ -12,8 +12,7 @@ from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.errors import WakeBusy, WakeLost, WakeRefused, WebhookRefused
 from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_registry.system.lazy_names import lazy_names
-from toolfleet_tasks.webhooks.dedup import Seen
-from toolfleet_tasks.webhooks.dedup_redis import RedisSeen
+from toolfleet_tasks.webhooks.dedup import RedisSeen, Seen
 from toolfleet_tasks.webhooks.receiver import Delivery, RegistryReceiver, WakeReceiver
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from toolfleet_registry.settings import Settings, load_environment, load_setting
 from toolfleet_registry.system.process import hide_process
 from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks.broker import make_queue
-from toolfleet_tasks.control import canary_task, jobs_tick, refresh, startup_checks
+from toolfleet_tasks.control import fleet_tasks, startup_checks
 from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.queues import CONTROL, Lane, queues_of
@@ -99,11 +99,9 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
     app.modules = KnownModules(settings)
     app.conf.update(_delivery(), **_broker(settings), **_results(settings), **_worker(settings))
     app.conf.task_queues = [make_queue(name) for name in queues_of(lane, settings)]
-    app.conf.beat_schedule = refresh.schedule(settings) | jobs_tick.schedule(settings)
+    app.conf.beat_schedule = fleet_tasks.schedule(settings)
     call_task.register(app)
-    refresh.register(app, settings)
-    jobs_tick.register(app)
-    canary_task.register(app)
+    fleet_tasks.register(app, settings)
     startup_checks.install(app)
     return app
 

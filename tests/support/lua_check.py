@@ -18,7 +18,7 @@ from toolfleet_registry.lua.files import FILES as REGISTRY_FILES
 from toolfleet_registry.once.redis import FILES as ONCE_FILES
 from toolfleet_registry.redis.script import Names, ScriptFolder
 from toolfleet_tasks.scripts import FILES as TASKS_FILES
-from toolfleet_tasks.webhooks.dedup_redis import FILES as WEBHOOKS_FILES
+from toolfleet_tasks.webhooks.dedup import FILES as WEBHOOKS_FILES
 
 FOLDERS = (GATEWAY_FILES, REGISTRY_FILES, ONCE_FILES, TASKS_FILES, WEBHOOKS_FILES)
 ROOMS = ("registry", "modules", "tasks", "workers", "gateway", "cli")

@@ -17,8 +17,8 @@ from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.background.job_service import worker_job_service
-from toolfleet_tasks.operations.canaries import CanaryFlight, fly
 from toolfleet_tasks.operations.fleet_status import FleetStatus, QueueStatus, read_status
+from toolfleet_tasks.operations.worker_probes import CanaryFlight, fly
 from toolfleet_tasks.presence import workers_by_queue
 from toolfleet_tasks.queue_states import LANE_PREFIX, QueueStates, QueueStateStore
 from toolfleet_tasks.queues import CONTROL, IDLE, lane_of, queue_of

@@ -13,9 +13,9 @@ from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.fleet_clock import STEP_SECONDS
 from toolfleet_tasks.clock import MOST_OFFSET_SECONDS, READ
-from toolfleet_tasks.control.transport_check import COUNTS_SECONDS, mode_of
+from toolfleet_tasks.control.startup_checks import COUNTS_SECONDS, mode_of
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.operations.worker_answers import WorkerAnswers, ask_workers
+from toolfleet_tasks.operations.worker_probes import WorkerAnswers, ask_workers
 from toolfleet_tasks.presence import LiveWorker, live_workers, mixed_versions
 
 _ASK_SECONDS = 2.0

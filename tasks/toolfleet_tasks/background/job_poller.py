@@ -31,7 +31,7 @@ from toolfleet_tasks.messages.ids import RESUME
 from toolfleet_tasks.messages.json_text import NewerMessage
 from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.tracing import woken
-from toolfleet_tasks.transport.worker_publisher import control_soon
+from toolfleet_tasks.transport.redis_publisher import control_soon
 from toolfleet_tasks.wakeups.outbox import Around, DueWake, NotYet, WakeupOutbox
 from toolfleet_tasks.wakeups.sender import DeliveryAnswer
 

@@ -1,18 +1,27 @@
-"""Refuses to start a worker that could not work: no runner, a wrong Redis, or another transport than the rest."""
+"""Refuses to start a worker that could not work: without a runner, at a wrong Redis, or with another lease than the other workers.
 
+A worker with a shorter lease would take messages of another one for lost too early, and their calls would run twice. So each worker
+notes every few seconds that it lives, and with which lease; one of an earlier version may note another transport.
+"""
+
+import asyncio
+import contextlib
 from typing import Any
 
 from celery import Celery, bootsteps
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.process import this_process
 from toolfleet_tasks.clock import Timekeeper
 from toolfleet_tasks.control.server_check import refuse_cluster, require_fit
-from toolfleet_tasks.control.transport_check import Presence
 from toolfleet_tasks.greenlet_bridge import run_here
+from toolfleet_tasks.scripts import script
 from toolfleet_tasks.transport.kombu_transport import require_kombu
 
 COMMAND = "celery -A toolfleet_workers.main worker"
@@ -66,3 +75,66 @@ async def _check_redis(settings: Settings) -> None:
                 await Timekeeper(settings).begin(redis, runs_calls=True)
     await require_fit(settings)
     await Presence(settings).check_in()
+
+
+_BEAT_SECONDS = 5.0
+_ANNOUNCE = script("presence/announce")  # returns `<mode> <worker>` of one that works otherwise, or nothing
+
+COUNTS_SECONDS = 20
+"""A worker that has been silent for so long has died."""
+
+log = get_logger(__name__)
+
+
+def mode_of(settings: Settings) -> str:
+    """Return the note of workers with these settings: the transport, of which earlier versions have two, and the lease."""
+    return f"fast/{settings.lease_seconds}s"
+
+
+class Presence:
+    """One worker's note at the broker's Redis. With another broker there is nothing to note."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._mode = mode_of(settings)
+        url = settings.broker
+        self._url = url if url is not None and is_redis_url(url) else None
+        self._worker = this_process().name
+
+    async def check_in(self) -> None:
+        """Note that this worker lives. Raises `SettingsError` if others work in another mode, else redis-py's errors."""
+        if self._url is None:
+            return
+        async with async_client(self._url, master=self._settings.sentinel_master) as redis:
+            await self._note(redis)
+
+    async def keep(self) -> None:
+        """Note it repeatedly, until cancelled. Raises `SettingsError` if workers with another mode have come.
+
+        They may: when Redis was away at the start, no worker could know of the others.
+        """
+        while True:
+            await asyncio.sleep(_BEAT_SECONDS)
+            try:
+                await self.check_in()
+            except (RedisError, OSError) as exc:
+                log.warning("presence_not_noted", error=str(exc))
+
+    async def check_out(self) -> None:
+        """Note that this worker has ended, so that one in another mode may come at once. Raises nothing."""
+        if self._url is None:
+            return
+        with contextlib.suppress(RedisError, OSError):  # the note expires by itself
+            async with async_client(self._url, master=self._settings.sentinel_master, timeout_seconds=1) as redis:
+                await redis.zrem(self._settings.keys.modes, f"{self._mode} {self._worker}")
+
+    async def _note(self, redis: Redis) -> None:
+        names = {"mode": self._mode, "worker": self._worker}
+        parameters = _ANNOUNCE.parameters(modes=self._settings.keys.modes, **names, seconds=COUNTS_SECONDS)
+        other = await redis.eval(_ANNOUNCE.text, *parameters)
+        if other is not None:
+            mode, _, worker = other.decode().partition(" ")
+            raise SettingsError(
+                f"The worker {worker} at this Redis uses transport and lease {mode}, and this one {self._mode}: set "
+                "TOOLFLEET_VISIBILITY_TIMEOUT alike for the whole fleet, and stop those workers first to change it."
+            )

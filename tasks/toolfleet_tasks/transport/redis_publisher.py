@@ -1,4 +1,7 @@
-"""Publishes calls over a pipelined connection, without kombu: those admitted in one tick of the loop as one script."""
+"""Publishes calls over a pipelined connection, without kombu: those admitted in one tick of the loop as one script.
+
+In a worker, whose publisher `worker_publisher` chooses, it publishes the fleet's own tasks as well.
+"""
 
 import asyncio
 import contextlib
@@ -14,8 +17,11 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import Parameters, Script
+from toolfleet_registry.redis.servers import connection_factory
+from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.shared_timers import shared_timers
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.admission import ADMIT, ADMIT_MANY, AdmissionControl, Refusal, refusal_in, script_for
 from toolfleet_tasks.messages.envelope import (
     call_message,
@@ -27,6 +33,7 @@ from toolfleet_tasks.messages.envelope import (
     time_after,
     with_deaths,
 )
+from toolfleet_tasks.messages.ids import EVALUATE
 from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.queues import CONTROL, queue_for
 from toolfleet_tasks.redis_connection import (
@@ -37,8 +44,9 @@ from toolfleet_tasks.redis_connection import (
     is_unknown_script,
     unavailable,
 )
-from toolfleet_tasks.transport.publisher import CONTROL_SECONDS, REPUBLISH_SECONDS, Delivered
+from toolfleet_tasks.transport.publisher import CONTROL_SECONDS, REPUBLISH_SECONDS, Delivered, Publisher
 from toolfleet_tasks.transport.scripts import PUBLISH
+from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
 
@@ -386,3 +394,41 @@ def _refused(error: ResponseError) -> NotPublished | PublishUnconfirmed:
 def database_of(connect: Callable[[], Any]) -> int:
     """The number of the database to which a connection will be made."""
     return int(connect().db or 0)
+
+
+_EVALUATE_SECONDS = 20.0  # for a job to hear of its call's end
+
+
+def worker_publisher(app: Any) -> Publisher:
+    """The one of the worker of `app`, a `FleetApp`; always the same."""
+    here = worker_runtime.current()
+    if here is not None and app.settings.has_redis_broker:
+        return here.part(_make_publisher, app.settings)
+    publisher: Publisher = app.publisher
+    return publisher
+
+
+def _make_publisher(here: WorkerRuntime, settings: Settings) -> RedisPublisher:
+    broker, master = settings.broker or "", settings.sentinel_master
+    database = database_of(connection_factory(broker, master=master))
+    return RedisPublisher(here.to(broker, master=master), keys=settings.keys, database=database, signing=settings)
+
+
+async def control_soon(app: Any, task: str, *args: str) -> None:
+    """Publish one of our own tasks from a worker of `app`. Raises nothing but cancellation."""
+    try:
+        await worker_publisher(app).control(task, *args)
+    except Exception as exc:  # noqa: BLE001 - Redis, kombu and its transports raise anything
+        log.warning("kick_not_published", task=task, args=args, error=str(exc) or repr(exc))
+
+
+async def evaluate_soon(task: Any, job_id: str) -> None:
+    """Evaluate a job whose call has ended: in this worker, if it has a loop, else in any.
+
+    If that gets lost, the sweep finds it.
+    """
+    here, evaluate = worker_runtime.current(), task.app.evaluate_job
+    if here is None or evaluate is None:
+        await control_soon(task.app, EVALUATE, job_id)
+    else:  # the call's message is not held for that
+        here.later(evaluate(job_id, seconds=_EVALUATE_SECONDS))

@@ -1,4 +1,7 @@
-"""Receives the fleet's webhooks: wake-ups, each acted on once however often it is delivered, and the registry's events."""
+"""Receives the fleet's webhooks: wake-ups, each acted on once however often it is delivered, and the registry's events.
+
+A request must have been signed by the fleet, as Standard Webhooks defines it, within five minutes. Needs `toolfleet[webhooks]`.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pydantic import BaseModel
 
+from toolfleet_registry.config.job_settings import secret_fault
 from toolfleet_registry.contracts.jobs import WakeKind, WakeUp
 from toolfleet_registry.errors import FleetUnavailable, WakeBusy, WakeLost, WakeRefused, WebhookRefused
 from toolfleet_registry.manifests.specs import RegistryEvent
@@ -17,7 +21,6 @@ from toolfleet_tasks.aio import end, is_wanted
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import wake_key
 from toolfleet_tasks.webhooks.dedup import WakeMemory
-from toolfleet_tasks.webhooks.signed_requests import SignedRequests
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -25,6 +28,50 @@ if TYPE_CHECKING:
     from redis.asyncio.client import Pipeline
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
+
+
+try:
+    from standardwebhooks import Webhook, WebhookVerificationError
+except ImportError as exc:
+    raise ImportError("Webhooks need 'standardwebhooks': pip install 'toolfleet[webhooks]'.") from exc
+
+_MOST_BYTES = 1_000_000  # of a body; a wake-up has a quarter at most
+
+
+class SignedRequests:
+    """Knows one secret, or several while it is changed. Raises `ValueError` for one that no fleet has.
+
+    `refusal` is what `verify` raises.
+    """
+
+    def __init__(self, secret: str | Sequence[str], refusal: type[WebhookRefused]) -> None:
+        secrets = [secret] if isinstance(secret, str) else list(secret)
+        if not secrets:
+            raise ValueError("a receiver needs a secret, or anybody could send to it")
+        for one in secrets:
+            if (fault := secret_fault(one)) is not None:
+                raise ValueError(f"a receiver's secret {fault}")
+        self._webhooks = [Webhook(one) for one in secrets]
+        self._refusal = refusal
+
+    def verify(self, headers: Mapping[str, str], body: bytes) -> str | None:
+        """The request's `webhook-id`, if the fleet has sent it. Raises the refusal."""
+        if len(body) > _MOST_BYTES:
+            raise self._refusal("The request is too large.")
+        known, is_timely = {name.lower(): value for name, value in headers.items()}, True
+        for webhook in self._webhooks:
+            try:
+                webhook.verify(body, known, json_parse=False)
+            except WebhookVerificationError as exc:
+                is_timely = is_timely and "timestamp" not in str(exc)
+            except ValueError:  # the library's own, for headers that are none
+                continue
+            else:
+                return known.get("webhook-id")
+        if not is_timely:
+            raise self._refusal("The request was not sent in these five minutes; or a clock is wrong.")
+        raise self._refusal("The request is not signed with the secret of this receiver.")
+
 
 log = get_logger(__name__)
 

@@ -34,10 +34,9 @@ from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.redis_connection import RedisConnectionLost
 from toolfleet_tasks.scripts import END_CHECK_SECONDS
-from toolfleet_tasks.worker import ledgers
 from toolfleet_tasks.worker.attempt_reports import Reports
 from toolfleet_tasks.worker.health_checks import checks_of
-from toolfleet_tasks.worker.running_task import RunningTask, publish_again
+from toolfleet_tasks.worker.running_task import RunningTask, ledger_of, publish_again
 
 log = get_logger(__name__)
 
@@ -215,7 +214,7 @@ def _on_dropped(request: Any) -> None:
         return
     with contextlib.suppress(FleetError, ValueError, LookupError, TypeError):  # no call, or a newer one
         call = opened(request.args[0], app, task_id=request.id)
-        here.later(_recall(app, ledgers.ledger_of(here, app.settings), call))
+        here.later(_recall(app, ledger_of(here, app.settings), call))
 
 
 async def _recall(app: Any, ledger: Ledger, call: PublishedCall) -> None:

@@ -3,30 +3,97 @@
 The tracer is needed only if a call's end is anything but a stored result: a retry, say. Then it runs after all, with a
 task body that ends as the call has. It runs from the start for links of a canvas, with listeners of Celery's signals
 around tasks, for messages that are not in our own form, and with RabbitMQ. Without it `current_task` is not set.
+
+A worker that receives the message of a call in a canvas publishes the next links, each time again: a worker may have died before
+it had. A link's id is fixed with its signature, so the ledger runs it once, however often it is published.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from celery import Celery, signals
+from celery import Celery, Task, signals
 from celery.app.trace import fast_trace_task
+from celery.states import SUCCESS
+from kombu.entity import Exchange, Queue
 
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.calls import MOST_RETRIES
+from toolfleet_registry.errors import FleetError
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.greenlet_bridge import Bridge
-from toolfleet_tasks.messages.envelope import TASK, stands_alone
+from toolfleet_tasks.greenlet_bridge import Bridge, limits
+from toolfleet_tasks.messages.envelope import FOLLOWERS, TASK, Links, stands_alone
+from toolfleet_tasks.results.stored import word_of
 from toolfleet_tasks.worker import execute
 from toolfleet_tasks.worker.accepted import follow_revocations
-from toolfleet_tasks.worker.canvas import CallTask
 from toolfleet_tasks.worker.execute import body
 from toolfleet_tasks.worker.running_task import Limits
+
+
+class LinkFailed(FleetError):
+    """A call of a chain or a chord has not succeeded, and what follows it is not called."""
+
+
+class CallTask(Task):  # type: ignore[misc] # Celery ships no types
+    """Implements `running_task.RunningTask` under Celery's tracer.
+
+    A worker of one lane can publish a link of another's.
+    """
+
+    throws = (LinkFailed,)
+    # Characters of a result in which events look for how it ended, with RabbitMQ: a module's words stand before its code.
+    resultrepr_maxsize = 2**16
+    limits = staticmethod(limits)
+    Strategy = "toolfleet_tasks.control.celery_worker:call_strategy"
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
+        """As Celery's; a queue need not be among those that this process consumes."""
+        name = options.get("queue")
+        if isinstance(name, str):
+            options["queue"] = Queue(name, Exchange("toolfleet", type="direct"), routing_key=name)
+        return super().apply_async(args, kwargs, *more, **options)
+
+    @property
+    def is_followed(self) -> bool:
+        """Implements `RunningTask.is_followed`."""
+        return is_followed(self.request)
+
+    @property
+    def links(self) -> Links | None:
+        """Implements `RunningTask.links`."""
+        return links_of(self.request)
+
+    def pass_on(self, text: str, result: ToolResult) -> None:
+        """Implements `RunningTask.pass_on` by Celery.
+
+        Raises `LinkFailed` for a call that has not succeeded: then it tells the next links that.
+        """
+        if result.success:
+            return
+        if not self.app.settings.has_redis_broker:  # else its own result stands already
+            self.backend.store_result(self.request.id, text, SUCCESS, request=self.request)
+        raise LinkFailed(f"The call before it has not succeeded: {word_of(result)}.")
+
+
+def is_followed(request: Any) -> bool:
+    """Return whether anything but its result's reader waits for this request's call."""
+    return any(getattr(request, name, None) for name in FOLLOWERS)
+
+
+def links_of(request: Any) -> Links | None:
+    """Return the canvas fields of the next message of this request's call; `None` for a call by itself."""
+    group = getattr(request, "group", None)
+    if group is None and not is_followed(request):
+        return None
+    after: Mapping[str, Any] = {name: getattr(request, name, None) for name in FOLLOWERS}
+    index = getattr(request, "group_index", None)
+    return Links(after, group, index, request.root_id or request.id, getattr(request, "parent_id", None))
+
 
 _OF_TRACER = 6  # task, id, request, body, content type and encoding
 _PRERUN, _POSTRUN, _SUCCESS = signals.task_prerun, signals.task_postrun, signals.task_success
 
 # Celery's own shows arguments and results to everybody who asks.
-_REQUEST = "toolfleet_tasks.control.call_strategy:FleetRequest"
+_REQUEST = "toolfleet_tasks.control.celery_worker:FleetRequest"
 
 
 class CallRequest:

@@ -39,14 +39,14 @@ from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN, lane_of, queue_of
 from toolfleet_tasks.redis_connection import RedisConnectionClosed, RedisConnectionLost
 from toolfleet_tasks.results import stored as results
 from toolfleet_tasks.transport.leases import FetchedClaim, FetchedClaims
+from toolfleet_tasks.transport.redis_publisher import evaluate_soon
 from toolfleet_tasks.transport.reservations import quarantine
-from toolfleet_tasks.transport.worker_publisher import evaluate_soon
-from toolfleet_tasks.worker import accepted, ledgers
+from toolfleet_tasks.worker import accepted
 from toolfleet_tasks.worker.accepted import recall
 from toolfleet_tasks.worker.attempt_reports import AttemptReports
 from toolfleet_tasks.worker.attempt_span import processed
 from toolfleet_tasks.worker.health_checks import checks_of
-from toolfleet_tasks.worker.running_task import RunningTask, Superseded, publish_again
+from toolfleet_tasks.worker.running_task import RunningTask, Superseded, ledger_of, own_ledger, publish_again
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
@@ -286,11 +286,11 @@ async def run(task: RunningTask, message: str) -> str:
     """
     if (here := worker_runtime.current()) is not None:
         try:
-            return await _run(task, message, ledgers.ledger_of(here, task.app.settings, task.request.hostname))
+            return await _run(task, message, ledger_of(here, task.app.settings, task.request.hostname))
         except Ignore:
             here.part(PausedCalls).follow(task, message, run)
             raise
-    async with ledgers.own_ledger(task.app.settings, task.request.hostname) as ledger:
+    async with own_ledger(task.app.settings, task.request.hostname) as ledger:
         return await _run(task, message, ledger)
 
 

@@ -1,16 +1,23 @@
-"""Names what a call needs of the task that it runs in, and publishes the call again from there."""
+"""Defines what a call needs of the task that it runs in, opens the ledger for it, and publishes the call again from there."""
 
 from asyncio import CancelledError
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
 from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.redis.servers import connection_factory
+from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.process import Process, this_process
+from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages.envelope import Label, Links, deaths_of
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.tracing import trace_of
 from toolfleet_tasks.transport.publisher import Delivered
-from toolfleet_tasks.transport.worker_publisher import worker_publisher
+from toolfleet_tasks.transport.redis_publisher import worker_publisher
+from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 Limits = Callable[[float | None, float | None], AbstractContextManager[Callable[[BaseException], object]]]
 """Holds a block to a soft and a hard limit, in seconds; it yields what interrupts it."""
@@ -74,3 +81,41 @@ def _delivered(task: RunningTask) -> Delivered:
     )
     headers = None if task.app.settings.has_redis_broker else request.as_execution_options()["headers"]
     return Delivered(request.args[0], label, request.reply_to or "", deaths_of(request), headers)
+
+
+def ledger_of(here: WorkerRuntime, settings: Settings, worker: str | None = None) -> Ledger:
+    """The one of this worker's loop; `worker`: as Celery names it, where that is known."""
+    ledger = here.part(_make_ledger, settings)
+    ledger.tokens.serve(worker)
+    return ledger
+
+
+def calls_held(process: Process | None = None) -> Counter[str]:
+    """Count the calls that a process, or this one, runs of each module, if it is a worker. May be called from any thread."""
+    here: WorkerRuntime | None = (process or this_process()).worker
+    ledger = None if here is None else here.made(_make_ledger)
+    return Counter() if ledger is None else ledger.claims.held()
+
+
+@asynccontextmanager
+async def own_ledger(settings: Settings, worker: str | None = None) -> AsyncGenerator[Ledger]:
+    """Open a ledger for one call of this worker, under a pool without a loop of its own."""
+    connection = PipelinedConnection(
+        connection_factory(str(settings.redis_url), master=settings.sentinel_master), name="call"
+    )
+    connection.start()
+    ledger = Ledger(connection, settings, writes_results=settings.has_redis_broker)
+    ledger.tokens.serve(worker)
+    try:
+        yield ledger
+    finally:
+        await ledger.claims.aclose()
+        await connection.aclose()
+
+
+def _make_ledger(here: WorkerRuntime, settings: Settings) -> Ledger:
+    connection = here.to(str(settings.redis_url), master=settings.sentinel_master)
+    ledger = Ledger(connection, settings, writes_results=settings.has_redis_broker)
+    ledger.tokens.begin_with(here.name)
+    here.settle.append(ledger.claims.aclose)
+    return ledger

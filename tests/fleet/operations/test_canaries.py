@@ -12,8 +12,7 @@ from support.owls import make_module
 from support.programs.closed_port import closed_port
 from support.worker_process import WorkerProcess
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.operations.canaries import fly
-from toolfleet_tasks.operations.worker_answers import ask_workers
+from toolfleet_tasks.operations.worker_probes import ask_workers, fly
 from toolfleet_tasks.queues import CONTROL
 
 _SECONDS = 20.0

@@ -17,7 +17,7 @@ from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.examination import ALL, Examination, examine
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.operations import canaries
+from toolfleet_tasks.operations import worker_probes
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +100,12 @@ def test_a_worker_that_knows_no_canaries_is_older(
     ward: TestBed, well: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It drops what it does not know, goes on, and the doctor says why it has no answer."""
-    monkeypatch.setattr(canaries, "TASK", "toolfleet.of_a_later_version")
+    monkeypatch.setattr(worker_probes, "TASK", "toolfleet.of_a_later_version")
     settings = ward.settings
-    flights = asyncio.run(canaries.fly(settings, {"tools.owls": "owls"}, seconds=5))
+    flights = asyncio.run(worker_probes.fly(settings, {"tools.owls": "owls"}, seconds=5))
     monkeypatch.undo()
 
     assert [one.fate for one in flights] == ["unknown"]
-    assert [one.fate for one in asyncio.run(canaries.fly(settings, {"tools.owls": "owls"}, seconds=10))] == ["answered"]
+    assert [one.fate for one in asyncio.run(worker_probes.fly(settings, {"tools.owls": "owls"}, seconds=10))] == [
+        "answered"
+    ]

@@ -24,7 +24,7 @@ _WORKER = (
     "toolfleet_tasks.background.lazy",
     "toolfleet_tasks.control.celery_logs",
     "toolfleet_tasks.control.remote_control",
-    "toolfleet_tasks.control.call_strategy",
+    "toolfleet_tasks.control.celery_worker",
     "toolfleet_tasks.messages.signing",
     "toolfleet_tasks.transport.kombu_transport",
     "toolfleet_tasks.transport.events",

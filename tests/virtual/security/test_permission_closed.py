@@ -17,7 +17,7 @@ from support.owls import echo
 from toolfleet import Caller, ToolCall, ToolResult
 from toolfleet_registry.catalog.operator import operating
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.control.refresh import refresh_manifests
+from toolfleet_tasks.control.fleet_tasks import refresh_manifests
 
 GUEST = Caller(permission="guest", allowed_modules="*")
 OWNER = Caller(permission="owner", allowed_modules="*")

@@ -34,13 +34,13 @@ from toolfleet_tasks.broker import make_queue
 from toolfleet_tasks.clock import ClockWatch
 from toolfleet_tasks.control.probes import STILL_SECONDS, Probes
 from toolfleet_tasks.control.server_check import insist_on_fit
-from toolfleet_tasks.control.transport_check import Presence
+from toolfleet_tasks.control.startup_checks import Presence
 from toolfleet_tasks.greenlet_bridge import run_here
 from toolfleet_tasks.operations.process_metrics import MetricsEndpoint, ProcessSampler
 from toolfleet_tasks.presence import ConsumerNotes, LaneCapacity
 from toolfleet_tasks.queue_states import QueueStates, follow_queue_states, read_states_now
 from toolfleet_tasks.queues import lane_of, queue_of
-from toolfleet_tasks.worker.ledgers import calls_held
+from toolfleet_tasks.worker.running_task import calls_held
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.consumption import ConsumedNames, Consumption, ServedModules
 from toolfleet_workers.pool.hub_loop import HubLoop

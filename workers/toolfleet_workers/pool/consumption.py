@@ -13,7 +13,7 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.watch import ModuleWatch
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.control.refresh import probe_for_agents
+from toolfleet_tasks.control.fleet_tasks import probe_for_agents
 from toolfleet_tasks.presence import ReplicaCounts
 from toolfleet_workers.executors.http_executor import HttpExecutor
 from toolfleet_workers.runner import ToolLookup

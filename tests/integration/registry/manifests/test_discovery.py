@@ -31,7 +31,7 @@ from toolfleet_registry.manifests.discovery import DiscoveryResult, ManifestFail
 from toolfleet_registry.schemas.definition import unknown_types
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.control.refresh import TASK
+from toolfleet_tasks.control.fleet_tasks import REFRESH
 
 MAX_BYTES = 100_000
 GOOD = json.dumps(manifest_of("git", "push")).encode()
@@ -326,4 +326,4 @@ def test_a_refresh_has_time_for_all_rounds() -> None:
     services = {f"m{n}": "http://127.0.0.1:9" for n in range(1001)}
     app = make_app(Settings(redis_url="redis://127.0.0.1:1/0", module_services=services, discovery_timeout_seconds=10))
 
-    assert app.tasks[TASK].soft_time_limit == 3 * 10 + 20
+    assert app.tasks[REFRESH].soft_time_limit == 3 * 10 + 20

@@ -24,9 +24,9 @@ from toolfleet_tasks.background import job_poller
 from toolfleet_tasks.background.job_poller import WorkerJobs
 from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.client.session import Session
-from toolfleet_tasks.control import jobs_tick
+from toolfleet_tasks.control import fleet_tasks
 from toolfleet_tasks.jobs import engine
-from toolfleet_tasks.transport import worker_publisher
+from toolfleet_tasks.transport import redis_publisher
 from toolfleet_workers.worker_app import make_worker_app
 
 KEYS = Keys()
@@ -82,7 +82,7 @@ async def _not_now(*_: Any) -> None:
 def test_a_tick_is_dropped_only_when_it_is_old() -> None:
     """Its expiry is a time of beat's clock: a worker's may be as far ahead as any may be, and a control queue behind."""
     for interval, seconds in ((0.1, 330), (1, 330), (60, 900)):
-        entry = jobs_tick.schedule(Settings(jobs_interval_seconds=interval))["resume-jobs"]
+        entry = fleet_tasks.schedule(Settings(jobs_interval_seconds=interval))["resume-jobs"]
         assert entry["options"]["expires"] == seconds
 
 
@@ -314,12 +314,12 @@ async def test_after_its_call_a_job_is_looked_at_in_the_same_worker(
     async def control_soon(_: Any, task: str, *args: str) -> None:
         done.append((task, *args))
 
-    monkeypatch.setattr(worker_publisher, "control_soon", control_soon)
+    monkeypatch.setattr(redis_publisher, "control_soon", control_soon)
     task: Any = SimpleNamespace(app=SimpleNamespace(evaluate_job=evaluate, settings=settings))
     if has_loop:
         worker_runtime.start(asyncio.get_running_loop(), broker=str(settings.broker))
     try:
-        await worker_publisher.evaluate_soon(task, "j")
+        await redis_publisher.evaluate_soon(task, "j")
     finally:
         await worker_runtime.stop()
 

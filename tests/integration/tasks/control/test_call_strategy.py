@@ -12,7 +12,7 @@ from celery.worker import state, strategy
 from kombu.message import Message
 
 from toolfleet_tasks.app import FleetApp
-from toolfleet_tasks.control.call_strategy import CallStrategy
+from toolfleet_tasks.control.celery_worker import CallStrategy
 from toolfleet_tasks.messages.envelope import TASK
 
 BODY = json.dumps([["text"], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]).encode()

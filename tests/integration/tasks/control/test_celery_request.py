@@ -16,7 +16,7 @@ from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.app import FleetApp, make_app
-from toolfleet_tasks.control.call_strategy import FleetRequest, HousekeepingRequest, word_in
+from toolfleet_tasks.control.celery_worker import FleetRequest, HousekeepingRequest, word_in
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.messages.ids import RESUME

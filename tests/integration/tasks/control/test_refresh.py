@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from support.module_server import ModuleServer, serve
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.control.refresh import TASK, refresh_manifests, schedule
+from toolfleet_tasks.control.fleet_tasks import REFRESH, refresh_manifests, schedule
 from toolfleet_tasks.queues import CONTROL
 
 
@@ -42,4 +42,4 @@ def test_a_tick_that_was_not_served_is_dropped(redis_url: str, cats: ModuleServe
     """The job goes to the control queue and expires before the next one comes."""
     entry = schedule(settings_for(redis_url, cats))["refresh-manifests"]
 
-    assert entry == {"task": TASK, "schedule": 300, "options": {"queue": CONTROL, "expires": 600}}
+    assert entry == {"task": REFRESH, "schedule": 300, "options": {"queue": CONTROL, "expires": 600}}

@@ -5,7 +5,7 @@ from redis.asyncio import Redis
 
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.control.transport_check import Presence
+from toolfleet_tasks.control.startup_checks import Presence
 
 
 @pytest.fixture

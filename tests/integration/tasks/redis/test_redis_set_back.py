@@ -21,7 +21,7 @@ from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.fleet_clock import SlewedClock
 from toolfleet_tasks.clock import Timekeeper
-from toolfleet_tasks.control.transport_check import Presence
+from toolfleet_tasks.control.startup_checks import Presence
 from toolfleet_tasks.presence import live_workers, note_of
 from toolfleet_tasks.scripts import script
 from toolfleet_tasks.webhooks.dedup import WakeMemory

@@ -37,7 +37,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.fairness import PausedQueues
 from toolfleet_tasks.transport import kombu_transport
-from toolfleet_tasks.transport.channel_adapter import ConsumedQueues
+from toolfleet_tasks.transport.kombu_transport import ConsumedQueues
 
 QUEUE = "tools.contract"
 FANOUT = "reply.contract.reply.celery.pidbox"  # a name that the tests' Redis may keep

@@ -11,9 +11,9 @@ from bed import clock
 from support.waiting import wait_until
 from support.workers.held_messages import KEYS, QUEUE, cut, evals, message, open_connection, open_parts, publish
 from toolfleet_tasks.redis_connection import PipelinedConnection
-from toolfleet_tasks.transport import channel_adapter
-from toolfleet_tasks.transport.channel_adapter import BurstFetcher
+from toolfleet_tasks.transport import kombu_transport
 from toolfleet_tasks.transport.fetcher import Fetcher, Message
+from toolfleet_tasks.transport.kombu_transport import BurstFetcher
 from toolfleet_tasks.transport.reservations import Quarantine
 
 OTHER = "tools.cats"
@@ -131,7 +131,7 @@ async def test_a_queue_that_may_begin_again_is_looked_at_at_once(taking: Taking,
     woken_at = clock.monotonic()
     taking.burst.wake()
     await wait_until(lambda: taking.worker.taken == ["1"], "it was taken", seconds=5)
-    assert clock.monotonic() - woken_at < channel_adapter._BLOCK_SECONDS / 2
+    assert clock.monotonic() - woken_at < kombu_transport._BLOCK_SECONDS / 2
 
 
 async def test_a_bell_that_nobody_needs_rings_on(taking: Taking, redis: Redis) -> None:

@@ -1,6 +1,6 @@
 """Defines samples of what workers answer canaries with, and of what operators say of queues."""
 
-from toolfleet_tasks.control.canary_task import CanaryAnswer, read_answers
+from toolfleet_tasks.control.fleet_tasks import CanaryAnswer, read_answers
 from toolfleet_tasks.queue_states import QueueState
 from wire.stored.samples.forms import StoredForm
 from wire.stored.samples.job_forms import AT

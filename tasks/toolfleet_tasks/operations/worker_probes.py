@@ -1,4 +1,4 @@
-"""Sends canaries through queues, and reports for each which worker answered and how soon.
+"""Checks whether workers answer: to remote control, and to canaries that are sent through their queues.
 
 A canary that no worker takes in time is removed from its queue, if the broker is a Redis; in any case no worker starts
 it after its deadline.
@@ -16,12 +16,76 @@ from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, randomness
+from toolfleet_tasks.aio import in_abandoned_thread
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.clock import Timekeeper
-from toolfleet_tasks.control.canary_task import TASK, CanaryAnswer, read_answers
+from toolfleet_tasks.control.fleet_tasks import CANARY, CanaryAnswer, read_answers
 from toolfleet_tasks.messages.envelope import control_message, sender, time_after
 from toolfleet_tasks.operations.queue_lengths import ask_broker
+from toolfleet_tasks.presence import LiveWorker, read_notes
+from toolfleet_tasks.scripts import SLOTS_COUNT_SECONDS
 from toolfleet_tasks.transport.scripts import PUBLISH
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAnswers:
+    """`noted`: the workers that have noted their slots within 20 s.
+
+    `answering`: the names of those that answer questions.
+
+    `listening`: how many worker processes have a connection on which they listen, by Redis; `None` if that is unknown.
+    """
+
+    noted: tuple[LiveWorker, ...]
+    answering: frozenset[str]
+    listening: int | None
+
+    @property
+    def deaf(self) -> tuple[str, ...]:
+        """The names of workers that say that they live, and do not answer."""
+        return tuple(one.name for one in self.noted if one.name not in self.answering)
+
+
+async def ask_workers(settings: Settings, *, seconds: float) -> WorkerAnswers:
+    """Ask each worker by remote control, and wait for answers for `seconds`. Raises redis-py's errors, `TimeoutError` and `BrokerAway`."""
+    url, master = fleet_url(settings.redis_url), settings.sentinel_master
+    async with async_client(url, master=master, timeout_seconds=seconds) as redis:
+        noted = await _noted(redis, settings)
+        listening = await _listening(settings, redis)
+        ask = in_abandoned_thread if settings.has_redis_broker else ask_broker
+        answers = await ask(lambda: _stats(settings, seconds), seconds=2 * seconds)
+        noted = tuple(
+            one for one in await _noted(redis, settings) if one in noted
+        )  # who has ended meanwhile is not deaf
+    answering = {f"{name.partition('@')[2]}:{stats.get('pid')}" for name, stats in answers}
+    pids = {name.rpartition(":")[2] for name in answering}
+    # A node may be named after something else than its host.
+    names = {one.name for one in noted if one.name in answering or one.name.rpartition(":")[2] in pids}
+    return WorkerAnswers(noted, frozenset(names), listening)
+
+
+async def _noted(redis: Redis, settings: Settings) -> tuple[LiveWorker, ...]:
+    since, notes = (await redis.time())[0] - SLOTS_COUNT_SECONDS, list[Any]()
+    for lane in ("fast", "slow"):
+        notes += await redis.zrangebyscore(settings.keys.slots(lane), since, "+inf")
+    return tuple(sorted({one.name: one for one in read_notes(notes)}.values(), key=lambda one: one.name))
+
+
+async def _listening(settings: Settings, redis: Redis) -> int | None:
+    if settings.broker != settings.redis_url:
+        return None
+    return len(await redis.pubsub_channels(settings.keys.holder("*")))
+
+
+def _stats(settings: Settings, seconds: float) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return each worker node's own statistics, by its name: unnamed nodes may share one."""
+    app = make_app(settings, stores_results=False)
+    try:
+        replies = app.control.broadcast("stats", reply=True, timeout=seconds) or []
+        return [(name, stats) for reply in replies for name, stats in reply.items() if isinstance(stats, dict)]
+    finally:
+        app.close()
+
 
 _WAVE = 50  # canaries at once: each has a worker connect to Redis, and to a module
 _PAUSE_SECONDS = 0.02
@@ -96,7 +160,7 @@ async def _send(settings: Settings, queues: Mapping[str, str], seconds: float) -
             queue,
             module,
             ids[queue],
-            control_message(TASK, [ids[queue], module], queue, origin=origin, task_id=ids[queue], expires=expires),
+            control_message(CANARY, [ids[queue], module], queue, origin=origin, task_id=ids[queue], expires=expires),
             fleet_clock.now(),
         )
         for queue, module in queues.items()
@@ -119,7 +183,7 @@ def _send_by_kombu(settings: Settings, canaries: Iterable[_Canary], seconds: flo
         with app.connection_for_write() as connection:
             for one in canaries:
                 options: dict[str, Any] = {"queue": one.queue, "task_id": one.id, "expires": seconds}
-                app.send_task(TASK, [one.id, one.module], connection=connection, ignore_result=True, **options)
+                app.send_task(CANARY, [one.id, one.module], connection=connection, ignore_result=True, **options)
     finally:
         app.close()
 
