@@ -3,7 +3,7 @@
 from typing import Final
 
 from docsite.wrapping import wrapped
-from toolfleet_registry.metrics.families import BRIEF, FAMILIES, SOON, TOOL, Family, Source
+from toolfleet_registry.metric_families import BRIEF, FAMILIES, SOON, TOOL, Family, Source
 
 _HEAD = """# Metrics, by name
 

@@ -20,10 +20,10 @@ from toolfleet_registry.catalog.registry_events import RegistryEvents
 from toolfleet_registry.contracts import Caller, ModuleStatus
 from toolfleet_registry.contracts.tool_definition import EVENT_KINDS, NO_TOOLS, ToolLoadError
 from toolfleet_registry.errors import FleetUnavailable, RegistryEventsLost
-from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_registry.permissions import Modules, permits, reaches
 from toolfleet_registry.policy.call_faults import modules_of
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.specs import RegistryEvent
 from toolfleet_registry.store.rules import read_event_id
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger

@@ -11,8 +11,8 @@ from starlette.responses import Response
 from toolfleet_gateway.http.entrance import needing
 from toolfleet_gateway.http.problems import Problem, unavailable
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest, json_answer
-from toolfleet_registry.metrics import process_recorder
-from toolfleet_registry.metrics.recorder import CONTENT_TYPE, Exposition, Sample
+from toolfleet_registry import metrics
+from toolfleet_registry.metrics import CONTENT_TYPE, Exposition, Sample
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio import end
 from toolfleet_tasks.operations.fleet_facts import (
@@ -34,7 +34,7 @@ class GatewayMetrics:
     """`fleet` has the facts of the fleet."""
 
     def __init__(self, fleet: FleetMetrics) -> None:
-        recorder = process_recorder.start()
+        recorder = metrics.start()
         self.fleet = fleet
         self._exposition = Exposition(recorder)
         self._loop = asyncio.get_running_loop()
@@ -66,16 +66,16 @@ async def gateway_metrics(settings: Settings) -> AsyncGenerator[GatewayMetrics]:
     Raises `SettingsError`.
     """
     async with FleetReader.of(settings, timeout_seconds=_REDIS_SECONDS) as reader:
-        metrics = GatewayMetrics(FleetMetrics(reader, settings))
-        endpoint = MetricsEndpoint(settings, metrics.text_now)
+        found = GatewayMetrics(FleetMetrics(reader, settings))
+        endpoint = MetricsEndpoint(settings, found.text_now)
         endpoint.start()
-        sampling = asyncio.create_task(metrics.sample(), name="toolfleet-metrics")
+        sampling = asyncio.create_task(found.sample(), name="toolfleet-metrics")
         try:
-            yield metrics
+            yield found
         finally:
             await end([sampling])
             await asyncio.to_thread(endpoint.close)
-            process_recorder.stop()
+            metrics.stop()
 
 
 class LaneScale(BaseModel):

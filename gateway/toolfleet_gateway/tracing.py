@@ -7,9 +7,9 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import LATEST_MODERN_VERSION
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from toolfleet_registry import spans
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.tracing import port
-from toolfleet_registry.tracing.port import (
+from toolfleet_registry.spans import (
     TRACEPARENT,
     TRACESTATE,
     OpenSpan,
@@ -52,7 +52,7 @@ class TracedPath:
         started = self._tracing.start(
             f"{method} {self._route}",
             "server",
-            {port.HTTP_METHOD: method, port.HTTP_ROUTE: self._route},
+            {spans.HTTP_METHOD: method, spans.HTTP_ROUTE: self._route},
             parent=context_in(scope["headers"]),
         )
         with self._tracing.within(started):
@@ -62,7 +62,7 @@ class TracedPath:
                 await self._serve(started, scope, receive, send)
 
     async def _serve(self, span: OpenSpan, scope: Scope, receive: Receive, send: Send) -> None:
-        span.note({port.URL_PATH: scope["path"], port.URL_SCHEME: scope.get("scheme")})
+        span.note({spans.URL_PATH: scope["path"], spans.URL_SCHEME: scope.get("scheme")})
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -79,7 +79,7 @@ class TracedPath:
 
 
 def _say_status(span: OpenSpan, status: int) -> None:
-    span.note({port.HTTP_STATUS: status})
+    span.note({spans.HTTP_STATUS: status})
     if status >= _BAD:
         span.fail(str(status))
 
@@ -93,9 +93,13 @@ async def traced_call(
 ) -> dict[str, Any]:
     """Run a call in the span of its request `number`. Its client's place is in `meta`, or in its HTTP headers."""
     started = tracing.start(
-        f"{port.TOOLS_CALL} {name}",
+        f"{spans.TOOLS_CALL} {name}",
         "server",
-        {port.MCP_METHOD: port.TOOLS_CALL, port.GEN_AI_OPERATION: port.EXECUTE_TOOL, port.GEN_AI_TOOL_NAME: name},
+        {
+            spans.MCP_METHOD: spans.TOOLS_CALL,
+            spans.GEN_AI_OPERATION: spans.EXECUTE_TOOL,
+            spans.GEN_AI_TOOL_NAME: name,
+        },
         parent=read_context(meta) or carried(),
     )
     with tracing.within(started):
@@ -103,14 +107,14 @@ async def traced_call(
 
 
 async def _run(span: OpenSpan, number: str | int, run: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-    span.note({port.JSONRPC_REQUEST_ID: str(number), port.MCP_PROTOCOL_VERSION: LATEST_MODERN_VERSION})
-    span.note({port.NETWORK_TRANSPORT: "tcp"})
+    span.note({spans.JSONRPC_REQUEST_ID: str(number), spans.MCP_PROTOCOL_VERSION: LATEST_MODERN_VERSION})
+    span.note({spans.NETWORK_TRANSPORT: "tcp"})
     try:
         result = await run()
         if result.get("isError"):
             span.fail(_TOOL_ERROR)
     except MCPError as exc:
-        span.note({port.RPC_STATUS_CODE: str(exc.code)})
+        span.note({spans.RPC_STATUS_CODE: str(exc.code)})
         span.fail(str(exc.code))
         raise
     except BaseException as exc:

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
 from toolfleet_registry.functions.passed_methods import LONGEST_URI, MOST_WATCHED, ChangedKind, ServerChange
-from toolfleet_registry.lua.files import script
+from toolfleet_registry.lua_files import script
 from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.redis.servers import answering
 

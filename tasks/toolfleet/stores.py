@@ -6,7 +6,7 @@
 from typing import TYPE_CHECKING
 
 from toolfleet_registry.errors import RegistryEventsLost
-from toolfleet_registry.manifests.specs import (
+from toolfleet_registry.specs import (
     RegistryEvent,
     ToolFinding,
     ToolRegistration,
@@ -15,8 +15,11 @@ from toolfleet_registry.manifests.specs import (
     compare_versions,
     is_later,
 )
-from toolfleet_registry.store import InMemoryToolRegistry, RedisToolRegistry, ToolRegistry, open_store
-from toolfleet_registry.store import lazy_attribute as __getattr__  # noqa: F401 - Python asks it for what is not here
+from toolfleet_registry.store.factory import lazy_attribute as __getattr__  # noqa: F401 - Python asks it for what is not here
+from toolfleet_registry.store.factory import open_store
+from toolfleet_registry.store.memory import InMemoryToolRegistry
+from toolfleet_registry.store.redis import RedisToolRegistry
+from toolfleet_registry.store.registry import ToolRegistry
 
 if TYPE_CHECKING:
     from toolfleet_registry.store.sql import SQLToolRegistry

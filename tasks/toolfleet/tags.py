@@ -4,8 +4,7 @@ from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.errors import ToolNotFound, ToolRateLimited
 from toolfleet_registry.functions.files import Audio, File, Image
 from toolfleet_registry.local.local_function import local_tool
-from toolfleet_registry.tags.parsing import ParsedResponse, TagCall, parse_response
-from toolfleet_registry.tags.tags import TagResult, ToolContext, ToolDef
+from toolfleet_registry.tags import ParsedResponse, TagCall, TagResult, ToolContext, ToolDef, parse_response
 from toolfleet_tasks.client.tags import TagRegistry
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.errors import WakeBusy, WakeLost, WakeRefused, WebhookRefused
-from toolfleet_registry.manifests.specs import RegistryEvent
+from toolfleet_registry.specs import RegistryEvent
 from toolfleet_registry.system.lazy_names import lazy_names
 from toolfleet_tasks.webhooks.dedup import RedisSeen, Seen
 from toolfleet_tasks.webhooks.receiver import Delivery, RegistryReceiver, WakeReceiver

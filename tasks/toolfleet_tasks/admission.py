@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from redis.exceptions import ResponseError
 
+from toolfleet_registry import metric_families, metrics
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.decisions import note
 from toolfleet_registry.errors import BegunBefore, NotPublished
-from toolfleet_registry.metrics import families, process_recorder
 from toolfleet_registry.redis.keys import QueueKeys
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
@@ -292,8 +292,8 @@ def refusal_in(reply: Any) -> Refusal | None:
 
 def refused(tool_name: str, refusal: Refusal) -> ToolResult:
     """The result of a call that is not published, and not joined to another."""
-    if (calls := process_recorder.calls()) is not None:
-        calls.recorder.count(families.ADMISSION_REFUSALS, (_REASONS.get(refusal.kind, refusal.kind),))
+    if (calls := metrics.calls()) is not None:
+        calls.recorder.count(metric_families.ADMISSION_REFUSALS, (_REASONS.get(refusal.kind, refusal.kind),))
     if refusal.result is not None:
         return refusal.result
     if refusal.kind == "open":

@@ -16,8 +16,8 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.redis.servers import sentinel_options, tls_options
 from toolfleet_registry.redis.urls import is_redis_url, is_sentinel_url, read_sentinel_url
 from toolfleet_registry.settings import Settings, load_environment, load_settings
+from toolfleet_registry.spans import Tracing
 from toolfleet_registry.system.process import hide_process
-from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks.broker import make_queue
 from toolfleet_tasks.control import fleet_tasks, startup_checks
 from toolfleet_tasks.messages.signing import Seal, seal_of

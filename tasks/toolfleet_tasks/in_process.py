@@ -15,13 +15,13 @@ from toolfleet_registry.functions.threads import NotBegun
 from toolfleet_registry.local.function_runs import Failure, FunctionRuns, as_json
 from toolfleet_registry.local.local_function import LocalFunction
 from toolfleet_registry.local.local_tools import found_at
-from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.permissions import Access, denial
 from toolfleet_registry.policy.call_faults import modules_of
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.specs import effect_of
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.tags.tags import TagResult, ToolContext, ToolDef, handler_of
+from toolfleet_registry.tags import TagResult, ToolContext, ToolDef, handler_of
 from toolfleet_tasks.calls.eval_gate import Circumstances, Evaluation
 from toolfleet_tasks.limits import Limit, limits_of, refused_by, terms_for
 from toolfleet_tasks.messages import fleet_results

@@ -5,11 +5,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from toolfleet_registry import spans
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.tracing import port
-from toolfleet_registry.tracing.port import (
+from toolfleet_registry.spans import (
     TRACEPARENT,
     TRACESTATE,
     Drawn,
@@ -21,8 +21,8 @@ from toolfleet_registry.tracing.port import (
     context_of,
     context_of_span,
     round_trace_id,
+    tracing_of,
 )
-from toolfleet_registry.tracing.switch import tracing_of
 from toolfleet_tasks.queues import queue_for
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ async def sent(tracing: Tracing, call: PublishedCall, system: str, post: Awaitab
         try:
             result = await post
             if isinstance(result, ToolResult) and not result.success:
-                started.fail(result.error_code or port.OTHER_ERROR)
+                started.fail(result.error_code or spans.OTHER_ERROR)
         except BaseException as exc:
             started.fail(type(exc).__name__)
             raise
@@ -109,27 +109,27 @@ def _start(tracing: Tracing, call: PublishedCall, system: str, operation: str, d
         f"{operation} {queue}",
         "producer",
         {
-            port.MESSAGING_SYSTEM: system,
-            port.MESSAGING_OPERATION_NAME: operation,
-            port.MESSAGING_OPERATION_TYPE: operation,
-            port.MESSAGING_DESTINATION: queue,
+            spans.MESSAGING_SYSTEM: system,
+            spans.MESSAGING_OPERATION_NAME: operation,
+            spans.MESSAGING_OPERATION_TYPE: operation,
+            spans.MESSAGING_DESTINATION: queue,
         },
         trace_id=drawn,
     )
     if not isinstance(started, TraceContext):
         started.note(message_attributes(call))
-        started.note({port.GEN_AI_TOOL_NAME: call.tool_name})
+        started.note({spans.GEN_AI_TOOL_NAME: call.tool_name})
     return started
 
 
 def message_attributes(call: PublishedCall) -> dict[str, str | None]:
     """Return the attributes that the spans of sender and receiver share."""
     return {
-        port.MESSAGING_TEMPLATE: "tools.{module}",
-        port.MESSAGING_MESSAGE_ID: call.call_id,
-        port.LANE: call.lane,
-        port.JOB_ID: call.job_id,
-        port.GEN_AI_AGENT_NAME: call.caller.agent,
+        spans.MESSAGING_TEMPLATE: "tools.{module}",
+        spans.MESSAGING_MESSAGE_ID: call.call_id,
+        spans.LANE: call.lane,
+        spans.JOB_ID: call.job_id,
+        spans.GEN_AI_AGENT_NAME: call.caller.agent,
     }
 
 
@@ -166,7 +166,7 @@ async def of_job(tracing: Tracing | None, spec: JobSpec, work: Awaitable[T], *, 
             return await work
     # Each step has such a span without a parent: if a worker is lost, those of the others are in one trace.
     trace_id = round_trace_id(spec.job_id, first_step) if first_step is not None and tracing.has_attempt_ids else 0
-    said, links = {port.JOB_ID: spec.job_id}, [(origin, "job")]
+    said, links = {spans.JOB_ID: spec.job_id}, [(origin, "job")]
     started = tracing.start("run_job", "internal", said, links=links, trace_id=trace_id)
     try:
         with tracing.within(started):
@@ -179,7 +179,7 @@ async def of_job(tracing: Tracing | None, spec: JobSpec, work: Awaitable[T], *, 
 def _server_of(url: str) -> dict[str, str | int]:
     found = urlsplit(url)
     server_port = found.port or (443 if found.scheme == "https" else 80)
-    return {port.SERVER_ADDRESS: found.hostname or "", port.SERVER_PORT: server_port}
+    return {spans.SERVER_ADDRESS: found.hostname or "", spans.SERVER_PORT: server_port}
 
 
 async def woken(
@@ -190,7 +190,7 @@ async def woken(
     started = tracing.start(
         "POST",
         "client",
-        {port.HTTP_METHOD: "POST", port.URL_FULL: url, **_server_of(url)},
+        {spans.HTTP_METHOD: "POST", spans.URL_FULL: url, **_server_of(url)},
         parent=origin,
         links=[] if origin is None else [(origin, "job")],
     )
@@ -198,9 +198,9 @@ async def woken(
         with carrying(context_of_span(started)):
             result = await post
         if not isinstance(started, TraceContext) and not is_fine(result):
-            started.fail(port.OTHER_ERROR)
+            started.fail(spans.OTHER_ERROR)
         return result
     finally:
         if not isinstance(started, TraceContext):
-            started.note({port.JOB_ID: None if spec is None else spec.job_id})
+            started.note({spans.JOB_ID: None if spec is None else spec.job_id})
             started.end()

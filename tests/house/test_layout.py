@@ -23,7 +23,6 @@ MAX_README_LINES = 25
 RE_EXPORTED = (
     "registry/toolfleet_registry/contracts/__init__.py",
     "registry/toolfleet_registry/formats/__init__.py",
-    "registry/toolfleet_registry/store/__init__.py",
 )
 
 

@@ -18,12 +18,12 @@ from support.servers.rabbitmq import RabbitMq, is_installed, rabbitmq
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.tcp_ports import held_port
-from toolfleet_registry.metrics import families
+from toolfleet_registry import metric_families
 from toolfleet_tasks.operations.fleet_facts import FleetReader
 
 OWLS = {"queue": "tools.owls", "lane": "fast"}
 NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 60})
-UNKNOWN = {families.QUEUE_OLDEST.name, families.HELD.name}
+UNKNOWN = {metric_families.QUEUE_OLDEST.name, metric_families.HELD.name}
 """What RabbitMQ does not tell: how old its messages are, and how many of them workers hold."""
 
 

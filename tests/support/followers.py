@@ -11,9 +11,9 @@ from aiohttp import web
 from toolfleet.stores import ToolSpec
 from toolfleet.webhooks import RegistryEvent, RegistryReceiver, WebhookRefused
 from toolfleet_registry.catalog.operator import fleets_registry
-from toolfleet_registry.manifests.specs import ToolFinding
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.store.port import ToolRegistry
+from toolfleet_registry.specs import ToolFinding
+from toolfleet_registry.store.registry import ToolRegistry
 
 SECRET = "whsec_" + base64.b64encode(b"r" * 32).decode()
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 from lupa.lua51 import LuaError, LuaRuntime
 
 from toolfleet_gateway.auth.key_limits import FILES as GATEWAY_FILES
-from toolfleet_registry.lua.files import FILES as REGISTRY_FILES
+from toolfleet_registry.lua_files import FILES as REGISTRY_FILES
 from toolfleet_registry.once.redis import FILES as ONCE_FILES
 from toolfleet_registry.redis.script import Names, ScriptFolder
 from toolfleet_tasks.scripts import FILES as TASKS_FILES

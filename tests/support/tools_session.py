@@ -18,7 +18,7 @@ from typing import Any
 from support.module_server import ModuleServer, Request, serve
 from support.up import COMMAND, up
 from toolfleet_registry.contracts import ToolDefinition
-from toolfleet_registry.manifests.specs import digest_of, spec_of
+from toolfleet_registry.specs import digest_of, spec_of
 
 PAGE = Path(__file__).parents[1] / "fleet" / "up" / "tools_session.md"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from structlog.contextvars import STRUCTLOG_KEY_PREFIX
 
+from toolfleet_registry import spans
 from toolfleet_registry.agents.data_guards import counted
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.own_classes import AttemptMiddleware, OwnClasses
@@ -45,9 +46,8 @@ from toolfleet_registry.policy.call_faults import version_fault
 from toolfleet_registry.policy.hints import FOR_NOBODY
 from toolfleet_registry.policy.redaction import REDACTED, redacted
 from toolfleet_registry.schemas.arguments import size_of
+from toolfleet_registry.spans import OpenSpan, TraceContext, Tracing, Unrecorded, carried
 from toolfleet_registry.system.loggers import BusyLog, get_logger
-from toolfleet_registry.tracing import port
-from toolfleet_registry.tracing.port import OpenSpan, TraceContext, Tracing, Unrecorded, carried
 from toolfleet_workers.runner import Middleware, Proceed, ToolLookup, compose
 
 log = get_logger(__name__)
@@ -490,9 +490,9 @@ class ToolSpan:
         """Implements `Middleware`."""
         tracing = self._tracing
         started = tracing.start(
-            port.execute_name(call.tool_name),
+            spans.execute_name(call.tool_name),
             "internal",
-            {port.GEN_AI_OPERATION: port.EXECUTE_TOOL, port.GEN_AI_TOOL_NAME: call.tool_name},
+            {spans.GEN_AI_OPERATION: spans.EXECUTE_TOOL, spans.GEN_AI_TOOL_NAME: call.tool_name},
             parent=carried(),
         )
         with tracing.within(started):
@@ -501,9 +501,9 @@ class ToolSpan:
     async def _run(self, span: OpenSpan, call: PublishedCall, proceed: Proceed) -> Attempt:
         span.note(
             {
-                port.GEN_AI_TOOL_TYPE: "function",
-                port.GEN_AI_TOOL_CALL_ID: call.call_id,
-                port.GEN_AI_AGENT_NAME: call.caller.agent,
+                spans.GEN_AI_TOOL_TYPE: "function",
+                spans.GEN_AI_TOOL_CALL_ID: call.call_id,
+                spans.GEN_AI_AGENT_NAME: call.caller.agent,
             }
         )
         if self._tracing.has_contents:
@@ -525,11 +525,11 @@ class ToolSpan:
         if attempt.goes_on:
             return
         result = attempt.result
-        span.note({port.EFFECT_STATE: result.effect_state})
+        span.note({spans.EFFECT_STATE: result.effect_state})
         if not result.success:
-            span.fail(result.error_code or port.OTHER_ERROR)
+            span.fail(result.error_code or spans.OTHER_ERROR)
         elif self._tracing.has_contents:
-            span.note({port.GEN_AI_RESULT: REDACTED if call.hides_results else _text(result.result)})
+            span.note({spans.GEN_AI_RESULT: REDACTED if call.hides_results else _text(result.result)})
 
 
 class ShownArguments:
@@ -542,7 +542,7 @@ class ShownArguments:
         """Implements `Middleware`."""
         span = _open.get()
         if span is not None:
-            span.note({port.GEN_AI_ARGUMENTS: _text(redacted(call.arguments, call.sensitive))})
+            span.note({spans.GEN_AI_ARGUMENTS: _text(redacted(call.arguments, call.sensitive))})
         return await self._check(call, proceed)
 
 

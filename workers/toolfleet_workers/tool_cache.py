@@ -13,9 +13,9 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.live_copy import EARLY_SECONDS, LiveCopy
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache, SeenTool, seen_tools
-from toolfleet_registry.manifests.specs import digest_of, spec_of
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.specs import digest_of, spec_of
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
 

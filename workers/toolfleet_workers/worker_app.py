@@ -5,8 +5,8 @@ from toolfleet_registry.agents.own_classes import OwnClasses
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.spans import Tracing
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.background.lazy import LazyJobs
 from toolfleet_tasks.messages.signing import caller_tokens

@@ -25,8 +25,8 @@ from toolfleet_cli.operations import ask
 from toolfleet_cli.remote import Gateway, over_fleet, place, refuse_caller_options
 from toolfleet_registry.contracts import Caller, ModuleStatus, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import FindingKind, ToolLoadError, ToolSource, tool_named
-from toolfleet_registry.manifests.specs import effect_of, is_later
 from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_registry.specs import effect_of, is_later
 
 if TYPE_CHECKING:
     from toolfleet import ToolFleet

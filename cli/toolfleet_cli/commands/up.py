@@ -28,10 +28,10 @@ from toolfleet_registry.directory.directory import Listing, ModuleDirectory
 from toolfleet_registry.directory.entries import AnnouncedModule
 from toolfleet_registry.errors import FleetError, SettingsError
 from toolfleet_registry.headers import SETTING
-from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.settings import PREFIX, Settings, load_declared, load_settings
+from toolfleet_registry.specs import effect_of
 from toolfleet_registry.system.process import hide_process
 from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.queues import lane_of

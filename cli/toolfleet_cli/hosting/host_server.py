@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from toolfleet_modules.hosts.secrets import Secrets, SecretUnknown
 from toolfleet_modules.sdk.module import ServedModule
 from toolfleet_modules.sdk.serve import JoinedHttpProtocol
+from toolfleet_registry import metric_families, metrics
 from toolfleet_registry.config.host_settings import SecretSource
 from toolfleet_registry.config.secret_values import secret_value
 from toolfleet_registry.contracts import ModuleManifest
@@ -32,8 +33,7 @@ from toolfleet_registry.directory.hosts import (
 )
 from toolfleet_registry.directory.requests import RequestedProbes
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
-from toolfleet_registry.metrics import families, process_recorder
-from toolfleet_registry.metrics.recorder import Exposition, Recorder
+from toolfleet_registry.metrics import Exposition, Recorder
 from toolfleet_registry.once.redis import RedisReplies
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import is_http_url
@@ -211,9 +211,9 @@ class HostMetrics:
             try:
                 await app(scope, receive, sending)
             finally:
-                self.recorder.count(families.HOST_REQUESTS, (self._module, status))
+                self.recorder.count(metric_families.HOST_REQUESTS, (self._module, status))
                 if scope["path"] == _TIMED:
-                    self.recorder.observe(families.HOST_REQUEST_SECONDS, (self._module,), clock() - began_at)
+                    self.recorder.observe(metric_families.HOST_REQUEST_SECONDS, (self._module,), clock() - began_at)
 
         return counted
 
@@ -232,14 +232,14 @@ def _host_metrics(settings: Settings | None, module: str) -> Generator[HostMetri
         return
     from toolfleet_tasks.operations.process_metrics import MetricsEndpoint
 
-    recorder = process_recorder.start()
+    recorder = metrics.start()
     endpoint = MetricsEndpoint(settings, Exposition(recorder).text)
     endpoint.start()
     try:
         yield HostMetrics(recorder, module)
     finally:
         endpoint.close()
-        process_recorder.stop()
+        metrics.stop()
 
 
 def check_host_name(name: str, *, option: str | None = None) -> str:

@@ -34,7 +34,7 @@ from sqlalchemy.pool import NullPool
 from modules.files.errors import FilesUnavailable
 from modules.files.settings import FileSettings
 from toolfleet.sdk import ToolError
-from toolfleet_registry.store.sql_sockets import close_failed, let_go
+from toolfleet_registry.store.sql_database import close_failed, let_go
 
 _PATIENCE_SECONDS = 5
 # PostgreSQL gives up before we do; a client that stands still in a transaction lets go of its locks.

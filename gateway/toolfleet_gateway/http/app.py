@@ -47,7 +47,7 @@ from toolfleet_gateway.http.routes import (
 )
 from toolfleet_gateway.tracing import TracedPath
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.tracing.port import Tracing
+from toolfleet_registry.spans import Tracing
 
 LIVE, READY = "/livez", "/readyz"
 _READY_SECONDS = 2.0

@@ -9,10 +9,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolfleet_gateway.auth.identity import read_credential
 from toolfleet_gateway.http.problems import Problem, invalid_request
+from toolfleet_registry import metric_families, metrics
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.contracts.decisions import USER
-from toolfleet_registry.metrics import families, process_recorder
-from toolfleet_registry.metrics.recorder import OTHER, Recorder
+from toolfleet_registry.metrics import OTHER, Recorder
 from toolfleet_registry.system.loggers import get_logger
 
 log = get_logger(__name__)
@@ -247,7 +247,7 @@ class AccessLog:
         try:
             await self._app(scope, receive, sending)
         finally:
-            if (calls := process_recorder.calls()) is not None:
+            if (calls := metrics.calls()) is not None:
                 _count(calls.recorder, scope, status, clock() - began_at)
             if status >= _FAILED or scope["path"] not in self._quiet:
                 self._say(scope, status, clock() - began_at)
@@ -268,8 +268,8 @@ class AccessLog:
 
 def _count(recorder: Recorder, scope: Scope, status: int, seconds: float) -> None:
     method, route = scope["method"] if scope["method"] in _METHODS else OTHER, scope.get(ROUTE, OTHER)
-    recorder.count(families.GATEWAY_REQUESTS, (method, route, str(status)))
-    recorder.observe(families.GATEWAY_REQUEST_SECONDS, (route,), seconds)
+    recorder.count(metric_families.GATEWAY_REQUESTS, (method, route, str(status)))
+    recorder.observe(metric_families.GATEWAY_REQUEST_SECONDS, (route,), seconds)
 
 
 class SecurityHeaders:

@@ -21,7 +21,7 @@ from toolfleet_gateway.http.streams import OpenStreams
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_gateway.tracing import context_in
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.tracing.port import Tracing
+from toolfleet_registry.spans import Tracing
 from toolfleet_tasks.aio import Closing
 from toolfleet_tasks.client.fleet import ToolFleet
 

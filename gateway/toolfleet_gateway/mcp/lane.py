@@ -21,8 +21,8 @@ from toolfleet_gateway.mcp.tools import ToolMethods
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_gateway.tracing import traced_call
 from toolfleet_registry.contracts.call_context import is_log_level
+from toolfleet_registry.spans import Tracing
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.tracing.port import Tracing
 
 log = get_logger(__name__)
 

@@ -3,9 +3,17 @@
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolfleet_modules.requests.reply import Reply
-from toolfleet_registry.tracing import port
-from toolfleet_registry.tracing.port import TRACEPARENT, TRACESTATE, OpenSpan, TraceContext, Tracing, context_of
-from toolfleet_registry.tracing.switch import switch_here, tracing_of
+from toolfleet_registry import spans
+from toolfleet_registry.spans import (
+    TRACEPARENT,
+    TRACESTATE,
+    OpenSpan,
+    TraceContext,
+    Tracing,
+    context_of,
+    switch_here,
+    tracing_of,
+)
 
 _SPAN = "toolfleet.span"
 _ROUTES = frozenset(
@@ -37,7 +45,7 @@ class TracedRequests:
         said = dict(scope["headers"])
         parent = context_of(_text(said.get(_PARENT)), _text(said.get(_STATE)))
         started = self._tracing.start(
-            f"POST {route}", "server", {port.HTTP_METHOD: scope["method"], port.HTTP_ROUTE: route}, parent=parent
+            f"POST {route}", "server", {spans.HTTP_METHOD: scope["method"], spans.HTTP_ROUTE: route}, parent=parent
         )
         with self._tracing.within(started):
             if isinstance(started, TraceContext):
@@ -47,11 +55,11 @@ class TracedRequests:
 
     async def _serve(self, span: OpenSpan, scope: Scope, receive: Receive, send: Send) -> None:
         scope[_SPAN] = span
-        span.note({port.URL_PATH: scope["path"], port.URL_SCHEME: scope.get("scheme")})
+        span.note({spans.URL_PATH: scope["path"], spans.URL_SCHEME: scope.get("scheme")})
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                span.note({port.HTTP_STATUS: message["status"]})
+                span.note({spans.HTTP_STATUS: message["status"]})
                 if message["status"] >= _BAD:
                     span.fail(str(message["status"]))
             await send(message)
@@ -69,8 +77,8 @@ def note_call(scope: Scope, tool_name: str, call_id: str | None, attempt: int) -
     """Say in a request's span, if it has one, which call it is about."""
     span: OpenSpan | None = scope.get(_SPAN)
     if span is not None:
-        said = {port.GEN_AI_OPERATION: port.EXECUTE_TOOL, port.GEN_AI_TOOL_NAME: tool_name}
-        span.note({**said, port.GEN_AI_TOOL_CALL_ID: call_id, port.ATTEMPT: attempt or None})
+        said = {spans.GEN_AI_OPERATION: spans.EXECUTE_TOOL, spans.GEN_AI_TOOL_NAME: tool_name}
+        span.note({**said, spans.GEN_AI_TOOL_CALL_ID: call_id, spans.ATTEMPT: attempt or None})
 
 
 def note_reply(scope: Scope, reply: Reply) -> None:

@@ -9,11 +9,11 @@ from toolfleet_registry.access.api_key import ApiKey, KeyDraft
 from toolfleet_registry.access.entries import API_KEYS, KeyEntry, KeyRecord, key_seal, read_entry
 from toolfleet_registry.access.grants import KeyMaker, refusal_of
 from toolfleet_registry.access.key_text import new_key_text, read_key_text
-from toolfleet_registry.documents.factory import open_documents
-from toolfleet_registry.documents.port import Changed, DocumentStore
 from toolfleet_registry.errors import BeyondOwnRights, MessageRefused, OperationRefused
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing import TextSeal
+from toolfleet_registry.store.documents import Changed, DocumentStore
+from toolfleet_registry.store.factory import open_documents
 from toolfleet_registry.system import fleet_clock
 
 

@@ -8,10 +8,10 @@ from pydantic import Field, ValidationError
 from toolfleet_registry.access.api_key import ApiKey
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts.message import Message
-from toolfleet_registry.documents.port import DocumentKind, DocumentNames
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.signing import TextSeal
+from toolfleet_registry.store.documents import DocumentKind, DocumentNames
 from toolfleet_registry.system.loggers import get_logger
 
 _log = get_logger(__name__)

@@ -15,12 +15,12 @@ from toolfleet_registry.access.api_key import ApiKey
 from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.access.entries import API_KEYS, KeyEntry, key_seal, read_entry
 from toolfleet_registry.access.key_text import read_key_text
-from toolfleet_registry.documents.factory import open_documents
-from toolfleet_registry.documents.port import NOTED_SECONDS, Documents, DocumentStore
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.live_copy import EARLY_SECONDS, LiveCopy
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing import TextSeal
+from toolfleet_registry.store.documents import NOTED_SECONDS, Documents, DocumentStore
+from toolfleet_registry.store.factory import open_documents
 from toolfleet_registry.system import fleet_clock
 
 T = TypeVar("T")

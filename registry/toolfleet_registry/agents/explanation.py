@@ -26,11 +26,11 @@ from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.errors import InvalidToolName, UnknownAgent
 from toolfleet_registry.manifests.manifest_cache import SeenTool
-from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.permissions import module_denial, permits, reaches, tool_denial
 from toolfleet_registry.policy.call_faults import modules_of
 from toolfleet_registry.policy.hints import UNDECLARED_LINES
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.specs import effect_of
 
 Subject = Literal[
     "name",

@@ -21,10 +21,10 @@ from toolfleet_registry.config.agent_profile import (
 from toolfleet_registry.contracts import Caller, PublishedCall, RetryTerms, Terms, ToolDefinition
 from toolfleet_registry.contracts.calls import ApprovalRule, ApprovalTerms, CallTotal
 from toolfleet_registry.contracts.tool_definition import approvers_of
-from toolfleet_registry.manifests.specs import digest_of, spec_of
 from toolfleet_registry.permissions import Modules, level_of_caller
 from toolfleet_registry.policy.call_faults import modules_of
 from toolfleet_registry.policy.limits import fewest_retries, lowest, strictest
+from toolfleet_registry.specs import digest_of, spec_of
 
 _MOST_TOOLS = 20_000  # whose rules are kept; those of one take some µs to make
 

@@ -40,7 +40,6 @@ from toolfleet_registry.manifests.manifest_cache import (
     pending_because,
     seen_tools,
 )
-from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.permissions import Modules, Permission, denial, level_of_caller, module_denial, reaches
 from toolfleet_registry.policy.call_faults import fault_in_call
 from toolfleet_registry.policy.hints import FOR_NOBODY
@@ -50,6 +49,7 @@ from toolfleet_registry.schemas.effort import is_small
 from toolfleet_registry.schemas.validation import Checked, checked
 from toolfleet_registry.searching import SearchDocument, TextIndex
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.specs import effect_of
 from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.offload import aside

@@ -10,7 +10,7 @@ from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
-from toolfleet_registry.store.port import ToolRegistry
+from toolfleet_registry.store.registry import ToolRegistry
 
 
 class HeldRegistry:

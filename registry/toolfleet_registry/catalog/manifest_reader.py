@@ -20,7 +20,7 @@ from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ProbeFailure, ProbeFailures
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
-from toolfleet_registry.lua.files import script
+from toolfleet_registry.lua_files import script
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.redis.servers import answering

@@ -23,13 +23,13 @@ from toolfleet_registry.manifests.manifest_cache import (
     pending_because,
     seen_tools,
 )
-from toolfleet_registry.manifests.specs import RegistryEvent, ToolRegistration, definition_of, digest_of, spec_of
 from toolfleet_registry.permissions import Access, denial
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.specs import RegistryEvent, ToolRegistration, definition_of, digest_of, spec_of
 from toolfleet_registry.store.factory import open_store
-from toolfleet_registry.store.port import EVENTS_KEPT, ToolRegistry
+from toolfleet_registry.store.registry import EVENTS_KEPT, ToolRegistry
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,9 @@ from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.contracts.tool_definition import ToolLines
 from toolfleet_registry.errors import FleetUnavailable, RegistryAway
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ManifestCache, Successor, kept_text
-from toolfleet_registry.manifests.specs import ToolFinding
 from toolfleet_registry.permissions import broken_because
-from toolfleet_registry.store.port import ToolRegistry
+from toolfleet_registry.specs import ToolFinding
+from toolfleet_registry.store.registry import ToolRegistry
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
 

@@ -13,7 +13,8 @@ from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.contracts.names import name_fault
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ToolOverride, Verdicts, read_kept
-from toolfleet_registry.manifests.specs import (
+from toolfleet_registry.permissions import broken_because
+from toolfleet_registry.specs import (
     ToolRegistration,
     ToolSpec,
     definition_of,
@@ -21,8 +22,7 @@ from toolfleet_registry.manifests.specs import (
     ends_rollback,
     spec_of,
 )
-from toolfleet_registry.permissions import broken_because
-from toolfleet_registry.store.port import ToolRegistry
+from toolfleet_registry.store.registry import ToolRegistry
 from toolfleet_registry.system import machine_clock
 
 ChangeKind: TypeAlias = Literal["added", "changed", "removed", "drifted"]

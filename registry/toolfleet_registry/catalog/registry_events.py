@@ -9,9 +9,9 @@ from typing import Self, TypeAlias
 
 from toolfleet_registry.catalog.registration import asked
 from toolfleet_registry.errors import FleetUnavailable, RegistryEventsLost
-from toolfleet_registry.manifests.specs import RegistryEvent
+from toolfleet_registry.specs import RegistryEvent
 from toolfleet_registry.store import rules
-from toolfleet_registry.store.port import ToolRegistry
+from toolfleet_registry.store.registry import ToolRegistry
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
 

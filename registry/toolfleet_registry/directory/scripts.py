@@ -5,7 +5,7 @@ of changes. Announcements of hosts are in another hash, and the times when they 
 announced on the channel that tells of changed manifests, so that agents read both.
 """
 
-from toolfleet_registry.lua.files import script
+from toolfleet_registry.lua_files import script
 
 REPLACE = script("directory/replace")
 """Returns 1 if it has happened."""

@@ -14,7 +14,7 @@ from toolfleet_registry.live_copy import LiveCopy
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
-from toolfleet_registry.store.port import ToolRegistry
+from toolfleet_registry.store.registry import ToolRegistry
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
 

@@ -10,8 +10,8 @@ from toolfleet_registry.formats.gemini import gemini_schema
 from toolfleet_registry.formats.references import JsonObject, localized
 from toolfleet_registry.formats.relaxing import Converted, Note, Notes, relaxed, rooted
 from toolfleet_registry.formats.strictness import StrictBudget, strict_schema
-from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.schemas.definition import input_schema
+from toolfleet_registry.specs import effect_of
 
 
 def convert(

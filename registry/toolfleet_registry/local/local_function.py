@@ -20,7 +20,7 @@ from toolfleet_registry.contracts.names import LOCAL, ToolName, name_fault
 from toolfleet_registry.errors import InvalidToolName
 from toolfleet_registry.functions.signature import USER, Signature, function_behind, words_of
 from toolfleet_registry.permissions import OF_FUNCTIONS, level_fault
-from toolfleet_registry.tags.tags import ToolDef
+from toolfleet_registry.tags import ToolDef
 
 Function = Callable[..., Any]
 """An async function, or a plain one, which runs in a thread."""

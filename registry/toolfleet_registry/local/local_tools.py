@@ -29,7 +29,7 @@ from toolfleet_registry.manifests.discovery import DiscoveryResult, ManifestFail
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.tags.tags import ToolDef, handler_in, path_of
+from toolfleet_registry.tags import ToolDef, handler_in, path_of
 
 _log = get_logger(__name__)
 

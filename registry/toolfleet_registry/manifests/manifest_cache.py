@@ -25,11 +25,11 @@ from toolfleet_registry.contracts import Message, ModuleManifest, ToolDefinition
 from toolfleet_registry.contracts.names import name_fault
 from toolfleet_registry.contracts.tool_definition import ToolLines, joined
 from toolfleet_registry.errors import ManifestRefused
-from toolfleet_registry.lua.files import script
-from toolfleet_registry.manifests.specs import effect_of
+from toolfleet_registry.lua_files import script
 from toolfleet_registry.permissions import Access, level_of_tool
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import answering
+from toolfleet_registry.specs import effect_of
 from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.http_bodies import MAX_DEPTH
 from toolfleet_registry.system.loggers import get_logger

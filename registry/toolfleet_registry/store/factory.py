@@ -1,13 +1,14 @@
-"""Opens the store of a fleet's registry: as `TOOLFLEET_REGISTRY_URL` says, or the fleet's own Redis."""
+"""Opens the stores of a fleet: as `TOOLFLEET_REGISTRY_URL` says, or in the fleet's own Redis."""
 
 from importlib import import_module
 from typing import Any
 
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.redis.urls import is_redis_url
+from toolfleet_registry.redis.urls import fleet_url, is_redis_url
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.store.port import ToolRegistry
+from toolfleet_registry.store.documents import DocumentKind, DocumentStore, RedisDocuments
 from toolfleet_registry.store.redis import RedisToolRegistry
+from toolfleet_registry.store.registry import ToolRegistry
 
 
 def open_store(settings: Settings) -> ToolRegistry:
@@ -20,27 +21,39 @@ def open_store(settings: Settings) -> ToolRegistry:
         raise SettingsError("TOOLFLEET_REDIS_URL or TOOLFLEET_REGISTRY_URL must be set.")
     if is_redis_url(url):
         return RedisToolRegistry(url, settings.keys, master=settings.sentinel_master)
-    store: ToolRegistry = open_sql("toolfleet_registry.store.sql", "SQLToolRegistry", url)
+    store: ToolRegistry = _open_sql("SQLToolRegistry", url)
     return store
 
 
-def open_sql(module: str, name: str, *arguments: object) -> Any:
-    """Open a store of the registry's SQL database. Raises `SettingsError`, also where a package is missing that it needs."""
+def open_documents(settings: Settings, kind: DocumentKind) -> DocumentStore:
+    """Open the store that `TOOLFLEET_REGISTRY_URL` names, or the fleet's own Redis. The caller closes it.
+
+    Raises `SettingsError`; does not connect yet.
+    """
+    url = fleet_url(settings.registry_url or settings.redis_url)
+    if is_redis_url(url):
+        return RedisDocuments(url, kind, settings.keys, master=settings.sentinel_master)
+    store: DocumentStore = _open_sql("SQLDocuments", url, kind)
+    return store
+
+
+def lazy_attribute(name: str) -> Any:
+    """Return `SQLToolRegistry`: a module's `__getattr__`, so that only its users need SQLAlchemy."""
+    if name != "SQLToolRegistry":
+        raise AttributeError(f"there is no {name!r} here")
+    return _sql_class(name)
+
+
+def _open_sql(name: str, *arguments: object) -> Any:
+    """Open a store of the registry's SQL database. Raises `SettingsError`, also if a package is missing that it needs."""
     try:
-        return _sql_class(module, name)(*arguments)
+        return _sql_class(name)(*arguments)
     except ImportError as exc:
         raise SettingsError(f"TOOLFLEET_REGISTRY_URL: {exc}") from exc
 
 
-def lazy_attribute(name: str) -> Any:
-    """`SQLToolRegistry`, by name: a module's `__getattr__`, so that only who wants it needs SQLAlchemy."""
-    if name != "SQLToolRegistry":
-        raise AttributeError(f"there is no {name!r} here")
-    return _sql_class("toolfleet_registry.store.sql", name)
-
-
-def _sql_class(module: str, name: str) -> Any:
+def _sql_class(name: str) -> Any:
     try:
-        return getattr(import_module(module), name)
+        return getattr(import_module("toolfleet_registry.store.sql"), name)
     except ImportError as exc:
         raise ImportError(f"A registry in an SQL database needs {exc.name!r}: install 'toolfleet[sql]'.") from exc

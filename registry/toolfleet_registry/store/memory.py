@@ -10,7 +10,7 @@ from threading import RLock
 from typing import TypeAlias
 
 from toolfleet_registry.contracts.tool_definition import EventKind
-from toolfleet_registry.manifests.specs import (
+from toolfleet_registry.specs import (
     RegistryEvent,
     ToolFinding,
     ToolRegistration,
@@ -18,9 +18,8 @@ from toolfleet_registry.manifests.specs import (
     ToolSpec,
 )
 from toolfleet_registry.store import rules
-from toolfleet_registry.store.port import EVENTS_KEPT, VERSIONS_KEPT, ToolRegistry
+from toolfleet_registry.store.registry import EVENTS_KEPT, VERSIONS_KEPT, RegistrationSearch, ToolRegistry
 from toolfleet_registry.store.rules import RegistrationState
-from toolfleet_registry.store.search import RegistrationSearch
 from toolfleet_registry.system import machine_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
 

@@ -15,6 +15,7 @@ the pins, the earlier versions.
 import json
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -22,33 +23,40 @@ from typing import Any, Self, TypeVar
 
 from pydantic import ValidationError
 from redis import Redis
+from redis.client import NEVER_DECODE
+from redis.exceptions import NoScriptError, RedisError
 
-from toolfleet_registry.lua.files import script
-from toolfleet_registry.manifests.specs import (
+from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.lua_files import script
+from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.script import Parameters, Script
+from toolfleet_registry.redis.servers import address_of, reason_of, sync_client
+from toolfleet_registry.specs import (
     RegistryEvent,
     ToolFinding,
     ToolRegistration,
     ToolRegistrySnapshot,
     ToolSpec,
 )
-from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.script import Script
-from toolfleet_registry.redis.servers import sync_client
 from toolfleet_registry.store import rules
-from toolfleet_registry.store.port import EVENTS_KEPT, VERSIONS_KEPT, ToolRegistry
-from toolfleet_registry.store.redis_commands import RedisCommands, parts
-from toolfleet_registry.store.search import RegistrationSearch
+from toolfleet_registry.store.registry import EVENTS_KEPT, VERSIONS_KEPT, RegistrationSearch, ToolRegistry
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 
 _log = get_logger(__name__)
 
+T = TypeVar("T")
+
+_PATIENCE_SECONDS = 5
+_NAMES_AT_ONCE = 1000  # Lua can take some thousand values off a list
+
+# However the client was built: one value that is no text would else fail the reading of all.
+_AS_BYTES = {NEVER_DECODE: True}
+
 _LINES = 4  # of each earlier specification: digest, when it was registered, version, specification
 
 Field = tuple[str, str]
 """A pin, as a hash has it."""
-
-T = TypeVar("T")
 
 _EVENTS_AT_ONCE = 100
 _BYTES_AT_ONCE = 256 * 1024  # of specifications: Redis is at them for about a millisecond, and its other clients wait
@@ -85,6 +93,58 @@ _APPROVE = script("store/approve")
 """Returns 0 if the module is not pinned."""
 
 _RESTORE = script("store/restore")
+
+
+class RedisCommands:
+    """Commands and scripts over a client. Raises `FleetUnavailable`."""
+
+    def __init__(self, redis: Redis, *, patience_seconds: float = _PATIENCE_SECONDS) -> None:
+        self._redis = redis
+        self._patience_seconds = patience_seconds
+
+    def ask(self, *command: str | bytes | int) -> Any:
+        """Send one command and return Redis's answer."""
+        with self._answering():
+            return self._redis.execute_command(*command, **_AS_BYTES)
+
+    def ask_many(self, key: str, fields: Sequence[str | bytes]) -> list[bytes | None]:
+        """The values of a hash's fields, a bounded number at once."""
+        found = list[bytes | None]()
+        for batch in parts(fields):
+            found += self.ask("HMGET", key, *batch)
+        return found
+
+    def write(self, *commands: Sequence[str]) -> None:
+        """Have several commands done at once."""
+        with self._answering(), self._redis.pipeline(transaction=True) as pipe:
+            for command in commands:
+                pipe.execute_command(*command)
+            pipe.execute()
+
+    def ask_script(self, script: Script, **named: Any) -> Any:
+        """Run a script and return its result."""
+        return self.run(script, script.parameters(**named))
+
+    def run(self, script: Script, parameters: Parameters) -> Any:
+        """The same, whether Redis has seen it before or not."""
+        with self._answering():
+            try:
+                return self._redis.execute_command("EVALSHA", script.digest, *parameters, **_AS_BYTES)
+            except NoScriptError:
+                return self._redis.execute_command("EVAL", script.text, *parameters, **_AS_BYTES)
+
+    @contextmanager
+    def _answering(self) -> Generator[None]:
+        try:
+            yield
+        except (RedisError, OSError) as exc:
+            reason = reason_of(exc, f"no answer within {self._patience_seconds:g} s")
+            raise FleetUnavailable(f"Redis at {address_of(self._redis)} does not answer: {reason}") from exc
+
+
+def parts(names: Sequence[T]) -> Generator[Sequence[T]]:
+    """The names, so many at once as a script can take."""
+    return (names[start : start + _NAMES_AT_ONCE] for start in range(0, len(names), _NAMES_AT_ONCE))
 
 
 @dataclass(frozen=True)

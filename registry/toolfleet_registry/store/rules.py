@@ -1,6 +1,6 @@
 """Computes the effect of each change on a tool's registration, for every store; pure.
 
-Redis does the same in Lua (`lua/scripts/store`), so that it is atomic there; one suite of tests runs over all of them.
+Redis does the same in Lua (`lua/store`), so that it is atomic there; one suite of tests runs over all of them.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from toolfleet_registry.contracts.tool_definition import EventKind
-from toolfleet_registry.manifests.specs import ToolRegistration, ToolRegistrySnapshot, ToolSpec, digest_of, version_key
+from toolfleet_registry.specs import ToolRegistration, ToolRegistrySnapshot, ToolSpec, digest_of, version_key
 
 MARK = '{"rolled_back_from":'
 """What the text of a stored specification begins with, if its tool was rolled back to it."""

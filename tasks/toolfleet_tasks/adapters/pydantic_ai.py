@@ -30,8 +30,8 @@ from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, T
 from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.contracts.jobs import Poll
 from toolfleet_registry.formats.calls import spoken_arguments
-from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.schemas.definition import input_schema
+from toolfleet_registry.specs import effect_of
 from toolfleet_registry.system import machine_clock
 from toolfleet_tasks.adapters.calling import AdapterCalls
 from toolfleet_tasks.adapters.decisions import Decision, WaitsForApproval

@@ -19,9 +19,9 @@ from toolfleet_registry.contracts.tool_definition import Effect
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.keys import ApprovalKeys
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.spans import TraceContext, context_here
 from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.tracing.port import TraceContext, context_here
 from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.approvals.approvers import (
     ApprovalState,

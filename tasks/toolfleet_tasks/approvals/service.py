@@ -24,9 +24,9 @@ from toolfleet_registry.errors import (
 )
 from toolfleet_registry.policy.redaction import redacted
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.spans import TraceContext
 from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.tracing.port import TraceContext
 from toolfleet_tasks.admission import AdmissionControl, Refusal, digest_of, refused
 from toolfleet_tasks.approvals.approvers import (
     ApprovalVote,

@@ -12,8 +12,8 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import FleetUnavailable, MessageRefused
 from toolfleet_registry.redis.servers import connection_factory
+from toolfleet_registry.spans import Tracing
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio import end
 from toolfleet_tasks.app import FleetApp

@@ -25,9 +25,9 @@ from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import BegunBefore, BrokerUnavailable, NotPublished, PublishUnconfirmed
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.spans import TraceContext, Tracing, Unrecorded, carry, drop
 from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.tracing.port import TraceContext, Tracing, Unrecorded, carry, drop
 from toolfleet_tasks.admission import AdmissionControl, Refusal, refused
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.calls.pending_call import PendingCall

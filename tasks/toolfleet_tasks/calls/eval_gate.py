@@ -14,11 +14,11 @@ from typing import Any, Protocol, TypeAlias
 
 from toolfleet_registry.contracts import RetryTerms, Terms, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.decisions import note
-from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.specs import effect_of
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.tags.tags import ToolContext, ToolDef
+from toolfleet_registry.tags import ToolContext, ToolDef
 from toolfleet_tasks.limits import NOWHERE, Within
 
 log = get_logger(__name__)

@@ -31,12 +31,12 @@ from toolfleet_registry.contracts.decisions import CONVERSATION, collecting, fac
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
 from toolfleet_registry.local.scheduler_tools import ADD_JOB, is_newer_job
-from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.policy.call_faults import fault_in_version, resolved, version_fault
 from toolfleet_registry.policy.limits import strictest
 from toolfleet_registry.policy.redaction import has_sensitive_results, sensitive_paths
 from toolfleet_registry.schemas.arguments import size_of
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
+from toolfleet_registry.specs import effect_of
 from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.calls.audit_trail import AuditTrail, asked_by_here

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from toolfleet_registry.formats import Converted
     from toolfleet_registry.policy.limits import Remaining
-    from toolfleet_registry.tags.tags import ToolContext
+    from toolfleet_registry.tags import ToolContext
     from toolfleet_tasks.calls.eval_gate import Circumstances, EvalGate
     from toolfleet_tasks.calls.handle import CallHandle
     from toolfleet_tasks.client.call_listeners import OnInput

@@ -11,7 +11,7 @@ from toolfleet_registry.contracts import Caller, Conversation, Terms, ToolCall, 
 from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.errors import ToolNotFound, ToolRateLimited
 from toolfleet_registry.system import fleet_clock, machine_clock
-from toolfleet_registry.tags.tags import Tag, TagResult, Tags, ToolContext, ToolDef
+from toolfleet_registry.tags import Tag, TagResult, Tags, ToolContext, ToolDef
 from toolfleet_tasks.calls.eval_gate import Circumstances, EvalGate
 from toolfleet_tasks.in_process import OwnProcess
 

@@ -21,9 +21,9 @@ from toolfleet_registry.errors import BegunBefore, PublishUnconfirmed
 from toolfleet_registry.local.scheduler_tools import CHECK_URL
 from toolfleet_registry.policy.call_faults import as_sent
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.spans import Tracing
 from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.tracing.port import Tracing
 from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.approvals.service import ApprovalService
 from toolfleet_tasks.calls.audit_trail import AuditTrail

@@ -11,16 +11,16 @@ from typing import Any, TypeAlias
 
 from pydantic_core import to_json
 
+from toolfleet_registry import metric_families, metrics
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.attempts import AuditOutcome
 from toolfleet_registry.contracts.decisions import CONVERSATION, USER
-from toolfleet_registry.metrics import families, process_recorder
-from toolfleet_registry.metrics.recorder import CallRecorder
+from toolfleet_registry.metrics import CallRecorder
 from toolfleet_registry.policy.redaction import redacted, sensitive_paths
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import BusyLog
-from toolfleet_registry.tags.tags import TagResult
+from toolfleet_registry.tags import TagResult
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.fleet_results import CallEnding
 
@@ -141,7 +141,7 @@ class Auditor:
     def tell(self, line: AuditLine, *, is_kept: bool = True) -> None:
         """Log the line of a call that has ended; `is_kept`: whether it is in the stream. Raises nothing."""
         self._log(log.now().info, EVENT, line)
-        if (calls := process_recorder.calls()) is not None:
+        if (calls := metrics.calls()) is not None:
             _count(calls, line)
         if not is_kept:
             self.miss("Redis refuses it")
@@ -160,8 +160,8 @@ class Auditor:
     def miss(self, reason: str) -> None:
         """Count a line that is not in the stream. Raises nothing."""
         self.missed += 1
-        if (calls := process_recorder.calls()) is not None:
-            calls.recorder.count(families.AUDIT_MISSED)
+        if (calls := metrics.calls()) is not None:
+            calls.recorder.count(metric_families.AUDIT_MISSED)
         if machine_clock.monotonic() >= self._silent_until:
             self._silent_until = machine_clock.monotonic() + _SILENCE_SECONDS
             self._log(log.now().warning, "audit_not_written", {"reason": reason, "lines": self.missed})

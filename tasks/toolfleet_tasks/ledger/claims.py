@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, cast
 
 from redis.exceptions import ResponseError
 
+from toolfleet_registry import metric_families, metrics
 from toolfleet_registry.contracts import EffectState, PublishedCall, ToolResult
 from toolfleet_registry.contracts.attempts import (
     ALLOWANCE_SECONDS,
@@ -25,7 +26,6 @@ from toolfleet_registry.contracts.attempts import (
     is_handle,
     is_poll_time,
 )
-from toolfleet_registry.metrics import families, process_recorder
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
@@ -327,8 +327,8 @@ class Claims:
     def drop(self, claim: Claim, *, answer: object = 1, is_end: bool = True) -> None:
         """The attempt is closed, or the call has ended; `answer`: whether the ledger has taken that, and not refused it as late."""
         self._held.pop(claim.token, None)
-        if (calls := process_recorder.calls()) is not None and not (answer and is_end):
-            family = families.RETRIES if answer else families.RESULTS_LATE
+        if (calls := metrics.calls()) is not None and not (answer and is_end):
+            family = metric_families.RETRIES if answer else metric_families.RESULTS_LATE
             calls.count_call(family, claim.call.tool_name)
 
     def give_back(self, claim: Claim) -> None:
@@ -356,7 +356,7 @@ class Claims:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._keep(), name="toolfleet-claims")
         self._held[claim.token] = claim
-        if (calls := process_recorder.calls()) is not None and claim.granted == "go" and claim.attempts == 1:
+        if (calls := metrics.calls()) is not None and claim.granted == "go" and claim.attempts == 1:
             calls.begun(claim.call.tool_name, fleet_clock.now() - claim.call.published_at)
 
     def _leave(self, claim: Claim) -> None:
@@ -407,8 +407,8 @@ class Claims:
         for claim in claims:
             claim.begin_by = _NEVER if claim.token in taken else begin_by
             if claim.token in taken and self._held.pop(claim.token, None) is not None:
-                if (calls := process_recorder.calls()) is not None:
-                    calls.count_call(families.CLAIMS_LOST, claim.call.tool_name)
+                if (calls := metrics.calls()) is not None:
+                    calls.count_call(metric_families.CLAIMS_LOST, claim.call.tool_name)
                 log.warning("claim_lost", call_id=claim.call.call_id, tool=claim.call.tool_name)
                 claim.on_lost()
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.spans import TRACEPARENT, TRACESTATE, TraceContext, carried
 from toolfleet_registry.system import fleet_clock, randomness
-from toolfleet_registry.tracing.port import TRACEPARENT, TRACESTATE, TraceContext, carried
 from toolfleet_tasks.messages.ids import is_wake_key
 from toolfleet_tasks.messages.signing import Signatures
 from toolfleet_tasks.queues import nets_around

@@ -17,14 +17,14 @@ from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 from redis.exceptions import RedisError
 
+from toolfleet_registry import metric_families
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import BrokerAway, FleetError, FleetUnavailable
 from toolfleet_registry.live_copy import PAUSE_SECONDS, LiveCopy
-from toolfleet_registry.metrics import families
-from toolfleet_registry.metrics.families import Family
-from toolfleet_registry.metrics.recorder import Sample
+from toolfleet_registry.metric_families import Family
+from toolfleet_registry.metrics import Sample
 from toolfleet_registry.redis.keys import ApprovalKeys, Keys, QueueKeys, WorkerKeys
 from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import fleet_url
@@ -77,18 +77,20 @@ class _Count(NamedTuple):
 
 
 _COUNTS: Final[Mapping[str, _Count]] = {
-    "approvals_waiting": _Count(lambda keys, _: ("ZCARD", ApprovalKeys(keys).waiting), families.APPROVALS_WAITING),
-    "jobs": _Count(lambda keys, _: ("ZCARD", keys.jobs_due), families.JOBS),
-    "jobs_due": _Count(lambda keys, now: ("ZCOUNT", keys.jobs_due, "-inf", now), families.JOBS_DUE),
-    "jobs_late": _Count(lambda keys, now: ("ZCOUNT", keys.jobs_due, "-inf", now - _LATE_MS), families.JOBS_LATE),
-    "wakeups": _Count(lambda keys, _: ("ZCARD", keys.wakes_due), families.WAKEUPS_WAITING, ("job",)),
-    "wakeup_calls": _Count(lambda keys, _: ("ZCARD", keys.calls_due), families.WAKEUPS_WAITING, ("call",)),
-    "dead_calls": _Count(lambda keys, _: ("ZCARD", keys.dead_order), families.DEAD_LETTERS, ("call",)),
-    "dead_wakeups": _Count(lambda keys, _: ("ZCARD", keys.dead_wakes_order), families.DEAD_LETTERS, ("wake",)),
-    "dead_webhooks": _Count(
-        lambda keys, _: ("ZCARD", keys.dead_webhooks("-order")), families.DEAD_LETTERS, ("webhook",)
+    "approvals_waiting": _Count(
+        lambda keys, _: ("ZCARD", ApprovalKeys(keys).waiting), metric_families.APPROVALS_WAITING
     ),
-    "quarantined": _Count(lambda keys, _: ("GET", keys.quarantined), families.QUARANTINED),
+    "jobs": _Count(lambda keys, _: ("ZCARD", keys.jobs_due), metric_families.JOBS),
+    "jobs_due": _Count(lambda keys, now: ("ZCOUNT", keys.jobs_due, "-inf", now), metric_families.JOBS_DUE),
+    "jobs_late": _Count(lambda keys, now: ("ZCOUNT", keys.jobs_due, "-inf", now - _LATE_MS), metric_families.JOBS_LATE),
+    "wakeups": _Count(lambda keys, _: ("ZCARD", keys.wakes_due), metric_families.WAKEUPS_WAITING, ("job",)),
+    "wakeup_calls": _Count(lambda keys, _: ("ZCARD", keys.calls_due), metric_families.WAKEUPS_WAITING, ("call",)),
+    "dead_calls": _Count(lambda keys, _: ("ZCARD", keys.dead_order), metric_families.DEAD_LETTERS, ("call",)),
+    "dead_wakeups": _Count(lambda keys, _: ("ZCARD", keys.dead_wakes_order), metric_families.DEAD_LETTERS, ("wake",)),
+    "dead_webhooks": _Count(
+        lambda keys, _: ("ZCARD", keys.dead_webhooks("-order")), metric_families.DEAD_LETTERS, ("webhook",)
+    ),
+    "quarantined": _Count(lambda keys, _: ("GET", keys.quarantined), metric_families.QUARANTINED),
     "in_quarantine": _Count(lambda keys, _: ("LLEN", keys.quarantine)),
 }
 
@@ -410,8 +412,8 @@ class FleetMetrics:
         """Return the facts as metrics. Raises nothing."""
         facts = await self.facts()
         return [
-            Sample(families.REDIS_UP, float(facts is not None)),
-            Sample(families.FLEET_READ, self._seconds),
+            Sample(metric_families.REDIS_UP, float(facts is not None)),
+            Sample(metric_families.FLEET_READ, self._seconds),
             *(() if facts is None else _samples(facts, self._settings)),
         ]
 
@@ -429,28 +431,28 @@ class FleetMetrics:
 
 
 def _samples(facts: FleetFacts, settings: Settings) -> Iterator[Sample]:
-    yield Sample(families.BROKER_UP, float(facts.broker_error is None))
+    yield Sample(metric_families.BROKER_UP, float(facts.broker_error is None))
     for queue in facts.queues:
         labels = (queue.queue, queue.lane)
-        yield from _known(families.QUEUE_WAITING, queue.waiting, labels)
-        yield from _known(families.QUEUE_OLDEST, queue.oldest_seconds, labels)
-        yield Sample(families.QUEUE_RUNNING, queue.running, labels)
-        yield Sample(families.QUEUE_WORKERS, queue.workers, labels)
-        yield Sample(families.QUEUE_STATE, _STATE["open" if queue.state is None else queue.state.state], labels)
+        yield from _known(metric_families.QUEUE_WAITING, queue.waiting, labels)
+        yield from _known(metric_families.QUEUE_OLDEST, queue.oldest_seconds, labels)
+        yield Sample(metric_families.QUEUE_RUNNING, queue.running, labels)
+        yield Sample(metric_families.QUEUE_WORKERS, queue.workers, labels)
+        yield Sample(metric_families.QUEUE_STATE, _STATE["open" if queue.state is None else queue.state.state], labels)
     for lane in facts.lanes:
         load = lane_load(facts, lane.lane, usual_slots=settings.worker_concurrency)
-        yield Sample(families.LANE_WORKERS, lane.workers, (lane.lane,))
-        yield Sample(families.LANE_SLOTS, sum(lane.slots), (lane.lane,))
-        yield from _known(families.LANE_WANTED, None if load is None else load.wanted, (lane.lane,))
+        yield Sample(metric_families.LANE_WORKERS, lane.workers, (lane.lane,))
+        yield Sample(metric_families.LANE_SLOTS, sum(lane.slots), (lane.lane,))
+        yield from _known(metric_families.LANE_WANTED, None if load is None else load.wanted, (lane.lane,))
     for breaker in facts.breakers:
-        yield Sample(families.BREAKER, _BREAKER.get(breaker.state, 0.0), (breaker.module,))
-        yield Sample(families.MODULE_FAILURES, breaker.failures, (breaker.module,))
-    yield from _known(families.HELD, facts.held)
+        yield Sample(metric_families.BREAKER, _BREAKER.get(breaker.state, 0.0), (breaker.module,))
+        yield Sample(metric_families.MODULE_FAILURES, breaker.failures, (breaker.module,))
+    yield from _known(metric_families.HELD, facts.held)
     for name, count in _COUNTS.items():
         if count.family is not None:
             yield Sample(count.family, facts.counts[name], count.labels)
     for kind, changes in facts.changes.items():
-        yield Sample(families.REGISTRY_CHANGES, changes, (kind,))
+        yield Sample(metric_families.REGISTRY_CHANGES, changes, (kind,))
 
 
 def _known(family: Family, value: float | None, labels: tuple[str, ...] = ()) -> Iterable[Sample]:

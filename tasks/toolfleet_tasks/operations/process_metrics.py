@@ -6,8 +6,8 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from toolfleet_registry.metrics import families, process_recorder
-from toolfleet_registry.metrics.recorder import CONTENT_TYPE, Exposition, RecordedMetrics, Recorder
+from toolfleet_registry import metric_families, metrics
+from toolfleet_registry.metrics import CONTENT_TYPE, Exposition, RecordedMetrics, Recorder
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio import end
@@ -88,7 +88,7 @@ class ProcessSampler:
         while True:
             due_at = clock() + _BEAT_SECONDS
             await asyncio.sleep(_BEAT_SECONDS)
-            self._recorder.observe(families.LOOP_LAG, (), max(clock() - due_at, 0.0))
+            self._recorder.observe(metric_families.LOOP_LAG, (), max(clock() - due_at, 0.0))
             self._ask(clock())
 
     def _ask(self, now: float) -> None:
@@ -101,7 +101,7 @@ class ProcessSampler:
     def _answered(self, answer: "asyncio.Future[object]", asked_at: float) -> None:
         if not answer.cancelled() and answer.exception() is None:
             seconds = answer.get_loop().time() - asked_at
-            self._recorder.observe(families.REDIS_ROUND_TRIP, (), seconds)
+            self._recorder.observe(metric_families.REDIS_ROUND_TRIP, (), seconds)
 
 
 class AgentMetrics:
@@ -122,11 +122,11 @@ class AgentMetrics:
         self._opened += 1
         if self._opened > 1:
             return
-        recorder = process_recorder.start()
+        recorder = metrics.start()
         try:
             self._answer(recorder, self._where)
         except BaseException:
-            process_recorder.stop()
+            metrics.stop()
             self._opened = 0
             raise
         self._sampling = asyncio.create_task(ProcessSampler(recorder).keep(), name="toolfleet-metrics")
@@ -145,7 +145,7 @@ class AgentMetrics:
             await asyncio.to_thread(self._endpoint.close)
         elif not isinstance(self._where, int | None) and self._collector is not None:
             self._where.unregister(self._collector)
-        process_recorder.stop()
+        metrics.stop()
 
     def _answer(self, recorder: Recorder, where: "int | CollectorRegistry") -> None:
         if isinstance(where, int):

@@ -20,12 +20,12 @@ from toolfleet_registry.config.agent_profile import AgentProfile, ToolRetrySpec,
 from toolfleet_registry.config.setting_sources import setting_place
 from toolfleet_registry.contracts import Caller, Level, ToolDefinition
 from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchProfile, OperationRefused, SettingsError
-from toolfleet_registry.manifests.specs import effect_of
 from toolfleet_registry.permissions import reaches
 from toolfleet_registry.policy.hints import UNDECLARED_LINES
 from toolfleet_registry.redis.servers import async_client, sync_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.specs import effect_of
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.operations.change_trail import ChangeKind
 from toolfleet_tasks.resources.operation import OperationRequest, operation

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from redis.exceptions import RedisError
 
 from toolfleet_registry.catalog.operator import Difference, operating
-from toolfleet_registry.manifests.specs import RegistryEvent, ToolRegistration, ToolSpec, digest_of
+from toolfleet_registry.specs import RegistryEvent, ToolRegistration, ToolSpec, digest_of
 from toolfleet_tasks.presence import KEEPS_ROLLBACKS, older_workers
 from toolfleet_tasks.resources.operation import OperationRequest, operation
 

@@ -16,9 +16,9 @@ from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.servers import reason_of
+from toolfleet_registry.spans import TraceContext, carried
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.tracing.port import TraceContext, carried
 from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.aio import is_wanted
 from toolfleet_tasks.broker import KombuConnections

@@ -38,7 +38,7 @@ from toolfleet_tasks.fairness import PausedQueues
 from toolfleet_tasks.greenlet_bridge import Bridge, await_, in_bridge, retry_blocking
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.queues import queue_of
-from toolfleet_tasks.redis_connection import Part, PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.redis_connection import Part, PipelinedConnection, Push, RedisConnectionLost
 from toolfleet_tasks.transport import scripts
 from toolfleet_tasks.transport.fetcher import Consumer, Fetcher, NotifyKeys, keep_fetching
 from toolfleet_tasks.transport.leases import FetchedClaims, Leases, LeaseStore, write_note

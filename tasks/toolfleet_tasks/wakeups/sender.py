@@ -13,10 +13,10 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Final
 
 from toolfleet_registry.contracts.attempts import parse_retry_after
+from toolfleet_registry.spans import carried
 from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_registry.system.lazy_names import LazyModule
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.tracing.port import carried
 
 if TYPE_CHECKING:
     import httpx

@@ -19,10 +19,10 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.catalog.registration import asked
 from toolfleet_registry.catalog.registry_events import EventsAfter, events_after
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.store.port import ToolRegistry
+from toolfleet_registry.specs import RegistryEvent
+from toolfleet_registry.store.registry import ToolRegistry
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio import is_wanted
 from toolfleet_tasks.messages.signing import seal_of

@@ -33,8 +33,7 @@ from sqlalchemy.schema import CreateTable
 
 from toolfleet_registry.errors import FleetUnavailable, SettingsError, WakeLost
 from toolfleet_registry.once.port import Record
-from toolfleet_registry.store.sql_engines import waits_of
-from toolfleet_registry.store.sql_sockets import close_failed, let_go
+from toolfleet_registry.store.sql_database import close_failed, let_go, waits_of
 from toolfleet_registry.system import machine_clock, randomness
 from toolfleet_tasks.webhooks.dedup import REMEMBERED_SECONDS, check_kept
 

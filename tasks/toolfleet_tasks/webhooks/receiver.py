@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from toolfleet_registry.config.job_settings import secret_fault
 from toolfleet_registry.contracts.jobs import WakeKind, WakeUp
 from toolfleet_registry.errors import FleetUnavailable, WakeBusy, WakeLost, WakeRefused, WebhookRefused
-from toolfleet_registry.manifests.specs import RegistryEvent
 from toolfleet_registry.once.port import OnceStore
+from toolfleet_registry.specs import RegistryEvent
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio import end, is_wanted

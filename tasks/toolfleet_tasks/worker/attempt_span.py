@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Ignore, Reject, Retry
 
+from toolfleet_registry import spans
 from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.spans import OpenSpan, Started, TraceContext, Tracing, attempt_span_id, carry
 from toolfleet_registry.system import fleet_clock
-from toolfleet_registry.tracing import port
-from toolfleet_registry.tracing.port import OpenSpan, Started, TraceContext, Tracing, attempt_span_id, carry
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.tracing import message_attributes, system_of, trace_of
@@ -54,13 +54,13 @@ def _start(tracing: Tracing, request: Any, claim: Claim, parent: TraceContext | 
     queue, is_attempt = queue_for(call), claim.granted == "go"
     own_id = attempt_span_id(call.call_id, claim.attempts) if is_attempt else 0
     started = tracing.start(
-        port.process_name(queue),
+        spans.process_name(queue),
         "consumer",
         {
-            port.MESSAGING_SYSTEM: system,
-            port.MESSAGING_OPERATION_NAME: "process",
-            port.MESSAGING_OPERATION_TYPE: "process",
-            port.MESSAGING_DESTINATION: queue,
+            spans.MESSAGING_SYSTEM: system,
+            spans.MESSAGING_OPERATION_NAME: "process",
+            spans.MESSAGING_OPERATION_TYPE: "process",
+            spans.MESSAGING_DESTINATION: queue,
         },
         parent=parent,
         links=_links(tracing, claim, parent),
@@ -70,12 +70,12 @@ def _start(tracing: Tracing, request: Any, claim: Claim, parent: TraceContext | 
         started.note(message_attributes(call))
         started.note(
             {
-                port.MESSAGING_CLIENT_ID: getattr(request, "hostname", None),
-                port.GEN_AI_TOOL_NAME: call.tool_name,
-                port.ATTEMPT: claim.attempts,
-                port.FENCING_TOKEN: claim.token,
-                port.GRANTED: claim.granted,
-                port.QUEUED_SECONDS: round(max(fleet_clock.now() - call.published_at, 0), 6),
+                spans.MESSAGING_CLIENT_ID: getattr(request, "hostname", None),
+                spans.GEN_AI_TOOL_NAME: call.tool_name,
+                spans.ATTEMPT: claim.attempts,
+                spans.FENCING_TOKEN: claim.token,
+                spans.GRANTED: claim.granted,
+                spans.QUEUED_SECONDS: round(max(fleet_clock.now() - call.published_at, 0), 6),
             }
         )
     return started
@@ -97,12 +97,12 @@ def _links(tracing: Tracing, claim: Claim, parent: TraceContext | None) -> list[
 def _go_on(span: OpenSpan, execution: "Execution") -> None:
     """Note the state of an attempt without an end here: another worker has the call, or its module continues it, or asks."""
     if execution.came_to is None:
-        span.note({port.EFFECT_STATE: "unknown"})
+        span.note({spans.EFFECT_STATE: "unknown"})
 
 
 def _say(span: OpenSpan, result: ToolResult | None) -> None:
     if result is None:
         return
-    span.note({port.EFFECT_STATE: result.effect_state})
+    span.note({spans.EFFECT_STATE: result.effect_state})
     if not result.success:
-        span.fail(result.error_code or port.OTHER_ERROR)
+        span.fail(result.error_code or spans.OTHER_ERROR)

@@ -18,7 +18,7 @@ from support.metrics.prometheus import (
 from support.metrics.scraping import wait_until_read
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.contracts import Caller
-from toolfleet_registry.metrics.families import FAMILIES
+from toolfleet_registry.metric_families import FAMILIES
 
 OF_TARGETS = {"instance", "le"}  # labels that Prometheus gives, or a histogram has
 BY_NAME = {family.name: family for family in FAMILIES}

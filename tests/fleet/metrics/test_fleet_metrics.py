@@ -15,7 +15,7 @@ from support.module_server import ModuleServer
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from toolfleet import ToolFleet
 from toolfleet_registry.contracts import Caller, ToolCall
-from toolfleet_registry.metrics.families import FAMILIES
+from toolfleet_registry.metric_families import FAMILIES
 
 NAP = ToolCall(tool_name="owls.nap", arguments={"seconds": 60})
 

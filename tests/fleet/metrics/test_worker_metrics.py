@@ -12,7 +12,7 @@ from support.waiting import wait_until_sync
 from toolfleet import ToolFleet
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.contracts import Caller, ToolCall
-from toolfleet_registry.metrics.families import FAMILIES
+from toolfleet_registry.metric_families import FAMILIES
 
 TIMED = ("queued", "run", "total")
 

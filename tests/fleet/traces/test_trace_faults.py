@@ -13,7 +13,7 @@ from support.traces.agent_program import traced_agent
 from support.traces.otlp_receiver import OtlpReceiver
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.environment import environment_of
-from toolfleet_registry.tracing.port import attempt_span_id
+from toolfleet_registry.spans import attempt_span_id
 
 UNSAMPLED = {"OTEL_TRACES_SAMPLER": "parentbased_always_off"}
 

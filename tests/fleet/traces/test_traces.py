@@ -17,7 +17,7 @@ from support.traces.woken_core import Core
 from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet_cli.local.environment import beat_command
-from toolfleet_registry.tracing.port import attempt_span_id
+from toolfleet_registry.spans import attempt_span_id
 
 SHOWN = ROOT / "tests/fleet/traces/a_call.txt"
 TRACE_ID = "0af7651916cd43dd8448eb211c80319{}"

@@ -8,10 +8,9 @@ from typing import TypeAlias
 import pytest
 
 from support.servers.postgres import PostgresServer, find_postgres, postgres_server
-from toolfleet_registry.documents.factory import open_documents
-from toolfleet_registry.documents.memory import InMemoryDocuments
-from toolfleet_registry.documents.port import DocumentKind, DocumentStore
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.store.documents import DocumentKind, DocumentStore, InMemoryDocuments
+from toolfleet_registry.store.factory import open_documents
 
 OpenDocuments: TypeAlias = Callable[[DocumentKind], DocumentStore]
 

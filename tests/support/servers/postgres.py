@@ -20,7 +20,7 @@ from sqlalchemy.pool import NullPool
 from support.waiting import wait_until_sync
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_modules.hosts.child_process import _end_with_parent
-from toolfleet_registry.store.sql_sockets import close_failed
+from toolfleet_registry.store.sql_database import close_failed
 
 _NOBODY: dict[str, Any] = {"user": "nobody", "group": "nogroup", "extra_groups": []}
 

@@ -84,7 +84,7 @@ async def _main(orders: IO[str], answers: IO[str]) -> None:
                 "seconds": time.monotonic() - began,
                 "trace_id": f"{context.trace_id:032x}" if context else None,
                 "span_id": f"{context.span_id:016x}" if context else None,
-                "imported": "toolfleet_registry.tracing.otel_tracing" in sys.modules,
+                "imported": "toolfleet_registry.otel_tracing" in sys.modules,
             }
             print(json.dumps(said), file=answers, flush=True)
     if provider is not None:

@@ -20,7 +20,7 @@ from toolfleet_registry.local.local_function import LocalFunction
 from toolfleet_registry.local.local_tools import LocalSource
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.tags.tags import TagResult
+from toolfleet_registry.tags import TagResult
 from toolfleet_workers.runner import ToolLookup, no_time_left, readable, too_late, unsuccessful
 
 log = get_logger(__name__)

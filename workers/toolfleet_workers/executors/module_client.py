@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from toolfleet_registry.tracing import port
-from toolfleet_registry.tracing.port import OpenSpan, TraceContext, Tracing, Unrecorded, carried
+from toolfleet_registry import spans
+from toolfleet_registry.spans import OpenSpan, TraceContext, Tracing, Unrecorded, carried
 from toolfleet_workers.executors.request import ModuleRequest, Origin
 
 REPLICA_HEADER = "Toolfleet-Replica"
@@ -138,10 +138,10 @@ class TracedClient:
             "POST",
             "client",
             {
-                port.HTTP_METHOD: "POST",
-                port.URL_FULL: f"{scheme}://{host}:{origin.port}{path}",
-                port.SERVER_ADDRESS: origin.host,
-                port.SERVER_PORT: origin.port,
+                spans.HTTP_METHOD: "POST",
+                spans.URL_FULL: f"{scheme}://{host}:{origin.port}{path}",
+                spans.SERVER_ADDRESS: origin.host,
+                spans.SERVER_PORT: origin.port,
             },
             parent=parent,
         )
@@ -166,7 +166,7 @@ class _TracedResponse:
 
     def release(self) -> None:
         self._response.release()
-        self._span.note({port.HTTP_STATUS: self.status})
+        self._span.note({spans.HTTP_STATUS: self.status})
         if self.status >= _FAILED:
             self._span.fail(str(self.status))
         self._span.end()

@@ -20,11 +20,11 @@ from celery.platforms import EX_FAILURE
 from celery.worker import state
 from redis.exceptions import RedisError
 
+from toolfleet_registry import metric_families, metrics
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.watch import ModuleWatch
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.metrics import families, process_recorder
-from toolfleet_registry.metrics.recorder import Exposition, Sample
+from toolfleet_registry.metrics import Exposition, Sample
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
@@ -437,7 +437,7 @@ class AnsweredMetrics(bootsteps.StartStopStep):  # type: ignore[misc] # Celery s
         Called by Celery when the pool has started, on the pool's thread. Ends the process if the library is missing.
         """
         settings = _settings_of(parent)
-        recorder = process_recorder.start()
+        recorder = metrics.start()
         recorder.gauges.append(WorkerGauges(parent, settings))
         try:
             endpoint = MetricsEndpoint(settings, Exposition(recorder).text)
@@ -462,14 +462,14 @@ class WorkerGauges:
 
     def __call__(self) -> Iterable[Sample]:
         """The samples."""
-        yield Sample(families.WORKER_INFO, 1, self._info)
-        yield Sample(families.WORKER_READY, float(health_of(self._worker.app).unready() is None))
-        yield Sample(families.WORKER_LEASES, calls_held(self._process).total())
+        yield Sample(metric_families.WORKER_INFO, 1, self._info)
+        yield Sample(metric_families.WORKER_READY, float(health_of(self._worker.app).unready() is None))
+        yield Sample(metric_families.WORKER_LEASES, calls_held(self._process).total())
         pool = self._worker.pool
         if isinstance(pool, AsyncioPool):
-            yield Sample(families.WORKER_IN_FLIGHT, pool.in_flight)
-            yield Sample(families.WORKER_SLOTS, pool.capacity())
-            yield Sample(families.LOOP_STALLED, pool.hub_loop.stalled_seconds)
+            yield Sample(metric_families.WORKER_IN_FLIGHT, pool.in_flight)
+            yield Sample(metric_families.WORKER_SLOTS, pool.capacity())
+            yield Sample(metric_families.LOOP_STALLED, pool.hub_loop.stalled_seconds)
 
 
 def _settings_of(parent: Any) -> Settings:

@@ -22,7 +22,7 @@ from toolfleet_registry.functions.failures import ToolError
 from toolfleet_registry.functions.signature import without_titles
 
 _TEXT = "raw_arg"  # the group of a tag without groups
-_TAGS = "toolfleet_registry.tags.tags"  # is not in every installation
+_TAGS = "toolfleet_registry.tags"  # is not in every installation
 _LANGCHAIN = "langchain_core.tools"
 _FILLED_IN = frozenset({"callbacks", "run_manager"})  # by LangChain itself, as what is annotated as `RunnableConfig`
 

@@ -16,7 +16,7 @@ from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun
-from toolfleet_registry.tracing.port import carried
+from toolfleet_registry.spans import carried
 
 _RETURN_SECONDS = 1.0  # until there may be a process again
 

@@ -40,6 +40,7 @@ from toolfleet_modules.once.served_tool import RunMeans
 from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.requests.task_guard import IN_TOOL, guard_tasks
 from toolfleet_modules.sdk.tool import Facts, Tool, ToolMark, mark_of
+from toolfleet_registry import spans
 from toolfleet_registry.contracts import Conversation
 from toolfleet_registry.contracts.call_context import (
     MOST_MESSAGES,
@@ -56,9 +57,7 @@ from toolfleet_registry.contracts.call_context import (
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun, Threads
-from toolfleet_registry.tracing import port
-from toolfleet_registry.tracing.port import OpenSpan, TraceContext, Tracing, carrying, read_context
-from toolfleet_registry.tracing.switch import switch_here, tracing_of
+from toolfleet_registry.spans import OpenSpan, TraceContext, Tracing, carrying, read_context, switch_here, tracing_of
 
 _log = logging.getLogger("toolfleet.host")
 
@@ -268,12 +267,12 @@ class ChildTrace:
         if tracing is None:
             with carrying(parent):
                 return await run
-        said = {port.GEN_AI_OPERATION: port.EXECUTE_TOOL, port.GEN_AI_TOOL_NAME: tool}
-        started = tracing.start(port.execute_name(tool), "internal", said, parent=parent)
+        said = {spans.GEN_AI_OPERATION: spans.EXECUTE_TOOL, spans.GEN_AI_TOOL_NAME: tool}
+        started = tracing.start(spans.execute_name(tool), "internal", said, parent=parent)
         with tracing.within(started):
             if isinstance(started, TraceContext):
                 return await run
-            started.note({port.GEN_AI_TOOL_TYPE: "function", port.GEN_AI_TOOL_CALL_ID: call_id})
+            started.note({spans.GEN_AI_TOOL_TYPE: "function", spans.GEN_AI_TOOL_CALL_ID: call_id})
             return await _recorded(started, run)
 
 

@@ -27,8 +27,8 @@ from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.files import Audio, File, Image
 from toolfleet_registry.functions.threads import NotBegun
 from toolfleet_registry.schemas.validation import checked
+from toolfleet_registry.spans import TRACEPARENT, carried
 from toolfleet_registry.system.http_bodies import BodyReader, loads_strict
-from toolfleet_registry.tracing.port import TRACEPARENT, carried
 
 _CONNECT_SECONDS = 10.0
 _CONNECT_PART = 0.9  # of a call's time: that nothing was sent is said while the client still listens

@@ -7,10 +7,10 @@ from pydantic import Field, ValidationError
 from toolfleet_registry.config.agent_profile import AGENT_NAME, MOST_PROFILES, AgentProfile
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts.message import Message
-from toolfleet_registry.documents.port import DocumentKind, DocumentNames
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.signing import TextSeal
+from toolfleet_registry.store.documents import DocumentKind, DocumentNames
 
 
 def profile_names(keys: Keys) -> DocumentNames:

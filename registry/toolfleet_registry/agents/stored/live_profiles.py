@@ -11,11 +11,10 @@ from redis.client import NEVER_DECODE
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.stored.entries import ProfileVersion, agent_seal, profile_names, read_profile
 from toolfleet_registry.config.agent_profile import AgentProfile, OwnMiddlewareSpec, PiiSpec
-from toolfleet_registry.documents.port import NOTHING_KEPT, Documents
-from toolfleet_registry.documents.redis import documents_of, reading
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.store.documents import NOTHING_KEPT, Documents, documents_of, reading
 from toolfleet_registry.system.loggers import get_logger
 
 _PATIENCE_SECONDS = 5

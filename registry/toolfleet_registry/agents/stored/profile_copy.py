@@ -9,10 +9,9 @@ from redis.asyncio import Redis
 
 from toolfleet_registry.agents.stored.entries import profile_names
 from toolfleet_registry.agents.stored.profiles import StoredProfiles
-from toolfleet_registry.documents.port import NOTHING_KEPT, Documents
-from toolfleet_registry.documents.redis import copying
 from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.store.documents import NOTHING_KEPT, Documents, copying
 
 T = TypeVar("T")
 

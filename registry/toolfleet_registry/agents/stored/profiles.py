@@ -16,11 +16,11 @@ from toolfleet_registry.agents.stored.entries import (
     written,
 )
 from toolfleet_registry.config.agent_profile import AgentProfile, check_agent_name
-from toolfleet_registry.documents.factory import open_documents
-from toolfleet_registry.documents.port import Changed, Documents, DocumentStore
 from toolfleet_registry.errors import MessageRefused, NoSuchProfile, OperationRefused, ProfileChanged
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing import TextSeal
+from toolfleet_registry.store.documents import Changed, Documents, DocumentStore
+from toolfleet_registry.store.factory import open_documents
 from toolfleet_registry.system import fleet_clock
 
 LARGEST_BYTES = 32_768

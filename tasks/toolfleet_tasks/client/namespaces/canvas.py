@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from toolfleet_registry.contracts import Caller, Conversation, PublishedCall, ToolCall, ToolResult
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.tracing.port import TraceContext
+from toolfleet_registry.spans import TraceContext
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 from toolfleet_tasks.messages import fleet_results

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from toolfleet_registry.agents.explanation import ToolExplanation
 from toolfleet_registry.catalog.registry_events import RegistryEvents
 from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus
-from toolfleet_registry.manifests.specs import RegistryEvent
-from toolfleet_registry.store.port import ToolRegistry
+from toolfleet_registry.specs import RegistryEvent
+from toolfleet_registry.store.registry import ToolRegistry
 from toolfleet_tasks.client.sessions import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 

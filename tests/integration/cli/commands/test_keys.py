@@ -11,9 +11,9 @@ from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.access.entries import API_KEYS, key_seal
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import Caller
-from toolfleet_registry.documents.factory import open_documents
-from toolfleet_registry.documents.port import DocumentStore
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.store.documents import DocumentStore
+from toolfleet_registry.store.factory import open_documents
 from toolfleet_registry.system import fleet_clock
 
 UNSEALED = key_seal(SigningSettings())

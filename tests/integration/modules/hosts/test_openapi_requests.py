@@ -9,7 +9,7 @@ import pytest
 
 from support.hosts.bird_service import BirdService, bird_service, document, json_body, operation, parameter
 from support.hosts.openapi_document import hosted_document
-from toolfleet_registry.tracing.port import TraceContext, carrying
+from toolfleet_registry.spans import TraceContext, carrying
 
 pytestmark = pytest.mark.asyncio
 

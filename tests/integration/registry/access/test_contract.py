@@ -12,10 +12,9 @@ from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.access.entries import API_KEYS, key_seal
 from toolfleet_registry.access.grants import COMMAND_LINE, KeyMaker
 from toolfleet_registry.config.signing_settings import SigningSettings
-from toolfleet_registry.documents.memory import InMemoryDocuments
-from toolfleet_registry.documents.port import Changed, DocumentKind, DocumentStore
 from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.signing import TextSeal
+from toolfleet_registry.store.documents import Changed, DocumentKind, DocumentStore, InMemoryDocuments
 from toolfleet_registry.system import fleet_clock
 
 UNSEALED = key_seal(SigningSettings())

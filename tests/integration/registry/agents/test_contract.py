@@ -13,9 +13,9 @@ from toolfleet_registry.agents.stored.entries import KEPT_VERSIONS, PROFILES, Pr
 from toolfleet_registry.agents.stored.profiles import LARGEST_BYTES, StoredProfiles
 from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.config.signing_settings import SigningSettings
-from toolfleet_registry.documents.port import NOTHING_KEPT, DocumentKind, DocumentStore
 from toolfleet_registry.errors import NoSuchProfile, OperationRefused, ProfileChanged
 from toolfleet_registry.signing import TextSeal
+from toolfleet_registry.store.documents import NOTHING_KEPT, DocumentKind, DocumentStore
 
 OpenDocuments: TypeAlias = Callable[[DocumentKind], DocumentStore]
 Stores: TypeAlias = Callable[[], DocumentStore]

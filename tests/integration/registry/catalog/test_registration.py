@@ -29,10 +29,10 @@ from toolfleet_registry.manifests.manifest_cache import (
     read_kept,
     seen_tools,
 )
-from toolfleet_registry.manifests.specs import ToolSpec
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.schemas import validation
 from toolfleet_registry.settings import ModuleSpec, Settings
+from toolfleet_registry.specs import ToolSpec
 from toolfleet_registry.store.memory import InMemoryToolRegistry
 from toolfleet_registry.store.redis import RedisToolRegistry
 

@@ -21,7 +21,7 @@ from toolfleet_registry.local.local_function import LocalFunction, local_tool
 from toolfleet_registry.local.local_tools import LocalTools, load_local_tools, probe_local
 from toolfleet_registry.manifests.discovery import ManifestFailure
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.tags.tags import Tags, ToolContext
+from toolfleet_registry.tags import Tags, ToolContext
 
 
 def settings_of(path: str | None, **values: Any) -> Settings:

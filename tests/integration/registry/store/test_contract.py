@@ -15,7 +15,7 @@ from toolfleet.stores import (
     ToolRegistrySnapshot,
     ToolSpec,
 )
-from toolfleet_registry.manifests.specs import digest_of
+from toolfleet_registry.specs import digest_of
 
 A, B = {"a": "string"}, {"b": "number"}
 

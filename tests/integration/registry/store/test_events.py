@@ -8,9 +8,9 @@ from structlog.testing import capture_logs
 
 from support.there import there
 from toolfleet.stores import RegistryEvent, ToolFinding, ToolRegistration, ToolRegistry, ToolRegistrySnapshot, ToolSpec
-from toolfleet_registry.manifests.specs import digest_of
+from toolfleet_registry.specs import digest_of
 from toolfleet_registry.store import redis, sql
-from toolfleet_registry.store.port import EVENTS_KEPT
+from toolfleet_registry.store.registry import EVENTS_KEPT
 
 
 def owl(name: str, version: str | None = None) -> ToolSpec:

@@ -18,7 +18,7 @@ from support.servers.redis_setups import SETUPS
 from toolfleet import FleetUnavailable
 from toolfleet.stores import RedisToolRegistry, SQLToolRegistry, ToolFinding, ToolRegistry, ToolSpec
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.store import sql_engines
+from toolfleet_registry.store import sql_database
 
 LONGEST_SECONDS = 8  # 5, and a margin for a busy machine
 
@@ -215,9 +215,9 @@ def registry_in_redis(redis_url: str) -> Generator[RedisToolRegistry]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Databases wait for a second, and less for a lock."""
-    for options in (sql_engines._DRIVERS["sqlite"]["pysqlite"], sql_engines._DRIVERS["postgresql"]["pg8000"]):
+    for options in (sql_database._DRIVERS["sqlite"]["pysqlite"], sql_database._DRIVERS["postgresql"]["pg8000"]):
         monkeypatch.setitem(options, "timeout", 1)
-    monkeypatch.setitem(sql_engines._SERVER_LIMITS, "lock_timeout", 500)
+    monkeypatch.setitem(sql_database._SERVER_LIMITS, "lock_timeout", 500)
 
 
 @pytest.mark.fleet

@@ -5,7 +5,7 @@ from toolfleet.stores import ToolRegistration, ToolRegistry, ToolSpec
 from toolfleet_registry.catalog.registration_plan import in_effect
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ToolOverride, kept_text, read_kept
-from toolfleet_registry.manifests.specs import digest_of, spec_of
+from toolfleet_registry.specs import digest_of, spec_of
 
 GIT = ModuleManifest.model_validate(manifest_of("git", "log", "push"))
 

@@ -20,8 +20,8 @@ from toolfleet.stores import (
     ToolSpec,
     open_store,
 )
-from toolfleet_registry.manifests.specs import digest_of
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.specs import digest_of
 
 SPEC = ToolSpec(tool_name="a", input_schema={}, output_schema={})
 

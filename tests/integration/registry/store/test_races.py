@@ -9,7 +9,7 @@ import pytest
 
 from support.there import there
 from toolfleet.stores import ToolRegistry, ToolSpec
-from toolfleet_registry.manifests.specs import digest_of
+from toolfleet_registry.specs import digest_of
 
 RACERS = 5
 ROUNDS = 8

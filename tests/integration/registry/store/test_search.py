@@ -6,7 +6,7 @@ from toolfleet.stores import InMemoryToolRegistry, ToolRegistry, ToolSpec
 from toolfleet_registry.catalog.catalog import ToolSearch
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition, ToolParameter
 from toolfleet_registry.manifests.manifest_cache import seen_tools
-from toolfleet_registry.manifests.specs import spec_of
+from toolfleet_registry.specs import spec_of
 
 TOOLS = [
     ToolDefinition(name="mail.send_invoice", description="Send a bill to a customer.", tags=["Money", "mail"]),

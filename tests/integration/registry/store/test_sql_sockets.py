@@ -13,7 +13,7 @@ from sqlalchemy.pool import NullPool
 
 from support.programs.closed_port import closed_port
 from support.servers.postgres import connections_to
-from toolfleet_registry.store.sql_sockets import close_failed, let_go
+from toolfleet_registry.store.sql_database import close_failed, let_go
 
 SECONDS = 0.2
 

@@ -6,8 +6,8 @@ import pytest
 
 from support.there import there
 from toolfleet.stores import ToolRegistration, ToolRegistry, ToolRegistrySnapshot, ToolSpec
-from toolfleet_registry.manifests.specs import digest_of
-from toolfleet_registry.store.port import VERSIONS_KEPT
+from toolfleet_registry.specs import digest_of
+from toolfleet_registry.store.registry import VERSIONS_KEPT
 
 Registries = Callable[[], ToolRegistry]
 

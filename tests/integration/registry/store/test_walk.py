@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from toolfleet.stores import InMemoryToolRegistry, ToolRegistration, ToolRegistry, ToolRegistrySnapshot, ToolSpec
-from toolfleet_registry.manifests.specs import digest_of
+from toolfleet_registry.specs import digest_of
 
 # Few of each, so that they meet.
 NAMES = st.sampled_from(["a", "b", 'm."x', "ä\n", "z\x00"])

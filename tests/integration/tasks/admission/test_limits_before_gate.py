@@ -16,7 +16,7 @@ from support.workers.hand_worker import HandWorker
 from toolfleet import Caller, GateDecision, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.tags.tags import ToolContext
+from toolfleet_registry.tags import ToolContext
 from toolfleet_tasks.client.allowance import refusal_now
 from toolfleet_tasks.limits import JUDGE, Limit
 from toolfleet_tasks.redis_connection import PipelinedConnection

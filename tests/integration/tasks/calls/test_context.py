@@ -13,7 +13,7 @@ from toolfleet_registry.contracts import ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.tags.tags import ToolContext
+from toolfleet_registry.tags import ToolContext
 from toolfleet_tasks.calls.eval_gate import Circumstances
 from toolfleet_tasks.calls.message_bounds import as_before, context_for
 from toolfleet_tasks.client.fleet import ToolFleet

@@ -17,7 +17,7 @@ from support.workers.hand_worker import HandWorker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.contracts import Terms, ToolDefinition
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.tags.tags import ToolContext, ToolDef
+from toolfleet_registry.tags import ToolContext, ToolDef
 from toolfleet_tasks.calls.eval_gate import Circumstances, EvalGate, GateDecision
 
 pytestmark = pytest.mark.usefixtures("same_day")

@@ -16,7 +16,7 @@ from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
-from toolfleet_registry.tags.tags import ToolContext, ToolDef
+from toolfleet_registry.tags import ToolContext, ToolDef
 from toolfleet_tasks.calls.eval_gate import GateDecision
 from toolfleet_tasks.jobs.engine import JobSteps, gate_mark
 from toolfleet_tasks.jobs.records import JobRecords

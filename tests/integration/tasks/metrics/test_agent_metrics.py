@@ -10,7 +10,7 @@ from support.metrics.scraping import scrape, sum_of
 from support.programs.fork_server import run
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.tcp_ports import held_port
-from toolfleet_registry.metrics import process_recorder
+from toolfleet_registry import metrics
 from toolfleet_registry.settings import Settings
 
 UNKNOWN = ToolCall(tool_name="nobody.knows")
@@ -25,7 +25,7 @@ async def test_an_agent_answers_on_a_port_while_its_fleet_is_open(redis_url: str
         async with fleet, fleet:
             await fleet.call(UNKNOWN, CALLER)
             assert sum_of(scrape(port), "toolfleet_calls_total", module="other", **END) == 1
-        assert process_recorder.calls() is None
+        assert metrics.calls() is None
         assert scrape(port) == {}
 
 
@@ -44,7 +44,7 @@ async def test_an_agent_that_says_nothing_counts_nothing(redis_url: str) -> None
     with held_port() as port:
         async with ToolFleet(settings=Settings(redis_url=redis_url, metrics_port=port)) as fleet:
             await fleet.call(UNKNOWN, CALLER)
-            assert process_recorder.calls() is None
+            assert metrics.calls() is None
             assert scrape(port) == {}
 
 

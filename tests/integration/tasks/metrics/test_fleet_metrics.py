@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from support.servers.redis_faults import FaultyRedis, faulty_redis
-from toolfleet_registry.metrics import families
+from toolfleet_registry import metric_families
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations import fleet_facts
@@ -57,8 +57,8 @@ async def test_a_broker_of_its_own_that_is_away_hides_only_what_waits_there(redi
         said = {sample.family: sample.value for sample in await FleetMetrics(reader, settings).samples()}
         (queue,) = await overviews.named("owls")
 
-    assert (said[families.REDIS_UP], said[families.BROKER_UP], said[families.JOBS]) == (1, 0, 0)
-    assert not said.keys() & {families.QUEUE_WAITING, families.HELD}
+    assert (said[metric_families.REDIS_UP], said[metric_families.BROKER_UP], said[metric_families.JOBS]) == (1, 0, 0)
+    assert not said.keys() & {metric_families.QUEUE_WAITING, metric_families.HELD}
     assert (queue.waiting, queue.held, str(overviews.broker_error).partition(":")[0]) == (
         None,
         0,

@@ -17,10 +17,9 @@ from toolfleet_registry.access.grants import COMMAND_LINE
 from toolfleet_registry.access.key_text import new_key_text
 from toolfleet_registry.access.live_keys import LiveKeys
 from toolfleet_registry.config.signing_settings import SigningSettings
-from toolfleet_registry.documents.memory import InMemoryDocuments
-from toolfleet_registry.documents.port import Documents
 from toolfleet_registry.errors import FleetUnavailable, OperationRefused
 from toolfleet_registry.signing import TextSeal
+from toolfleet_registry.store.documents import Documents, InMemoryDocuments
 from toolfleet_registry.system import fleet_clock
 
 UNSEALED = key_seal(SigningSettings())

@@ -7,8 +7,8 @@ import pytest
 from toolfleet_registry.catalog.registration_plan import Known, PlannedChange, RegistrationPlan, offers_of, take_in
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.manifests.manifest_cache import ToolOverride, Verdicts
-from toolfleet_registry.manifests.specs import ToolRegistration, ToolSpec, definition_of, digest_of, spec_of
 from toolfleet_registry.permissions import BROKEN
+from toolfleet_registry.specs import ToolRegistration, ToolSpec, definition_of, digest_of, spec_of
 
 
 def tool(method: str = "push", **more: Any) -> ToolDefinition:

@@ -10,7 +10,7 @@ from support.schemas.examples import examples
 from toolfleet_registry.catalog.registration_plan import Known, offers_of, take_in
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.manifests.manifest_cache import SeenTool, ToolOverride, seen_tools
-from toolfleet_registry.manifests.specs import digest_of, spec_of
+from toolfleet_registry.specs import digest_of, spec_of
 from toolfleet_registry.store.memory import InMemoryToolRegistry
 
 METHODS = st.sampled_from(["a", "b", "c"])

@@ -11,8 +11,8 @@ from toolfleet.stores import InMemoryToolRegistry, RegistryEventsLost, ToolRegis
 from toolfleet_registry.catalog import registry_events
 from toolfleet_registry.catalog.registry_events import RegistryEvents
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.manifests.specs import RegistryEvent
-from toolfleet_registry.store import port
+from toolfleet_registry.specs import RegistryEvent
+from toolfleet_registry.store import registry
 
 
 def owl(name: str) -> ToolSpec:
@@ -160,7 +160,7 @@ async def test_a_trimmed_history_is_said(place: Place) -> None:
     """Once; then come those that are kept, each once."""
     place.register("a")
     events = RegistryEvents(place.open, place.registry.last_event())
-    for number in range(port.EVENTS_KEPT // 1000 + 1):
+    for number in range(registry.EVENTS_KEPT // 1000 + 1):
         place.register(*(f"{number}.{one:03}" for one in range(1000)))
     with pytest.raises(RegistryEventsLost, match="look at all tools anew") as caught:
         await heard(events, 1)
@@ -173,7 +173,7 @@ async def test_nothing_is_lost_at_the_edge(place: Place) -> None:
     """The last event that was heard of is the last one that is gone."""
     place.register("a")
     events = RegistryEvents(place.open, place.registry.last_event())
-    for number in range(port.EVENTS_KEPT // 1000):
+    for number in range(registry.EVENTS_KEPT // 1000):
         place.register(*(f"{number}.{one:03}" for one in range(1000)))
 
     assert await heard(events, 1) == ["0.000"]

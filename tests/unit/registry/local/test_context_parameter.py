@@ -6,7 +6,7 @@ import pytest
 
 from support.local_tools.tag_tools import tag
 from toolfleet_registry.local.local_function import LocalFunction
-from toolfleet_registry.tags.tags import TagResult, ToolContext, handler_in
+from toolfleet_registry.tags import TagResult, ToolContext, handler_in
 
 # As people write handlers, with annotations and without.
 # mypy: disable-error-code="no-untyped-def"

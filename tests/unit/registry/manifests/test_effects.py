@@ -12,7 +12,7 @@ from toolfleet_registry.agents.profile_rules import approval_rules
 from toolfleet_registry.contracts import Effect, ModuleManifest, ToolAnnotations, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import Approvers, ToolLines, approvers_of
 from toolfleet_registry.manifests.manifest_cache import ToolOverride, seen_tools
-from toolfleet_registry.manifests.specs import (
+from toolfleet_registry.specs import (
     compare_versions,
     digest_of,
     effect_of,

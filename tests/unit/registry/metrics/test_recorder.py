@@ -7,9 +7,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.metrics.scraping import series_in, sum_of
-from toolfleet_registry.metrics import families, process_recorder
-from toolfleet_registry.metrics.families import FAMILIES, PREFIX
-from toolfleet_registry.metrics.recorder import CallRecorder, Exposition, Recorder, Sample
+from toolfleet_registry import metric_families, metrics
+from toolfleet_registry.metric_families import FAMILIES, PREFIX
+from toolfleet_registry.metrics import CallRecorder, Exposition, Recorder, Sample
 from toolfleet_registry.system.process import this_process
 
 
@@ -50,12 +50,12 @@ def test_no_label_makes_series_without_end() -> None:
     """Whatever it is made of: what comes after ten thousand is counted together."""
     recorder = Recorder(most_names=10)
     for number in range(10_100):
-        recorder.count(families.ADMISSION_REFUSALS, (str(number),))
-        recorder.observe(families.CALL_RUN, (str(number),), 1)
+        recorder.count(metric_families.ADMISSION_REFUSALS, (str(number),))
+        recorder.observe(metric_families.CALL_RUN, (str(number),), 1)
 
-    assert len(recorder.counted()[families.ADMISSION_REFUSALS]) == 10_001
-    assert recorder.counted()[families.ADMISSION_REFUSALS][("other",)] == 100
-    assert len(recorder.timed()[families.CALL_RUN]) == 10_001
+    assert len(recorder.counted()[metric_families.ADMISSION_REFUSALS]) == 10_001
+    assert recorder.counted()[metric_families.ADMISSION_REFUSALS][("other",)] == 100
+    assert len(recorder.timed()[metric_families.CALL_RUN]) == 10_001
 
 
 def test_prometheus_reads_each_family_by_its_name_kind_and_help() -> None:
@@ -81,7 +81,7 @@ def test_prometheus_reads_each_family_by_its_name_kind_and_help() -> None:
 @pytest.fixture(autouse=True)
 def own_process() -> Iterator[None]:
     """Whatever another test of this process has left counting is not counted here."""
-    before = this_process().part(process_recorder._Held)
+    before = this_process().part(metrics._Held)
     calls, started = before.calls, before.started
     before.calls, before.started = None, 0
     yield
@@ -91,15 +91,15 @@ def own_process() -> Iterator[None]:
 def test_a_process_without_metrics_has_no_recorder() -> None:
     """What is off is one comparison with `None`; begun twice, it is the same recorder, until both have ended."""
     assert is_off()
-    one = process_recorder.start(most_names=5)
+    one = metrics.start(most_names=5)
     try:
-        assert process_recorder.start(most_names=5) is one
-        process_recorder.stop()
+        assert metrics.start(most_names=5) is one
+        metrics.stop()
         assert not is_off()
     finally:
-        process_recorder.stop()
+        metrics.stop()
     assert is_off()
 
 
 def is_off() -> bool:
-    return process_recorder.calls() is None
+    return metrics.calls() is None

@@ -10,8 +10,18 @@ from hypothesis import strategies as st
 from support.local_tools.tag_tools import learning_tag, research_tag, tag
 from support.schemas.examples import examples
 from support.there import there
-from toolfleet_registry.tags.parsing import LONGEST_TEXT, MOST_CALLS, MOST_STEPS, ParsedResponse, parse_response
-from toolfleet_registry.tags.tags import TagMatch, TagPattern, Tags, ToolContext, ToolDef
+from toolfleet_registry.tags import (
+    LONGEST_TEXT,
+    MOST_CALLS,
+    MOST_TEXT_STEPS,
+    ParsedResponse,
+    TagMatch,
+    TagPattern,
+    Tags,
+    ToolContext,
+    ToolDef,
+    parse_response,
+)
 
 
 def tags_of(*tools: ToolDef) -> Tags:
@@ -253,7 +263,7 @@ def test_no_text_keeps_an_agent_for_long(pattern: str, text: str, count: int, mo
     text = "".join(f"A{n}: q\n" for n in range(1, count)) + text
     parsed = parse_response(text, tags)
 
-    assert sum(steps) <= MOST_STEPS
+    assert sum(steps) <= MOST_TEXT_STEPS
     assert len(parsed.tool_calls) <= MOST_CALLS
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from support.local_tools import tag_tools
 from support.local_tools.tag_tools import learning_tag, research_tag, tag
-from toolfleet_registry.tags.tags import Tags, ToolContext, ToolDef
+from toolfleet_registry.tags import Tags, ToolContext, ToolDef
 
 
 def test_a_tool_has_the_defaults_of_one_group_and_no_limits() -> None:

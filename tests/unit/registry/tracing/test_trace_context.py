@@ -8,9 +8,10 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision, ParentBased, Sampler, TraceIdRatioBased
 
-from toolfleet_registry.tracing import port
-from toolfleet_registry.tracing.otel_tracing import OtelTracing
-from toolfleet_registry.tracing.port import (
+from toolfleet_registry import spans
+from toolfleet_registry.otel_provider import _AttemptIds, _root_draw
+from toolfleet_registry.otel_tracing import OtelTracing
+from toolfleet_registry.spans import (
     OpenSpan,
     TraceContext,
     Unrecorded,
@@ -18,7 +19,6 @@ from toolfleet_registry.tracing.port import (
     context_of,
     read_context,
 )
-from toolfleet_registry.tracing.provider import _AttemptIds, _root_draw
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 FINE = f"00-{TRACE_ID}-{SPAN_ID}-01"
@@ -86,7 +86,7 @@ def test_own_attributes_have_a_prefix_of_their_own() -> None:
     """No later version of the conventions can mean something else by them."""
     known = ("messaging.", "gen_ai.", "mcp.", "http.", "url.", "server.", "rpc.", "jsonrpc.", "network.", "error.")
     attributes = [
-        value for name, value in vars(port).items() if name.isupper() and isinstance(value, str) and "." in value
+        value for name, value in vars(spans).items() if name.isupper() and isinstance(value, str) and "." in value
     ]
 
     assert [each for each in attributes if not each.startswith((*known, "toolfleet.", "https:"))] == []

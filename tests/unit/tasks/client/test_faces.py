@@ -9,7 +9,7 @@ import pytest
 
 from toolfleet import CallHandle, Settings, SyncCallHandle, SyncToolFleet, ToolFleet
 from toolfleet_registry.catalog.registry_events import RegistryEvents
-from toolfleet_registry.manifests.specs import RegistryEvent
+from toolfleet_registry.specs import RegistryEvent
 
 NAMESPACES = ("jobs", "approvals", "dead_letters", "wakeups", "modules", "queues", "canvas")
 # How one gets the other face; what `TagRegistry` needs; and what a gateway needs, which serves many at once.

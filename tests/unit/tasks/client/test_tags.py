@@ -10,7 +10,7 @@ from support.local_tools.tag_tools import echo_tag, learning_tag, research_tag, 
 from toolfleet_registry.contracts import Audit, Caller, Conversation, Terms, ToolCall, ToolResult
 from toolfleet_registry.errors import ToolNotFound, ToolRateLimited
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.tags.tags import TagResult, ToolContext, ToolDef
+from toolfleet_registry.tags import TagResult, ToolContext, ToolDef
 from toolfleet_tasks.calls.eval_gate import Circumstances
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.client.tags import TagRegistry

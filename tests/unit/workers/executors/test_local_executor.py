@@ -18,7 +18,7 @@ from toolfleet_registry.contracts import Effect, ErrorCode, PublishedCall, ToolD
 from toolfleet_registry.contracts.attempts import UNBOUNDED, Attempt, Health, Lease, Outcome
 from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.tags.tags import TagResult
+from toolfleet_registry.tags import TagResult
 from toolfleet_workers.executors.local import LocalExecutor
 from toolfleet_workers.runner import RoutedExecutor
 

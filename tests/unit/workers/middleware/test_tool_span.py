@@ -10,8 +10,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.attempts import Attempt, Outcome
-from toolfleet_registry.tracing.otel_tracing import OtelTracing
-from toolfleet_registry.tracing.port import TraceContext, Unrecorded, carried, carrying
+from toolfleet_registry.otel_tracing import OtelTracing
+from toolfleet_registry.spans import TraceContext, Unrecorded, carried, carrying
 from toolfleet_workers.middleware import ShownArguments, ToolSpan
 from toolfleet_workers.runner import Proceed
 

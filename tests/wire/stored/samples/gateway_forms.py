@@ -13,8 +13,8 @@ from toolfleet_registry.agents.stored.entries import (
 )
 from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.config.signing_settings import SigningSettings
-from toolfleet_registry.manifests.specs import ToolSpec
 from toolfleet_registry.signing import TextSeal
+from toolfleet_registry.specs import ToolSpec
 from toolfleet_registry.store import rules
 from wire.stored.samples.forms import StoredForm, needed
 from wire.stored.samples.job_forms import AT

@@ -9,7 +9,7 @@ import pytest
 from support.hosts.mcp_server import hosted_server
 from support.hosts.odd_server import odd_http
 from toolfleet_registry.formats.offers import convert
-from toolfleet_registry.manifests.specs import ToolSpec, definition_of, spec_of
+from toolfleet_registry.specs import ToolSpec, definition_of, spec_of
 
 pytestmark = pytest.mark.asyncio
 

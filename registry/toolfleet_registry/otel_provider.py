@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
-from toolfleet_registry.tracing.otel_tracing import OtelTracing, wanted_id
-from toolfleet_registry.tracing.port import Drawn, Unrecorded
+from toolfleet_registry.otel_tracing import OtelTracing, wanted_id
+from toolfleet_registry.spans import Drawn, Unrecorded
 
 _RANDOM_NOT_SAMPLED: Final = "02"  # W3C's flags
 _LEAVING_SECONDS: Final = 2.0  # for the spans that were ended last to be sent, as a process ends

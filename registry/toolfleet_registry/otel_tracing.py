@@ -10,7 +10,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, TracerProvider, TraceState
 
-from toolfleet_registry.tracing.port import (
+from toolfleet_registry.spans import (
     LINKED_AS,
     SCHEMA_URL,
     Drawn,

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from toolfleet_registry import metric_families
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.metrics import families
-from toolfleet_registry.metrics.families import FAMILIES, Family
+from toolfleet_registry.metric_families import FAMILIES, Family
+from toolfleet_registry.system.process import this_process
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -25,6 +26,8 @@ _MOST_SERIES = 10_000  # of one family: with any labels, memory stays bounded
 _UNKNOWN_NAMES = frozenset({"invalid_tool_name", "unknown_module", "unknown_tool"})
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_MOST_NAMES = 200  # tools with series of their own, a few each; those that come later are `other`
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +132,17 @@ class CallRecorder:
             labels = (module, name, outcome, error_code, effect_state)
             if name != OTHER:
                 self._ends[key] = labels
-        self.recorder.count(families.CALLS, labels)
+        self.recorder.count(metric_families.CALLS, labels)
         return labels[:1]
 
     def ran(self, module: tuple[str, ...], *, run_seconds: float, total_seconds: float) -> None:
         """Time a call that a worker has ended."""
-        self.recorder.observe(families.CALL_RUN, module, run_seconds)
-        self.recorder.observe(families.CALL_TOTAL, module, total_seconds)
+        self.recorder.observe(metric_families.CALL_RUN, module, run_seconds)
+        self.recorder.observe(metric_families.CALL_TOTAL, module, total_seconds)
 
     def begun(self, tool: str, seconds: float) -> None:
         """Time how long a call has waited that a worker begins for the first time."""
-        self.recorder.observe(families.CALL_QUEUED, self.recorder.names_of(tool)[:1], max(seconds, 0.0))
+        self.recorder.observe(metric_families.CALL_QUEUED, self.recorder.names_of(tool)[:1], max(seconds, 0.0))
 
     def count_call(self, family: Family, tool: str) -> None:
         """Count something that happened to a call, by its module."""
@@ -226,3 +229,30 @@ def _cumulated(family: Family, counts: tuple[int, ...]) -> list[tuple[str, float
         sum_so_far += count
         found.append((bound, sum_so_far))
     return found
+
+
+class _Held:
+    calls: CallRecorder | None = None
+    started = 0
+
+
+def calls() -> CallRecorder | None:
+    """Return where calls are counted; `None` while they are not."""
+    return this_process().part(_Held).calls
+
+
+def start(*, most_names: int = _MOST_NAMES) -> Recorder:
+    """Start counting, until `stop`; if counting is on already, return the existing recorder."""
+    held = this_process().part(_Held)
+    held.started += 1
+    if held.calls is None:
+        held.calls = CallRecorder(Recorder(most_names=most_names))
+    return held.calls.recorder
+
+
+def stop() -> None:
+    """Stop counting and forget the counts, unless another part of the process still counts."""
+    held = this_process().part(_Held)
+    held.started -= 1
+    if held.started <= 0:
+        held.calls, held.started = None, 0

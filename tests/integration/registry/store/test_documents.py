@@ -11,8 +11,8 @@ from redis import Redis
 from support.there import there
 from toolfleet_registry.access.entries import API_KEYS
 from toolfleet_registry.agents.stored.entries import PROFILES
-from toolfleet_registry.documents.port import NOTHING_KEPT, Changed, DocumentKind, DocumentStore
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.store.documents import NOTHING_KEPT, Changed, DocumentKind, DocumentStore
 
 OpenDocuments: TypeAlias = Callable[[DocumentKind], DocumentStore]
 

@@ -1,1 +1,0 @@
-"""Finds tools that a model calls by tags in its text."""
