@@ -1,5 +1,8 @@
 """Composes the worker, at its root. Importing it does nothing yet."""
 
+import asyncio
+from typing import TYPE_CHECKING
+
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.own_classes import OwnClasses
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
@@ -8,7 +11,6 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.spans import Tracing
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.app import FleetApp, make_app
-from toolfleet_tasks.background.lazy import LazyJobs
 from toolfleet_tasks.messages.signing import caller_tokens
 from toolfleet_tasks.tracing import process_tracing
 from toolfleet_workers.executors.http_client import HttpClient
@@ -29,6 +31,9 @@ from toolfleet_workers.pool import bootsteps
 from toolfleet_workers.pool.consumption import ServedModules
 from toolfleet_workers.runner import CallRunner, Executor, Middleware, RoutedExecutor
 from toolfleet_workers.tool_cache import ToolCache
+
+if TYPE_CHECKING:
+    from toolfleet_tasks.job_poller import WorkerJobs
 
 log = get_logger(__name__)
 
@@ -70,7 +75,7 @@ def make_worker_app(settings: Settings) -> FleetApp:
         replica_for=http.replica_for,
         closing=[tools.aclose, served.aclose],
     )
-    jobs = LazyJobs(app)
+    jobs = _LazyJobs(app)
     app.resume_jobs, app.evaluate_job = jobs.resume, jobs.evaluate
     bootsteps.install(app)
     return app
@@ -109,8 +114,36 @@ def _local_executor(settings: Settings, path: str, tools: ToolCache) -> Executor
 
 
 def _scheduler_executor(settings: Settings) -> Executor:
-    from toolfleet_tasks.background.job_service import worker_job_service  # noqa: PLC0415 - as above
+    from toolfleet_tasks.client.session import worker_job_service  # noqa: PLC0415 - as above
     from toolfleet_tasks.jobs.state_machine import LONGEST_SECONDS  # noqa: PLC0415 - as above
     from toolfleet_workers.executors.scheduler import SchedulerExecutor  # noqa: PLC0415 - as above
 
     return SchedulerExecutor(lambda: worker_job_service(settings), longest_seconds=LONGEST_SECONDS)
+
+
+class _LazyJobs:
+    """`WorkerJobs`, loaded with the first job or beat's first tick: with the agent's session and the HTTP client, which a worker starts sooner without."""
+
+    def __init__(self, app: FleetApp) -> None:
+        self._app = app
+        self._jobs: WorkerJobs | None = None
+
+    async def resume(self, *, seconds: float) -> None:
+        """Implements `FleetApp.resume_jobs`."""
+        await (await self._loaded()).resume(seconds=seconds)
+
+    async def evaluate(self, job_id: str, *, seconds: float) -> None:
+        """Implements `FleetApp.evaluate_job`."""
+        await (await self._loaded()).evaluate(job_id, seconds=seconds)
+
+    async def _loaded(self) -> "WorkerJobs":
+        if self._jobs is None:
+            kind = await asyncio.to_thread(_load_jobs)  # a tenth of a second, for which no call shall wait
+            self._jobs = self._jobs or kind(self._app)
+        return self._jobs
+
+
+def _load_jobs() -> "type[WorkerJobs]":
+    from toolfleet_tasks.job_poller import WorkerJobs  # noqa: PLC0415 - as above
+
+    return WorkerJobs

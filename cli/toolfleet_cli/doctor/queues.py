@@ -16,7 +16,7 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.system import fleet_clock
-from toolfleet_tasks.background.job_service import worker_job_service
+from toolfleet_tasks.client.session import worker_job_service
 from toolfleet_tasks.operations.fleet_status import FleetStatus, QueueStatus, read_status
 from toolfleet_tasks.operations.worker_probes import CanaryFlight, fly
 from toolfleet_tasks.presence import workers_by_queue

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from toolfleet_tasks.client.namespaces.modules import FleetModules, SyncFleetModules
     from toolfleet_tasks.client.namespaces.queues import FleetQueues, SyncFleetQueues
     from toolfleet_tasks.client.namespaces.wakeups import FleetWakeups, SyncFleetWakeups
-    from toolfleet_tasks.client.sessions import Sessions
+    from toolfleet_tasks.client.session import Sessions
     from toolfleet_tasks.client.sync_handle import SyncCallHandle
     from toolfleet_tasks.operations.process_metrics import AgentMetrics
 else:
@@ -38,7 +38,7 @@ else:
             "FleetModules": "toolfleet_tasks.client.namespaces.modules",
             "FleetQueues": "toolfleet_tasks.client.namespaces.queues",
             "FleetWakeups": "toolfleet_tasks.client.namespaces.wakeups",
-            "Sessions": "toolfleet_tasks.client.sessions",
+            "Sessions": "toolfleet_tasks.client.session",
             "SyncCallHandle": "toolfleet_tasks.client.sync_handle",
             "SyncFleetApprovals": "toolfleet_tasks.client.namespaces.approvals",
             "SyncFleetCanvas": "toolfleet_tasks.client.namespaces.canvas",

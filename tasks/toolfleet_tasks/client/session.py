@@ -1,8 +1,10 @@
-"""Holds what a fleet needs on one event loop: its connections, what exists, who waits, and what runs in the background."""
+"""Opens the sessions of a fleet: all that it needs on one event loop, for each loop and forked process of an agent, and for a worker."""
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from redis.asyncio import Redis
@@ -31,18 +33,19 @@ from toolfleet_registry.policy.limits import Remaining
 from toolfleet_registry.redis.servers import async_client, connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks import aio, worker_runtime
 from toolfleet_tasks.admission import AdmissionControl
 from toolfleet_tasks.aio import ForkedSockets, end, is_wanted, leave_behind
 from toolfleet_tasks.approvals.feed import ApprovalFeed
 from toolfleet_tasks.approvals.service import approval_service
 from toolfleet_tasks.approvals.waiting import CallsToApprove
-from toolfleet_tasks.calls.audit_trail import AuditTrail
+from toolfleet_tasks.calls.audit_trail import AuditTrail, refused_without_redis
 from toolfleet_tasks.calls.begun_calls import BegunCalls, Owner
 from toolfleet_tasks.calls.dispatcher import Dispatcher, WorkerWait
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate, Evaluation
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.calls.pending_call import InputAnswers, PendingCall
-from toolfleet_tasks.calls.prepare import CallPreparation
+from toolfleet_tasks.calls.prepare import CallPreparation, check_timeout
 from toolfleet_tasks.client.agent_publisher import agent_publisher
 from toolfleet_tasks.client.allowance import explained, read_remaining, refusal_now
 from toolfleet_tasks.clock import Timekeeper
@@ -53,6 +56,7 @@ from toolfleet_tasks.jobs.records import JobRecords
 from toolfleet_tasks.jobs.service import JobService
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.limits import Within, limits_among
+from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.results.listener import ResultListener, ResultWaiters
 from toolfleet_tasks.results.receipts import Receipts
@@ -60,6 +64,7 @@ from toolfleet_tasks.results.verifier import ResultReader
 from toolfleet_tasks.tracing import agents_tracing
 from toolfleet_tasks.transport.publisher import Publisher
 from toolfleet_tasks.wakeups.service import WakeupService
+from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
 
@@ -69,6 +74,7 @@ T = TypeVar("T")
 
 _LAST_WORDS_SECONDS = 3.0  # for ledger and workers to hear, when the fleet is left, that a call was given up
 _REDIS_SECONDS = 5.0  # for one answer of Redis
+_CLOSE_SECONDS = 10.0  # for another loop to close its session
 
 
 def agents_catalog(redis: Redis, cache: ManifestCache, known: KnownModules, settings: Settings) -> Catalog:
@@ -382,3 +388,190 @@ class Session:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
+
+
+class Sessions:
+    """The sessions of one fleet: opened on a loop's first use of it, closed together when the fleet is left."""
+
+    def __init__(self, settings: Settings, gate: EvalGate | None = None, *, is_shared: bool = False) -> None:
+        self._settings, self._is_shared = settings, is_shared
+        self._gate = gate
+        self._lock = threading.Lock()  # for the moments in which the fields below change; never held across a wait
+        self._open: dict[asyncio.AbstractEventLoop, Session] = {}
+        self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Session]] = {}
+        self._entered = 0
+        self._is_usable = False
+        aio.call_after_fork(self.forked)
+
+    async def enter(self) -> None:
+        """Open the session of the running loop. Raises what `Session.open` does."""
+        with self._lock:
+            was_usable, self._is_usable = self._is_usable, True
+            self._entered += 1
+        try:
+            await self.opened()
+        except BaseException:
+            with self._lock:
+                self._entered -= 1
+                self._is_usable = was_usable
+            raise
+
+    async def leave(self) -> None:
+        """Close all sessions, if no other code has entered. Bounded in time, whatever other loops do."""
+        with self._lock:
+            if not self._is_usable:  # it was left already
+                return
+            self._entered -= 1
+            if self._entered > 0:
+                return
+            self._entered, self._is_usable = 0, False
+            sessions, self._open = self._open, {}
+        here = sessions.pop(asyncio.get_running_loop(), None)
+        await asyncio.gather(*(_close_elsewhere(session) for session in sessions.values()))
+        if here is not None:
+            await here.aclose()
+
+    def here(self) -> Session | None:
+        """The session of the running loop, if it is open. Raises `RuntimeError` if the fleet was not entered."""
+        if not self._is_usable:
+            raise RuntimeError(
+                "This fleet is not open: use it inside `async with ToolFleet() as fleet:`, or between `open()` and `close()`."
+            )
+        return self._open.get(asyncio.get_running_loop())
+
+    async def opened(self) -> Session:
+        """The session of the running loop, opened if it is not. Raises what `Session.open` does."""
+        if (session := self.here()) is not None:
+            return session
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            self._drop_dead()
+            opening = self._opening.get(loop)
+            if opening is None:
+                opening = self._opening[loop] = loop.create_task(self._open_on(loop), name="toolfleet-open")
+                opening.add_done_callback(_seen)
+        return await asyncio.shield(opening)  # others may wait for it, too
+
+    async def begin(  # noqa: PLR0913 - what an agent may say of a call
+        self,
+        call: ToolCall,
+        caller: Caller,
+        conversation: Conversation | None,
+        seconds: float | None,
+        *,
+        waits: bool,
+        waits_for_worker: bool = False,
+        around: Circumstances = NOTHING_MORE,
+    ) -> PendingCall | Joined | ToolResult:
+        """Begin a call as `Session.begin` does, on the running loop's session, which is opened with the first call, within the call's time."""
+        check_timeout(seconds)
+        session = self.here()
+        if session is None:
+            clock = asyncio.get_running_loop().time
+            began_at = clock()
+            try:
+                async with asyncio.timeout(seconds):
+                    session = await self.opened()
+            except (FleetUnavailable, TimeoutError) as exc:
+                reason = str(exc) or "Redis does not answer"
+                result = fleet_results.fleet_unavailable(call.tool_name, reason)
+                return refused_without_redis(self._settings, call, caller, result)
+            seconds = None if seconds is None else seconds - (clock() - began_at)
+        asked = call, caller, conversation, seconds
+        return await session.begin(*asked, waits=waits, waits_for_worker=waits_for_worker, around=around)
+
+    def forked(self) -> None:
+        """Forget the copies, which are the parent's: this process opens its own."""
+        for session in self._open.values():
+            session.forked()
+        aio.leave_behind(self._opening)
+        self._lock, self._open, self._opening, self._entered = threading.Lock(), {}, {}, 0
+
+    async def _open_on(self, loop: asyncio.AbstractEventLoop) -> Session:
+        try:
+            session = Session(self._settings, self._gate, is_shared=self._is_shared)
+            await session.open()
+            with self._lock:
+                if is_usable := self._is_usable:
+                    self._open[loop] = session
+            if not is_usable:
+                await session.aclose()
+                raise RuntimeError("This fleet was left while it was being opened.")
+            return session
+        finally:
+            with self._lock:
+                self._opening.pop(loop, None)
+
+    def _drop_dead(self) -> None:
+        """Forget the sessions of loops that were closed."""
+        for loop in [loop for loop in self._open if loop.is_closed()]:
+            self._open.pop(loop).abandon()
+        for loop in [loop for loop in self._opening if loop.is_closed()]:
+            if not (opening := self._opening.pop(loop)).done():
+                aio.leave_behind(opening)
+
+
+async def _close_elsewhere(session: Session) -> None:
+    if session.loop.is_running():
+        closing = session.aclose()
+        try:
+            future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(closing, session.loop))
+        except RuntimeError:  # it was closed just now
+            closing.close()
+        else:
+            await asyncio.wait([future], timeout=_CLOSE_SECONDS)
+            if future.done() and not future.cancelled() and future.exception() is None:
+                return
+            future.cancel()  # the loop has ended meanwhile, or is stuck
+    session.abandon()
+
+
+def _seen(opening: "asyncio.Task[Session]") -> None:
+    if not opening.cancelled():
+        opening.exception()
+
+
+@asynccontextmanager
+async def worker_session(settings: Settings) -> AsyncGenerator[Session]:
+    """Open the session of this worker's loop, or one for this use where the pool has no loop. It has no agent.
+
+    No gate can be asked, so tools that require one are refused. Raises `FleetUnavailable`.
+    """
+    here = worker_runtime.current()
+    if here is not None:
+        yield await here.part(_SharedSession, settings).opened()
+        return
+    session = Session(settings, has_agent=False)
+    await session.open()
+    try:
+        yield session
+    finally:
+        await session.aclose()
+
+
+class _SharedSession:
+    """Opens the session of a worker's loop once, and again after a failure."""
+
+    def __init__(self, here: WorkerRuntime, settings: Settings) -> None:
+        self._here, self._settings = here, settings
+        self._opening: asyncio.Task[Session] | None = None
+
+    async def opened(self) -> Session:
+        """Return the open session. Raises `FleetUnavailable`."""
+        opening = self._opening
+        if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
+            opening = self._opening = self._here.loop.create_task(self._open(), name="toolfleet-worker-session")
+        return await asyncio.shield(opening)  # others may wait for it, too
+
+    async def _open(self) -> Session:
+        session = Session(self._settings, has_agent=False)
+        await session.open()
+        self._here.settle.append(session.aclose)
+        return session
+
+
+@asynccontextmanager
+async def worker_job_service(settings: Settings) -> AsyncGenerator[JobService]:
+    """Open the service for jobs of `worker_session`. Raises `FleetUnavailable`."""
+    async with worker_session(settings) as session:
+        yield session.jobs

@@ -8,9 +8,8 @@ from toolfleet_registry.contracts.jobs import Job
 from toolfleet_registry.errors import InvalidQuestion, NoSuchEntry
 from toolfleet_registry.policy.call_faults import LONGEST
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.background.session import worker_session
 from toolfleet_tasks.client.fleet import fleet_settings
-from toolfleet_tasks.client.session import Session
+from toolfleet_tasks.client.session import Session, worker_session
 from toolfleet_tasks.resources.operation import OperationRequest, operation
 from toolfleet_tasks.wakeups.events import WakeupOutcome
 

@@ -25,8 +25,7 @@ from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import aio
-from toolfleet_tasks.client.session import Session
-from toolfleet_tasks.client.sessions import Sessions
+from toolfleet_tasks.client.session import Session, Sessions
 
 
 def echo(number: int) -> ToolCall:

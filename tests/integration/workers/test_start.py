@@ -57,7 +57,7 @@ def loaded() -> set[str]:
         "toolfleet_registry.catalog.catalog",
         "toolfleet_registry.personal_data.personal_data",
         "toolfleet_registry.schemas.checker",
-        "toolfleet_tasks.background.job_poller",
+        "toolfleet_tasks.job_poller",
         "yaml",
     ],
 )

@@ -21,7 +21,6 @@ _WORKER = (
     "celery.worker.strategy",
     "kombu.transport.redis",
     "toolfleet_tasks.app",
-    "toolfleet_tasks.background.lazy",
     "toolfleet_tasks.control.celery_logs",
     "toolfleet_tasks.control.remote_control",
     "toolfleet_tasks.control.celery_worker",

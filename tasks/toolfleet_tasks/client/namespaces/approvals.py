@@ -13,7 +13,7 @@ from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.feed import ApprovalEvent
 from toolfleet_tasks.approvals.records import ListedApproval, StoredApproval
 from toolfleet_tasks.approvals.service import ApprovalService
-from toolfleet_tasks.client.sessions import Sessions
+from toolfleet_tasks.client.session import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 from toolfleet_tasks.operations.change_trail import Actor, ChangeKind, ChangeTrail, OperatorChange
 

@@ -7,7 +7,7 @@ from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDef
 from toolfleet_registry.errors import FleetUnavailable, InputNotTaken
 from toolfleet_tasks.calls.begun_calls import BegunHandle, Owner
 from toolfleet_tasks.calls.prepare import check_timeout
-from toolfleet_tasks.client.sessions import Sessions
+from toolfleet_tasks.client.session import Sessions
 
 
 class FleetBegunCalls:

@@ -6,7 +6,7 @@ from toolfleet_registry.contracts import Caller, Conversation, PublishedCall, To
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.spans import TraceContext
-from toolfleet_tasks.client.sessions import Sessions
+from toolfleet_tasks.client.session import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.envelope import TASK, args_shown, seconds_kept

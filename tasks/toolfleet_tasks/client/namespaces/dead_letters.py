@@ -15,8 +15,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances
 from toolfleet_tasks.calls.idempotency import end_of
 from toolfleet_tasks.calls.prepare import check_timeout
-from toolfleet_tasks.client.session import Session
-from toolfleet_tasks.client.sessions import Sessions
+from toolfleet_tasks.client.session import Session, Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 from toolfleet_tasks.dead_letters.call_letters import DeadLetters, Kept
 from toolfleet_tasks.ledger.dead_letters import NOT_KEPT

@@ -12,7 +12,7 @@ from toolfleet_registry.policy.call_faults import resolved
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.calls.audit_trail import asked_by_here
-from toolfleet_tasks.client.sessions import Sessions
+from toolfleet_tasks.client.session import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 from toolfleet_tasks.jobs.service import HookEnd
 from toolfleet_tasks.jobs.state_machine import LONGEST_SECONDS, EndedRound

@@ -8,7 +8,7 @@ from toolfleet_registry.catalog.registry_events import RegistryEvents
 from toolfleet_registry.contracts import Caller, Conversation, ModuleStatus
 from toolfleet_registry.specs import RegistryEvent
 from toolfleet_registry.store.registry import ToolRegistry
-from toolfleet_tasks.client.sessions import Sessions
+from toolfleet_tasks.client.session import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 
 

@@ -3,7 +3,7 @@
 import builtins
 from contextlib import AbstractAsyncContextManager
 
-from toolfleet_tasks.client.sessions import Sessions
+from toolfleet_tasks.client.session import Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 from toolfleet_tasks.operations.change_trail import Actor
 from toolfleet_tasks.operations.changes import QueueChanges

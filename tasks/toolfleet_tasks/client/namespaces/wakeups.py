@@ -7,8 +7,7 @@ from toolfleet_registry.contracts import Caller
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.system import fleet_clock
-from toolfleet_tasks.client.session import Session
-from toolfleet_tasks.client.sessions import Sessions
+from toolfleet_tasks.client.session import Session, Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 from toolfleet_tasks.dead_letters.kept_wakes import KeptWake, WaitingKind, WantedWakes
 from toolfleet_tasks.operations.change_trail import Actor

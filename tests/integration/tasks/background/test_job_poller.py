@@ -19,12 +19,11 @@ from toolfleet import Caller, Conversation, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.background import job_poller
-from toolfleet_tasks.background.job_poller import WorkerJobs
+from toolfleet_tasks import job_poller, worker_runtime
 from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.control import fleet_tasks
+from toolfleet_tasks.job_poller import WorkerJobs
 from toolfleet_tasks.jobs import engine
 from toolfleet_tasks.transport import redis_publisher
 from toolfleet_workers.worker_app import make_worker_app

@@ -20,8 +20,7 @@ from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.approvals.feed import ApprovalNotices
 from toolfleet_tasks.approvals.records import ApprovalRecords
 from toolfleet_tasks.approvals.service import settle_due
-from toolfleet_tasks.background.session import worker_session
-from toolfleet_tasks.client.session import Session
+from toolfleet_tasks.client.session import Session, worker_session
 from toolfleet_tasks.jobs.completion import ThenCall
 from toolfleet_tasks.jobs.engine import JobEngine, JobSteps
 from toolfleet_tasks.jobs.records import Found, JobRecords

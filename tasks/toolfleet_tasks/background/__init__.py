@@ -1,1 +1,0 @@
-"""Keeps jobs going inside workers."""
