@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from toolfleet_tasks.client.fleet import SyncToolFleet, ToolFleet
     from toolfleet_tasks.client.namespaces.canvas import CallRefused
     from toolfleet_tasks.client.sync_handle import SyncCallHandle
-    from toolfleet_tasks.dead_letters.call_letters import UnreadableLetter
     from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
+    from toolfleet_tasks.dead_letters.letters import UnreadableLetter
     from toolfleet_tasks.operations.queue_overview import QueueOverview
 else:
     __getattr__ = lazy_names(
@@ -98,7 +98,7 @@ else:
             "ToolExplanation": "toolfleet_registry.agents.explanation",
             "ToolFleet": "toolfleet_tasks.client.fleet",
             "ToolResult": "toolfleet_registry.contracts",
-            "UnreadableLetter": "toolfleet_tasks.dead_letters.call_letters",
+            "UnreadableLetter": "toolfleet_tasks.dead_letters.letters",
             "WakeUp": "toolfleet_registry.contracts.jobs",
             "report_progress": "toolfleet_registry.contracts.call_context:report",
             "url_poll": "toolfleet_registry.local.scheduler_tools",

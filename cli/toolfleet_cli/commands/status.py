@@ -30,7 +30,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with everything.")] = False,
 ) -> None:
     """Show workers, lanes, queues, modules in trouble, dead letters, jobs and wake-ups. Asks Redis only, for 5 s at most."""
-    from toolfleet_tasks.resources.status import get_fleet_status
+    from toolfleet_tasks.resources.queues import get_fleet_status
 
     found = ask(get_fleet_status, gateway).root
     if gateway is None:

@@ -50,7 +50,7 @@ from toolfleet_tasks.client.agent_publisher import agent_publisher
 from toolfleet_tasks.client.allowance import explained, read_remaining, refusal_now
 from toolfleet_tasks.clock import Timekeeper
 from toolfleet_tasks.control.server_check import refuse_cluster, say_faults
-from toolfleet_tasks.dead_letters.entries import DeadEntries
+from toolfleet_tasks.dead_letters.letters import DeadEntries
 from toolfleet_tasks.jobs.engine import JobSteps
 from toolfleet_tasks.jobs.records import JobRecords
 from toolfleet_tasks.jobs.service import JobService

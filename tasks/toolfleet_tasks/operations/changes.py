@@ -17,8 +17,8 @@ from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
-from toolfleet_tasks.dead_letters.entries import DeadEntries
 from toolfleet_tasks.dead_letters.kept_wakes import KeptWake, KeptWakes, WantedWakes, search_waiting
+from toolfleet_tasks.dead_letters.letters import DeadEntries
 from toolfleet_tasks.operations.change_trail import Actor, ChangeKind, ChangeTrail
 from toolfleet_tasks.queue_states import (
     LANE_PREFIX,
@@ -49,28 +49,28 @@ MOST_AT_ONCE: Final = 1_000
 _ABSENT = "There is no such wake-up."
 
 
-class ModuleChanges:
-    """Operators' changes of the directory.
+class _Changes:
+    """An operator's changes of a fleet. Each raises `OperationRefused`, and `FleetUnavailable` when Redis does not answer within 5 s.
 
-    Raises `OperationRefused`, and `FleetUnavailable` when Redis does not answer.
+    `by`: the author in the audit; `None`: this machine's user.
     """
 
     def __init__(self, redis: Redis, settings: Settings, by: Actor | None = None) -> None:
-        self._redis = redis
-        self._trail = ChangeTrail(redis, settings, by or Actor.at_command_line())
-        self._settings = settings
+        self._redis, self._settings = redis, settings
+        self._by = by or Actor.at_command_line()
+        self._trail = ChangeTrail(redis, settings, self._by)
         self._directory = ModuleDirectory(redis, settings)
-        self._networks = ModuleNetworks(settings.module_networks)
 
     @classmethod
     @asynccontextmanager
     async def of(cls, settings: Settings, *, by: Actor | None = None) -> AsyncGenerator[Self]:
-        """Open the changes for the fleet of these settings. Raises `SettingsError` if they name none.
-
-        `by`: the author in the audit; `None`: this machine's user.
-        """
+        """Open the changes for the fleet of these settings. Raises `SettingsError` if they name none."""
         async with async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis:
             yield cls(redis, settings, by)
+
+
+class ModuleChanges(_Changes):
+    """Operators' changes of the directory of modules."""
 
     async def add(self, entry: ModuleEntry) -> ModuleEntry:
         """Add a module, or give an existing one another lane or limit. Returns the stored entry."""
@@ -90,7 +90,9 @@ class ModuleChanges:
 
     async def _add(self, entry: ModuleEntry) -> ModuleEntry:
         self._check_name(entry.module)
-        if fault := await self._networks.fault(str(entry.url), public_only=entry.public_only):
+        if fault := await ModuleNetworks(self._settings.module_networks).fault(
+            str(entry.url), public_only=entry.public_only
+        ):
             raise OperationRefused(f"Module {entry.module!r} is not added: {fault}.")
         await self._check_unannounced(entry.module, "nothing is added: end them first")
         entry = entry.model_copy(update={"added_at": await self._now()})
@@ -164,30 +166,16 @@ def _says(entry: ModuleEntry) -> tuple[object, ...]:
     return *said, entry.public_only, entry.removed_at, entry.origin
 
 
-class QueueChanges:
+class QueueChanges(_Changes):
     """Operators' changes of queues.
 
-    Each is named by its module (`crm`), by itself (`tools.crm`), or by its lane (`lane:slow`), which is all of them.
-
-    Raises `NoSuchQueue` and `OperationRefused`, and `FleetUnavailable` when Redis does not answer within 5 s.
+    Each is named by its module (`crm`), by itself (`tools.crm`), or by its lane (`lane:slow`), which is all of them. Raises
+    `NoSuchQueue` as well.
     """
 
-    def __init__(self, redis: Redis, settings: Settings, by: Actor) -> None:
-        self._redis = redis
-        self._settings = settings
-        self._by = by
-        self._trail = ChangeTrail(redis, settings, by)
-        self._store = QueueStateStore(redis, settings)
-
-    @classmethod
-    @asynccontextmanager
-    async def of(cls, settings: Settings, *, by: Actor | None = None) -> AsyncGenerator[Self]:
-        """Open the changes for the fleet of these settings. Raises `SettingsError` if they name none.
-
-        `by`: the author in the audit; `None`: this machine's user.
-        """
-        async with async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis:
-            yield cls(redis, settings, by or Actor.at_command_line())
+    @property
+    def _store(self) -> QueueStateStore:
+        return QueueStateStore(self._redis, self._settings)
 
     async def pause(self, name: str, reason: str = "") -> StateChange:
         """Have workers begin nothing more of a queue: what runs goes on, and calls wait within their deadlines."""
@@ -219,7 +207,7 @@ class QueueChanges:
 
     async def _known(self) -> KnownModules:
         known = KnownModules(self._settings)
-        known.take((await ModuleDirectory(self._redis, self._settings).read()).entries)
+        known.take((await self._directory.read()).entries)
         return known
 
     @staticmethod

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from redis.exceptions import RedisError
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
@@ -28,7 +28,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.specs import effect_of
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.operations.change_trail import ChangeKind
-from toolfleet_tasks.resources.operation import OperationRequest, operation
+from toolfleet_tasks.resources.operation import AnswerModel, BodyModel, OperationRequest, operation
 
 B = TypeVar("B")
 T = TypeVar("T")
@@ -39,11 +39,7 @@ _ONE: Final = "/operations/agents/{name}"
 _log = get_logger(__name__)
 
 
-class _Shown(BaseModel):
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
-
-
-class PlacedProfile(_Shown):
+class PlacedProfile(AnswerModel):
     """One profile of an agent, and where it stands."""
 
     place: str
@@ -56,7 +52,7 @@ class PlacedProfile(_Shown):
     """Who has stored it."""
 
 
-class PlacedMiddleware(_Shown):
+class PlacedMiddleware(AnswerModel):
     """One entry of what stands around an agent's calls."""
 
     place: str
@@ -65,7 +61,7 @@ class PlacedMiddleware(_Shown):
     """What it says."""
 
 
-class AgentOverview(_Shown):
+class AgentOverview(AnswerModel):
     """What an agent may do at most: all of its profiles hold together."""
 
     name: str
@@ -78,24 +74,24 @@ class AgentOverview(_Shown):
     """The lowest of all profiles."""
     allowed_modules: list[str] | str | None = None
     """Those that all profiles have; `*` for all."""
-    tools: list[tuple[str, ...]] = []
+    tools: list[tuple[str, ...]] = Field(default=[])
     """The selectors of each profile that has some: a tool must be taken by each of them."""
-    middleware: list[PlacedMiddleware] = []
+    middleware: list[PlacedMiddleware] = Field(default=[])
     """In their order, the outermost first."""
-    profiles: list[PlacedProfile] = []
+    profiles: list[PlacedProfile] = Field(default=[])
     """All of them; the one of the settings first."""
-    notes: list[str] = []
+    notes: list[str] = Field(default=[])
     """The parts of it that have no effect, in sentences; only where one agent is asked for."""
 
 
-class AgentVersions(_Shown):
+class AgentVersions(AnswerModel):
     """The versions of a profile that the registry keeps."""
 
     versions: list[ProfileVersion]
     """The latest first."""
 
 
-class AgentList(_Shown):
+class AgentList(AnswerModel):
     """All agents that have a profile."""
 
     agents: list[AgentOverview]
@@ -104,7 +100,7 @@ class AgentList(_Shown):
     """How many there are."""
 
 
-class StoredVersion(_Shown):
+class StoredVersion(AnswerModel):
     """What was stored."""
 
     version: int
@@ -113,10 +109,8 @@ class StoredVersion(_Shown):
     """The parts of it that have no effect, in sentences."""
 
 
-class ProfileRollback(BaseModel):
+class ProfileRollback(BodyModel):
     """Which version is to be put again."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     version: int = Field(ge=1, le=2**53)
     """Its number."""

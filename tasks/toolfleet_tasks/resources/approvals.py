@@ -7,14 +7,21 @@ for, and viewers are shown everything.
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from toolfleet_registry.access.roles import has_role
 from toolfleet_registry.errors import ApprovalNotTaken, InvalidArguments, NoSuchEntry
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.records import ListedApproval, StoredApproval
 from toolfleet_tasks.approvals.shown import ShownApproval, may_see, shown
-from toolfleet_tasks.resources.operation import FleetOperator, OperationRequest, operation
+from toolfleet_tasks.resources.operation import (
+    AnswerModel,
+    BodyModel,
+    FleetOperator,
+    OperationRequest,
+    QueryModel,
+    operation,
+)
 
 if TYPE_CHECKING:
     from toolfleet_tasks.client.namespaces.approvals import FleetApprovals
@@ -23,10 +30,8 @@ _ALL, _ONE = "/approvals", "/approvals/{approval_id}"
 _LONGEST_REASON = 2_000
 
 
-class ApprovalQuery(BaseModel):
+class ApprovalQuery(QueryModel):
     """A query for approvals."""
-
-    model_config = ConfigDict(extra="forbid")
 
     settled: bool = Field(False, description="Those that wait no more, the last first.")
     conversation_id: str | None = Field(
@@ -36,10 +41,8 @@ class ApprovalQuery(BaseModel):
     offset: int = Field(0, ge=0, le=1_000_000, description="How many of the first are left out.")
 
 
-class ApprovalDecision(BaseModel):
+class ApprovalDecision(BodyModel):
     """What somebody decides about a call."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     decision: Literal["approve", "reject"]
     """Whether it may begin."""
@@ -59,10 +62,8 @@ class ApprovalDecision(BaseModel):
         return self
 
 
-class ApprovalList(BaseModel):
+class ApprovalList(AnswerModel):
     """Calls that people have to approve, or had to."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     approvals: list[ShownApproval]
     """Those that expire next first; of the settled ones the last first."""

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
@@ -20,7 +20,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio import is_wanted
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine
 from toolfleet_tasks.operations.change_trail import BEGUN
-from toolfleet_tasks.resources.operation import OperationRequest, operation
+from toolfleet_tasks.resources.operation import AnswerModel, OperationRequest, QueryModel, operation
 
 _SECONDS = 5.0  # for one answer of Redis
 _PAGE = 500  # lines at once
@@ -39,10 +39,8 @@ _RAW_XREVRANGE = (
 )
 
 
-class AuditQuery(BaseModel):
+class AuditQuery(QueryModel):
     """A query for audit lines."""
-
-    model_config = ConfigDict(extra="forbid")
 
     tool: str | None = Field(None, max_length=256, description="Only this tool's, or this module's.")
     user: str | None = Field(None, max_length=256, description="Only this user's.")
@@ -63,10 +61,8 @@ class AuditQuery(BaseModel):
         return Wanted(self.tool, self.user, self.outcome, only_changes=self.changes)
 
 
-class AuditLines(BaseModel):
+class AuditLines(AnswerModel):
     """Some of the audit."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     lines: list[dict[str, Any]]
     """The latest first; with `after` the oldest first."""

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import Field, RootModel
 
 from toolfleet_registry.access.roles import has_role
 from toolfleet_registry.errors import InvalidQuestion, NoSuchEntry
@@ -15,8 +15,7 @@ from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.ledger.contents import forget_contents
 from toolfleet_tasks.operations.call_index import CallCharts, CallField, CallFilter, CallIndex, FoundCalls
 from toolfleet_tasks.operations.call_story import CallStory
-from toolfleet_tasks.resources.operation import OperationRequest, operation
-from toolfleet_tasks.resources.queries import no_cursor
+from toolfleet_tasks.resources.operation import AnswerModel, OperationRequest, QueryModel, no_cursor, operation
 
 _NAME = 256  # characters of one
 _HOUR_MS = 3_600_000
@@ -25,10 +24,8 @@ _Moment = Annotated[int, Field(ge=0, le=2**53)]
 _LIST = "/operations/calls"
 
 
-class ChosenCalls(BaseModel):
+class ChosenCalls(QueryModel):
     """A filter of calls."""
-
-    model_config = ConfigDict(extra="forbid")
 
     module: str | None = Field(None, max_length=_NAME, description="Only this module's.")
     tool: str | None = Field(None, max_length=_NAME, description="Only this tool's, by its full name.")
@@ -54,10 +51,8 @@ class CallQuery(ChosenCalls):
     cursor: str | None = Field(None, max_length=64, description="The `next` of the page before.")
 
 
-class CallValueQuery(BaseModel):
+class CallValueQuery(QueryModel):
     """A query for completions of a value."""
-
-    model_config = ConfigDict(extra="forbid")
 
     field: CallField = Field(description="Whose values.")
     prefix: str = Field("", max_length=_NAME, description="How they begin, whatever their case.")
@@ -82,10 +77,8 @@ class CountedCalls(RootModel[CallCharts]):
     """How calls went by time."""
 
 
-class CallValue(BaseModel):
+class CallValue(AnswerModel):
     """A value of a field."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     value: str
     """The value."""
@@ -93,27 +86,21 @@ class CallValue(BaseModel):
     """How many calls have it."""
 
 
-class CallValues(BaseModel):
+class CallValues(AnswerModel):
     """Values of a field."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     values: list[CallValue]
     """The most frequent first."""
 
 
-class UserQuery(BaseModel):
+class UserQuery(QueryModel):
     """The user whose calls they are."""
-
-    model_config = ConfigDict(extra="forbid")
 
     user_id: str = Field(min_length=1, max_length=LONGEST, description="Of this user's.")
 
 
-class ForgottenContents(BaseModel):
+class ForgottenContents(AnswerModel):
     """The result of removing the kept arguments and results of calls."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     calls: int
     """The number of calls that had any."""

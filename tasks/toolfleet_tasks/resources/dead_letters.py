@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import (
@@ -13,10 +13,18 @@ from toolfleet_registry.errors import (
     NotReplayable,
     SeveralLetters,
 )
-from toolfleet_tasks.dead_letters.entries import DeadEntries
+from toolfleet_tasks.dead_letters.letters import DeadEntries
 from toolfleet_tasks.dead_letters.store import KINDS, DeadEntry, DeadKind, WantedLetters
-from toolfleet_tasks.resources.operation import OperationRequest, operation
-from toolfleet_tasks.resources.queries import PageQuery, SearchQuery, no_cursor
+from toolfleet_tasks.resources.operation import (
+    AnswerModel,
+    BodyModel,
+    OperationRequest,
+    PageQuery,
+    QueryModel,
+    SearchQuery,
+    no_cursor,
+    operation,
+)
 
 MOST_AT_ONCE: Final = 1_000
 """The number of letters that are replayed together."""
@@ -25,10 +33,8 @@ _ALL, _ONE = "/operations/dead-letters", "/operations/dead-letters/{letter_id}"
 _LONGEST_SECONDS = 300.0
 
 
-class KindQuery(BaseModel):
+class KindQuery(QueryModel):
     """A query for dead letters of a kind, of all or of those that have one id."""
-
-    model_config = ConfigDict(extra="forbid")
 
     kind: DeadKind | None = Field(None, description="What has died: a call, a wake-up, or an event for a webhook.")
 
@@ -38,10 +44,8 @@ class KindQuery(BaseModel):
         return KINDS if self.kind is None else (self.kind,)
 
 
-class EventKindQuery(BaseModel):
+class EventKindQuery(QueryModel):
     """A query for a kind of events, which are handled together: calls are replayed one by one."""
-
-    model_config = ConfigDict(extra="forbid")
 
     kind: Literal["wakeup", "webhook"] = Field(description="Wake-ups, or events for webhooks.")
 
@@ -55,10 +59,8 @@ class DeadQuery(KindQuery, PageQuery, SearchQuery):
         return WantedLetters(self.kinds, self.about, self.error, self.until)
 
 
-class DeadLetterList(BaseModel):
+class DeadLetterList(AnswerModel):
     """Dead letters."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     letters: list[DeadEntry]
     """The latest first."""
@@ -68,10 +70,8 @@ class DeadLetterList(BaseModel):
     """The `cursor` behind which there may be more. With fewer letters than `limit`: one question looks at 5,000, and not all were searched."""
 
 
-class ReplayRequest(BaseModel):
+class ReplayRequest(BodyModel):
     """How a dead letter is tried anew."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     arguments: dict[str, Any] | None = None
     """In the place of a call's own. Then it is made in the name of whoever asks, and judged by what they may do."""
@@ -79,10 +79,8 @@ class ReplayRequest(BaseModel):
     """By when a call has ended."""
 
 
-class ReplayReport(BaseModel):
+class ReplayReport(AnswerModel):
     """What came of a replay."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     is_due: bool
     """Whether the news are on their way again; a call has its result instead."""
@@ -90,10 +88,8 @@ class ReplayReport(BaseModel):
     """How the call has ended, of a letter that is one."""
 
 
-class ReplayAllReport(BaseModel):
+class ReplayAllReport(AnswerModel):
     """What came of replaying many letters."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     due: int
     """How many are on their way again."""
@@ -101,10 +97,8 @@ class ReplayAllReport(BaseModel):
     """What is the matter with the others, a sentence each."""
 
 
-class DroppedLetters(BaseModel):
+class DroppedLetters(AnswerModel):
     """What came of dropping all letters."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     dropped: int
     """How many there were."""

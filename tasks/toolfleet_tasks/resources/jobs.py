@@ -2,7 +2,7 @@
 
 from contextlib import AbstractAsyncContextManager
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from toolfleet_registry.contracts.jobs import Job
 from toolfleet_registry.errors import InvalidQuestion, NoSuchEntry
@@ -10,16 +10,14 @@ from toolfleet_registry.policy.call_faults import LONGEST
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import fleet_settings
 from toolfleet_tasks.client.session import Session, worker_session
-from toolfleet_tasks.resources.operation import OperationRequest, operation
+from toolfleet_tasks.resources.operation import AnswerModel, OperationRequest, QueryModel, operation
 from toolfleet_tasks.wakeups.events import WakeupOutcome
 
 _ALL, _ONE = "/operations/jobs", "/operations/jobs/{job_id}"
 
 
-class OperatedJobQuery(BaseModel):
+class OperatedJobQuery(QueryModel):
     """A query for jobs of all users."""
-
-    model_config = ConfigDict(extra="forbid")
 
     user_id: str | None = Field(None, max_length=LONGEST, description="Only those of this user.")
     workflow_id: str | None = Field(None, max_length=200, description="Only those of this workflow.")
@@ -28,19 +26,15 @@ class OperatedJobQuery(BaseModel):
     limit: int = Field(100, ge=1, le=1_000, description="How many at most.")
 
 
-class CancelQuery(BaseModel):
+class CancelQuery(QueryModel):
     """A query with the jobs to end: of a user, of a workflow, or of both together."""
-
-    model_config = ConfigDict(extra="forbid")
 
     user_id: str | None = Field(None, max_length=LONGEST, description="Of this user.")
     workflow_id: str | None = Field(None, max_length=200, description="Of this workflow.")
 
 
-class OperatedJobList(BaseModel):
+class OperatedJobList(AnswerModel):
     """Jobs of all users."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     jobs: list[Job]
     """Those that are due next first; those of one user the newest first."""
@@ -50,19 +44,15 @@ class OperatedJobList(BaseModel):
     """By a job's id, what became of its wake-ups, oldest first; only if it is asked for."""
 
 
-class JobWakeups(BaseModel):
+class JobWakeups(AnswerModel):
     """What became of a job's wake-ups."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     wakeups: list[WakeupOutcome]
     """The latest twenty or so, oldest first: who accepted, read, gave up or dropped each, and when."""
 
 
-class EndedJobs(BaseModel):
+class EndedJobs(AnswerModel):
     """What came of cancelling jobs of others."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     cancelled: int
     """How many were ended by it."""

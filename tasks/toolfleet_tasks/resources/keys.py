@@ -5,24 +5,22 @@ import contextlib
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from toolfleet_registry.access.api_key import ApiKey, KeyDraft
 from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.access.key_text import shown_id
 from toolfleet_registry.errors import NoSuchEntry
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.resources.operation import OperationRequest, operation
+from toolfleet_tasks.resources.operation import AnswerModel, OperationRequest, operation
 
 T = TypeVar("T")
 
 _ALL: Final = "/operations/keys"
 
 
-class ShownKey(BaseModel):
+class ShownKey(AnswerModel):
     """A key as it is listed: its text is nowhere but with its holder."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     key: ApiKey
     """The key."""
@@ -30,10 +28,8 @@ class ShownKey(BaseModel):
     """When it was used last, in seconds since the epoch, to a minute."""
 
 
-class KeyList(BaseModel):
+class KeyList(AnswerModel):
     """All keys, also those that have expired."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     keys: list[ShownKey]
     """The oldest first."""
@@ -41,10 +37,8 @@ class KeyList(BaseModel):
     """How many there are."""
 
 
-class NewKey(BaseModel):
+class NewKey(AnswerModel):
     """A key that was made."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     key: ApiKey
     """The key."""

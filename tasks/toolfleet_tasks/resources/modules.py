@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from redis.exceptions import RedisError
 
 from toolfleet_registry.directory.directory import ModuleDirectory
@@ -20,15 +20,13 @@ from toolfleet_tasks.operations.fleet_status import ModuleTrouble, read_status
 from toolfleet_tasks.presence import ReplicaCount, replica_counts, workers_by_queue
 from toolfleet_tasks.queue_states import QueueStateStore
 from toolfleet_tasks.queues import lane_of, queue_of
-from toolfleet_tasks.resources.operation import OperationRequest, operation
+from toolfleet_tasks.resources.operation import AnswerModel, BodyModel, OperationRequest, QueryModel, operation
 
 _LIST, _ONE = "/operations/modules", "/operations/modules/{module}"
 
 
-class NewModule(BaseModel):
+class NewModule(BodyModel):
     """A module that is to be in the fleet."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     module: str = Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")
     """Its name."""
@@ -42,10 +40,8 @@ class NewModule(BaseModel):
     """Whether its lane may have no worker at times, and calls wait for one."""
 
 
-class PlacedModule(BaseModel):
+class PlacedModule(AnswerModel):
     """Where a module is, and who serves it."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     module: str
     """Its name."""
@@ -69,10 +65,8 @@ class PlacedModule(BaseModel):
     """Of a module that was removed: for how long calls that wait are run."""
 
 
-class PlacedModuleList(BaseModel):
+class PlacedModuleList(AnswerModel):
     """All modules of the fleet's directory."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     modules: list[PlacedModule]
     """By name."""
@@ -80,10 +74,8 @@ class PlacedModuleList(BaseModel):
     """How many there are."""
 
 
-class DrainQuery(BaseModel):
+class DrainQuery(QueryModel):
     """A query with the time for draining a removed module."""
-
-    model_config = ConfigDict(extra="forbid")
 
     drain_seconds: float = Field(
         DRAIN_SECONDS, ge=0, le=86_400, description="For how long calls that wait are run, before the rest are ended."

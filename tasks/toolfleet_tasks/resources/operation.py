@@ -11,18 +11,20 @@ the body, the query and the answer. The gateway makes a route of it, and asks fo
 process, or asks a gateway for it.
 """
 
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_type_hints
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
 from toolfleet_registry.access.grants import KeyMaker
 from toolfleet_registry.access.roles import Role, has_role
 from toolfleet_registry.contracts import Caller
-from toolfleet_registry.errors import RoleNeeded
+from toolfleet_registry.errors import InvalidQuestion, RoleNeeded
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.operations.change_trail import Actor, ChangeKind, ChangeTrail, OperatorChange
 
@@ -181,3 +183,54 @@ def operation(  # noqa: PLR0913 - what a route is described by
 
 
 AnyOperation = ResourceOperation[Any, Any, Any]
+
+
+class AnswerModel(BaseModel):
+    """What an operation answers, or a part of it."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+class BodyModel(BaseModel):
+    """The body of a request for an operation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class QueryModel(BaseModel):
+    """The query of a request for an operation."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class PageQuery(QueryModel):
+    """A query for a part of a list."""
+
+    limit: int = Field(50, ge=1, le=1_000, description="How many at most.")
+    offset: int = Field(0, ge=0, le=1_000_000, description="How many of the first are left out.")
+
+
+class SearchQuery(QueryModel):
+    """A query for waiting or dead entries with certain words, and of a certain age; and for a part of them."""
+
+    about: str = Field("", max_length=256, description="Only those with this in their id or subject, in any case.")
+    error: str = Field("", max_length=256, description="Only those with this in their last error, in any case.")
+    min_age_seconds: int = Field(
+        0, ge=0, le=10**9, description="Only those that have waited, or are dead, for so long."
+    )
+    cursor: str | None = Field(None, max_length=2_048, description="The `next` of the page, or the step, before.")
+
+    @property
+    def until(self) -> float:
+        """The latest start of the wait, or time of death, of that age (seconds since the epoch)."""
+        return fleet_clock.now() - self.min_age_seconds if self.min_age_seconds else math.inf
+
+    @property
+    def is_search(self) -> bool:
+        """Whether words or an age choose them, or a page before."""
+        return bool(self.about or self.error or self.min_age_seconds or self.cursor)
+
+
+def no_cursor() -> InvalidQuestion:
+    """Return the error of an invalid cursor."""
+    return InvalidQuestion("The cursor is none: send the `next` of an answer as it is.")

@@ -1,20 +1,19 @@
-"""Lists queues, and pauses, drains and resumes them."""
+"""Shows the state of the fleet and of its queues, and pauses, drains and resumes queues."""
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, RootModel
 
 from toolfleet_tasks.operations.changes import LONGEST_REASON, QueueChanges
+from toolfleet_tasks.operations.fleet_status import FleetStatus, read_status
 from toolfleet_tasks.operations.queue_overview import QueueOverview, QueueOverviews
-from toolfleet_tasks.resources.operation import OperationRequest, operation
+from toolfleet_tasks.resources.operation import AnswerModel, BodyModel, OperationRequest, operation
 
 _ALL, _ONE = "/operations/queues", "/operations/queues/{queue}"
 
 
-class QueueAction(BaseModel):
+class QueueAction(BodyModel):
     """What is to be done to a queue."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     action: Literal["pause", "drain", "resume"]
     """`pause`: nothing more of it is begun; `drain`: it takes no new calls; `resume` ends both."""
@@ -22,10 +21,8 @@ class QueueAction(BaseModel):
     """Why, for the audit and for whoever asks."""
 
 
-class ShownQueue(BaseModel):
+class ShownQueue(AnswerModel):
     """How a queue is."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     queue: str
     """Its name."""
@@ -58,10 +55,8 @@ class ShownQueue(BaseModel):
         return self.waiting == 0 and not self.held
 
 
-class ShownQueueList(BaseModel):
+class ShownQueueList(AnswerModel):
     """Queues of the fleet."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     queues: list[ShownQueue]
     """By name."""
@@ -71,10 +66,8 @@ class ShownQueueList(BaseModel):
     """Why nobody knows what waits; left out where the broker answers."""
 
 
-class ChangedQueue(BaseModel):
+class ChangedQueue(AnswerModel):
     """What came of it."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     changed: bool
     """Whether it was otherwise before."""
@@ -108,3 +101,13 @@ async def change_queue(asked: OperationRequest[QueueAction, None]) -> ChangedQue
 def _listed(queues: tuple[QueueOverview, ...], broker_error: str | None) -> ShownQueueList:
     shown = [ShownQueue.model_validate(queue, from_attributes=True) for queue in queues]
     return ShownQueueList(queues=shown, count=len(shown), broker_error=broker_error)
+
+
+class ShownFleetStatus(RootModel[FleetStatus]):
+    """How the fleet is doing at one moment."""
+
+
+@operation("GET", "/operations/status", role="viewer", answers="Workers, queues, modules in trouble.", keeps_none=True)
+async def get_fleet_status(asked: OperationRequest[None, None]) -> ShownFleetStatus:
+    """Return how the fleet is doing."""
+    return ShownFleetStatus(await read_status(asked.settings))

@@ -1,7 +1,6 @@
-"""Lists the resources of operators, and all their operations by name."""
+"""Lists all operations on the resources of operators, by name."""
 
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Final
 
 from toolfleet_tasks.resources import (
@@ -14,27 +13,16 @@ from toolfleet_tasks.resources import (
     keys,
     modules,
     queues,
-    status,
     tools,
     wakeups,
 )
 from toolfleet_tasks.resources.operation import AnyOperation, ResourceOperation
 
-RESOURCES: Final[tuple[ModuleType, ...]] = (
-    agents,
-    approvals,
-    audit,
-    calls,
-    dead_letters,
-    jobs,
-    keys,
-    modules,
-    queues,
-    status,
-    tools,
-    wakeups,
-)
+_RESOURCES = (agents, approvals, audit, calls, dead_letters, jobs, keys, modules, queues, tools, wakeups)
 
 OPERATIONS: Final[Mapping[str, AnyOperation]] = {
-    each.name: each for resource in RESOURCES for each in vars(resource).values() if isinstance(each, ResourceOperation)
+    each.name: each
+    for resource in _RESOURCES
+    for each in vars(resource).values()
+    if isinstance(each, ResourceOperation)
 }

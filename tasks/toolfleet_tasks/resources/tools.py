@@ -4,21 +4,19 @@ import contextlib
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from redis.exceptions import RedisError
 
 from toolfleet_registry.catalog.operator import Difference, operating
 from toolfleet_registry.specs import RegistryEvent, ToolRegistration, ToolSpec, digest_of
 from toolfleet_tasks.presence import KEEPS_ROLLBACKS, older_workers
-from toolfleet_tasks.resources.operation import OperationRequest, operation
+from toolfleet_tasks.resources.operation import AnswerModel, BodyModel, OperationRequest, QueryModel, operation
 
 _ALL, _TOOL, _MODULE = "/operations/tools", "/operations/tools/{name}", "/operations/modules/{module}"
 
 
-class ShownDifference(BaseModel):
+class ShownDifference(AnswerModel):
     """A tool that its module offers otherwise than it is in effect, or was accepted."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     tool_name: str
     """The tool's name."""
@@ -52,10 +50,8 @@ class ShownDifference(BaseModel):
         )
 
 
-class ToolState(BaseModel):
+class ToolState(AnswerModel):
     """What is offered and not in effect, and what nobody may use."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     pending: list[ShownDifference]
     """By tool."""
@@ -67,10 +63,8 @@ class ToolState(BaseModel):
     """Modules whose last good manifest is too old, and its age in seconds."""
 
 
-class ShownToolEvent(BaseModel):
+class ShownToolEvent(AnswerModel):
     """One change of the registry."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     id: str
     """Grows from event to event."""
@@ -91,10 +85,8 @@ class ShownToolEvent(BaseModel):
         return cls(**event.model_dump())
 
 
-class ToolEventList(BaseModel):
+class ToolEventList(AnswerModel):
     """Changes of the registry."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     events: list[ShownToolEvent]
     """The latest last."""
@@ -104,10 +96,8 @@ class ToolEventList(BaseModel):
     """How many tools were ever found added, changed, removed and drifted."""
 
 
-class ShownVersion(BaseModel):
+class ShownVersion(AnswerModel):
     """A specification of a tool that the registry keeps."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     version: str | None = None
     """Its version."""
@@ -138,10 +128,8 @@ class ShownVersion(BaseModel):
         )
 
 
-class ToolVersionList(BaseModel):
+class ToolVersionList(AnswerModel):
     """The last specifications of a tool."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     versions: list[ShownVersion]
     """The latest first; the registry keeps 20."""
@@ -149,19 +137,15 @@ class ToolVersionList(BaseModel):
     """How many these are."""
 
 
-class ApprovalRequest(BaseModel):
+class ApprovalRequest(BodyModel):
     """What is approved."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     digest: str | None = Field(default=None, max_length=100)
     """Only if it is offered with this one."""
 
 
-class ApprovedTool(BaseModel):
+class ApprovedTool(AnswerModel):
     """A tool that takes effect as it is offered."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     tool_name: str
     """The tool's name."""
@@ -169,19 +153,15 @@ class ApprovedTool(BaseModel):
     """What was approved."""
 
 
-class RollbackRequest(BaseModel):
+class RollbackRequest(BodyModel):
     """What a tool is to be again."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     version: str = Field(max_length=256)
     """One of its versions."""
 
 
-class RolledBackTool(BaseModel):
+class RolledBackTool(AnswerModel):
     """A tool of which an earlier version is in force."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     tool_name: str
     """The tool's name."""
@@ -193,10 +173,8 @@ class RolledBackTool(BaseModel):
     """Workers of an earlier release, which undo it when they next ask the module."""
 
 
-class PinnedModule(BaseModel):
+class PinnedModule(AnswerModel):
     """A module of which only what was approved takes effect."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     module: str
     """Its name."""
@@ -204,18 +182,14 @@ class PinnedModule(BaseModel):
     """What is approved, by tool."""
 
 
-class ToolStateQuery(BaseModel):
+class ToolStateQuery(QueryModel):
     """A query for the state of tools."""
-
-    model_config = ConfigDict(extra="forbid")
 
     module: str | None = Field(None, max_length=256, description="What is `pending` of this module only.")
 
 
-class ToolEventQuery(BaseModel):
+class ToolEventQuery(QueryModel):
     """A query for changes of tools."""
-
-    model_config = ConfigDict(extra="forbid")
 
     limit: int = Field(100, ge=1, le=10_000, description="The latest so many.")
 

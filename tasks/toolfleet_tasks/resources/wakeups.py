@@ -2,10 +2,9 @@
 
 from collections.abc import Awaitable, Callable
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import Field, RootModel
 
 from toolfleet_registry.errors import InvalidQuestion, NoSuchEntry
-from toolfleet_tasks.dead_letters.entries import DeadEntries
 from toolfleet_tasks.dead_letters.kept_wakes import (
     FoundWakes,
     KeptWake,
@@ -14,9 +13,16 @@ from toolfleet_tasks.dead_letters.kept_wakes import (
     is_mark,
     search_waiting,
 )
+from toolfleet_tasks.dead_letters.letters import DeadEntries
 from toolfleet_tasks.operations.changes import HandledWakes, WakeupChanges
-from toolfleet_tasks.resources.operation import OperationRequest, operation
-from toolfleet_tasks.resources.queries import PageQuery, SearchQuery, no_cursor
+from toolfleet_tasks.resources.operation import (
+    AnswerModel,
+    OperationRequest,
+    PageQuery,
+    SearchQuery,
+    no_cursor,
+    operation,
+)
 
 _ALL, _ONE = "/operations/wake-ups", "/operations/wake-ups/{wake_id}"
 
@@ -59,10 +65,8 @@ class WakeupQuery(PageQuery, ChosenWakeups):
         return super().is_search or self.kind is not None
 
 
-class WakeupList(BaseModel):
+class WakeupList(AnswerModel):
     """Wake-ups that wait to be accepted."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     wakeups: list[KeptWake]
     """Those that are tried next first."""
@@ -76,19 +80,15 @@ class ShownWakeup(RootModel[KeptWake]):
     """One wake-up."""
 
 
-class DroppedWakeup(BaseModel):
+class DroppedWakeup(AnswerModel):
     """What came of dropping one."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     under_way: bool
     """Whether it is tried just now: that try may still be accepted, and no other one is begun."""
 
 
-class HandledWakeups(BaseModel):
+class HandledWakeups(AnswerModel):
     """What one step over the wake-ups of a filter has come to."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     done: int
     """How many were dropped, or are tried now."""

@@ -30,7 +30,7 @@ from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.dead_letters.call_letters import DeadLetters
+from toolfleet_tasks.dead_letters.letters import DeadLetters
 
 MARK = "m4rk"
 """Part of every sensitive value."""

@@ -17,7 +17,7 @@ from toolfleet_tasks.calls.idempotency import end_of
 from toolfleet_tasks.calls.prepare import check_timeout
 from toolfleet_tasks.client.session import Session, Sessions
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
-from toolfleet_tasks.dead_letters.call_letters import DeadLetters, Kept
+from toolfleet_tasks.dead_letters.letters import DeadLetters, Kept
 from toolfleet_tasks.ledger.dead_letters import NOT_KEPT
 
 log = get_logger(__name__)

@@ -7,7 +7,7 @@ from support.workers.dead_news import RECEIVER, bury
 from toolfleet import Settings
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.dead_letters import store
-from toolfleet_tasks.dead_letters.entries import DeadEntries
+from toolfleet_tasks.dead_letters.letters import DeadEntries
 from toolfleet_tasks.dead_letters.store import DeadKind, WantedLetters, mark_before
 
 KEYS = Keys()

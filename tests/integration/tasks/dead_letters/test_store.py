@@ -11,7 +11,7 @@ from support.workers.dead_news import RECEIVER, bury
 from toolfleet import Settings
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.dead_letters import store as store_file
-from toolfleet_tasks.dead_letters.entries import DeadEntries
+from toolfleet_tasks.dead_letters.letters import DeadEntries
 from toolfleet_tasks.dead_letters.store import DeadKind
 
 KEYS = Keys()

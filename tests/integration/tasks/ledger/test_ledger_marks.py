@@ -27,7 +27,7 @@ from support.workers.ledgers import (
 from toolfleet_registry.contracts.attempts import Attempt, Health, Outcome
 from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.dead_letters.call_letters import DeadLetters
+from toolfleet_tasks.dead_letters.letters import DeadLetters
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed
 from toolfleet_tasks.ledger.retry import is_away
 from toolfleet_tasks.messages.fleet_results import CallEnding

@@ -12,8 +12,8 @@ from support.workers.wakes import put, scores
 from toolfleet import Settings
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.dead_letters import kept_wakes
-from toolfleet_tasks.dead_letters.entries import DeadEntries
 from toolfleet_tasks.dead_letters.kept_wakes import FoundWakes, WantedWakes, is_mark, search_waiting
+from toolfleet_tasks.dead_letters.letters import DeadEntries
 from toolfleet_tasks.operations.change_trail import Actor
 from toolfleet_tasks.operations.changes import HandledWakes, WakeupChanges
 
