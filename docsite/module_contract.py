@@ -6,8 +6,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from toolfleet_modules.calls.request import ExecuteRequest, ReconcileRequest, StatusRequest
 from toolfleet_modules.hosts.mcp.mcp_host import METHODS, PassedAnswer, PassedQuestion
-from toolfleet_modules.requests.request import ExecuteRequest, ReconcileRequest, StatusRequest
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_workers.executors.reply import AcceptedReply, InputReply, ModuleReply
 from toolfleet_workers.executors.status import ModuleStatusAnswer, ReconcileAnswer

@@ -6,7 +6,7 @@ imported on first use.
 
 from typing import TYPE_CHECKING
 
-from toolfleet_modules.requests.reply import StatusAnswer
+from toolfleet_modules.calls.reply import StatusAnswer
 from toolfleet_modules.sdk.module import Module
 from toolfleet_modules.sdk.tool import tool
 from toolfleet_registry.contracts.call_context import Context

@@ -13,14 +13,13 @@ from pathlib import Path
 from uuid import uuid4
 
 from toolfleet_cli.hosting.host_server import ChangeNotice, check_host_name, read_secrets
-from toolfleet_modules.hosts.fence import USER_VARIABLE, Fence
+from toolfleet_modules.calls.authentication import KEY_VARIABLE
+from toolfleet_modules.hosts.child_process import USER_VARIABLE, Fence
 from toolfleet_modules.hosts.folder.folder_host import FolderHost
-from toolfleet_modules.hosts.folder.options import FolderOptions
+from toolfleet_modules.hosts.folder.loader import FolderOptions
 from toolfleet_modules.hosts.folder.packages import InstallOptions
 from toolfleet_modules.hosts.folder.scan import ScanRules
-from toolfleet_modules.hosts.openapi.document_tools import OpenApiOptions, base_fault
-from toolfleet_modules.hosts.openapi.openapi_host import OpenApiHost, is_url
-from toolfleet_modules.requests.authentication import KEY_VARIABLE
+from toolfleet_modules.hosts.openapi.openapi_host import OpenApiHost, OpenApiOptions, base_fault, is_url
 from toolfleet_modules.sdk.module import ServedModule
 from toolfleet_registry.config.host_settings import (
     NAME_FORM,

@@ -11,13 +11,13 @@ from redis.asyncio import Redis
 
 from toolfleet_cli.hosting.host_server import ChangeNotice, check_host_name, read_secrets
 from toolfleet_cli.hosting.hosts import fence_of
+from toolfleet_modules.calls.authentication import KEY_VARIABLE
 from toolfleet_modules.hosts.mcp.http_transport import HttpServer
 from toolfleet_modules.hosts.mcp.mcp_host import McpHost, McpOptions
 from toolfleet_modules.hosts.mcp.oauth_flow import OAuthOptions, signing_algorithm
 from toolfleet_modules.hosts.mcp.oauth_tokens import Authorizer
 from toolfleet_modules.hosts.mcp.stdio_transport import StdioServer
 from toolfleet_modules.hosts.secrets import Secrets, SecretUnknown
-from toolfleet_modules.requests.authentication import KEY_VARIABLE
 from toolfleet_registry.config.host_settings import NAME_FORM, McpSpec, OAuthSpec
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.functions.passed_methods import ServerChange

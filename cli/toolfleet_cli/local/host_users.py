@@ -11,7 +11,7 @@ from pathlib import Path
 
 from toolfleet_cli.local.modules import HostedModule
 from toolfleet_modules.hosts import guard
-from toolfleet_modules.hosts.fence import Fence
+from toolfleet_modules.hosts.child_process import Fence
 from toolfleet_registry.config.host_settings import FencedSpec, FolderSpec, Places
 from toolfleet_registry.config.setting_sources import find_toml, private_places
 from toolfleet_registry.settings import Settings

@@ -20,7 +20,7 @@ from toolfleet_cli.local.modules import Example, HostedModule, data_environment
 from toolfleet_cli.local.redis_server import STOP_SECONDS, is_ours, redis_command
 from toolfleet_cli.local.supervisor import Child, Program
 from toolfleet_cli.local.tcp_ports import LOOPBACK
-from toolfleet_modules.hosts.fence import USER_VARIABLE
+from toolfleet_modules.hosts.child_process import USER_VARIABLE
 from toolfleet_registry.directory.hosts import ANNOUNCE_VARIABLE, announce_keys
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, NULL, PREFIX, Settings
 from toolfleet_tasks.messages.signing import module_keys

@@ -1,23 +1,55 @@
-"""Watches over processes from a process of its own, and ends them with all that they have started when their parent is gone.
+"""Limits processes that run what others have written, watches over them, and ends them when their host is gone.
 
-`run` stands between a host and one program: it starts the program behind its fence, and ends the program's descendants
-when the program ends or the host does. `reap` stands next to a parent of many, and ends the process groups that the
-parent named and left behind. Both import little, and run without `site`: that would cost a server that is restarted
-repeatedly more than its own start.
+`enclose` limits the process that it runs in: its resources, its priority, its user and the files that this user sees.
+
+A guard is a process of its own. `run` stands between a host and one program: it starts the program enclosed, and ends
+the program's descendants when the program ends or the host does. `reap` stands next to a parent of many, and ends the
+process groups that the parent has named and left behind. Each program of an MCP server is started by a guard, so this
+file imports little, and a guard runs without `site`.
 """
 
+# `pathlib` would be a large part of what a start costs.
+# ruff: noqa: PTH100, PTH103, PTH109, PTH110, PTH114, PTH116, PTH120, PTH123, PTH208
+import ctypes
 import os
+import resource
 import signal
+import stat
+import struct
 import sys
 import time
 
-from toolfleet_modules.hosts.enclosure import adopt_orphans, enclose, end_with_parent
+LIMITED = {
+    "memory_bytes": resource.RLIMIT_AS,
+    "cpu_seconds": resource.RLIMIT_CPU,
+    "open_files": resource.RLIMIT_NOFILE,
+    "processes": resource.RLIMIT_NPROC,
+}
+"""What can be limited, by the names that a fence has for it."""
+
+OWN, WORK, READ, HIDE = "o", "w", "r", "-"
+"""A user's access to a path: as its new owner, as the owner is (idmapped), read only, or none."""
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_PR_SET_DUMPABLE = 4
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+_NEW_USERS, _NEW_MOUNTS = 0x10000000, 0x00020000  # unshare(2)
+_BIND_ALL, _PRIVATE = 0x5000, 0x44000  # mount(2), with all below
+_NO_SETUID, _NO_DEVICES = 2, 4
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # the same numbers on every architecture
+_CLONE_CLOSED, _EMPTY_PATH, _IDMAP, _FROM_EMPTY_PATH, _HERE = 0x80001, 0x1000, 0x100000, 4, -100
+_USERS = 2**32 - 1
+_MODE = 0o755
+_USERS_SECONDS = 10  # for the process that holds a namespace, if nothing ends it
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 _END_SECONDS = 5.0  # for processes that have been killed to be gone
 _PAUSE_SECONDS = 0.005
 _REAP_PAUSE_SECONDS = 0.05
 _NOT_STARTED = 127  # as a shell says it
-_ROOT = os.path.abspath(f"{__file__}/../../..")  # noqa: PTH100 - `pathlib` is a part of what a start costs
+_ROOT = os.path.abspath(f"{__file__}/../../..")
 # Not by `-m`: that needs `site`, whose start takes as long as all else here.
 _MAIN = f"import sys; sys.path.append({_ROOT!r}); from {__name__} import main; sys.exit(main(sys.argv[1:]))"
 
@@ -86,7 +118,7 @@ def _run(host: int, limits: dict[str, int | None], paths: list[str], command: li
     own = os.getpid()
     program = os.fork()
     if not program:
-        _become(own, limits, paths, command)
+        _exec(own, limits, paths, command)
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1):  # so that their reader sees the program's end
         os.dup2(nothing, stream)
@@ -95,7 +127,7 @@ def _run(host: int, limits: dict[str, int | None], paths: list[str], command: li
     return code
 
 
-def _become(parent: int, limits: dict[str, int | None], paths: list[str], command: list[str]) -> None:
+def _exec(parent: int, limits: dict[str, int | None], paths: list[str], command: list[str]) -> None:
     """Become the program, in a session of its own. Does not return."""
     try:
         os.setsid()
@@ -150,7 +182,7 @@ def _descendants() -> list[int]:
     children: dict[int, list[int]] = {}
     for name in _processes():
         try:
-            with open(f"/proc/{name}/stat", errors="replace") as file:  # noqa: PTH123 - `pathlib` is a part of what a start costs
+            with open(f"/proc/{name}/stat", errors="replace") as file:
                 fields = file.read().rpartition(")")[2].split()
             children.setdefault(int(fields[1]), []).append(int(name))
         except (OSError, ValueError, IndexError):
@@ -165,6 +197,166 @@ def _descendants() -> list[int]:
 
 def _processes() -> list[str]:
     try:
-        return [name for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - as above
+        return [name for name in os.listdir("/proc") if name.isdecimal()]
     except OSError:
         return []
+
+
+def enclose(limits: dict[str, int | None], paths: list[str] | None = None) -> None:
+    """Set this process's user, limits and priority, take the way to more privileges from it, and have it end when its host does.
+
+    `paths` are those of the user, if there is one. Raises `OSError` where the process cannot become that user.
+    """
+    if (user := limits.get("user")) is not None:
+        _become_user(user, paths or [])  # first: a change of the user takes back that a process ends with its parent
+    for name, kind in LIMITED.items():
+        if (most := limits.get(name)) is not None:
+            hard = resource.getrlimit(kind)[1]
+            value = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(kind, (value, value))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    stand_back(0, limits.get("nice") or 0)
+    if sys.platform == "linux":
+        _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    end_with_parent(signal.SIGKILL)
+
+
+def end_with_parent(signum: signal.Signals) -> None:
+    """Have the kernel send this process a signal when the thread that started it ends; only Linux does.
+
+    If that has ended before, no signal comes: compare `os.getppid()` afterwards.
+    """
+    if sys.platform == "linux":
+        _libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of orphaned processes below this one; only on Linux."""
+    if sys.platform == "linux":
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def stand_back(process: int, nice: int) -> None:
+    """Lower a process's priority to `nice`; 0 is this one. Never raises it again, which only root may. Raises `OSError` if it has ended."""
+    if nice > os.getpriority(os.PRIO_PROCESS, process):
+        os.setpriority(os.PRIO_PROCESS, process, nice)
+
+
+def _become_user(user: int, paths: list[str]) -> None:
+    """Run as this user, and its group, from now on. Each path begins with what it is to the user. Raises `OSError`: it cannot be.
+
+    A program's folders are the operator's, often closed to others. So the process gets its own view of the files: its
+    working folder shows its owner as this user (an idmapped mount, Linux 5.12), and a closed folder on the way shows only
+    the needed files.
+    """
+    known = [
+        (path, each[0]) for each in paths for path in {each[1:], os.path.realpath(each[1:])} if os.path.exists(path)
+    ]
+    here = os.getcwd()
+    _call("unshare", _NEW_MOUNTS)
+    _mount(None, "/", _PRIVATE)
+    # Descriptors, as a path may be covered when its turn comes. What is above comes first.
+    held = [
+        (path, kind, _own_tree(path, user) if kind == WORK else os.open(path, os.O_PATH))
+        for path, kind in sorted(known)
+    ]
+    mask = os.umask(0o777 & ~_MODE)
+    for path, kind, descriptor in held:
+        if kind == OWN:
+            os.chown(path, user, user)
+        _show(path, kind, descriptor, user)
+        os.close(descriptor)
+    os.umask(mask)
+    os.chdir(here)  # it was below what is covered now
+    for stream in range(3):
+        if stat.S_ISFIFO(os.fstat(stream).st_mode):  # `/dev/stderr` is opened by its owner only
+            os.fchown(stream, user, user)
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
+    _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # else its own `/proc/self` is root's
+
+
+def _show(path: str, kind: str, descriptor: int, user: int) -> None:
+    closed = _closed_above(path, user)
+    is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+    if kind == HIDE:
+        if not closed and os.path.exists(path):
+            _mount("tmpfs" if is_folder else "/dev/null", path, _BIND_ALL, 0o700)
+        return
+    if closed:
+        _mount("tmpfs", closed, 0, _MODE)
+    if not (is_there := os.path.exists(path)):
+        os.makedirs(path if is_folder else os.path.dirname(path), exist_ok=True)
+        if not is_folder:
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+    if kind == WORK and not os.path.islink(path):
+        _system_call(_MOVE_MOUNT, descriptor, b"", _HERE, os.fsencode(path), _FROM_EMPTY_PATH)
+    elif not is_there:
+        _mount(f"/proc/self/fd/{descriptor}", path, _BIND_ALL)
+
+
+def _own_tree(path: str, user: int) -> int:
+    """Return a tree whose owner is this user, only in this view."""
+    facts = os.stat(path)
+    tree = _system_call(_OPEN_TREE, _HERE, os.fsencode(path), _CLONE_CLOSED)
+    users = _users(facts.st_uid, facts.st_gid, user)
+    attributes = struct.pack("QQQQ", _IDMAP | _NO_SETUID | _NO_DEVICES, 0, 0, users)
+    _system_call(_MOUNT_SETATTR, tree, b"", _EMPTY_PATH, attributes, len(attributes))
+    os.close(users)
+    return tree
+
+
+def _users(owner: int, group: int, user: int) -> int:
+    """A namespace in which the owner is this user, and everyone else is themselves; the kernel knows it by a process that was in it."""
+    ready, done = os.pipe()
+    child = os.fork()
+    if not child:
+        signal.alarm(_USERS_SECONDS)
+        os.write(done, b"+" if _libc.unshare(_NEW_USERS) == 0 else b"-")
+        signal.pause()
+    try:
+        if os.read(ready, 1) != b"+":
+            raise OSError("no user namespaces")
+        for name, one in (("uid_map", owner), ("gid_map", group)):
+            low, high = sorted((one, user))
+            themselves = [(at, at, end - at) for at, end in ((0, low), (low + 1, high), (high + 1, _USERS)) if end > at]
+            with open(f"/proc/{child}/{name}", "w") as file:
+                file.write("".join(f"{at} {to} {size}\n" for at, to, size in [(one, user, 1), *themselves]))
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(ready)
+        os.close(done)
+
+
+def _closed_above(path: str, user: int) -> str | None:
+    """The outermost folder above it that the user cannot pass."""
+    for end in (at for at, letter in enumerate(path) if letter == "/" and at):
+        try:
+            facts = os.stat(path[:end])
+        except FileNotFoundError:
+            return None
+        if not facts.st_mode & (stat.S_IXUSR if facts.st_uid == user else stat.S_IXOTH):
+            return path[:end]
+    return None
+
+
+def _mount(source: str | None, target: str, flags: int, mode: int = 0) -> None:
+    kind = source if source == "tmpfs" else None
+    flags = _NO_SETUID | _NO_DEVICES if kind else flags
+    words = (each and os.fsencode(each) for each in (source, target, kind))
+    _call("mount", *words, ctypes.c_ulong(flags), f"mode={mode:o}".encode() if kind else None)
+
+
+def _system_call(number: int, *words: int | bytes) -> int:
+    return _call("syscall", *(ctypes.c_long(each) if isinstance(each, int) else each for each in (number, *words)))
+
+
+def _call(name: str, *words: object) -> int:
+    answer = int(getattr(_libc, name)(*words))
+    if answer < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+    return answer

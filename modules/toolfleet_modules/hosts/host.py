@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Generic, TypeVar, cast
 
+from toolfleet_modules.calls.work import ServedTool
 from toolfleet_modules.hosts.secrets import Secrets
-from toolfleet_modules.once.served_tool import ServedTool
 from toolfleet_modules.sdk.module import Lifespan, ServedModule
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import ToolLines

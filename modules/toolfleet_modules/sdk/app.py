@@ -16,11 +16,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from toolfleet_modules.once.accepted_calls import AcceptedCalls, NotFollowed
-from toolfleet_modules.once.idempotency import IdempotentRuns
-from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
-from toolfleet_modules.requests.request import ReconcileRequest, StatusRequest, TooLarge, TooSlow, read_body
-from toolfleet_modules.requests.traced_requests import traced_requests
+from toolfleet_modules.calls.authentication import CallerCheck, CallerRefused
+from toolfleet_modules.calls.idempotency import AcceptedCalls, IdempotentRuns, NotFollowed
+from toolfleet_modules.calls.request import (
+    ReconcileRequest,
+    StatusRequest,
+    TooLarge,
+    TooSlow,
+    read_body,
+    traced_requests,
+)
 from toolfleet_modules.sdk.execute import Execute, Limits
 from toolfleet_modules.sdk.module import ServedModule
 from toolfleet_modules.sdk.tool import in_words

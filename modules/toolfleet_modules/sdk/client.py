@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import httpx
 
-from toolfleet_modules.requests.authentication import keys_in
+from toolfleet_modules.calls.authentication import keys_in
 from toolfleet_modules.sdk.module import ServedModule
 from toolfleet_registry.admission_rules import admit
 from toolfleet_registry.contracts import EffectState, Level, ModuleManifest, ResultFile

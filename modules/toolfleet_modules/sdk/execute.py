@@ -20,21 +20,17 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from toolfleet_modules.once.idempotency import (
+from toolfleet_modules.calls.authentication import CallerCheck, CallerRefused
+from toolfleet_modules.calls.idempotency import (
     IdempotentRuns,
     KeyReused,
     RunRefused,
     not_begun,
     overtaken,
 )
-from toolfleet_modules.once.served_tool import RunMeans, ServedRun, ServedTool
-from toolfleet_modules.once.shared_work import Work
-from toolfleet_modules.once.work_log import WorkLog
-from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
-from toolfleet_modules.requests.reply import Reply
-from toolfleet_modules.requests.request import Call, HeaderRefused, TooLarge, TooSlow
-from toolfleet_modules.requests.task_guard import guard_tasks
-from toolfleet_modules.requests.traced_requests import note_call, note_reply
+from toolfleet_modules.calls.reply import Reply
+from toolfleet_modules.calls.request import Call, HeaderRefused, TooLarge, TooSlow, note_call, note_reply
+from toolfleet_modules.calls.work import RunMeans, ServedRun, ServedTool, Work, WorkLog, guard_tasks
 from toolfleet_modules.sdk.tool import in_words
 from toolfleet_registry.contracts.attempts import ALLOWANCE_SECONDS
 from toolfleet_registry.contracts.call_context import Context, Progress

@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 
-from toolfleet_modules.requests.authentication import KEY_VARIABLE
-from toolfleet_modules.requests.reply import Follower, StatusAnswer
+from toolfleet_modules.calls.authentication import KEY_VARIABLE
+from toolfleet_modules.calls.reply import Follower, StatusAnswer
 from toolfleet_modules.sdk.tool import Facts, Tool
 from toolfleet_registry.contracts import Level, ModuleManifest
 from toolfleet_registry.contracts.inputs import CallInputs
@@ -18,7 +18,7 @@ from toolfleet_registry.once.port import OnceStore
 if TYPE_CHECKING:  # an app needs starlette, and a test httpx; a manifest needs neither, and runs nothing
     from starlette.applications import Starlette
 
-    from toolfleet_modules.once.served_tool import ServedTool
+    from toolfleet_modules.calls.work import ServedTool
     from toolfleet_modules.sdk.client import ModuleClient
 
 Hook: TypeAlias = Callable[[], Any]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.calls.reply import Reply
 from toolfleet_registry.contracts import CostClass, Effect, Level, ToolDefinition, ToolParameter
 from toolfleet_registry.contracts.attempts import UNEXPLAINED
 from toolfleet_registry.contracts.call_context import Context
@@ -26,7 +26,7 @@ from toolfleet_registry.functions.signature import (
 from toolfleet_registry.permissions import OF_FUNCTIONS, level_fault
 
 if TYPE_CHECKING:  # a manifest runs nothing
-    from toolfleet_modules.once.served_tool import RunMeans
+    from toolfleet_modules.calls.work import RunMeans
     from toolfleet_modules.sdk.tool_run import ToolRun
 
 _log = logging.getLogger("toolfleet.sdk")  # not structlog: its tracebacks may show variables, and those are arguments

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toolfleet_modules.once.served_tool import RunMeans, ServedRun
-from toolfleet_modules.requests.reply import Reply, question_reply
-from toolfleet_modules.requests.task_guard import TaskExit
+from toolfleet_modules.calls.reply import Reply, question_reply
+from toolfleet_modules.calls.work import RunMeans, ServedRun, TaskExit
 from toolfleet_modules.sdk.tool import Tool
 from toolfleet_registry.contracts.attempts import UNEXPLAINED
 from toolfleet_registry.functions.failures import Accepted, InputRequired, ModuleBusy, ToolError

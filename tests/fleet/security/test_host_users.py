@@ -18,7 +18,7 @@ from support.hosts import spy
 from support.up import COMMAND, Up, leave_nothing, up
 from support.waiting import wait_until_sync
 from toolfleet_modules.hosts import guard
-from toolfleet_modules.hosts.fence import Fence
+from toolfleet_modules.hosts.child_process import Fence
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives programs a user of their own")
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from support.hosts.second_judge import second_judge
 from support.waiting import wait_until
-from toolfleet_modules.hosts.openapi.document_tools import OpenApiOptions
-from toolfleet_modules.hosts.openapi.openapi_host import OpenApiHost
+from toolfleet_modules.hosts.openapi.openapi_host import OpenApiHost, OpenApiOptions
 from toolfleet_modules.hosts.openapi.operation_tool import HttpSender, ServiceAnswer
 from toolfleet_modules.hosts.openapi.outgoing_request import OutgoingRequest
 from toolfleet_modules.sdk.client import ModuleClient, ModuleResult

@@ -36,7 +36,7 @@ from toolfleet.sdk import (
     StatusAnswer,
     ToolError,
 )
-from toolfleet_modules.once import idempotency
+from toolfleet_modules.calls import idempotency
 from toolfleet_modules.sdk import app as sdk_app
 
 TESTS = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from support.published_call import published
-from toolfleet_modules.requests.request import ExecuteRequest, ReconcileRequest, StatusRequest
+from toolfleet_modules.calls.request import ExecuteRequest, ReconcileRequest, StatusRequest
 from toolfleet_registry.admission_rules import admit, read_document
 from toolfleet_registry.contracts.attempts import Attempt, StillAtWork
 from toolfleet_workers.executors.reply import judge_reply

@@ -11,12 +11,10 @@ from typing import Any
 
 from watchfiles import Change, awatch
 
-from toolfleet_modules.hosts.child_process import remove_abandoned_soon
-from toolfleet_modules.hosts.fence import Fence
+from toolfleet_modules.hosts.child_process import Fence, remove_abandoned_soon
 from toolfleet_modules.hosts.folder.generation import Generation, keep_owners, owners_in
-from toolfleet_modules.hosts.folder.hosted_tool import HostedTool
-from toolfleet_modules.hosts.folder.loader import FilePackages, Files, HostFailed, Loader
-from toolfleet_modules.hosts.folder.options import FolderOptions
+from toolfleet_modules.hosts.folder.loader import FolderOptions, HostFailed, Loader
+from toolfleet_modules.hosts.folder.packages import FilePackages, Files
 from toolfleet_modules.hosts.folder.scan import ScanFinding, scan
 from toolfleet_modules.hosts.folder.source_files import (
     REQUIREMENTS_FILE,
@@ -27,7 +25,7 @@ from toolfleet_modules.hosts.folder.source_files import (
     SourceFolder,
     nothing_in,
 )
-from toolfleet_modules.hosts.folder.tool_process import ToolProcess
+from toolfleet_modules.hosts.folder.tool_process import HostedTool, ToolProcess
 from toolfleet_modules.hosts.host import Host, Listener
 from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_registry.contracts import ModuleManifest

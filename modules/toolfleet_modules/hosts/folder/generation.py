@@ -12,14 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from toolfleet_modules.hosts.child_process import Backoff
-from toolfleet_modules.hosts.fence import FenceMissing
+from toolfleet_modules.hosts.child_process import Backoff, FenceMissing
 from toolfleet_modules.hosts.folder.frames import PACKAGE, LoadPlan
-from toolfleet_modules.hosts.folder.hosted_tool import HostedTool, OwnProcessLane, SharedLane
-from toolfleet_modules.hosts.folder.loader import LoadedFiles, LoadedGroup
-from toolfleet_modules.hosts.folder.options import FolderOptions
+from toolfleet_modules.hosts.folder.loader import FolderOptions, LoadedFiles, LoadedGroup
 from toolfleet_modules.hosts.folder.source_files import FileFault, SourceFile
-from toolfleet_modules.hosts.folder.tool_process import LoadStopped, ToolProcess
+from toolfleet_modules.hosts.folder.tool_process import HostedTool, LoadStopped, OwnProcessLane, SharedLane, ToolProcess
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.tool_definition import ToolSource
 

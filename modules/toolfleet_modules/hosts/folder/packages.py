@@ -1,8 +1,8 @@
 """Provides the packages that tool files ask for, in environments of the host's own.
 
-A file asks for them in itself (PEP 723), or a `requirements.txt` lists them. `uv` resolves and installs them: bounded in
-time, and with no more of the process's environment than it needs. A set of packages is in a folder under the digest of
-its content, which is never incomplete.
+`uv` resolves and installs them: in bounded time, and with no more of the process's environment than it needs. A set of
+packages is in a folder named by the digest of its content, and the folder is never incomplete. Requirements that are
+compatible share one environment.
 """
 
 import asyncio
@@ -12,37 +12,41 @@ import hashlib
 import json
 import logging
 import os
-import platform
 import re
 import shutil
 import signal
 import sys
 import sysconfig
 import tempfile
-import tomllib
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeVar
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from toolfleet_modules.hosts.folder.source_files import (
+    REQUIREMENTS_FILE,
+    FileFault,
+    FolderReading,
+    Requirements,
+    SourceFile,
+)
 from toolfleet_modules.hosts.guard import signal_group
 from toolfleet_registry.system import machine_clock
 
 _log = logging.getLogger("toolfleet.host")
 
-Requirements: TypeAlias = frozenset[str]
-"""Lines as PEP 508 has them, each in its normal form."""
+Files = dict[str, SourceFile]
+"""By their names without `.py`."""
 
-_BLOCK = re.compile(r"^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$", re.MULTILINE)  # of PEP 723
-_MOST_PACKAGES = 200  # packages of one file
-_SHOWN = 200
+_RETRY_SECONDS = 300.0  # until what could not be installed is tried again: an index may have been away
+
+Key = TypeVar("Key", bound=Hashable)
 
 _OWN = "toolfleet-sdk"
 
@@ -73,61 +77,6 @@ _CHECK_SECONDS = 0.1
 _ENVIRONMENT_NAME = re.compile("[0-9a-f]{32}")  # nothing else in the folder is touched
 _REMOVING = ".removing"
 _TOUCH_SECONDS = 3600.0
-
-
-class RequirementsFault(Exception):
-    """The requirements cannot be read. The message says why, in one sentence."""
-
-
-def requirements_in(text: str) -> Requirements:
-    """The packages that a file's block `# /// script` names; none without such a block. Raises `RequirementsFault`."""
-    if "# /// script" not in text:
-        return frozenset()
-    blocks = [each["content"] for each in _BLOCK.finditer(text) if each["type"] == "script"]
-    if len(blocks) != 1:
-        raise RequirementsFault("It has several blocks `# /// script`, or one without an end.")
-    lines = (line[2:] if line.startswith("# ") else line[1:] for line in blocks[0].splitlines())
-    try:
-        said = tomllib.loads("\n".join(lines))
-    except tomllib.TOMLDecodeError as exc:
-        raise RequirementsFault(f"Its block `# /// script` is no TOML: {str(exc)[:_SHOWN]}.") from None
-    _check_python(said.get("requires-python"))
-    named = said.get("dependencies", [])
-    if not isinstance(named, list) or not all(isinstance(each, str) for each in named):
-        raise RequirementsFault("`dependencies` is no list of texts.")
-    return _normal(named)
-
-
-def listed_requirements(text: str) -> Requirements:
-    """The packages in a `requirements.txt`, a line each; comments are left out, and options refused. Raises `RequirementsFault`."""
-    lines = (re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip() for line in text.splitlines())
-    named = [line for line in lines if line]
-    if option := next((line for line in named if line.startswith("-")), None):
-        raise RequirementsFault(f"{option[:_SHOWN]!r} is an option: the host has those, in `tool_install_options`.")
-    return _normal(named)
-
-
-def _check_python(wanted: Any) -> None:
-    if wanted is None:
-        return
-    try:
-        is_met = SpecifierSet(wanted).contains(platform.python_version(), prereleases=True)
-    except (InvalidSpecifier, TypeError, AttributeError):
-        raise RequirementsFault(f"`requires-python` is none: {str(wanted)[:_SHOWN]!r}.") from None
-    if not is_met:
-        raise RequirementsFault(f"It needs Python {wanted[:_SHOWN]}, and this is {platform.python_version()}.")
-
-
-def _normal(named: Iterable[str]) -> Requirements:
-    found = set[str]()
-    for line in named:
-        try:
-            found.add(str(Requirement(line)))
-        except InvalidRequirement:
-            raise RequirementsFault(f"{line[:_SHOWN]!r} names no package.") from None
-    if len(found) > _MOST_PACKAGES:
-        raise RequirementsFault(f"It asks for {len(found)} packages; at most {_MOST_PACKAGES} are installed.")
-    return frozenset(found)
 
 
 @cache
@@ -423,3 +372,177 @@ def _is_at(descriptor: int, path: Path) -> bool:
 def _touch(path: Path) -> None:
     with contextlib.suppress(OSError):  # whose time cannot be set is another user's
         os.utime(path)
+
+
+class FilePackages:
+    """The packages of one folder's files.
+
+    `on_ready` is called when requested packages have come, or are unavailable.
+    """
+
+    def __init__(self, folder: Path, options: InstallOptions, on_ready: Callable[[], None]) -> None:
+        installer = Installer(options, folder)
+        environments = Environments(options, installer)
+        self._folder = folder
+        self._listed: Requirements | None = None  # of the `requirements.txt` that is in effect
+        self.sets = PackageSets(environments, installer, on_ready)
+        self.use = environments.use
+
+    def given(self, reading: FolderReading, files: Files) -> tuple[Files, Mapping[str, FileFault]]:
+        """The files with all the packages that they need, and why which of them cannot be loaded so.
+
+        Nothing is installed where no file has tools. Until a changed `requirements.txt` is installed, the one before holds.
+        """
+        if not any(each.has_tools for each in files.values()):
+            return files, {}
+        faults: dict[str, FileFault] = {}
+        listed = (self._listed or frozenset()) if REQUIREMENTS_FILE in reading.faults else reading.requirements
+        base = listed if self.sets.failure(listed) is None or self._listed is None else self._listed
+        self.sets.want([listed, *(base | each.requirements for each in files.values() if each.has_tools)])
+        if self.sets.is_ready(listed):
+            self._listed = listed
+        else:
+            faults[REQUIREMENTS_FILE] = self._fault(self._folder / REQUIREMENTS_FILE, listed)
+        base = listed if self._listed is None else self._listed
+        complete = {stem: replace(each, requirements=base | each.requirements) for stem, each in files.items()}
+        for stem, each in complete.items():
+            if each.has_tools and not self.sets.is_ready(each.requirements):
+                faults[stem] = self._fault(each.path, each.requirements)
+        return complete, faults
+
+    def groups(self, files: Files) -> dict[Path | None, list[str]]:
+        """Divide the files with tools by where their packages are."""
+        return self.sets.groups({stem: each.requirements for stem, each in files.items() if each.has_tools})
+
+    def _fault(self, path: Path, wanted: Requirements) -> FileFault:
+        if (why := self.sets.failure(wanted)) is not None:
+            return FileFault(path, "InstallError", why)
+        return FileFault(path, "Installing", "Its packages are being installed.")
+
+
+class PackageSets:
+    """The environments of one host's requirements. Installing runs in the background: `on_ready` is called at its end."""
+
+    def __init__(self, environments: Environments, installer: Installer, on_ready: Callable[[], None]) -> None:
+        self._environments = environments
+        self._installer = installer
+        self._on_ready = on_ready
+        self._ready: dict[Requirements, Path] = {}
+        self._failed: dict[Requirements, tuple[str, float]] = {}
+        self._installing: asyncio.Task[None] | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a failed installation must be tried again."""
+        now = machine_clock.monotonic()
+        return any(now - at > _RETRY_SECONDS for _, at in self._failed.values())
+
+    def forget_failures(self, *, is_forced: bool) -> None:
+        """Have failed installations tried again: all of them, or the due ones."""
+        now = machine_clock.monotonic()
+        self._failed = {
+            key: (message, at)
+            for key, (message, at) in self._failed.items()
+            if not is_forced and now - at <= _RETRY_SECONDS
+        }
+
+    def want(self, wanted: Iterable[Requirements]) -> None:
+        """Have these installed, as far as they are not there."""
+        sets = {each for each in wanted if each}
+        self._ready = {each: path for each, path in self._ready.items() if path.is_dir()}
+        for each in [frozenset[str]().union(*sets), *sets]:
+            if each and each not in self._ready and (found := self._environments.find(each)) is not None:
+                self._ready[each] = found
+        missing = [each for each in sets if not self.is_ready(each) and each not in self._failed]
+        if missing and self._installing is None:
+            good = [each for each in sets if each not in self._failed]
+            self._installing = asyncio.ensure_future(self._install(good))
+            self._installing.add_done_callback(self._end)
+
+    def is_ready(self, wanted: Requirements) -> bool:
+        """Return whether an environment has all of these."""
+        return not wanted or any(wanted <= each for each in self._ready)
+
+    def failure(self, wanted: Requirements) -> str | None:
+        """Return why these are unavailable; `None` as long as they may come."""
+        found = self._failed.get(wanted)
+        return None if found is None else found[0]
+
+    def groups(self, wanted: Mapping[Key, Requirements]) -> dict[Path | None, list[Key]]:
+        """Divide the ready sets into as few environments as possible; keys without packages go with the first, which is the largest group."""
+        left = {key: each for key, each in wanted.items() if each}
+        found: dict[Path | None, list[Key]] = {}
+        while left:
+            covered = {env: [key for key, each in left.items() if each <= env] for env in self._ready}
+            best = max(covered, key=lambda env: (len(covered[env]), -len(env), sorted(env)), default=frozenset())
+            if not covered.get(best):  # an environment has been taken away: their imports say what is missing
+                found[None] = list(left)
+                break
+            found[self._ready[best]] = covered[best]
+            left = {key: each for key, each in left.items() if not each <= best}
+        rest = [key for key, each in wanted.items() if not each]
+        if rest or not found:
+            found.setdefault(next(iter(found), None), []).extend(rest)
+        return found
+
+    async def aclose(self) -> None:
+        """Cancel the running installation."""
+        if self._installing is not None:
+            self._installing.cancel()
+            await asyncio.gather(self._installing, return_exceptions=True)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._installing = None
+        if task.cancelled():
+            return
+        if (exc := task.exception()) is not None:
+            _log.error("Packages were not installed", exc_info=exc)
+        self._on_ready()
+
+    async def _install(self, sets: Collection[Requirements]) -> None:
+        """All together; and where that is not possible, as many together as go."""
+        together = frozenset[str]().union(*sets)
+        try:
+            self._ready[together] = await self._environments.take(together)
+        except InstallFailed as exc:
+            if len(sets) == 1:
+                self._fail(sets, exc)
+                return
+        else:
+            return
+        for group in await self._compatible(sets):
+            union = frozenset[str]().union(*group)
+            try:
+                self._ready[union] = await self._environments.take(union)
+            except InstallFailed as exc:
+                self._fail(group, exc)
+
+    async def _compatible(self, sets: Collection[Requirements]) -> list[list[Requirements]]:
+        """Return compatible sets, each with the first ones that it fits; one that cannot be installed by itself fails."""
+        groups: list[list[Requirements]] = []
+        for each in sorted(sets, key=sorted):
+            if self.is_ready(each):
+                continue
+            try:
+                await self._installer.resolve(each)
+            except InstallFailed as exc:
+                self._fail([each], exc)
+                continue
+            for group in groups:
+                if await self._goes(each.union(*group)):
+                    group.append(each)
+                    break
+            else:
+                groups.append([each])
+        return groups
+
+    async def _goes(self, requirements: Requirements) -> bool:
+        try:
+            await self._installer.resolve(requirements)
+        except InstallFailed:
+            return False
+        return True
+
+    def _fail(self, sets: Iterable[Requirements], exc: InstallFailed) -> None:
+        for each in sets:
+            self._failed[each] = str(exc), machine_clock.monotonic()

@@ -26,7 +26,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from toolfleet_modules.hosts.enclosure import enclose
+from toolfleet_modules.calls.reply import Reply
+from toolfleet_modules.calls.work import IN_TOOL, RunMeans, guard_tasks
 from toolfleet_modules.hosts.folder.foreign_tools import (
     is_langchain_tool,
     langchain_function,
@@ -36,9 +37,7 @@ from toolfleet_modules.hosts.folder.foreign_tools import (
     takes_context,
 )
 from toolfleet_modules.hosts.folder.frames import PACKAGE, Frames, FramesClosed, Head, SourceText
-from toolfleet_modules.once.served_tool import RunMeans
-from toolfleet_modules.requests.reply import Reply
-from toolfleet_modules.requests.task_guard import IN_TOOL, guard_tasks
+from toolfleet_modules.hosts.guard import enclose
 from toolfleet_modules.sdk.tool import Facts, Tool, ToolMark, mark_of
 from toolfleet_registry import spans
 from toolfleet_registry.contracts import Conversation

@@ -17,7 +17,7 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic_core import from_json, to_json
 
-from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.calls.reply import Reply
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.attempts import content_blocks, foreign_meta, text_in
 from toolfleet_registry.functions.files import Audio, File, Image

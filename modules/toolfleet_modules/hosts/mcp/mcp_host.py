@@ -18,8 +18,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from toolfleet_modules.hosts.child_process import remove_abandoned_soon
-from toolfleet_modules.hosts.fence import FenceMissing
+from toolfleet_modules.calls.authentication import CallerCheck, CallerRefused
+from toolfleet_modules.calls.request import TooLarge, TooSlow, read_body
+from toolfleet_modules.hosts.child_process import FenceMissing, remove_abandoned_soon
 from toolfleet_modules.hosts.host import Host, HostOptions, Listener
 from toolfleet_modules.hosts.mcp.http_transport import HttpServer, http_transport
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, OnChanged, ServerAway
@@ -32,8 +33,6 @@ from toolfleet_modules.hosts.mcp.stdio_transport import ServerLog, StdioServer, 
 from toolfleet_modules.hosts.mcp.tool_list import ListChanges, OfferedTool, ServerOffer, listed_tools, offer_of
 from toolfleet_modules.hosts.mcp.transport import MessageStreams
 from toolfleet_modules.hosts.secrets import Secrets
-from toolfleet_modules.requests.authentication import CallerCheck, CallerRefused
-from toolfleet_modules.requests.request import TooLarge, TooSlow, read_body
 from toolfleet_modules.sdk.tool import in_words
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.contracts.tool_definition import InEffect, ToolLoadError

@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
+from toolfleet_modules.calls.reply import Reply, StatusAnswer, question_reply
+from toolfleet_modules.calls.work import RunMeans, ServedRun
 from toolfleet_modules.hosts.mcp.exchanges import Lost, Malformed, NotTaken, Refused, StatusFailed, Unanswered, reply_of
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
 from toolfleet_modules.hosts.mcp.passed_tool import PassedTool, WatchTool
@@ -29,8 +31,6 @@ from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
 from toolfleet_modules.hosts.mcp.tool_list import listed_tools
 from toolfleet_modules.hosts.mcp.transport import CallListener
 from toolfleet_modules.hosts.secrets import Secrets
-from toolfleet_modules.once.served_tool import RunMeans, ServedRun
-from toolfleet_modules.requests.reply import Reply, StatusAnswer, question_reply
 from toolfleet_registry.contracts import EffectState, ToolDefinition
 from toolfleet_registry.contracts.call_context import Context, LogMessage, LogSink, log_message_in, progress_of
 from toolfleet_registry.contracts.inputs import CallInputs

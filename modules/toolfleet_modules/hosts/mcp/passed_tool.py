@@ -9,13 +9,13 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ValidationError
 
+from toolfleet_modules.calls.reply import Reply
+from toolfleet_modules.calls.work import RunMeans, ServedRun
 from toolfleet_modules.hosts.mcp.exchanges import Lost, NotTaken, Refused
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway, refused_call
 from toolfleet_modules.hosts.mcp.server_watch import ServerWatch
 from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
 from toolfleet_modules.hosts.secrets import Secrets
-from toolfleet_modules.once.served_tool import RunMeans, ServedRun
-from toolfleet_modules.requests.reply import Reply
 from toolfleet_modules.sdk.tool import in_words
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.call_context import Context

@@ -15,8 +15,7 @@ import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
-from toolfleet_modules.hosts.child_process import ChildProcess
-from toolfleet_modules.hosts.fence import Fence
+from toolfleet_modules.hosts.child_process import ChildProcess, Fence
 from toolfleet_modules.hosts.mcp.exchanges import (
     SentRequests,
     is_answer,

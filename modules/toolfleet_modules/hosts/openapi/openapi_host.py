@@ -1,28 +1,69 @@
-"""Serves an OpenAPI document as a module: its operations are tools, and what changes in its file or at its URL is served a moment later."""
+"""Serves an OpenAPI document as a module: its operations are tools, and a change in its file or at its URL is served soon.
+
+An operation that cannot be a tool is listed with the reason.
+"""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+from urllib.parse import urljoin
 
 import httpx
 from watchfiles import Change, awatch
 
-from toolfleet_modules.hosts.host import Host, Listener
-from toolfleet_modules.hosts.openapi.document import MOST_SELECTED_BYTES, DocumentWrong, OperationFault, document_of
-from toolfleet_modules.hosts.openapi.document_tools import DocumentTools, OpenApiOptions, tools_of
-from toolfleet_modules.hosts.openapi.operation_tool import HttpSender, OperationTool, within_origin
-from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_registry.contracts.tool_definition import InEffect, ToolLoadError
+from toolfleet_modules.hosts.host import Host, HostOptions, Listener
+from toolfleet_modules.hosts.openapi.document import (
+    MOST_SELECTED_BYTES,
+    DocumentWrong,
+    OpenApiDocument,
+    Operation,
+    OperationFault,
+    OperationUnusable,
+    digest_of,
+    document_of,
+    method_names,
+    operations_of,
+)
+from toolfleet_modules.hosts.openapi.input_fields import InputPlan, input_plan, place_of
+from toolfleet_modules.hosts.openapi.json_schemas import SchemaTranslator
+from toolfleet_modules.hosts.openapi.operation_tool import (
+    HttpSender,
+    OperationTool,
+    described_answers,
+    output_schema,
+    within_origin,
+)
+from toolfleet_modules.hosts.openapi.outgoing_request import Credentials, RequestForm
+from toolfleet_modules.hosts.secrets import Secrets
+from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
+from toolfleet_registry.contracts.tool_definition import Effect, InEffect, ToolLoadError
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 from toolfleet_registry.once.port import OnceStore
+from toolfleet_registry.schemas.validation import schema_fault
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.http_bodies import BodyReader
 
 _log = logging.getLogger("toolfleet.host")
+
+MOST_TOOLS = 2000
+"""Of a module."""
+
+_BUILD_SECONDS = 60.0
+_MOST_DESCRIBED, _MOST_NOTED = 4000, 1000  # characters
+_VERSION_LENGTH = 12  # of a digest's characters
+_EFFECTS: Mapping[str, Effect] = {
+    "get": "read",
+    "head": "read",
+    "put": "idempotent",
+    "delete": "idempotent",
+    "post": "once",
+    "patch": "once",
+}
 
 _FETCH_SECONDS = 30.0
 _MOST_REDIRECTS = 5
@@ -32,6 +73,184 @@ _OK, _NOT_MODIFIED = 200, 304
 
 _MOST_ERRORS = 1000  # in a manifest
 _LONGEST_PLACE, _LONGEST_KIND, _LONGEST_MESSAGE = 1024, 100, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class OpenApiOptions(HostOptions):
+    """The options of an OpenAPI host.
+
+    `document` is a file's path or a URL, `base` the service's URL, `auth` the credential for each security scheme.
+
+    `refresh_seconds`: between two requests for a document that has a URL. `checks_results`: the service's results are
+    validated against the document. `slashes`: parameters of paths that may have `/`, as `get_content.path`. `headers`:
+    fields of each request, filled in as `auth` is.
+    """
+
+    document: str
+    base: str | None = None
+    tags: Sequence[str] = ()
+    paths: Sequence[str] = ()
+    auth: Mapping[str, str] = field(default_factory=dict)
+    refresh_seconds: float = 300
+    checks_results: bool = True
+    slashes: Sequence[str] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class DocumentTools:
+    """The tools of a document: `tools` by their full names; `faults`: the operations that are no tools, and why."""
+
+    tools: dict[str, OperationTool] = field(default_factory=dict)
+    faults: list[OperationFault] = field(default_factory=list)
+
+
+def tools_of(document: OpenApiDocument, options: OpenApiOptions, sender: HttpSender) -> DocumentTools:
+    """The tools, of a large document in some seconds of work. Raises `DocumentWrong` for what takes too long."""
+    return _Building(document, options, sender).all()
+
+
+class _Building:
+    def __init__(self, document: OpenApiDocument, options: OpenApiOptions, sender: HttpSender) -> None:
+        self._document, self._options, self._sender = document, options, sender
+        self._inputs, self._outputs = SchemaTranslator(document, "input"), SchemaTranslator(document, "output")
+        self._credentials = Credentials(document, options.auth, options.secrets, options.headers)
+        self._found = DocumentTools()
+        self._labels: dict[str, str] = {}
+        self._names = method_names(document)
+
+    def all(self) -> DocumentTools:
+        options, found = self._options, self._found
+        give_up_at = machine_clock.monotonic() + _BUILD_SECONDS
+        found.faults += [
+            OperationFault(f"auth {name}", "SchemeUnknown", why) for name, why in self._credentials.faults.items()
+        ]
+        for each in operations_of(self._document, tags=options.tags, paths=options.paths):
+            if machine_clock.monotonic() > give_up_at:
+                raise DocumentWrong(f"Its tools cannot be made within {_BUILD_SECONDS:g} s.")
+            if isinstance(each, OperationFault):
+                found.faults.append(each)
+                continue
+            try:
+                self._add(each)
+            except OperationUnusable as exc:
+                found.faults.append(OperationFault(each.label, exc.kind, str(exc)))
+            except (AttributeError, KeyError, TypeError, ValueError) as exc:  # one of many forms that no document has
+                found.faults.append(OperationFault(each.label, "InvalidOperation", f"It cannot be read: {exc!r:.200}."))
+            except RecursionError:
+                found.faults.append(OperationFault(each.label, "InvalidSchema", "Its schemas are nested too deep."))
+        fields = [(tool, each) for tool in found.tools.values() for each in tool.form.plan.fields if each.has_slashes]
+        names = ((each, name) for tool, each in fields for name in tool.definition.names)
+        known = {f"{name}.{text}" for each, name in names for text in (each.argument, each.name)}
+        found.faults += [
+            OperationFault(f"slashes {each}", "ParameterUnknown", "No tool has this parameter in its path.")
+            for each in options.slashes
+            if f"{options.name}.{each}" not in known
+        ]
+        return found
+
+    def _add(self, operation: Operation) -> None:
+        if len(self._found.tools) >= MOST_TOOLS:
+            raise OperationUnusable("TooManyTools", f"There are {MOST_TOOLS} tools already: choose by tags or paths.")
+        base = _base_of(operation, self._options)
+        credentials = self._credentials.of(operation.security)
+        found = self._names[f"{operation.method}{operation.path}"]
+        name, *former = (f"{self._options.name}.{each}" for each in found if each is not None)
+        taken = {place_of(each.place, each.name) for each in credentials}
+        plan = input_plan(operation, self._inputs, taken, names=[name, *former], slashes=self._options.slashes)
+        if name in self._labels:
+            raise OperationUnusable(
+                "DuplicateTool", f"{self._labels[name]} has its operationId, too: that one is served."
+            )
+        form = RequestForm(operation.method, base, operation.path, plan, credentials, self._credentials.places)
+        output, fault = self._output(operation)
+        definition = self._definition(operation, [name, *former], plan, form, output, fault)
+        wrong = schema_fault(definition)
+        if wrong and output is not None:  # what it returns costs no tool: the check fails open
+            definition = self._definition(operation, [name, *former], plan, form, None, wrong)
+            wrong = schema_fault(definition)
+        if wrong:
+            raise OperationUnusable("InvalidSchema", f"It cannot be a tool: {wrong}.")
+        described = described_answers(operation, self._document)
+        self._found.tools[name] = OperationTool(definition, form, self._sender, self._credentials.hidden, described)
+        self._labels[name] = operation.label
+
+    def _definition(
+        self,
+        operation: Operation,
+        names: Sequence[str],
+        plan: InputPlan,
+        form: RequestForm,
+        output: dict[str, Any] | None,
+        fault: str | None,
+    ) -> ToolDefinition:
+        hidden: Secrets = self._credentials.hidden
+        effect = _EFFECTS[operation.method]
+        unchecked = [] if fault is None else [f"Its results are not checked: {fault.removesuffix('.')}."]
+        notes = "\n".join([*plan.notes, *unchecked])[:_MOST_NOTED]
+        summary = hidden.hide(operation.summary)[:_MOST_DESCRIBED] or operation.label
+        said: dict[str, Any] = {
+            "name": names[-1],
+            "description": f"{summary}\n\n{hidden.hide(notes)}".strip(),
+            "input_schema": plan.schema,
+            "output_schema": output,
+            "tags": list(operation.tags),
+            "effect": "idempotent" if effect == "once" and plan.key_header is not None else effect,
+            "deprecated": operation.is_deprecated,
+        }
+        sent = [[each.argument, each.name, each.place, each.style, each.explode] for each in plan.fields]
+        body = None if plan.body is None else plan.body.media_type
+        digest = digest_of([said, form.method, form.base, form.path, sent, body, plan.key_header])
+        said |= {"name": names[0], "former_names": names[1:]}  # last: a new name alone is no other code
+        return ToolDefinition.model_validate({**said, "version": digest[:_VERSION_LENGTH], "code_digest": digest})
+
+    def _output(self, operation: Operation) -> tuple[dict[str, Any] | None, str | None]:
+        """Return the schema of its results, or `None` with what is wrong with it, if anything is."""
+        if not self._options.checks_results:
+            return None, None
+        try:
+            return output_schema(operation, self._document, self._outputs), None
+        except OperationUnusable as exc:
+            return None, str(exc)
+        except RecursionError:
+            return None, "their schema is nested too deep"
+
+
+def _base_of(operation: Operation, options: OpenApiOptions) -> str:
+    """Return the base URL of the operation's service: that of the options, else the document's own first server.
+
+    Raises `OperationUnusable`.
+    """
+    if options.base is not None:
+        return options.base.rstrip("/")
+    if not operation.servers or not isinstance(operation.servers[0], dict):
+        raise OperationUnusable("ServerUnknown", "The document names no server: say where the service is (base).")
+    server = operation.servers[0]
+    url = server.get("url")
+    text = url if isinstance(url, str) else ""
+    variables = server.get("variables")
+    for name, each in variables.items() if isinstance(variables, dict) else ():
+        text = text.replace(f"{{{name}}}", str(each.get("default", "")) if isinstance(each, dict) else "")
+    if options.document.startswith(("http://", "https://")):
+        text = urljoin(options.document, text)
+    if fault := base_fault(text):
+        raise OperationUnusable("ServerUnknown", f"The document's server {fault}: say where the service is (base).")
+    return text.rstrip("/")
+
+
+def base_fault(url: str) -> str | None:
+    """Return what is wrong with a service's address, as a clause, or `None`."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return "is no URL"
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        return "is no URL of http or https"
+    if parsed.userinfo:
+        return "has a user or a password in its URL, which belong into a secret"
+    if parsed.query or parsed.fragment or "{" in url:
+        return "has a query, a fragment or a variable in its URL"
+    return None
 
 
 def is_url(document: str) -> bool:

@@ -12,13 +12,13 @@ from urllib.parse import urljoin
 
 import httpx
 
+from toolfleet_modules.calls.reply import Reply
+from toolfleet_modules.calls.work import RunMeans, ServedRun
 from toolfleet_modules.hosts.openapi.document import OpenApiDocument, Operation, OperationUnusable
 from toolfleet_modules.hosts.openapi.input_fields import charset_of, is_json
 from toolfleet_modules.hosts.openapi.json_schemas import SchemaTranslator
 from toolfleet_modules.hosts.openapi.outgoing_request import OutgoingRequest, RequestForm, ValueRefused
 from toolfleet_modules.hosts.secrets import Secrets
-from toolfleet_modules.once.served_tool import RunMeans, ServedRun
-from toolfleet_modules.requests.reply import Reply
 from toolfleet_registry.contracts import EffectState, ToolDefinition
 from toolfleet_registry.contracts.attempts import parse_retry_after
 from toolfleet_registry.contracts.call_context import Context

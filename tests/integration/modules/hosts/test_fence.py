@@ -13,7 +13,7 @@ from support.hosts.isolation import can_isolate
 from support.hosts.tool_folder import GREET, HEAD, HostedFolder, hosted
 from support.processes import is_gone
 from support.waiting import wait_until, wait_until_answered
-from toolfleet_modules.hosts.fence import Fence
+from toolfleet_modules.hosts.child_process import Fence
 
 pytestmark = pytest.mark.asyncio
 

@@ -9,8 +9,9 @@ from support.hosts.isolation import can_isolate
 from support.hosts.tool_folder import GREET, HEAD, hosted
 from support.hosts.wheels import build_sdist, build_wheel, installed_from
 from support.waiting import wait_until
-from toolfleet_modules.hosts.fence import Fence
-from toolfleet_modules.hosts.folder.packages import Environments, Installer, InstallOptions, Requirements
+from toolfleet_modules.hosts.child_process import Fence
+from toolfleet_modules.hosts.folder.packages import Environments, Installer, InstallOptions
+from toolfleet_modules.hosts.folder.source_files import Requirements
 
 pytestmark = pytest.mark.asyncio
 

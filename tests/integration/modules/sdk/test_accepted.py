@@ -10,7 +10,7 @@ import pytest
 
 from support.hosts.nursery import WHO
 from toolfleet.sdk import Accepted, Module, ModuleClient, Replies, StatusAnswer
-from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.calls.reply import Reply
 from toolfleet_registry.contracts.inputs import CallInputs
 
 MakeReplies = Callable[[], Replies]
@@ -137,7 +137,7 @@ async def test_who_wants_it_no_more_says_so() -> None:
 @pytest.mark.parametrize("answer", [RuntimeError("a secret"), "no answer", None], ids=["raises", "wrong type", "hangs"])
 async def test_a_function_that_fails_says_nothing_of_the_call(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fleet is told to ask again, in time and without the function's words; a reconciliation says that it is at work."""
-    monkeypatch.setattr("toolfleet_modules.once.accepted_calls.FOLLOW_SECONDS", 0.2)
+    monkeypatch.setattr("toolfleet_modules.calls.idempotency.FOLLOW_SECONDS", 0.2)
     async with make_owls(Hatchery(answer)).client() as client:
         await client.send("hatch", {}, call_id="c1")
         refused = await client.http.post("/status", json={"call_id": "c1", "handle": "egg-1"})

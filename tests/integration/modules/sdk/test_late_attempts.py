@@ -10,7 +10,7 @@ import pytest
 
 from support.waiting import wait_until
 from toolfleet.sdk import Module, ModuleBusy, ModuleClient, Replies
-from toolfleet_modules.once.idempotency import LEASE_SECONDS
+from toolfleet_modules.calls.idempotency import LEASE_SECONDS
 from toolfleet_modules.sdk.execute import Senders
 from toolfleet_registry.contracts.attempts import ALLOWANCE_SECONDS
 from toolfleet_registry.system import fleet_clock

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from toolfleet.sdk import Context, InputRequired, Module, Replies
-from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.calls.reply import Reply
 from toolfleet_registry.contracts.inputs import STATE_BYTES, CallInputs
 
 MakeReplies = Callable[[], Replies]

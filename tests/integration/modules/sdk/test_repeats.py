@@ -71,7 +71,7 @@ async def test_a_repeat_brings_the_first_reply(make_replies: MakeReplies, effect
 
 async def test_a_repeat_joins_the_call_that_runs(make_replies: MakeReplies, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here and in another process: all get the same reply, and who leaves first stops nothing."""
-    monkeypatch.setattr("toolfleet_modules.once.idempotency._POLL_SECONDS", (0.01, 0.05))
+    monkeypatch.setattr("toolfleet_modules.calls.idempotency._POLL_SECONDS", (0.01, 0.05))
     runs = Runs(script=["wait"])
     one, other = make_module(runs, make_replies()), make_module(runs, make_replies())
     async with one.client() as here, other.client() as there:
@@ -271,8 +271,8 @@ async def test_a_lease_is_renewed_while_its_call_runs(
     make_durable: MakeReplies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long call is not taken for a dead process's."""
-    monkeypatch.setattr("toolfleet_modules.once.idempotency.LEASE_SECONDS", 0.5)
-    monkeypatch.setattr("toolfleet_modules.once.idempotency.RENEW_SECONDS", 0.05)
+    monkeypatch.setattr("toolfleet_modules.calls.idempotency.LEASE_SECONDS", 0.5)
+    monkeypatch.setattr("toolfleet_modules.calls.idempotency.RENEW_SECONDS", 0.05)
     runs = Runs(script=["wait"])
     store = make_durable()
     async with make_module(runs, make_durable()).client() as client:
@@ -306,7 +306,7 @@ class Careless(MemoryReplies):
 
 async def test_a_call_ends_though_its_store_loses_a_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
     """A renewal that is cancelled is the last one, whatever becomes of it."""
-    monkeypatch.setattr("toolfleet_modules.once.idempotency.RENEW_SECONDS", 0.01)
+    monkeypatch.setattr("toolfleet_modules.calls.idempotency.RENEW_SECONDS", 0.01)
     runs, replies = Runs(script=["wait"]), Careless()
     async with make_module(runs, replies).client() as client:
         call = asyncio.create_task(client.send("once", {}, call_id="c"))

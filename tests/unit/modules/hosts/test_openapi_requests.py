@@ -9,7 +9,7 @@ import pytest
 from support.hosts.bird_service import document, json_body, operation, parameter
 from support.hosts.second_judge import second_judge
 from toolfleet_modules.hosts.openapi.document import OpenApiDocument
-from toolfleet_modules.hosts.openapi.document_tools import DocumentTools, OpenApiOptions, tools_of
+from toolfleet_modules.hosts.openapi.openapi_host import DocumentTools, OpenApiOptions, tools_of
 from toolfleet_modules.hosts.openapi.operation_tool import HttpSender
 from toolfleet_modules.hosts.openapi.outgoing_request import OutgoingRequest
 from toolfleet_registry.schemas.validation import checked

@@ -8,7 +8,7 @@ import pytest
 from support.hosts.bird_service import document, json_body, operation, parameter
 from support.hosts.second_judge import DISAGREEMENTS, second_judge
 from toolfleet_modules.hosts.openapi.document import OpenApiDocument
-from toolfleet_modules.hosts.openapi.document_tools import OpenApiOptions, tools_of
+from toolfleet_modules.hosts.openapi.openapi_host import OpenApiOptions, tools_of
 from toolfleet_modules.hosts.openapi.operation_tool import HttpSender
 from toolfleet_modules.hosts.openapi.outgoing_request import OutgoingRequest, ValueRefused
 from toolfleet_registry.schemas.validation import checked

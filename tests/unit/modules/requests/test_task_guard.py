@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolfleet.sdk import Module, ModuleClient
-from toolfleet_modules.requests.task_guard import IN_TOOL, guard_tasks
+from toolfleet_modules.calls.work import IN_TOOL, guard_tasks
 
 EXITS = {"exit": SystemExit, "interrupt": KeyboardInterrupt}
 

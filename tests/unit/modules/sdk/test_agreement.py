@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from support.schemas.json_schemas import is_valid
 from toolfleet.formats import Format, convert
 from toolfleet.sdk import Module
-from toolfleet_modules.requests.reply import Reply
+from toolfleet_modules.calls.reply import Reply
 from toolfleet_registry.admission_rules import admit, closed_tools
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.schemas.validation import checked

@@ -328,7 +328,7 @@ async def test_a_plain_tool_runs_in_a_thread_and_outlives_nobodys_patience(
 ) -> None:
     """The answer does not wait for a thread that does not end; what the thread comes to is remembered."""
     monkeypatch.setattr("toolfleet_modules.sdk.execute._GRACE_SECONDS", 0.1)
-    monkeypatch.setattr("toolfleet_modules.once.shared_work._GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("toolfleet_modules.calls.work._GRACE_SECONDS", 0.1)
     result = await owls.send("plain", {}, call_id="one", seconds=1)
     assert "was stopped" in str(result.error)
     assert (await owls.reconcile("one"))["state"] == "running"
@@ -361,7 +361,7 @@ async def test_threads_that_hang_are_not_waited_for(
 ) -> None:
     """Where tools whose calls have ended hold all of them, a call is turned away long before its end, and not begun."""
     monkeypatch.setattr("toolfleet_modules.sdk.execute._GRACE_SECONDS", 0.1)
-    monkeypatch.setattr("toolfleet_modules.once.shared_work._GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("toolfleet_modules.calls.work._GRACE_SECONDS", 0.1)
     calls = [asyncio.create_task(owls.send("plain", {}, seconds=1)) for _ in range(3)]
     await wait_until(lambda: state.running == 3, "three run")
     assert all("was stopped" in str(result.error) for result in await asyncio.gather(*calls))

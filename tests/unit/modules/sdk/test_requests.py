@@ -57,7 +57,7 @@ async def test_of_whoever_has_no_token_no_body_is_read(path: str, token: bytes) 
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_body_that_does_not_come_is_waited_for_a_while_only(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the connection is closed."""
-    monkeypatch.setattr("toolfleet_modules.requests.request._BODY_SECONDS", 0.02)
+    monkeypatch.setattr("toolfleet_modules.calls.request._BODY_SECONDS", 0.02)
     answer = await send(make_owls(key=""), path, never)
     assert answer["status"] == 408
     assert (b"connection", b"close") in answer["headers"]
@@ -65,7 +65,7 @@ async def test_a_body_that_does_not_come_is_waited_for_a_while_only(path: str, m
 
 async def test_a_body_is_waited_for_no_longer_than_its_caller_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller with a token, too, has the time that it says it has."""
-    monkeypatch.setattr("toolfleet_modules.requests.request._SHORTEST_BODY_SECONDS", 0.0)
+    monkeypatch.setattr("toolfleet_modules.calls.request._SHORTEST_BODY_SECONDS", 0.0)
     call = published("owls.count", user_id="ada", caller=Caller(user_id="ada"))
     headers = [(b"toolfleet-caller", caller_token(call, KEY).encode()), (b"toolfleet-time-left-ms", b"20")]
     assert (await send(make_owls(key=KEY), "/execute", never, headers))["status"] == 408

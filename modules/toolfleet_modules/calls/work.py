@@ -1,19 +1,102 @@
-"""Shares one running call between its waiters: its tool is stopped when none is left."""
+"""Runs a tool for a call: what a tool and its run must have, the work that several requests share, its log, its tasks."""
 
 import asyncio
 import contextlib
 import contextvars
+import json
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
-from toolfleet_modules.once.work_log import WorkLog
-from toolfleet_modules.requests.reply import Reply
-from toolfleet_modules.requests.task_guard import IN_TOOL
-from toolfleet_registry.contracts.call_context import Context, LogLevel, Progress, log_to, report_to
+from toolfleet_modules.calls.reply import Reply
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.contracts.call_context import (
+    Context,
+    LogBudget,
+    LogLevel,
+    LogMessage,
+    LogSink,
+    Progress,
+    log_to,
+    report_to,
+)
+from toolfleet_registry.functions.threads import NotBegun, Threads
 from toolfleet_registry.system.shared_timers import SharedTimer, shared_timers
+
+_GRACE_SECONDS = 1.0  # for a stopped tool to end before its caller's request does
+
+IN_TOOL: ContextVar[bool] = ContextVar("toolfleet_in_tool", default=False)
+"""Whether what runs now belongs to a tool: in its context, which its tasks inherit."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeans:
+    """The shared means of a module's runs: `threads` for plain functions, and the largest size of a result.
+
+    `accepts`: whether a tool may continue by itself. `shows_exceptions`: whether a model reads the texts of exceptions.
+    """
+
+    threads: Threads
+    most_bytes: int
+    accepts: bool = False
+    shows_exceptions: bool = False
+
+
+class ServedTool(Protocol):
+    """Is offered by a module, and run for its calls."""
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """The tool's definition in the manifest."""
+        ...
+
+    @property
+    def argument_names(self) -> frozenset[str]:
+        """The names of the arguments that a model writes."""
+        ...
+
+    def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "ServedRun[Any] | Reply":
+        """Return a run with these arguments, or the reply to invalid ones."""
+        ...
+
+
+RunTool = TypeVar("RunTool", bound=ServedTool)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRun(Generic[RunTool]):
+    """One run of `tool`, for the call that `context` tells of. Subclasses implement `run`."""
+
+    tool: RunTool
+    context: Context
+
+    @property
+    def name(self) -> str:
+        """The tool's name as the call has it, which may be a former one."""
+        return self.context.tool_name
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a second run does nothing more than the first."""
+        return self.tool.definition.effect in {"read", "idempotent"}
+
+    @property
+    def reruns_failures(self) -> bool:
+        """Whether a call that failed runs again when it is repeated."""
+        return self.is_repeatable
+
+    def run(self) -> Coroutine[Any, Any, Reply]:
+        """Run the tool once."""
+        raise NotImplementedError
+
+    def check_begin(self) -> None:
+        """Raise `NotBegun` if it is too late to begin. To be asked immediately before the effect."""
+        if not self.context._may_begin():  # noqa: SLF001 - made for this run
+            raise NotBegun
 
 
 class Work:
@@ -152,4 +235,79 @@ def _end(waiting: asyncio.Future[None], _: object) -> None:
         waiting.set_result(None)
 
 
-_GRACE_SECONDS = 1.0  # for a stopped tool to end before its caller's request does
+class WorkLog:
+    """The log messages of one call that are of level `least` or above. `tell` is called after each, in any thread."""
+
+    def __init__(self, least: LogLevel, tell: Callable[[], None]) -> None:
+        self.lines: list[bytes] = []
+        """`{"log": {…}}`, in order: each waiter knows how many it has had."""
+        self.sink = LogSink(least, self._take)
+        """What takes them, from any thread."""
+        self._tell = tell
+        self._budget = LogBudget()
+
+    @property
+    def notice(self) -> bytes:
+        """The line on how many were left out, once the call has ended; empty for none."""
+        notice = self._budget.notice()
+        return b"" if notice is None else _line(notice)
+
+    def _take(self, message: LogMessage) -> None:
+        line = _line(message)
+        if self._budget.takes(len(line)):
+            self.lines.append(line)
+            self._tell()
+
+
+def _line(message: LogMessage) -> bytes:
+    return json.dumps({"log": message.fields()}, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
+class TaskExit(Exception):
+    """A task that a tool has made wanted to end the process. Its cause is what was raised."""
+
+
+def guard_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Have the loop guard tasks that are made inside tools. Its previous task factory is still used."""
+    before: Any = loop.get_task_factory()
+    if isinstance(before, _Factory):
+        return
+    loop.set_task_factory(_Factory(before))
+
+
+class _Factory:
+    def __init__(self, before: Any) -> None:
+        self._make: Any = before or (lambda loop, coro, **facts: asyncio.Task(coro, loop=loop, **facts))
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, coro: Any, **facts: Any) -> Any:
+        return self._make(loop, _Guarded(coro) if IN_TOOL.get() else coro, **facts)
+
+
+class _Guarded(Coroutine[Any, Any, Any]):
+    """A coroutine as it is, but for the two exceptions. No `async def` around it: one that never starts would leave it unawaited."""
+
+    __slots__ = ("_coro",)
+
+    def __init__(self, coro: Any) -> None:
+        self._coro = coro
+
+    def send(self, value: Any) -> Any:
+        try:
+            return self._coro.send(value)
+        except (SystemExit, KeyboardInterrupt) as exc:
+            raise TaskExit(type(exc).__name__) from exc
+
+    def throw(self, *error: Any) -> Any:
+        try:
+            return self._coro.throw(*error)
+        except (SystemExit, KeyboardInterrupt) as exc:
+            raise TaskExit(type(exc).__name__) from exc
+
+    def close(self) -> None:
+        self._coro.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        raise TypeError("a task's coroutine is awaited by its task")
+
+    def __getattr__(self, name: str) -> Any:  # its name and its frames, for tracebacks and `inspect`
+        return getattr(self._coro, name)

@@ -1,0 +1,1 @@
+"""Reads a call's request, runs its tool once, and builds its reply."""

@@ -1,1 +1,0 @@
-"""Reads a request to a module, says who sends it, and writes its reply."""
