@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from toolfleet_tasks.calls.eval_gate import EvalGate, GateDecision
     from toolfleet_tasks.calls.handle import CallHandle
     from toolfleet_tasks.calls.pending_call import CallStatus
+    from toolfleet_tasks.client.canvas import CallRefused
     from toolfleet_tasks.client.fleet import SyncToolFleet, ToolFleet
-    from toolfleet_tasks.client.namespaces.canvas import CallRefused
-    from toolfleet_tasks.client.sync_handle import SyncCallHandle
+    from toolfleet_tasks.client.namespaces import SyncCallHandle
     from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
     from toolfleet_tasks.dead_letters.letters import UnreadableLetter
     from toolfleet_tasks.operations.queue_overview import QueueOverview
@@ -59,7 +59,7 @@ else:
             "AttemptMiddleware": "toolfleet_registry.agents.own_classes",
             "CallHandle": "toolfleet_tasks.calls.handle",
             "CallMiddleware": "toolfleet_registry.agents.own_classes",
-            "CallRefused": "toolfleet_tasks.client.namespaces.canvas",
+            "CallRefused": "toolfleet_tasks.client.canvas",
             "CallStatus": "toolfleet_tasks.calls.pending_call",
             "Caller": "toolfleet_registry.contracts",
             "Conversation": "toolfleet_registry.contracts",
@@ -91,7 +91,7 @@ else:
             "Settings": "toolfleet_registry.settings",
             "SettingsError": "toolfleet_registry.errors",
             "StoredApproval": "toolfleet_tasks.approvals.records",
-            "SyncCallHandle": "toolfleet_tasks.client.sync_handle",
+            "SyncCallHandle": "toolfleet_tasks.client.namespaces",
             "SyncToolFleet": "toolfleet_tasks.client.fleet",
             "ToolCall": "toolfleet_registry.contracts",
             "ToolDefinition": "toolfleet_registry.contracts",

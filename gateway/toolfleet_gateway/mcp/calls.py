@@ -37,7 +37,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio import Closing, end
 from toolfleet_tasks.calls.begun_calls import BegunHandle, Owner
 from toolfleet_tasks.client.fleet import ToolFleet
-from toolfleet_tasks.client.progress_listener import telling
+from toolfleet_tasks.client.listeners import telling
 from toolfleet_tasks.messages import fleet_results
 
 log = get_logger(__name__)

@@ -20,7 +20,7 @@ from toolfleet_tasks.adapters.framework_call import DeferredStep, FrameworkCall,
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.calls.begun_calls import BegunHandle, Owner
 from toolfleet_tasks.client.fleet import ToolFleet
-from toolfleet_tasks.client.progress_listener import OnProgress, telling
+from toolfleet_tasks.client.listeners import OnProgress, telling
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.ids import job_id_for
 

@@ -14,7 +14,7 @@ from toolfleet_registry.formats import as_spoken, from_result
 from toolfleet_registry.formats.dialects import near_names
 from toolfleet_registry.formats.results import shown_files
 from toolfleet_registry.policy.hints import hint_for
-from toolfleet_tasks.client.progress_listener import OnProgress
+from toolfleet_tasks.client.listeners import OnProgress
 
 C = TypeVar("C")
 

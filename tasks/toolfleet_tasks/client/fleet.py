@@ -11,7 +11,7 @@ from toolfleet_registry.redis.urls import check_redis_url, fleet_url
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks.aio import end
 from toolfleet_tasks.client import parts
-from toolfleet_tasks.client.progress_listener import OnProgress
+from toolfleet_tasks.client.listeners import OnProgress
 from toolfleet_tasks.client.sync_face import LoopRunner, SyncFace, blocking, blocking_with_progress
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from toolfleet_registry.tags import ToolContext
     from toolfleet_tasks.calls.eval_gate import Circumstances, EvalGate
     from toolfleet_tasks.calls.handle import CallHandle
-    from toolfleet_tasks.client.call_listeners import OnInput
-    from toolfleet_tasks.client.sync_handle import SyncCallHandle
+    from toolfleet_tasks.client.listeners import OnInput
+    from toolfleet_tasks.client.namespaces import SyncCallHandle
 
 
 def fleet_settings(url: str | None = None, settings: Settings | None = None) -> Settings:

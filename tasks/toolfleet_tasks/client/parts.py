@@ -9,17 +9,25 @@ if TYPE_CHECKING:
     from toolfleet_tasks.approvals.waiting import decided
     from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances
     from toolfleet_tasks.calls.idempotency import end_of, handle_of
-    from toolfleet_tasks.client.call_listeners import listening
-    from toolfleet_tasks.client.namespaces.approvals import FleetApprovals, SyncFleetApprovals
-    from toolfleet_tasks.client.namespaces.begun_calls import FleetBegunCalls
-    from toolfleet_tasks.client.namespaces.canvas import CanvasApp, FleetCanvas, SyncFleetCanvas
-    from toolfleet_tasks.client.namespaces.dead_letters import FleetDeadLetters, SyncFleetDeadLetters
-    from toolfleet_tasks.client.namespaces.jobs import FleetHooks, FleetJobs, SyncFleetJobs
-    from toolfleet_tasks.client.namespaces.modules import FleetModules, SyncFleetModules
-    from toolfleet_tasks.client.namespaces.queues import FleetQueues, SyncFleetQueues
-    from toolfleet_tasks.client.namespaces.wakeups import FleetWakeups, SyncFleetWakeups
+    from toolfleet_tasks.client.canvas import CanvasApp, FleetCanvas, SyncFleetCanvas
+    from toolfleet_tasks.client.dead_letters import FleetDeadLetters, SyncFleetDeadLetters
+    from toolfleet_tasks.client.listeners import listening
+    from toolfleet_tasks.client.namespaces import (
+        FleetApprovals,
+        FleetBegunCalls,
+        FleetHooks,
+        FleetJobs,
+        FleetModules,
+        FleetQueues,
+        FleetWakeups,
+        SyncCallHandle,
+        SyncFleetApprovals,
+        SyncFleetJobs,
+        SyncFleetModules,
+        SyncFleetQueues,
+        SyncFleetWakeups,
+    )
     from toolfleet_tasks.client.session import Sessions
-    from toolfleet_tasks.client.sync_handle import SyncCallHandle
     from toolfleet_tasks.operations.process_metrics import AgentMetrics
 else:
     __getattr__ = lazy_names(
@@ -27,31 +35,31 @@ else:
         {
             "NOTHING_MORE": "toolfleet_tasks.calls.eval_gate",
             "AgentMetrics": "toolfleet_tasks.operations.process_metrics",
-            "CanvasApp": "toolfleet_tasks.client.namespaces.canvas",
+            "CanvasApp": "toolfleet_tasks.client.canvas",
             "Circumstances": "toolfleet_tasks.calls.eval_gate",
-            "FleetApprovals": "toolfleet_tasks.client.namespaces.approvals",
-            "FleetBegunCalls": "toolfleet_tasks.client.namespaces.begun_calls",
-            "FleetCanvas": "toolfleet_tasks.client.namespaces.canvas",
-            "FleetDeadLetters": "toolfleet_tasks.client.namespaces.dead_letters",
-            "FleetHooks": "toolfleet_tasks.client.namespaces.jobs",
-            "FleetJobs": "toolfleet_tasks.client.namespaces.jobs",
-            "FleetModules": "toolfleet_tasks.client.namespaces.modules",
-            "FleetQueues": "toolfleet_tasks.client.namespaces.queues",
-            "FleetWakeups": "toolfleet_tasks.client.namespaces.wakeups",
+            "FleetApprovals": "toolfleet_tasks.client.namespaces",
+            "FleetBegunCalls": "toolfleet_tasks.client.namespaces",
+            "FleetCanvas": "toolfleet_tasks.client.canvas",
+            "FleetDeadLetters": "toolfleet_tasks.client.dead_letters",
+            "FleetHooks": "toolfleet_tasks.client.namespaces",
+            "FleetJobs": "toolfleet_tasks.client.namespaces",
+            "FleetModules": "toolfleet_tasks.client.namespaces",
+            "FleetQueues": "toolfleet_tasks.client.namespaces",
+            "FleetWakeups": "toolfleet_tasks.client.namespaces",
             "Sessions": "toolfleet_tasks.client.session",
-            "SyncCallHandle": "toolfleet_tasks.client.sync_handle",
-            "SyncFleetApprovals": "toolfleet_tasks.client.namespaces.approvals",
-            "SyncFleetCanvas": "toolfleet_tasks.client.namespaces.canvas",
-            "SyncFleetDeadLetters": "toolfleet_tasks.client.namespaces.dead_letters",
-            "SyncFleetJobs": "toolfleet_tasks.client.namespaces.jobs",
-            "SyncFleetModules": "toolfleet_tasks.client.namespaces.modules",
-            "SyncFleetQueues": "toolfleet_tasks.client.namespaces.queues",
-            "SyncFleetWakeups": "toolfleet_tasks.client.namespaces.wakeups",
+            "SyncCallHandle": "toolfleet_tasks.client.namespaces",
+            "SyncFleetApprovals": "toolfleet_tasks.client.namespaces",
+            "SyncFleetCanvas": "toolfleet_tasks.client.canvas",
+            "SyncFleetDeadLetters": "toolfleet_tasks.client.dead_letters",
+            "SyncFleetJobs": "toolfleet_tasks.client.namespaces",
+            "SyncFleetModules": "toolfleet_tasks.client.namespaces",
+            "SyncFleetQueues": "toolfleet_tasks.client.namespaces",
+            "SyncFleetWakeups": "toolfleet_tasks.client.namespaces",
             "as_spoken": "toolfleet_registry.formats",
             "decided": "toolfleet_tasks.approvals.waiting",
             "end_of": "toolfleet_tasks.calls.idempotency",
             "handle_of": "toolfleet_tasks.calls.idempotency",
-            "listening": "toolfleet_tasks.client.call_listeners",
+            "listening": "toolfleet_tasks.client.listeners",
             "tools_to_openai_format": "toolfleet_registry.formats",
         },
         install="toolfleet",

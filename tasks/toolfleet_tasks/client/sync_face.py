@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_tasks import aio
-from toolfleet_tasks.client.progress_listener import OnProgress, call_listener
+from toolfleet_tasks.client.listeners import OnProgress, call_listener
 
 T = TypeVar("T")
 

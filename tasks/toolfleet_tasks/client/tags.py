@@ -13,7 +13,7 @@ from toolfleet_registry.errors import ToolNotFound, ToolRateLimited
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.tags import Tag, TagResult, Tags, ToolContext, ToolDef
 from toolfleet_tasks.calls.eval_gate import Circumstances, EvalGate
-from toolfleet_tasks.in_process import OwnProcess
+from toolfleet_tasks.client.in_process import OwnProcess
 
 if TYPE_CHECKING:
     from toolfleet_tasks.client.fleet import ToolFleet

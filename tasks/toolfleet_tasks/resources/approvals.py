@@ -24,7 +24,7 @@ from toolfleet_tasks.resources.operation import (
 )
 
 if TYPE_CHECKING:
-    from toolfleet_tasks.client.namespaces.approvals import FleetApprovals
+    from toolfleet_tasks.client.namespaces import FleetApprovals
 
 _ALL, _ONE = "/approvals", "/approvals/{approval_id}"
 _LONGEST_REASON = 2_000

@@ -16,8 +16,8 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags import ToolContext
 from toolfleet_tasks.calls.eval_gate import Circumstances
 from toolfleet_tasks.calls.message_bounds import as_before, context_for
+from toolfleet_tasks.client.dead_letters import Replay, replay_of
 from toolfleet_tasks.client.fleet import ToolFleet
-from toolfleet_tasks.client.namespaces.dead_letters import Replay, replay_of
 from toolfleet_tasks.client.tags import TagRegistry
 from toolfleet_tasks.ledger.dead_letters import dead_letter
 from toolfleet_tasks.messages import json_text

@@ -27,7 +27,7 @@ def known():
 import structlog
 before, printed = known(), structlog.get_config()
 import toolfleet, toolfleet.sdk, toolfleet.webhooks, toolfleet.formats, toolfleet.tags, toolfleet.stores
-import toolfleet_tasks.app, toolfleet_tasks.client.namespaces.canvas
+import toolfleet_tasks.app, toolfleet_tasks.client.canvas
 fleet = toolfleet.ToolFleet("redis://127.0.0.1:1/0")
 app = toolfleet_tasks.app.make_app(toolfleet.Settings(redis_url="redis://127.0.0.1:1/0"), stores_results=False)
 app.tasks

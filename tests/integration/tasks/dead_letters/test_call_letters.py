@@ -14,7 +14,7 @@ from toolfleet_registry.contracts import Audit, Caller, ToolResult
 from toolfleet_registry.contracts.dead_letters import DeadLetter
 from toolfleet_registry.errors import FleetUnavailable, NoSuchDeadLetter
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.client.namespaces.dead_letters import Replay, replay_of, run_replay
+from toolfleet_tasks.client.dead_letters import Replay, replay_of, run_replay
 from toolfleet_tasks.dead_letters import store
 from toolfleet_tasks.dead_letters.letters import DeadLetters, UnreadableLetter, parse_attempts
 from toolfleet_tasks.ledger.dead_letters import dead_letter

@@ -1,1 +1,0 @@
-"""Groups a fleet's methods in namespaces, `fleet.jobs` and others: each has its asynchronous and its synchronous class."""
