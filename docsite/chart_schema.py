@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolfleet_cli.console.values import SECRETS
-from toolfleet_registry.config.removed_settings import REMOVED
+from toolfleet_registry.config.setting_sources import REMOVED
 from toolfleet_registry.settings import PREFIX, Settings
 
 CHART: Final = Path(__file__).parents[1] / "ops" / "chart"

@@ -73,7 +73,7 @@ async def _here(
     by: str | None,
     settings: Settings,
 ) -> R:
-    from toolfleet_registry.access.grants import COMMAND_LINE
+    from toolfleet_registry.access import COMMAND_LINE
     from toolfleet_tasks.operations.change_trail import Actor
     from toolfleet_tasks.resources.operation import FleetOperator, OperationRequest
 

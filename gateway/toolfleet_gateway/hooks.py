@@ -18,7 +18,7 @@ from toolfleet_gateway.http.routes import (
     read_json_body,
 )
 from toolfleet_gateway.operations import problem_of
-from toolfleet_registry.config.secret_values import channel_secret
+from toolfleet_registry.config.setting_sources import channel_secret
 from toolfleet_registry.contracts.jobs import JobState
 from toolfleet_registry.errors import ApprovalNotTaken, OperationRefused, SettingsError
 from toolfleet_registry.settings import Settings

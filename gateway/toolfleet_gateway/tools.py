@@ -18,8 +18,8 @@ from toolfleet_gateway.calls import unknown_tool
 from toolfleet_gateway.http.entrance import require_role
 from toolfleet_gateway.http.problems import invalid_request, not_found
 from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest, json_answer, json_text, text_answer
-from toolfleet_registry.access.api_keys import ApiKeys
 from toolfleet_registry.agents.explanation import ToolExplanation
+from toolfleet_registry.api_keys import ApiKeys
 from toolfleet_registry.contracts import Caller, Conversation, Level, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import ToolLoadError, ToolSource, tool_named
 from toolfleet_registry.directory.requests import reload_tools

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from toolfleet_registry.contracts.call_context import LogMessage, Progress
     from toolfleet_registry.contracts.call_context import report as report_progress
-    from toolfleet_registry.contracts.dead_letters import DeadLetter
+    from toolfleet_registry.contracts.calls import DeadLetter
     from toolfleet_registry.contracts.inputs import InputRequest, PendingInput
     from toolfleet_registry.contracts.jobs import HookSpec, Job, JobRefused, Poll, Schedule, WakeUp
     from toolfleet_registry.errors import (
@@ -63,7 +63,7 @@ else:
             "CallStatus": "toolfleet_tasks.calls.pending_call",
             "Caller": "toolfleet_registry.contracts",
             "Conversation": "toolfleet_registry.contracts",
-            "DeadLetter": "toolfleet_registry.contracts.dead_letters",
+            "DeadLetter": "toolfleet_registry.contracts.calls",
             "EvalGate": "toolfleet_tasks.calls.eval_gate",
             "FleetError": "toolfleet_registry.errors",
             "FleetUnavailable": "toolfleet_registry.errors",

@@ -12,9 +12,8 @@ from toolfleet_modules.sdk.tool import tool
 from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.functions.failures import Accepted, InputRequired, ModuleBusy, ToolError
 from toolfleet_registry.functions.files import Audio, File, Image, Media
-from toolfleet_registry.once.memory import MemoryReplies
+from toolfleet_registry.once.port import MemoryReplies, Record
 from toolfleet_registry.once.port import OnceStore as Replies
-from toolfleet_registry.once.port import Record
 from toolfleet_registry.system.lazy_names import lazy_names
 from toolfleet_registry.system.process import hide_process
 

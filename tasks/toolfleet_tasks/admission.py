@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry import metric_families, metrics
 from toolfleet_registry.contracts import PublishedCall, ToolResult
-from toolfleet_registry.contracts.decisions import note
+from toolfleet_registry.contracts.calls import note
 from toolfleet_registry.errors import BegunBefore, NotPublished
 from toolfleet_registry.redis.keys import QueueKeys
 from toolfleet_registry.redis.script import Script

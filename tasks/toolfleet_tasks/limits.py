@@ -14,8 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from toolfleet_registry.contracts import Conversation, PublishedCall, Terms, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.calls import MOST_CALLS, CallTotal
-from toolfleet_registry.contracts.decisions import note
+from toolfleet_registry.contracts.calls import MOST_CALLS, CallTotal, note
 from toolfleet_registry.policy.call_faults import LONGEST
 from toolfleet_registry.policy.hints import AT_LIMIT, UNNAMED_RUN, UNNAMED_THREAD
 from toolfleet_registry.policy.limits import LimitUse, Remaining, cost_class, strictest, terms_of

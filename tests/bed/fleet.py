@@ -25,11 +25,11 @@ from toolfleet import ToolFleet
 from toolfleet_cli.local.tcp_ports import LOOPBACK
 from toolfleet_gateway.auth.own_secrets import generate_key
 from toolfleet_gateway.gateway import serve_gateway
-from toolfleet_registry.access.key_text import new_key_text
+from toolfleet_registry.access import new_key_text
 from toolfleet_registry.config.host_settings import McpSpec
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
-from toolfleet_registry.system.listening import listening_socket
+from toolfleet_registry.system.process import listening_socket
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.control import beat as fleet_beat
 from toolfleet_tasks.control.celery_worker import FleetWorker

@@ -26,7 +26,7 @@ CLOCKS = {
     "registry/toolfleet_registry/system/fleet_clock.py": "the port to the fleet's time",
     "registry/toolfleet_registry/system/machine_clock.py": "the port to this machine's clocks",
     "registry/toolfleet_registry/system/randomness.py": "the port to chance",
-    "registry/toolfleet_registry/catalog/registration_plan.py": "measures a thread's work, not time that passes",
+    "registry/toolfleet_registry/catalog/registration.py": "measures a thread's work, not time that passes",
     "registry/toolfleet_registry/once/sqlite.py": "waits in a thread for another process to let go of its file",
     "tasks/toolfleet_tasks/control/probe_sockets.py": "names a socket as nobody shall guess",
     "workers/toolfleet_workers/pool/bootsteps.py": "watches the real loop of a worker from a thread",

@@ -24,9 +24,8 @@ from toolfleet import ToolFleet
 from toolfleet_cli.local.environment import beat_command, environment_of, gateway_command, worker_command
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import free_port
-from toolfleet_registry.access.api_key import KeyDraft
-from toolfleet_registry.access.api_keys import ApiKeys
-from toolfleet_registry.access.grants import COMMAND_LINE
+from toolfleet_registry.access import COMMAND_LINE, KeyDraft
+from toolfleet_registry.api_keys import ApiKeys
 from toolfleet_registry.settings import Settings
 
 WORKERS = GATEWAYS = 2

@@ -5,7 +5,12 @@ import json
 from importlib.util import find_spec
 from typing import Any
 
-_NEWEST_FIRST = ("toolfleet_registry.redis.key_rules", "toolfleet_registry.key_rules", "toolfleet_registry.keys")
+_NEWEST_FIRST = (
+    "toolfleet_registry.redis.key_rules",
+    "toolfleet_registry.redis.keys",
+    "toolfleet_registry.key_rules",
+    "toolfleet_registry.keys",
+)
 
 
 def rules() -> Any:

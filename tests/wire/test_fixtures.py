@@ -14,10 +14,9 @@ from support.versions.mixed_fleet import mixed_fleet
 from support.versions.releases import Version, here, versions
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.contracts import Since
-from toolfleet_registry.contracts.dead_letters import DeadLetter
+from toolfleet_registry.contracts.calls import DeadLetter
 from toolfleet_registry.contracts.jobs import ENDED
-from toolfleet_registry.redis.key_rules import RULES
-from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.keys import RULES, Keys
 from toolfleet_tasks.messages import json_text
 from wire.fields_program import messages
 from wire.keep import FIXTURES, MODES

@@ -38,7 +38,7 @@ from toolfleet_registry.contracts.call_context import (
     progress_of,
     report_to,
 )
-from toolfleet_registry.contracts.decisions import CONVERSATION, USER, note, note_ids, shown_user
+from toolfleet_registry.contracts.calls import CONVERSATION, USER, note, note_ids, shown_user
 from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
 from toolfleet_registry.permissions import Modules, denial, module_denial, reaches

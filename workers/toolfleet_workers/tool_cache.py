@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
-from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
+from toolfleet_registry.agents.live_profiles import LiveProfiles
 from toolfleet_registry.catalog.manifest_reader import ManifestFetcher, ManifestReader
 from toolfleet_registry.catalog.registration import asked
 from toolfleet_registry.contracts import ToolDefinition

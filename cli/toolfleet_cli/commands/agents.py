@@ -20,7 +20,7 @@ from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import load_settings
 
 if TYPE_CHECKING:
-    from toolfleet_registry.agents.stored.entries import ProfileVersion
+    from toolfleet_registry.agents.stored_profiles import ProfileVersion
     from toolfleet_tasks.resources.agents import AgentOverview, PlacedProfile
 
 app = typer.Typer(

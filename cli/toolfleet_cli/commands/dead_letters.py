@@ -13,7 +13,7 @@ from toolfleet_cli.console.output import add_row, note, say_json, show_table, ta
 from toolfleet_cli.console.values import ago, one_line, print_letter
 from toolfleet_cli.operations import ask
 from toolfleet_cli.remote import Gateway, over_fleet
-from toolfleet_registry.contracts.dead_letters import DeadLetter
+from toolfleet_registry.contracts.calls import DeadLetter
 from toolfleet_registry.contracts.tool_definition import ToolDefinition, tool_named
 from toolfleet_registry.errors import NoSuchDeadLetter, NoSuchEntry, OperationRefused, SeveralLetters
 

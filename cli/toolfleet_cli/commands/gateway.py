@@ -10,8 +10,7 @@ from toolfleet_cli.console.output import need, say
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import PREFIX, load_settings
-from toolfleet_registry.system.listening import listening_socket
-from toolfleet_registry.system.process import hide_process
+from toolfleet_registry.system.process import hide_process, listening_socket
 
 READY = "toolfleet gateway ready"
 

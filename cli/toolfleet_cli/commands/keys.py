@@ -16,7 +16,7 @@ from toolfleet_registry.errors import NoSuchEntry
 from toolfleet_registry.system import fleet_clock
 
 if TYPE_CHECKING:
-    from toolfleet_registry.access.api_key import ApiKey, KeyDraft
+    from toolfleet_registry.access import ApiKey, KeyDraft
 
 app = typer.Typer(help="The API keys of programs that use the fleet over HTTP.", no_args_is_help=True)
 
@@ -141,7 +141,7 @@ def revoke(
     by: str | None = None,
 ) -> None:
     """Let keys count for nothing, within two seconds everywhere. Exit code 1 if one is not there; the others are revoked all the same."""
-    from toolfleet_registry.access.key_text import read_key_text
+    from toolfleet_registry.access import read_key_text
     from toolfleet_tasks.resources import keys
 
     # A whole key is taken for its id: a user who has found one has nothing else.
@@ -163,7 +163,7 @@ def _draft(**fields: Any) -> "KeyDraft":
     """Make a draft. Raises `BadParameter`."""
     from pydantic import ValidationError
 
-    from toolfleet_registry.access.api_key import KeyDraft
+    from toolfleet_registry.access import KeyDraft
 
     try:
         return KeyDraft(**fields)

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.policy.module_troubles import TONES
+from toolfleet_registry.policy.hints import TONES
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)

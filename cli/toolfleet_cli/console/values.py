@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolfleet_cli.console.output import age, note, say, shown_url
-from toolfleet_registry.contracts.dead_letters import DeadAttempt, DeadLetter
+from toolfleet_registry.contracts.calls import DeadAttempt, DeadLetter
 from toolfleet_registry.contracts.tool_definition import NO_TOOLS, ToolLoadError
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock

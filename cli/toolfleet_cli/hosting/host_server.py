@@ -21,7 +21,7 @@ from toolfleet_modules.sdk.module import ServedModule
 from toolfleet_modules.sdk.serve import JoinedHttpProtocol
 from toolfleet_registry import metric_families, metrics
 from toolfleet_registry.config.host_settings import SecretSource
-from toolfleet_registry.config.secret_values import secret_value
+from toolfleet_registry.config.setting_sources import secret_value
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.directory.hosts import (
@@ -39,8 +39,7 @@ from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import is_http_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import machine_clock, randomness
-from toolfleet_registry.system.listening import listening_socket
-from toolfleet_registry.system.process import hide_process
+from toolfleet_registry.system.process import hide_process, listening_socket
 
 _log = logging.getLogger("toolfleet.host")
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from toolfleet_gateway.auth.identity import AuthRefused, Identity, SentCredential, read_credential, unavailable
 from toolfleet_gateway.auth.own_secrets import GeneratedKey, generate_key
 from toolfleet_gateway.auth.tokens import IssuerKeys, TokenVerifier
-from toolfleet_registry.access.live_keys import LiveKeys
+from toolfleet_registry.api_keys import LiveKeys
 from toolfleet_registry.config.gateway_settings import LOOPBACK_HOSTS
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.settings import Settings

@@ -8,10 +8,7 @@ from urllib.parse import parse_qsl
 
 from pydantic import Field
 
-from toolfleet_registry.access.api_key import ApiKey
-from toolfleet_registry.access.grants import KeyMaker
-from toolfleet_registry.access.key_text import BEGIN
-from toolfleet_registry.access.roles import Role, has_role
+from toolfleet_registry.access import BEGIN, ApiKey, KeyMaker, Role, has_role
 from toolfleet_registry.config.agent_profile import AGENT_NAME
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.errors import FleetError

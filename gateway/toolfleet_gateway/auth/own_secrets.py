@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from toolfleet_registry.access.api_key import ApiKey
-from toolfleet_registry.access.key_text import KeyText, new_key_text, read_key_text
+from toolfleet_registry.access import ApiKey, KeyText, new_key_text, read_key_text
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.system import fleet_clock
 

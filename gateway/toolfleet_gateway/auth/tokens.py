@@ -15,8 +15,7 @@ import jwt
 from jwt.types import JWKDict
 
 from toolfleet_gateway.auth.identity import LONGEST_TOKEN, AuthRefused, Identity, unavailable
-from toolfleet_registry.access.api_key import LEAST_RATE, MOST_LIMIT, MOST_MODULES
-from toolfleet_registry.access.roles import ROLES, Role
+from toolfleet_registry.access import LEAST_RATE, MOST_LIMIT, MOST_MODULES, ROLES, Role
 from toolfleet_registry.config.gateway_settings import DEFAULT_CLAIMS, ClaimUse, is_private_url
 from toolfleet_registry.contracts import Caller, Level
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable

@@ -43,7 +43,7 @@ from toolfleet_gateway.http.entrance import Entrance, require_role
 from toolfleet_gateway.http.problems import Problem, problem_of
 from toolfleet_gateway.http.routes import AnyRoute, ClientGone
 from toolfleet_gateway.http.streams import OpenStreams
-from toolfleet_registry.access.roles import Role
+from toolfleet_registry.access import Role
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.settings import Settings

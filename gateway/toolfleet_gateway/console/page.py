@@ -17,7 +17,7 @@ from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.console.sessions import ConsoleSession
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import AnyRoute, RouteRequest, faults_of, read_bytes
-from toolfleet_registry.access.roles import Role
+from toolfleet_registry.access import Role
 from toolfleet_registry.system.http_bodies import loads_strict
 
 _MOST_FIELDS = 500

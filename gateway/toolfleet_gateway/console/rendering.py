@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toolfleet_gateway.http.problems import not_found
-from toolfleet_registry.policy.module_troubles import TONES
+from toolfleet_registry.policy.hints import TONES
 from toolfleet_registry.system import fleet_clock
 
 _LONGEST_TEXT: Final = 20_000

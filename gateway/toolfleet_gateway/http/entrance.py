@@ -12,7 +12,7 @@ from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.auth.key_limits import KeyLimits
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.http.routes import RouteRequest
-from toolfleet_registry.access.roles import Role
+from toolfleet_registry.access import Role
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.errors import RoleNeeded
 from toolfleet_tasks.calls.audit_trail import set_credential

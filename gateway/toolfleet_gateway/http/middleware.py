@@ -11,7 +11,7 @@ from toolfleet_gateway.auth.identity import read_credential
 from toolfleet_gateway.http.problems import Problem, invalid_request
 from toolfleet_registry import metric_families, metrics
 from toolfleet_registry.contracts import Caller
-from toolfleet_registry.contracts.decisions import USER
+from toolfleet_registry.contracts.calls import USER
 from toolfleet_registry.metrics import OTHER, Recorder
 from toolfleet_registry.system.loggers import get_logger
 

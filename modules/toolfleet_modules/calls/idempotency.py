@@ -20,8 +20,7 @@ from toolfleet_registry.contracts.inputs import CallInputs
 from toolfleet_registry.errors import StoreAway
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun
-from toolfleet_registry.once.patient_store import PatientStore
-from toolfleet_registry.once.port import Record, State, TokenSeries, new_token
+from toolfleet_registry.once.port import PatientStore, Record, State, TokenSeries, new_token
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.shared_timers import shared_timers
 

@@ -31,7 +31,7 @@ from toolfleet_modules.sdk.module import ServedModule
 from toolfleet_modules.sdk.tool import in_words
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import StoreAway
-from toolfleet_registry.once.patient_store import PatientStore
+from toolfleet_registry.once.port import PatientStore
 
 STORE_SECONDS = 3.0  # for one answer of the store's; the fleet waits 5 s for a reconciliation
 _QUESTION_BYTES = 512 * 2**10  # answers of 128 KiB and a state of 64 KiB may be among it

@@ -12,8 +12,7 @@ from toolfleet_modules.sdk.tool import Facts, Tool
 from toolfleet_registry.contracts import Level, ModuleManifest
 from toolfleet_registry.contracts.inputs import CallInputs
 from toolfleet_registry.contracts.names import is_module_name
-from toolfleet_registry.once.memory import MemoryReplies
-from toolfleet_registry.once.port import OnceStore
+from toolfleet_registry.once.port import MemoryReplies, OnceStore
 
 if TYPE_CHECKING:  # an app needs starlette, and a test httpx; a manifest needs neither, and runs nothing
     from starlette.applications import Starlette

@@ -10,7 +10,7 @@ from toolfleet_registry.agents.own_classes import OwnClasses
 from toolfleet_registry.agents.profile_rules import EffectiveProfile, NamedProfile
 from toolfleet_registry.config.agent_profile import AGENT_NAME, AgentProfile, PiiSpec
 from toolfleet_registry.contracts import Caller, ToolDefinition
-from toolfleet_registry.contracts.decisions import CONVERSATION, USER
+from toolfleet_registry.contracts.calls import CONVERSATION, USER
 from toolfleet_registry.errors import UnknownAgent
 from toolfleet_registry.manifests.manifest_cache import SeenTool
 from toolfleet_registry.permissions import Modules, denial

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles, Reach, reach_of
-from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
+from toolfleet_registry.agents.live_profiles import LiveProfiles
 from toolfleet_registry.catalog.manifest_reader import ManifestReader
 from toolfleet_registry.catalog.registration import OpenRegistry
 from toolfleet_registry.config.run_file import unknown_module, why_not_applied

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 from redis.asyncio import Redis
 
-from toolfleet_registry.catalog.registration import OpenRegistry, Registrar, asked
-from toolfleet_registry.catalog.registration_plan import kept_in_effect
+from toolfleet_registry.catalog.registration import OpenRegistry, Registrar, asked, kept_in_effect
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ProbeFailure, ProbeFailures

@@ -1,19 +1,26 @@
-"""Follows what happens in a fleet's registry, wherever that keeps its tools: asks it each second, and goes on where it was."""
+"""Follows the events of a fleet's registry, wherever it is stored: asks it each second, over a registry that is held open."""
 
 import asyncio
+import functools
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Self, TypeAlias
 
-from toolfleet_registry.catalog.registration import asked
+from toolfleet_registry.catalog.registration import Registrar, asked
 from toolfleet_registry.errors import FleetUnavailable, RegistryEventsLost
+from toolfleet_registry.manifests.manifest_cache import ManifestCache
+from toolfleet_registry.redis.servers import async_client
+from toolfleet_registry.settings import Settings
 from toolfleet_registry.specs import RegistryEvent
 from toolfleet_registry.store import rules
+from toolfleet_registry.store.factory import open_store
 from toolfleet_registry.store.registry import ToolRegistry
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
+
+_log = get_logger(__name__)
 
 OpenRegistry: TypeAlias = Callable[[], AbstractAsyncContextManager[ToolRegistry]]
 
@@ -21,7 +28,45 @@ _EVERY_SECONDS = 1.0
 _AWAY_SECONDS = 60.0  # for a server to be restarted; after that a follower should know
 _AT_ONCE = 1000
 
-_log = get_logger(__name__)
+
+class HeldRegistry:
+    """The registry that the settings name, opened on first use, once for one event loop. Its creator closes it.
+
+    A store whose server was away reconnects by itself.
+    """
+
+    def __init__(self, cache: ManifestCache, settings: Settings) -> None:
+        self._open = functools.partial(open_store, settings)
+        self._registrar = Registrar(cache, self._open)
+        self._opening = asyncio.Lock()
+        self._registry: ToolRegistry | None = None
+
+    @asynccontextmanager
+    async def registry(self) -> AsyncGenerator[ToolRegistry]:
+        """Yield the registry. Raises as `Registrar.check`, which verifies each time that it is the fleet's."""
+        async with self._opening:
+            if self._registry is None:
+                self._registry = await asked(self._open)
+        await self._registrar.check(self._registry)
+        yield self._registry
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        if self._registry is not None:
+            await asyncio.to_thread(self._registry.close)
+
+
+@asynccontextmanager
+async def held_registry(settings: Settings) -> AsyncGenerator[HeldRegistry]:
+    """Hold the registry open, with a connection of its own to the fleet's Redis, for a program that is no agent."""
+    async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
+        held = HeldRegistry(
+            ManifestCache(redis, ttl_seconds=settings.manifest_ttl_seconds, keys=settings.keys), settings
+        )
+        try:
+            yield held
+        finally:
+            await held.aclose()
 
 
 class RegistryEvents:

@@ -1,22 +1,27 @@
-"""Tells where a setting comes from: the environment, a line of `toolfleet.toml`, a running `up`; and which names are unknown.
+"""Tells where a setting comes from (environment, `toolfleet.toml`, a running `up`), and reads the values of secrets.
 
 No TOML parser reports lines: the document is read up to one line after the other, as few times as needed.
+
+A setting of the version before that is gone and still set is named in a warning, for one version. It does not end the
+start, but for `fast_transport` switched off at a Redis broker: such a fleet would carry its calls otherwise.
 """
 
 import importlib
 import logging
 import os
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from toolfleet_registry.config.host_settings import SecretSource
-from toolfleet_registry.config.removed_settings import REMOVED
 from toolfleet_registry.config.run_file import FOLDER, find_running
+from toolfleet_registry.config.webhook_settings import secret_fault
+from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.urls import is_redis_url
 
 _log = logging.getLogger(
@@ -46,6 +51,53 @@ _KUBERNETES = re.compile(
 _LIKENESS = 0.75
 
 _warned: set[str] = set()
+
+REMOVED: Final[Mapping[str, str]] = {
+    "fast_transport": "calls travel by the fleet's own transport at Redis, and by kombu's at RabbitMQ; remove it",
+    "gateway_max_body_bytes": "a body has room for four calls with the largest arguments: TOOLFLEET_MAX_ARGUMENTS_BYTES",
+    "gateway_body_seconds": "a request's body has 30 s to arrive",
+    "gateway_max_header_bytes": "a request's URL and headers have 32 KiB",
+    "gateway_header_seconds": "a request's headers have 10 s to arrive",
+    "gateway_streams": "half of TOOLFLEET_GATEWAY_CONNECTIONS may be streams",
+    "gateway_wait_seconds": "a call's request is held open for 30 s, or as its client says: `Prefer: wait=N`",
+    "gateway_longest_wait_seconds": "a call's request is held open for 300 s at most",
+    "gateway_result_kept_seconds": "a result stays for 600 s after it was handed out",
+    "mcp_wait_seconds": "an MCP client waits for a call for 50 s, and is then told how to ask for it",
+    "mcp_task_seconds": "a call becomes a task after 0.5 s, for a client that takes tasks",
+    "mcp_grace_seconds": "a call whose client has gone waits 10 s for a repeat",
+    "mcp_session_seconds": "a session that sends nothing is kept for an hour",
+    "tool_debounce_ms": "changes of files are gathered for 500 ms at most",
+    "tool_load_seconds": "the import of one file may take TOOLFLEET_DISCOVERY_TIMEOUT_SECONDS, as that of functions in workers",
+    "tool_environment_days": "packages that no host has used for 30 days are removed",
+    "tool_install_seconds": "`uv` has 15 minutes to install packages",
+    "core_timeout_seconds": "the core has 30 s for its answer",
+    "dead_wakes_kept": "TOOLFLEET_DEAD_LETTERS_KEPT counts for wake-ups, too",
+    "dead_webhooks_kept": "TOOLFLEET_DEAD_LETTERS_KEPT counts for events of the registry, too",
+    "completions_kept_seconds": "wake-ups wait for an agent without HTTP for 7 days",
+    "job_kept_seconds": "an ended job can be looked at for 7 days",
+    "max_job_seconds": "no job may last longer than 366 days",
+    "shortest_poll_seconds": "no job may poll more often than TOOLFLEET_JOBS_INTERVAL_SECONDS, or once a second",
+    "manifest_requests": "a process asks 500 modules at once",
+    "max_manifest_bytes": "a manifest has 4 MiB",
+    "manifest_ttl_seconds": "a manifest is kept for an hour, or for three times TOOLFLEET_REFRESH_INTERVAL_SECONDS if that is longer",
+    "manifest_stale_seconds": "tools are stale after three times TOOLFLEET_REFRESH_INTERVAL_SECONDS",
+    "max_clock_offset_seconds": "a worker whose clock is 300 s off takes no calls",
+    "agent_backlog_limit": "50,000 calls may wait in one agent",
+    "broker_patience_seconds": "a call waits 30 s for a broker that is away, within its deadline",
+    "restart_seconds": "a worker that SIGTERM ends counts for 60 s as one that is being restarted; TOOLFLEET_UNSERVED_SECONDS has calls wait longer",
+    "breaker_failures": "a module is away after 20 calls in a row without an answer",
+    "breaker_seconds": "a module that is away is left alone for 10 s at most",
+    "gate_blocks_once": "a gate that fails or is late always blocks tools whose effect must not happen twice",
+    "loop_stall_seconds": "the watchdog logs what blocks an event loop for 5 s",
+    "metrics_ports": "16 ports are tried, from TOOLFLEET_METRICS_PORT on",
+    "metrics_tools": "a process counts 200 tools by themselves",
+    "up_gateway": "`toolfleet up --no-gateway` starts none",
+    "mcp_listed_tools": "with more than 500 tools an MCP client is shown three in their place",
+}
+"""Name of a setting that is gone -> what holds in its place, as the end of a sentence."""
+
+_COMMAND_SECONDS = 30.0
+_MOST_BYTES = 64 * 2**10
 
 
 def line_of(path: Sequence[str | int], text: str) -> int | None:
@@ -228,3 +280,52 @@ def _warn(shown: str, advice: str) -> None:
     if shown not in _warned:
         _warned.add(shown)
         _log.warning("%s is no setting%s", shown, advice)
+
+
+def secret_value(name: str, sources: Mapping[str, SecretSource], *, folder: Path) -> str:
+    """The value; `folder` is where relative files lie. Raises `SettingsError`, which does not show it."""
+    source = sources.get(name) or SecretSource(variable=name)
+    if source.variable is not None:
+        if source.variable not in os.environ:
+            raise SettingsError(f"The secret {name} is not there: the variable {source.variable} is not set.")
+        return os.environ[source.variable]
+    data = _content(name, folder / source.file) if source.file is not None else _printed(name, source.command, folder)
+    if len(data) > _MOST_BYTES:
+        raise SettingsError(f"The secret {name} has more than {_MOST_BYTES} bytes.")
+    try:
+        return data.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise SettingsError(f"The secret {name} is no text in UTF-8.") from None
+
+
+def _content(name: str, file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(_MOST_BYTES + 1)
+    except OSError as exc:
+        raise SettingsError(f"The secret {name} cannot be read from {file}: {exc.strerror}.") from None
+
+
+def _printed(name: str, command: tuple[str, ...], folder: Path) -> bytes:
+    try:
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else f"no end within {_COMMAND_SECONDS:g} s"
+        raise SettingsError(f"The program for the secret {name} cannot be run: {reason}.") from None
+    if done.returncode:
+        raise SettingsError(f"The program for the secret {name} ended with {done.returncode}.")
+    return done.stdout
+
+
+def channel_secret(name: str, sources: Mapping[str, SecretSource]) -> str:
+    """Return the Standard Webhooks secret of this name; relative files are resolved next to `toolfleet.toml`.
+
+    Raises `SettingsError`.
+    """
+    toml = find_toml(Path.cwd())
+    value = secret_value(name, sources, folder=Path.cwd() if toml is None else toml.parent)
+    if (fault := secret_fault(value)) is not None:
+        raise SettingsError(f"The secret {name} {fault}.")
+    return value

@@ -120,7 +120,7 @@ class Attempt:
 
     `says_retryable`: whether the module says of a failure that a repeat may help and does no harm. `unreached`: if no
     connection could be made, whether the module may be the reason (`AWAY`) or not (`UNKNOWN`); `why`: the reason, one
-    of `policy.module_troubles`. `acceptance`: the module continues the call by itself; for a client that cannot follow
+    of `policy.hints`. `acceptance`: the module continues the call by itself; for a client that cannot follow
     it there, its outcome is unknown. `question`: the module continues once that is answered; for a client that cannot
     ask, the call has failed. `unchecked`: why the module wants its result not validated against the tool's schema.
     `is_stopped`: the module has answered that it has stopped or lost the call, so that the outcome is unknown, and the

@@ -5,11 +5,16 @@ there is and how large it is.
 
 What modules send is read leniently (they are deployed at other times than we are): see `ModuleReply` and
 `ToolDefinition`. Times are seconds since the epoch, durations are in the unit that their name ends in.
+
+Code that decides something about a call calls `note("gate", "allowed")` in the call's own task, for the audit line of
+the call. Without a collector, a note is dropped.
 """
 
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import Field, field_validator
 from pydantic.json_schema import SkipJsonSchema
@@ -115,6 +120,23 @@ _COLLECTIONS = (list, set, frozenset, tuple)
 
 NEVER_PROBED = "no manifest yet"
 """The error of a module that nobody has looked at."""
+
+Point = Literal["published", "limits", "gate", "approval", "agent", "permission", "personal_data", "result_check"]
+"""Where something may stop a call: its agent, the limits, the agent's gate, a person, the agent's profile, its worker, personal data, and the look at
+its result."""
+
+Decisions: TypeAlias = dict[str, str]
+"""By point, a word or two of ours (`allowed`, `denied`, `failed_open`), and never anything from a call's arguments."""
+
+CONVERSATION: Final = "conversation_id"
+"""Under this name a call's conversation travels among its decisions, which each version reads; its audit line has it as a field."""
+
+USER: Final = "user_id"
+"""Under this name the user travels likewise, as audit and logs may show them, where the call itself names them otherwise."""
+
+_LONGEST_ID = 256  # characters
+
+_collected: ContextVar[Decisions | None] = ContextVar("toolfleet_decisions", default=None)
 
 
 class ApprovalRule(Message):
@@ -464,3 +486,85 @@ class ModuleStatus(Message):
     """Where the tools of a tool folder stand."""
     undeclared: Annotated[int, Since(4)] = 0
     """Tools that declare no effect: they are never repeated by the fleet itself once they may have been executed."""
+
+
+def collecting(before: Decisions | None = None) -> Decisions:
+    """Start collecting for one call, in its own task and its subtasks; `before` has the decisions made elsewhere."""
+    decisions = dict(before) if before else {}
+    _collected.set(decisions)
+    return decisions
+
+
+def facts_of(conversation: Conversation | None) -> Decisions:
+    """Return the facts of a call before any decision: its conversation, if its agent names one."""
+    if conversation is None or not conversation.conversation_id:
+        return {}
+    return {CONVERSATION: conversation.conversation_id[:_LONGEST_ID]}
+
+
+def note_ids(ids: Mapping[str, str]) -> None:
+    """Note how audit and logs name the user and the conversation of the running call."""
+    if (decisions := _collected.get()) is not None:
+        decisions.update(ids)
+
+
+def shown_user(user_id: str | None) -> str | None:
+    """Return the user of the running call as logs may show them."""
+    return (_collected.get() or {}).get(USER, user_id)
+
+
+def note(point: Point, decision: str) -> None:
+    """Note what was decided at a point of the running call; a later word at the same point holds."""
+    decisions = _collected.get()
+    if decisions is not None:
+        decisions[point] = decision
+
+
+class DeadAttempt(Message):
+    """One attempt of a call that died."""
+
+    attempt: int
+    """Its number, from 1."""
+    outcome: str
+    """How it ended, or `never closed`."""
+    ms: float | None = None
+    """How long it took, in milliseconds; `None`: that is not known."""
+
+
+class DeadLetter(Message):
+    """A call whose outcome is unknown, or that failed inside the fleet: kept for an operator."""
+
+    call_id: str
+    """The call's id, and the letter's."""
+    tool_name: str
+    """The tool that was asked for."""
+    arguments: dict[str, Any]
+    """The call's arguments, without the sensitive ones if `is_redacted`."""
+    is_redacted: bool = False
+    """Whether some arguments were not kept: a replay must be given them."""
+    caller: Caller
+    """Who asked."""
+    user_id: str | None = None
+    """In whose name."""
+    effect: Effect | None = None
+    """What a repeat would do, as the tool said then."""
+    error_code: ErrorCode
+    """What went wrong."""
+    reason: str
+    """The reason, in words."""
+    attempts: tuple[DeadAttempt, ...] = ()
+    """What each attempt came to."""
+    published_at: float
+    """When the call was published, in seconds since the epoch."""
+    died_at: float
+    """When it became a letter, in seconds since the epoch."""
+    idempotency_key: str | None = None
+    """The key that it was made with."""
+    replay_of: str | None = None
+    """The letter that this call repeated."""
+    context: Annotated[ToolContext | None, Since(2)] = None
+    """What its tool was told by its agent, beside the arguments."""
+    tool_version: Annotated[str | None, Since(2)] = None
+    """The version of the tool that it named; a replay names it as well."""
+    asked_by: Annotated[tuple[str, ...], Since(4)] = ()
+    """The API key or token that asked for it in the name of another user, and its own user: they do not approve a replay."""

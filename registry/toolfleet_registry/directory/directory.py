@@ -16,10 +16,9 @@ from pydantic import TypeAdapter, ValidationError
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
-from toolfleet_registry.directory.entries import ANNOUNCED, ModuleEntry, plain_url
+from toolfleet_registry.directory.entries import ANNOUNCED, FEED, REPLACE, ModuleEntry, plain_url
 from toolfleet_registry.directory.hosts import HostReadings, JudgedHosts
 from toolfleet_registry.directory.requests import RequestedProbes
-from toolfleet_registry.directory.scripts import FEED, REPLACE
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import answering

@@ -1,4 +1,11 @@
-"""Describes one module as the fleet's directory has it: where it is, at which addresses it may be, and which lane serves it."""
+"""Describes one module as the fleet's directory has it, where it is and at which addresses it may be, and names the directory's scripts.
+
+Each change of the directory is a script inside Redis: it happens as a whole or not at all.
+
+The directory is a hash: module -> entry (JSON, with a signature before it if the fleet signs); next to it is a counter
+of changes. Announcements of hosts are in another hash, and the times when they were heard in a sorted set. A change is
+announced on the channel that tells of changed manifests, so that agents read both.
+"""
 
 import asyncio
 import socket
@@ -12,17 +19,39 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.lua_files import script
 from toolfleet_registry.redis.urls import is_http_url
 from toolfleet_registry.settings import Settings
+
+REPLACE = script("directory/replace")
+"""Returns 1 if it has happened."""
+
+FEED = script("directory/feed")
+"""Returns for each what was there, if it was something else."""
+
+ASK = script("directory/ask")
+"""Returns the look's number."""
+
+ANNOUNCE = script("directory/announce")
+"""Returns Redis's time in milliseconds."""
+
+HOSTS = script("directory/hosts")
+"""Returns Redis's time in milliseconds, and of each host its member, what is stored, and 1 if it is live."""
+
+LEAVE = script("directory/leave")
+"""Returns how many other hosts of the module are live."""
+
+FORGET_HOSTS = script("directory/forget_hosts")
+
 
 SETTINGS = "settings"
 """The origin of an entry that workers and beat have put there, out of their settings."""
 
 ADDED = "added"
-"""The origin of an entry that somebody has added while the fleet was running."""
+"""The origin of an entry that an operator has added while the fleet was running."""
 
 ANNOUNCED = "announced"
-"""The origin of an entry that nobody has stored: hosts say that they serve the module."""
+"""The origin of an entry that is not stored: hosts say that they serve the module."""
 
 # Who can have a worker ask these gets the keys of its machine.
 _REFUSED = tuple(

@@ -21,8 +21,7 @@ from redis.client import NEVER_DECODE
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
-from toolfleet_registry.directory.entries import AnnouncedModule, Replica
-from toolfleet_registry.directory.scripts import ANNOUNCE, FORGET_HOSTS, HOSTS, LEAVE
+from toolfleet_registry.directory.entries import ANNOUNCE, FORGET_HOSTS, HOSTS, LEAVE, AnnouncedModule, Replica
 from toolfleet_registry.errors import MessageRefused, SettingsError
 from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.redis.urls import is_http_url

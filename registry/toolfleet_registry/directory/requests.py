@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from toolfleet_registry.contracts.message import Message
 from toolfleet_registry.contracts.tool_definition import ToolLoadError
-from toolfleet_registry.directory.scripts import ASK
+from toolfleet_registry.directory.entries import ASK
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import fleet_url

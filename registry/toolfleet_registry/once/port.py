@@ -1,15 +1,24 @@
-"""Defines the records of work that must be done only once, and the port of their stores."""
+"""Defines the records of work that must be done only once, the port of their stores, and the store in memory."""
 
+import math
+import sys
+from collections import OrderedDict
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
-from toolfleet_registry.system import randomness
+from toolfleet_registry.errors import FleetError, StoreAway
+from toolfleet_registry.system import machine_clock, randomness
 
 _OF_ATTEMPT = "#"  # not a field of its own: then stores that know of none keep it, too
 
 State = Literal["running", "done", "failed", "stopped", "refused", "open", "accepted", "asked"]
 """At work; answered with a success or a failure; ended in the middle; given up before it began, for ever; not begun, but no more for
 attempts that are older than one that was seen; answered with a handle, while the work goes on; answered with a question."""
+
+_EMPTY = sys.getsizeof("")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +89,107 @@ class OnceStore(Protocol):
     async def aclose(self) -> None:
         """Let go of connections and files. It may be used again afterwards."""
         ...
+
+
+class MemoryReplies:
+    """Keeps the `most` latest calls for `seconds`, at most `most_bytes` of their replies; running calls always.
+
+    If that is too little, calls that may be repeated are forgotten first, before any that must happen only once. For a
+    module that runs as one process, and whose tools may be repeated after a restart.
+    """
+
+    def __init__(self, *, most: int = 10_000, most_bytes: int = 64 * 2**20, seconds: float = 86_400) -> None:
+        if min(most, most_bytes, seconds) <= 0:
+            raise ValueError("most, most_bytes and seconds must be positive.")
+        self._most, self._most_bytes, self._seconds = most, most_bytes, seconds
+        self._bytes = 0
+        self._running: dict[str, Record] = {}
+        # When each is forgotten, the next first; those that may be repeated, and those that may not.
+        self._ended = OrderedDict[str, tuple[float, Record]](), OrderedDict[str, tuple[float, Record]]()
+
+    async def get(self, name: str) -> Record | None:
+        """Implements `OnceStore.get`."""
+        return self._get(name)
+
+    async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
+        """Implements `OnceStore.swap`."""
+        found = self._get(name)
+        if (found.token if found else None) != seen:
+            return False
+        self._running.pop(name, None)
+        self._forget(name)
+        if record is not None and record.state == "running":
+            self._running[name] = record
+        elif record is not None:
+            self._ended[not record.is_repeatable][name] = (machine_clock.monotonic() + self._seconds, record)
+            self._bytes += _size(record)
+            self._forget_most()
+        return True
+
+    async def complete_since(self) -> float:
+        """Return `inf`: calls of an earlier process of this module are forgotten."""
+        return math.inf
+
+    async def aclose(self) -> None:
+        """Do nothing; the records stay."""
+
+    def _get(self, name: str) -> Record | None:
+        if name in self._running:
+            return self._running[name]
+        for ended in self._ended:
+            until, record = ended.get(name, (0.0, None))
+            if until > machine_clock.monotonic():
+                return record
+        return None
+
+    def _forget_most(self) -> None:
+        now = machine_clock.monotonic()
+        for ended in self._ended:
+            while ended:
+                name, (until, _) = next(iter(ended.items()))
+                if until > now and sum(map(len, self._ended)) <= self._most and self._bytes <= self._most_bytes:
+                    break
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        for ended in self._ended:
+            _, record = ended.pop(name, (0.0, None))
+            self._bytes -= _size(record) if record else 0
+
+
+def _size(record: Record) -> int:
+    """Return the memory of the reply's text, which is up to four bytes a character."""
+    return sys.getsizeof(record.reply) - _EMPTY
+
+
+class PatientStore:
+    """`store`, as far as it answers within `seconds`. Each method raises `StoreAway`."""
+
+    def __init__(self, store: OnceStore, *, seconds: float) -> None:
+        self._store, self._seconds = store, seconds
+        self._is_immediate = type(store) is MemoryReplies  # a timer for each of its answers costs more than the answer
+
+    async def get(self, name: str) -> Record | None:
+        """Implements `OnceStore.get`."""
+        return await self._in_time(self._store.get(name))
+
+    async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
+        """Implements `OnceStore.swap`. A write without an answer may have happened all the same."""
+        return await self._in_time(self._store.swap(name, seen, record))
+
+    async def complete_since(self) -> float:
+        """Implements `OnceStore.complete_since`."""
+        return await self._in_time(self._store.complete_since())
+
+    async def _in_time(self, answer: Awaitable[T]) -> T:
+        if self._is_immediate:
+            return await answer
+        import asyncio  # noqa: PLC0415 - what has a store of its own runs on a loop; the SDK's first line needs none
+
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await answer
+        except FleetError as exc:
+            raise StoreAway(str(exc)) from exc
+        except Exception as exc:
+            raise StoreAway(f"{type(exc).__name__}: {exc}") from exc

@@ -10,8 +10,7 @@ from ipaddress import IPv6Address
 from typing import Any
 
 from toolfleet_registry.linear_patterns import compiled
-from toolfleet_registry.personal_data.findings import EXTRA, FoundData, scanner
-from toolfleet_registry.personal_data.searched_texts import SearchedTexts
+from toolfleet_registry.personal_data.findings import EXTRA, FoundData, SearchedTexts, scanner
 
 
 class EmailDetector:

@@ -1,4 +1,4 @@
-"""Tells a model what it may do after a call that failed: one sentence, from one table by error code and effect.
+"""Words failures: what is wrong with a module, and what a model may do after a call that failed.
 
 An error says what went wrong, and leaves to its hint whether something has happened, and what to do next: so the two never
 contradict each other, and say nothing twice. Where an effect may have happened and a repeat could double it, no sentence
@@ -7,53 +7,29 @@ invites to one.
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from toolfleet_registry.contracts import Effect, ErrorCode, ToolResult
 from toolfleet_registry.contracts.attempts import UNEXPLAINED
 from toolfleet_registry.contracts.calls import ExitBehavior
 
+Why: TypeAlias = Literal["refused", "silent", "unresolved", "unready", "away", "failed"]
 
-def hint_for(result: ToolResult, effect: Effect | None = None, *, is_stated: bool = False) -> str | None:
-    """One sentence for a failed result, `None` for a success. A hint that a result has already is for the caller to keep.
+WORDS: Mapping[str, str] = {
+    "refused": "Connection refused",  # to the letter: agents match on it
+    "silent": "it does not accept connections",
+    "unresolved": "host name not known",
+    "unready": "it answers that it is not ready",
+    "away": "no worker can connect to it",
+    "failed": "it has failed too often",
+}
+"""Why a module is left alone; what a newer worker has noted and is not known here is `away`."""
 
-    `effect`: the tool's, where it is known. `is_stated`: the tool itself has answered that it failed, and nothing else is known to be on its way.
-    """
-    if result.success:
-        return None
-    code, error = result.error_code, result.error or ""
-    standing = f"{result.effect_state} again" if result.retryable else result.effect_state
-    is_unexplained = error.endswith(UNEXPLAINED)
-    if code == "module_error" and standing == "none again":  # the tool itself says why, unless it has raised
-        standing = f"{'read' if effect == 'read' else 'none'} {'unexplained' if is_unexplained else 'stated'}"
-    elif is_stated and standing == "unknown" and not is_unexplained:
-        standing = "unknown stated"
-    elif code == "invalid_arguments" and error.endswith(_TOO_LARGE) and standing == "none":
-        standing = "none large"
-    sentence = _HINTS.get((code, standing)) or _HINTS[None, standing]
-    seconds = result.retry_after_seconds
-    return sentence.format(after=f" after {math.ceil(seconds)} s" if seconds else "", free=_when_free(seconds))
-
-
-def _when_free(seconds: float | None) -> str:
-    """Return the delay as text, `later` if unknown: a limit may be free again only after hours, too long to wait."""
-    return "later" if seconds is None else f"after {math.ceil(seconds)} s"
-
+TONES: Mapping[str, Literal["good", "odd"]] = {"ok": "good", "recovering": "odd", "failing": "odd", "stale": "odd"}
+"""The tones of a module's states; all other states are bad."""
 
 UNDECLARED_LINES = "`undeclared = true` in `tool_retry` repeats answered failures, `effects` in `[module.NAME]` says what a repeat would do"
 """The setting by which operators have tools without an effect repeated."""
-
-
-def unrepeated(hint: str | None, tool_name: str, *, is_answered: bool) -> str:
-    """Add to a hint why a profile's retries were not made of a tool without an effect, and which line would have them made."""
-    module, _, method = tool_name.partition(".")
-    line = (
-        "`undeclared = true` in the agent's `tool_retry`"
-        if is_answered
-        else f'`effects = {{{method} = "read"}}` in `[module.{module}]`, if that is so,'
-    )
-    return f"{hint or ''} It was not tried again, as it declares no effect: {line} would change that.".lstrip()
-
 
 FOR_NOBODY = "Nothing was executed: nobody can use this tool now, so use another one, or tell the person."
 """After a refusal that has nothing to do with who asked: the tool is disabled, withheld or broken."""
@@ -175,3 +151,45 @@ _HINTS: Final[Mapping[tuple[ErrorCode | None, str], str]] = {
         "Nothing was executed: the fault is the fleet's, so go on without this tool, or tell the person."
     ),
 }
+
+
+def words_for(why: str) -> str:
+    """Return why a module is left alone, in words."""
+    return WORDS.get(why, WORDS["away"])
+
+
+def hint_for(result: ToolResult, effect: Effect | None = None, *, is_stated: bool = False) -> str | None:
+    """One sentence for a failed result, `None` for a success. A hint that a result has already is for the caller to keep.
+
+    `effect`: the tool's, where it is known. `is_stated`: the tool itself has answered that it failed, and nothing else is known to be on its way.
+    """
+    if result.success:
+        return None
+    code, error = result.error_code, result.error or ""
+    standing = f"{result.effect_state} again" if result.retryable else result.effect_state
+    is_unexplained = error.endswith(UNEXPLAINED)
+    if code == "module_error" and standing == "none again":  # the tool itself says why, unless it has raised
+        standing = f"{'read' if effect == 'read' else 'none'} {'unexplained' if is_unexplained else 'stated'}"
+    elif is_stated and standing == "unknown" and not is_unexplained:
+        standing = "unknown stated"
+    elif code == "invalid_arguments" and error.endswith(_TOO_LARGE) and standing == "none":
+        standing = "none large"
+    sentence = _HINTS.get((code, standing)) or _HINTS[None, standing]
+    seconds = result.retry_after_seconds
+    return sentence.format(after=f" after {math.ceil(seconds)} s" if seconds else "", free=_when_free(seconds))
+
+
+def _when_free(seconds: float | None) -> str:
+    """Return the delay as text, `later` if unknown: a limit may be free again only after hours, too long to wait."""
+    return "later" if seconds is None else f"after {math.ceil(seconds)} s"
+
+
+def unrepeated(hint: str | None, tool_name: str, *, is_answered: bool) -> str:
+    """Add to a hint why a profile's retries were not made of a tool without an effect, and which line would have them made."""
+    module, _, method = tool_name.partition(".")
+    line = (
+        "`undeclared = true` in the agent's `tool_retry`"
+        if is_answered
+        else f'`effects = {{{method} = "read"}}` in `[module.{module}]`, if that is so,'
+    )
+    return f"{hint or ''} It was not tried again, as it declares no effect: {line} would change that.".lstrip()

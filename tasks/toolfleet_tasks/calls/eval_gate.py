@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from toolfleet_registry.contracts import RetryTerms, Terms, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.decisions import note
+from toolfleet_registry.contracts.calls import note
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.specs import effect_of
 from toolfleet_registry.system import machine_clock

@@ -26,8 +26,7 @@ from toolfleet_registry.contracts import (
     ToolDefinition,
     ToolResult,
 )
-from toolfleet_registry.contracts.calls import ApprovalRule
-from toolfleet_registry.contracts.decisions import CONVERSATION, collecting, facts_of, note
+from toolfleet_registry.contracts.calls import CONVERSATION, ApprovalRule, collecting, facts_of, note
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
 from toolfleet_registry.local.scheduler_tools import ADD_JOB, is_newer_job

@@ -9,7 +9,7 @@ from toolfleet_registry.agents.explanation import ExplainedTool, ToolExplanation
 from toolfleet_registry.agents.known_profiles import reach_of
 from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.contracts import Caller, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.decisions import note
+from toolfleet_registry.contracts.calls import note
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.policy.limits import Remaining
 from toolfleet_registry.settings import Settings

@@ -7,7 +7,7 @@ from typing import Any
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolResult
 from toolfleet_registry.contracts.call_context import CONVERSATION_FIELDS, ToolContext
-from toolfleet_registry.contracts.dead_letters import DeadLetter
+from toolfleet_registry.contracts.calls import DeadLetter
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.policy.call_faults import as_sent
 from toolfleet_registry.policy.redaction import REDACTED

@@ -12,8 +12,7 @@ from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.errors import BodyTooLarge, SettingsError
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun
-from toolfleet_registry.local.function_runs import Failure, FunctionRuns, as_json
-from toolfleet_registry.local.local_function import LocalFunction
+from toolfleet_registry.local.local_function import Failure, FunctionRuns, LocalFunction, as_json
 from toolfleet_registry.local.local_tools import found_at
 from toolfleet_registry.permissions import Access, denial
 from toolfleet_registry.policy.call_faults import modules_of

@@ -11,10 +11,10 @@ from redis.asyncio import Redis
 
 from toolfleet_registry.agents.explanation import ToolExplanation
 from toolfleet_registry.agents.known_profiles import KnownProfiles
+from toolfleet_registry.agents.live_profiles import LiveProfiles
 from toolfleet_registry.agents.own_classes import OwnClasses
-from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
 from toolfleet_registry.catalog.catalog import Catalog
-from toolfleet_registry.catalog.held_registry import HeldRegistry
+from toolfleet_registry.catalog.registry_events import HeldRegistry
 from toolfleet_registry.contracts import (
     Caller,
     Conversation,

@@ -10,7 +10,7 @@ from celery.signals import beat_init
 from kombu.connection import Connection
 from kombu.utils.objects import cached_property
 
-from toolfleet_registry.catalog.held_registry import held_registry
+from toolfleet_registry.catalog.registry_events import held_registry
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.watch import ModuleWatch
 from toolfleet_registry.redis.servers import connection_factory

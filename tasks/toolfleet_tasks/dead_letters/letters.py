@@ -9,7 +9,7 @@ from typing import Any, Final, Self, TypeAlias
 
 from redis.asyncio import Redis
 
-from toolfleet_registry.contracts.dead_letters import DeadAttempt, DeadLetter
+from toolfleet_registry.contracts.calls import DeadAttempt, DeadLetter
 from toolfleet_registry.errors import MessageRefused, NoSuchDeadLetter
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import async_client

@@ -14,7 +14,7 @@ from typing import Any
 
 from toolfleet_registry.conditions import filled, takes_from_start, values_for
 from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.decisions import collecting, note
+from toolfleet_registry.contracts.calls import collecting, note
 from toolfleet_registry.contracts.jobs import ENDED, JobSpec
 from toolfleet_registry.contracts.names import SCHEDULER
 from toolfleet_registry.errors import BegunBefore, PublishUnconfirmed

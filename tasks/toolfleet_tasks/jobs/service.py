@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolfleet_registry.conditions import FROM, check_condition, check_filling, takes_from_start
-from toolfleet_registry.config.job_settings import secret_fault
+from toolfleet_registry.config.webhook_settings import secret_fault
 from toolfleet_registry.contracts import ErrorCode, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.attempts import UNBOUNDED, Lease, require_live
 from toolfleet_registry.contracts.jobs import ENDED, HookSpec, Job, JobRefused, JobSpec, Poll

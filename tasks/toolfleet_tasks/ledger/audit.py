@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from toolfleet_registry import metric_families, metrics
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.attempts import AuditOutcome
-from toolfleet_registry.contracts.decisions import CONVERSATION, USER
+from toolfleet_registry.contracts.calls import CONVERSATION, USER
 from toolfleet_registry.metrics import CallRecorder
 from toolfleet_registry.policy.redaction import redacted, sensitive_paths
 from toolfleet_registry.settings import Settings

@@ -9,7 +9,7 @@ from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.call_context import ToolContext
-from toolfleet_registry.contracts.dead_letters import DeadAttempt, DeadLetter
+from toolfleet_registry.contracts.calls import DeadAttempt, DeadLetter
 from toolfleet_registry.policy.redaction import OUR_WORDS, REDACTED, redacted, scrubbed
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.scripts import script

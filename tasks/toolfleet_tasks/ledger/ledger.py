@@ -16,8 +16,7 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import EffectState, PublishedCall, Terms, ToolResult
 from toolfleet_registry.contracts.attempts import Attempt, Outcome
-from toolfleet_registry.contracts.calls import ApprovedCall
-from toolfleet_registry.contracts.decisions import note
+from toolfleet_registry.contracts.calls import ApprovedCall, note
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.settings import Settings

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from toolfleet_registry.contracts import Audit, EffectState, ErrorCode, PublishedCall, ToolResult
 from toolfleet_registry.errors import MessageRefused, MessageTooLarge
-from toolfleet_registry.policy.hints import DRAINING, KEYS_DIFFER, KILLS_WORKERS, hint_for
-from toolfleet_registry.policy.module_troubles import words_for
+from toolfleet_registry.policy.hints import DRAINING, KEYS_DIFFER, KILLS_WORKERS, hint_for, words_for
 from toolfleet_registry.system import fleet_clock
 
 STATUS_TOOL: Final = "call_status"

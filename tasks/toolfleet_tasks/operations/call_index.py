@@ -22,7 +22,7 @@ from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
 from toolfleet_registry.agents.data_guards import DataGuards
-from toolfleet_registry.contracts.decisions import CONVERSATION, USER
+from toolfleet_registry.contracts.calls import CONVERSATION, USER
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import fleet_url

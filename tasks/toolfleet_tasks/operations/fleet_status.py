@@ -13,7 +13,7 @@ from toolfleet_registry.config.run_file import RunFile, run_file_of
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory, state_without_manifest
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
-from toolfleet_registry.policy.module_troubles import words_for
+from toolfleet_registry.policy.hints import words_for
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings

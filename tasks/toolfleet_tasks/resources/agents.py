@@ -12,9 +12,7 @@ from redis.exceptions import RedisError
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.profile_rules import EffectiveProfile, NamedProfile
-from toolfleet_registry.agents.stored.entries import ProfileVersion
-from toolfleet_registry.agents.stored.profile_copy import ProfileCopy, is_elsewhere
-from toolfleet_registry.agents.stored.profiles import StoredProfiles
+from toolfleet_registry.agents.stored_profiles import ProfileCopy, ProfileVersion, StoredProfiles, is_elsewhere
 from toolfleet_registry.catalog.operator import fleets_registry, operating
 from toolfleet_registry.config.agent_profile import AgentProfile, ToolRetrySpec, selects
 from toolfleet_registry.config.setting_sources import setting_place

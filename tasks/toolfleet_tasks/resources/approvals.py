@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from toolfleet_registry.access.roles import has_role
+from toolfleet_registry.access import has_role
 from toolfleet_registry.errors import ApprovalNotTaken, InvalidArguments, NoSuchEntry
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.records import ListedApproval, StoredApproval

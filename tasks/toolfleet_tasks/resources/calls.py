@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, RootModel
 
-from toolfleet_registry.access.roles import has_role
+from toolfleet_registry.access import has_role
 from toolfleet_registry.errors import InvalidQuestion, NoSuchEntry
 from toolfleet_registry.policy.call_faults import LONGEST, sees_calls_of
 from toolfleet_registry.redis.servers import async_client

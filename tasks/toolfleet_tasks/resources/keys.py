@@ -7,9 +7,8 @@ from typing import Final, TypeVar
 
 from pydantic import Field
 
-from toolfleet_registry.access.api_key import ApiKey, KeyDraft
-from toolfleet_registry.access.api_keys import ApiKeys
-from toolfleet_registry.access.key_text import shown_id
+from toolfleet_registry.access import ApiKey, KeyDraft, shown_id
+from toolfleet_registry.api_keys import ApiKeys
 from toolfleet_registry.errors import NoSuchEntry
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.resources.operation import AnswerModel, OperationRequest, operation

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args, get_
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from toolfleet_registry.access.grants import KeyMaker
-from toolfleet_registry.access.roles import Role, has_role
+from toolfleet_registry.access import KeyMaker, Role, has_role
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.errors import InvalidQuestion, RoleNeeded
 from toolfleet_registry.settings import Settings

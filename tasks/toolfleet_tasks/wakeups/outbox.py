@@ -25,7 +25,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from toolfleet_registry.config.secret_values import channel_secret
+from toolfleet_registry.config.setting_sources import channel_secret
 from toolfleet_registry.errors import MessageRefused, SettingsError
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness

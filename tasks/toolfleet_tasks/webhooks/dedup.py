@@ -9,8 +9,7 @@ from typing import Literal, Protocol
 from redis.asyncio.client import Pipeline
 
 from toolfleet_registry.errors import SettingsError, WakeLost
-from toolfleet_registry.once.patient_store import PatientStore
-from toolfleet_registry.once.port import OnceStore, Record
+from toolfleet_registry.once.port import OnceStore, PatientStore, Record
 from toolfleet_registry.once.redis import RedisStore
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import ScriptFolder

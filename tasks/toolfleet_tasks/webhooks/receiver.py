@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pydantic import BaseModel
 
-from toolfleet_registry.config.job_settings import secret_fault
+from toolfleet_registry.config.webhook_settings import secret_fault
 from toolfleet_registry.contracts.jobs import WakeKind, WakeUp
 from toolfleet_registry.errors import FleetUnavailable, WakeBusy, WakeLost, WakeRefused, WebhookRefused
 from toolfleet_registry.once.port import OnceStore

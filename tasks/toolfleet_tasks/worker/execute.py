@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self, TypeAlias
 
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
-from toolfleet_registry.contracts import Audit, EffectState, PublishedCall, Terms, ToolResult, decisions
+from toolfleet_registry.contracts import Audit, EffectState, PublishedCall, Terms, ToolResult, calls
 from toolfleet_registry.contracts.attempts import Attempt, Health, Outcome
 from toolfleet_registry.errors import MessageRefused, NotPublished, ToolNotKnown
 from toolfleet_registry.policy.hints import hint_for
@@ -345,7 +345,7 @@ class Execution:
         self._claim = claim
         self._known = known
         self._call = claim.call
-        self._decisions = decisions.collecting(self._call.decisions)
+        self._decisions = calls.collecting(self._call.decisions)
         self._runner: Runner = task.app.runner
         self._started_at = fleet_clock.now()
         self.came_to: ToolResult | None = None
@@ -621,13 +621,13 @@ async def refusal_of(
     `decided` has earlier decisions about it.
     """
     if isinstance(known, ToolResult):
-        decisions.note("permission", "not_known")
+        calls.note("permission", "not_known")
         return known
     if known is not None and known.requires_gate and "gate" not in decided:
-        decisions.note("gate", "missing")
+        calls.note("gate", "missing")
     if claim.call.approval is not None:
         holds = is_approved(claim, settings)
-        decisions.note("approval", "approved" if holds else "missing")
+        calls.note("approval", "approved" if holds else "missing")
         if not holds:
             return unapproved(claim.call.tool_name)
     terms = strictest(claim.call.terms, known)

@@ -24,7 +24,7 @@ from support.worker_process import READY as WORKER_READY
 from support.worker_process import TESTS
 from toolfleet_cli.local.environment import beat_command, environment_of, worker_command
 from toolfleet_cli.local.tcp_ports import free_port
-from toolfleet_registry.access.key_text import new_key_text
+from toolfleet_registry.access import new_key_text
 from toolfleet_registry.settings import Settings
 
 GATEWAYS, _WORKERS = 2, 2

@@ -12,7 +12,7 @@ from support.waiting import wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, SettingsError, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_registry.agents.stored.profiles import StoredProfiles
+from toolfleet_registry.agents.stored_profiles import StoredProfiles
 from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.resources.agents import agent_of

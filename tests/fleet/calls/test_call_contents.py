@@ -16,9 +16,8 @@ from support.owls import make_module
 from support.waiting import wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, CallHandle, ToolCall, ToolFleet, ToolResult
-from toolfleet_registry.access.api_key import KeyDraft
-from toolfleet_registry.access.api_keys import ApiKeys
-from toolfleet_registry.access.grants import COMMAND_LINE
+from toolfleet_registry.access import COMMAND_LINE, KeyDraft
+from toolfleet_registry.api_keys import ApiKeys
 from toolfleet_registry.redis.keys import Keys
 
 KEYS = Keys()

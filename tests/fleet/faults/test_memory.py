@@ -14,7 +14,7 @@ from support.programs.memory_groups import MemoryGroup, memory_group
 from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_registry.contracts.dead_letters import DeadLetter
+from toolfleet_registry.contracts.calls import DeadLetter
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
 TESTS = Path(__file__).parents[2]

@@ -10,9 +10,8 @@ from support.fleet import TestBed
 from support.gateways.gateway_process import Gateway
 from support.module_server import ModuleServer
 from support.waiting import PATIENCE_SECONDS
-from toolfleet_registry.access.api_key import KeyDraft
-from toolfleet_registry.access.api_keys import ApiKeys, CreatedKey
-from toolfleet_registry.access.grants import COMMAND_LINE
+from toolfleet_registry.access import COMMAND_LINE, KeyDraft
+from toolfleet_registry.api_keys import ApiKeys, CreatedKey
 
 _NAP = {"tool_name": "owls.nap", "arguments": {"seconds": 30}}
 _ASYNC = {"Prefer": "respond-async"}

@@ -28,9 +28,8 @@ from toolfleet import (
     ToolResult,
 )
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_registry.access.api_key import KeyDraft
-from toolfleet_registry.access.api_keys import ApiKeys
-from toolfleet_registry.access.grants import COMMAND_LINE
+from toolfleet_registry.access import COMMAND_LINE, KeyDraft
+from toolfleet_registry.api_keys import ApiKeys
 from toolfleet_tasks.operations.call_index import CallFilter, CallIndex
 from toolfleet_tasks.resources.audit import AuditReader, Wanted
 

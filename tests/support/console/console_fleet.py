@@ -14,7 +14,7 @@ from support.owls import echo, make_module
 from support.published_call import published
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.contracts import Caller, ToolResult
-from toolfleet_registry.contracts.dead_letters import DeadAttempt
+from toolfleet_registry.contracts.calls import DeadAttempt
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.ledger.dead_letters import dead_letter
 

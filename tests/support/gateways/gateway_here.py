@@ -17,9 +17,8 @@ from support.waiting import wait_until_sync
 from toolfleet_gateway import gateway
 from toolfleet_gateway.auth.authenticator import key_to_generate
 from toolfleet_gateway.http.server import GatewayServer, make_server
-from toolfleet_registry.access.key_text import new_key_text
-from toolfleet_registry.system.listening import listening_socket
-from toolfleet_registry.system.process import Process, enter
+from toolfleet_registry.access import new_key_text
+from toolfleet_registry.system.process import Process, enter, listening_socket
 
 
 @contextmanager

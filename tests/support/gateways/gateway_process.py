@@ -12,7 +12,7 @@ import httpx
 
 from support.fleet import TestBed, program
 from support.worker_process import WorkerProcess
-from toolfleet_registry.access.key_text import new_key_text
+from toolfleet_registry.access import new_key_text
 from toolfleet_registry.settings import Settings
 
 READY = "toolfleet gateway ready"

@@ -11,9 +11,8 @@ import httpx
 from support.fleet import TestBed
 from support.gateways.gateway_process import NO_TLS, Gateway, ServedGateway, gateway_process
 from toolfleet_gateway.auth.identity import Identity
-from toolfleet_registry.access.api_key import ApiKey, KeyDraft
-from toolfleet_registry.access.api_keys import ApiKeys, CreatedKey
-from toolfleet_registry.access.grants import COMMAND_LINE
+from toolfleet_registry.access import COMMAND_LINE, ApiKey, KeyDraft
+from toolfleet_registry.api_keys import ApiKeys, CreatedKey
 from toolfleet_registry.settings import Settings
 
 PEOPLE: Mapping[str, KeyDraft] = {

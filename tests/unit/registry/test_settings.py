@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from toolfleet import ToolFleet
-from toolfleet_registry.config.removed_settings import REMOVED
 from toolfleet_registry.config.run_file import RunFile
-from toolfleet_registry.config.setting_sources import SettingOrigin, origin_of
+from toolfleet_registry.config.setting_sources import REMOVED, SettingOrigin, origin_of
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings, load_declared, load_environment, load_settings

@@ -9,7 +9,7 @@ import pytest
 from bed.fleet import Bed, until
 from support.module_server import ModuleServer
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_registry.agents.stored.profiles import StoredProfiles
+from toolfleet_registry.agents.stored_profiles import StoredProfiles
 from toolfleet_registry.config.agent_profile import AgentProfile
 
 ECHO = ToolCall(tool_name="owls.echo", arguments={"n": 1})

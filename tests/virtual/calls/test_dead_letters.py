@@ -8,7 +8,7 @@ import pytest
 from bed.fleet import Bed, Worker, until
 from support.module_server import ModuleServer, Request
 from toolfleet import Caller, ToolCall, ToolResult
-from toolfleet_registry.contracts.dead_letters import DeadLetter
+from toolfleet_registry.contracts.calls import DeadLetter
 from toolfleet_registry.errors import NoSuchDeadLetter
 
 PIN = "4711-0815"

@@ -8,9 +8,9 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from support.workers.job_racers import job_records
-from toolfleet_registry.access.api_keys import ApiKeys
-from toolfleet_registry.access.grants import KeyMaker
-from toolfleet_registry.agents.stored.profiles import StoredProfiles
+from toolfleet_registry.access import KeyMaker
+from toolfleet_registry.agents.stored_profiles import StoredProfiles
+from toolfleet_registry.api_keys import ApiKeys
 from toolfleet_registry.contracts.calls import ApprovedCall
 from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.directory.directory import ModuleDirectory

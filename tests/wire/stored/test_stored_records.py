@@ -11,9 +11,9 @@ from redis.asyncio import Redis as AsyncRedis
 
 from support.servers import redis_snapshot
 from support.workers.job_racers import job_records
-from toolfleet_registry.access.api_key import KeyDraft
-from toolfleet_registry.access.api_keys import ApiKeys
-from toolfleet_registry.agents.stored.profiles import StoredProfiles
+from toolfleet_registry.access import KeyDraft
+from toolfleet_registry.agents.stored_profiles import StoredProfiles
+from toolfleet_registry.api_keys import ApiKeys
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.requests import ReloadRequests
 from toolfleet_registry.redis.keys import GatewayKeys, Keys, WorkerKeys

@@ -19,7 +19,7 @@ from aiohappyeyeballs import AddrInfoType, start_connection
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from toolfleet_registry.contracts.attempts import UNBOUNDED, Lease, LeaseOver, require_live
-from toolfleet_registry.policy.module_troubles import WORDS
+from toolfleet_registry.policy.hints import WORDS
 from toolfleet_workers.executors.module_client import SendProgress
 from toolfleet_workers.executors.reply import Blocked, ConnectionLost, NoReply, NotConnected, ReplyBroken, silent
 from toolfleet_workers.executors.request import ModuleRequest, Origin

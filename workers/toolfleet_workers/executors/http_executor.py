@@ -25,7 +25,7 @@ from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.directory.entries import Replica
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, InvalidToolName
 from toolfleet_registry.headers import ModuleHeaders
-from toolfleet_registry.policy.module_troubles import Why
+from toolfleet_registry.policy.hints import Why
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.shared_timers import SharedTimeout
 from toolfleet_workers.executors.address_book import Address, AddressBook, Replicas, ReplicaState, id_in

@@ -15,8 +15,7 @@ from toolfleet_registry.contracts.call_context import Context, current_log, curr
 from toolfleet_registry.errors import BodyTooLarge
 from toolfleet_registry.functions.failures import ModuleBusy
 from toolfleet_registry.functions.threads import NotBegun, ThreadsHang
-from toolfleet_registry.local.function_runs import ANSWER_SECONDS, Failure, FunctionRuns, as_json
-from toolfleet_registry.local.local_function import LocalFunction
+from toolfleet_registry.local.local_function import ANSWER_SECONDS, Failure, FunctionRuns, LocalFunction, as_json
 from toolfleet_registry.local.local_tools import LocalSource
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger

@@ -39,7 +39,7 @@ from toolfleet_registry.contracts.calls import MOST_FILES
 from toolfleet_registry.contracts.inputs import MOST_ROUNDS, check_requests, requests_of
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
-from toolfleet_registry.policy.module_troubles import WORDS, Why
+from toolfleet_registry.policy.hints import WORDS, Why
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.http_bodies import BodyReader, loads_strict
 from toolfleet_registry.system.loggers import get_logger

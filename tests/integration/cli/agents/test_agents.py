@@ -9,7 +9,7 @@ import pytest
 from support.command import Run
 from support.module_server import ModuleServer, serve
 from support.owls import echo
-from toolfleet_registry.agents.stored.profiles import StoredProfiles
+from toolfleet_registry.agents.stored_profiles import StoredProfiles
 from toolfleet_registry.settings import Settings
 
 TOML = """

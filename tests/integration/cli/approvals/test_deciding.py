@@ -26,9 +26,8 @@ from support.waiting import wait_until, wait_until_answered
 from toolfleet import Approver, ToolFleet
 from toolfleet_cli.local.environment import beat_command
 from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_registry.access.api_key import KeyDraft
-from toolfleet_registry.access.api_keys import ApiKeys
-from toolfleet_registry.access.grants import COMMAND_LINE
+from toolfleet_registry.access import COMMAND_LINE, KeyDraft
+from toolfleet_registry.api_keys import ApiKeys
 
 WAITS = {"name": "human_in_the_loop", "approve_tools": ["owls.feed", "owls.cry"]}
 AGENTS = {

@@ -15,7 +15,7 @@ from support.command import Run
 from support.published_call import published
 from support.workers.dead_news import RECEIVER, maker
 from toolfleet_registry.contracts import Caller, ToolResult
-from toolfleet_registry.contracts.dead_letters import DeadAttempt
+from toolfleet_registry.contracts.calls import DeadAttempt
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.ledger.dead_letters import dead_letter
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.command import Run
-from toolfleet_registry.access.api_keys import ApiKeys
-from toolfleet_registry.access.entries import API_KEYS, key_seal
+from toolfleet_registry.api_keys import API_KEYS, ApiKeys, key_seal
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.settings import Settings

@@ -15,9 +15,8 @@ from toolfleet_cli.commands.up import can_have_gateway
 from toolfleet_cli.console import output as console_output
 from toolfleet_gateway.auth.own_secrets import generate_key
 from toolfleet_modules.hosts.child_process import spawn, stop
-from toolfleet_registry.access.api_key import KeyDraft
-from toolfleet_registry.access.api_keys import ApiKeys
-from toolfleet_registry.access.grants import COMMAND_LINE
+from toolfleet_registry.access import COMMAND_LINE, KeyDraft
+from toolfleet_registry.api_keys import ApiKeys
 from toolfleet_registry.settings import Settings
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - it is what is asked for

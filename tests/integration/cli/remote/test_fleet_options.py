@@ -11,7 +11,7 @@ from support.command import Run
 from support.programs.closed_port import closed_port
 from toolfleet_cli.app import command_line
 from toolfleet_cli.remote import gateway_of
-from toolfleet_registry.system.listening import listening_socket
+from toolfleet_registry.system.process import listening_socket
 
 # What each command needs beside its options. A command without a row, that can be over a gateway, fails the test below.
 NEEDED: dict[str, tuple[str, ...]] = {

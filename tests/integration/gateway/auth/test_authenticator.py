@@ -14,10 +14,8 @@ from support.there import there
 from toolfleet_gateway.auth.authenticator import Authenticator, authenticating, key_to_generate
 from toolfleet_gateway.auth.identity import AuthRefused, Identity
 from toolfleet_gateway.auth.own_secrets import GeneratedKey, generate_key, kept_key
-from toolfleet_registry.access.api_key import KeyDraft
-from toolfleet_registry.access.api_keys import CreatedKey
-from toolfleet_registry.access.grants import COMMAND_LINE
-from toolfleet_registry.access.key_text import read_key_text
+from toolfleet_registry.access import COMMAND_LINE, KeyDraft, read_key_text
+from toolfleet_registry.api_keys import CreatedKey
 from toolfleet_registry.errors import FleetUnavailable, OperationRefused, SettingsError
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.system import fleet_clock

@@ -13,8 +13,8 @@ from support.fleet import TestBed
 from support.gateways.gateway_here import gateway_here
 from support.gateways.keyed_gateway import PEOPLE, KeyedGateway
 from support.waiting import wait_until_answered
-from toolfleet_registry.access.api_keys import ApiKeys
-from toolfleet_registry.access.grants import COMMAND_LINE
+from toolfleet_registry.access import COMMAND_LINE
+from toolfleet_registry.api_keys import ApiKeys
 
 COOKIE = "toolfleet_console"
 POLICY = (

@@ -15,7 +15,7 @@ from support.gateways.gateway_process import Gateway, gateway_process
 from support.gateways.raw_http import answer_to, request
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import load_settings
-from toolfleet_registry.system.listening import listening_socket
+from toolfleet_registry.system.process import listening_socket
 
 
 async def test_a_gateway_below_a_path(bed: TestBed) -> None:

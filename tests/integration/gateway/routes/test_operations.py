@@ -11,8 +11,8 @@ from support.gateways.gateway_here import gateway_here
 from support.gateways.keyed_gateway import KeyedGateway
 from support.workers.dead_news import bury
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_registry.access.api_key import ApiKey
-from toolfleet_registry.access.api_keys import ApiKeys
+from toolfleet_registry.access import ApiKey
+from toolfleet_registry.api_keys import ApiKeys
 
 
 def key_with(text: str, bed: TestBed) -> ApiKey | None:

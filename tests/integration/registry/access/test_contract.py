@@ -7,10 +7,8 @@ from typing import TypeAlias
 import pytest
 
 from support.there import there
-from toolfleet_registry.access.api_key import KeyDraft
-from toolfleet_registry.access.api_keys import ApiKeys
-from toolfleet_registry.access.entries import API_KEYS, key_seal
-from toolfleet_registry.access.grants import COMMAND_LINE, KeyMaker
+from toolfleet_registry.access import COMMAND_LINE, KeyDraft, KeyMaker
+from toolfleet_registry.api_keys import API_KEYS, ApiKeys, key_seal
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.signing import TextSeal

@@ -8,10 +8,8 @@ import pytest
 
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.waiting import wait_until_answered
-from toolfleet_registry.access.api_key import KeyDraft
-from toolfleet_registry.access.api_keys import ApiKeys
-from toolfleet_registry.access.grants import COMMAND_LINE
-from toolfleet_registry.access.live_keys import LiveKeys
+from toolfleet_registry.access import COMMAND_LINE, KeyDraft
+from toolfleet_registry.api_keys import ApiKeys, LiveKeys
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.settings import Settings
 

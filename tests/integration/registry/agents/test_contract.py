@@ -9,8 +9,14 @@ from typing import TypeAlias
 import pytest
 
 from support.there import there
-from toolfleet_registry.agents.stored.entries import KEPT_VERSIONS, PROFILES, ProfileVersion, agent_seal
-from toolfleet_registry.agents.stored.profiles import LARGEST_BYTES, StoredProfiles
+from toolfleet_registry.agents.stored_profiles import (
+    KEPT_VERSIONS,
+    LARGEST_BYTES,
+    PROFILES,
+    ProfileVersion,
+    StoredProfiles,
+    agent_seal,
+)
 from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import NoSuchProfile, OperationRefused, ProfileChanged

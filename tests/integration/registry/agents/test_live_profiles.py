@@ -9,9 +9,8 @@ from redis.asyncio import Redis
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.there import there
 from toolfleet_registry.agents.known_profiles import KnownProfiles
-from toolfleet_registry.agents.stored.live_profiles import LiveProfiles
-from toolfleet_registry.agents.stored.profile_copy import ProfileCopy
-from toolfleet_registry.agents.stored.profiles import StoredProfiles
+from toolfleet_registry.agents.live_profiles import LiveProfiles
+from toolfleet_registry.agents.stored_profiles import ProfileCopy, StoredProfiles
 from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.errors import FleetUnavailable, UnknownAgent

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from support.modules.raw_modules import answering, manifest_of, offering, raw_module
 from support.there import there
-from toolfleet_registry.catalog import registration, registration_plan
+from toolfleet_registry.catalog import registration
 from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.catalog.operator import Operator, adopt_registry, operating
 from toolfleet_registry.catalog.registration import Registrar
@@ -538,7 +538,7 @@ async def test_a_costly_module_waits_for_the_others(
         clock[0] += 3 if tool.name.startswith("git.") else 0
 
     monkeypatch.setattr(validation, "schema_fault", slow)
-    monkeypatch.setattr("toolfleet_registry.catalog.registration_plan.time.thread_time", lambda: clock[0])
+    monkeypatch.setattr("toolfleet_registry.catalog.registration.time.thread_time", lambda: clock[0])
     later = ModuleManifest.model_validate(manifest_of("git", *"abcdef"))
     with capture_logs() as logs:
         taken = await registrar.take_in({"git": later, "mail": MAIL})
@@ -555,7 +555,7 @@ async def test_an_operator_hears_that_a_module_is_too_costly(
     disabled: Disabled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One sentence instead of an endless wait; what is in effect does not change."""
-    monkeypatch.setattr(registration_plan, "_PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(registration, "_PATIENCE_SECONDS", 0)
     with pytest.raises(FleetUnavailable, match="too long to judge the tools of module 'git'"):
         await disabled.operator.disable("git.log")
     assert await open_tools(disabled.redis) == ["git.log"]

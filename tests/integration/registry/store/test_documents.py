@@ -9,8 +9,8 @@ import pytest
 from redis import Redis
 
 from support.there import there
-from toolfleet_registry.access.entries import API_KEYS
-from toolfleet_registry.agents.stored.entries import PROFILES
+from toolfleet_registry.agents.stored_profiles import PROFILES
+from toolfleet_registry.api_keys import API_KEYS
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.store.documents import NOTHING_KEPT, Changed, DocumentKind, DocumentStore
 

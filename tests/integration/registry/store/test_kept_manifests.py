@@ -2,7 +2,7 @@
 
 from support.modules.raw_modules import manifest_of
 from toolfleet.stores import ToolRegistration, ToolRegistry, ToolSpec
-from toolfleet_registry.catalog.registration_plan import in_effect
+from toolfleet_registry.catalog.registration import in_effect
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.manifests.manifest_cache import CachedManifest, ToolOverride, kept_text, read_kept
 from toolfleet_registry.specs import digest_of, spec_of

@@ -10,7 +10,7 @@ from support.owls import echo
 from support.published_call import published
 from support.workers.hand_worker import hand_worker
 from toolfleet_registry.contracts import ToolCall, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.dead_letters import DeadLetter
+from toolfleet_registry.contracts.calls import DeadLetter
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags import ToolContext

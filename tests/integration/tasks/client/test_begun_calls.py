@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from support.module_server import ModuleServer
 from support.streams.tcp_proxy import tcp_proxy
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet_registry.contracts.dead_letters import DeadLetter
+from toolfleet_registry.contracts.calls import DeadLetter
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls import dispatcher

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from support.published_call import published
 from toolfleet_registry.contracts import Audit, Caller, ToolResult
-from toolfleet_registry.contracts.dead_letters import DeadLetter
+from toolfleet_registry.contracts.calls import DeadLetter
 from toolfleet_registry.errors import FleetUnavailable, NoSuchDeadLetter
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.client.dead_letters import Replay, replay_of, run_replay

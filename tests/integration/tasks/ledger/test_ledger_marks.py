@@ -25,7 +25,7 @@ from support.workers.ledgers import (
     run_out,
 )
 from toolfleet_registry.contracts.attempts import Attempt, Health, Outcome
-from toolfleet_registry.contracts.dead_letters import DeadLetter
+from toolfleet_registry.contracts.calls import DeadLetter
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.dead_letters.letters import DeadLetters
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed

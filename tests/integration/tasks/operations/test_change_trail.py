@@ -11,8 +11,7 @@ import pytest
 from redis import Redis
 
 from support.programs.closed_port import closed_port
-from toolfleet_registry.access.api_key import KeyDraft
-from toolfleet_registry.access.grants import COMMAND_LINE
+from toolfleet_registry.access import COMMAND_LINE, KeyDraft
 from toolfleet_registry.errors import FleetUnavailable, NoSuchEntry, OperationRefused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings

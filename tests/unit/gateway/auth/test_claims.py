@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from toolfleet_gateway.auth.identity import AuthRefused, Identity
 from toolfleet_gateway.auth.tokens import claim_of, identity_of
-from toolfleet_registry.access.roles import ROLES
+from toolfleet_registry.access import ROLES
 from toolfleet_registry.config.gateway_settings import DEFAULT_CLAIMS
 from toolfleet_registry.contracts import Level
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from toolfleet_gateway.auth.authenticator import ProtectedResource, challenge_of
 from toolfleet_gateway.auth.identity import STATUSES, AuthRefused, Identity, SentCredential, read_credential
-from toolfleet_registry.access.roles import ROLES, has_role, role_of
+from toolfleet_registry.access import ROLES, has_role, role_of
 from toolfleet_registry.contracts import Caller
 
 ADA = Caller(user_id="ada", permission="user", allowed_modules=frozenset({"owls"}))

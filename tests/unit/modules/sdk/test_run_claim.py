@@ -7,8 +7,7 @@ import pytest
 from support.waiting import wait_until
 from toolfleet_modules.calls import idempotency as claims
 from toolfleet_modules.calls.idempotency import LEASE_SECONDS, RunClaim
-from toolfleet_registry.once.memory import MemoryReplies
-from toolfleet_registry.once.patient_store import PatientStore
+from toolfleet_registry.once.port import MemoryReplies, PatientStore
 from toolfleet_registry.system import fleet_clock
 
 

@@ -8,10 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolfleet_registry.access.api_key import ApiKey, KeyDraft
-from toolfleet_registry.access.grants import COMMAND_LINE, KeyMaker, refusal_of
-from toolfleet_registry.access.key_text import new_key_text, read_key_text
-from toolfleet_registry.access.roles import ROLES
+from toolfleet_registry.access import (
+    COMMAND_LINE,
+    ROLES,
+    ApiKey,
+    KeyDraft,
+    KeyMaker,
+    new_key_text,
+    read_key_text,
+    refusal_of,
+)
 from toolfleet_registry.contracts import Level
 from toolfleet_registry.permissions import level_of_caller
 from toolfleet_registry.policy.call_faults import modules_of

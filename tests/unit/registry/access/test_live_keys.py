@@ -9,13 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from support.waiting import wait_until
-from toolfleet_registry.access import live_keys
-from toolfleet_registry.access.api_key import KeyDraft
-from toolfleet_registry.access.api_keys import ApiKeys, CreatedKey
-from toolfleet_registry.access.entries import API_KEYS, key_seal
-from toolfleet_registry.access.grants import COMMAND_LINE
-from toolfleet_registry.access.key_text import new_key_text
-from toolfleet_registry.access.live_keys import LiveKeys
+from toolfleet_registry import api_keys
+from toolfleet_registry.access import COMMAND_LINE, KeyDraft, new_key_text
+from toolfleet_registry.api_keys import API_KEYS, ApiKeys, CreatedKey, LiveKeys, key_seal
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import FleetUnavailable, OperationRefused
 from toolfleet_registry.signing import TextSeal
@@ -138,7 +134,7 @@ async def test_a_store_that_does_not_answer_is_borne_for_a_moment(
         store.is_away = True
     else:  # then it is waited for by the clock; for less long than others would, so that it stays within the two seconds
         later.run = True
-        monkeypatch.setattr(live_keys, "_SHORT_PATIENCE_SECONDS", 0.05)
+        monkeypatch.setattr(api_keys, "_SHORT_PATIENCE_SECONDS", 0.05)
         store.answers.clear()
     later.seconds = 1.1
     assert await live.find(made.text) == made.key
@@ -161,7 +157,7 @@ async def test_nobody_is_let_in_before_the_first_answer(
     store: FaultyStore, live: LiveKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the wait for it is bounded."""
-    monkeypatch.setattr(live_keys, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(api_keys, "_PATIENCE_SECONDS", 0.05)
     made = store.create()
     store.answers.clear()
     with pytest.raises(FleetUnavailable):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from toolfleet_registry.catalog.registration_plan import Known, PlannedChange, RegistrationPlan, offers_of, take_in
+from toolfleet_registry.catalog.registration import Known, PlannedChange, RegistrationPlan, offers_of, take_in
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.manifests.manifest_cache import ToolOverride, Verdicts
 from toolfleet_registry.permissions import BROKEN

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from support.schemas.examples import examples
-from toolfleet_registry.catalog.registration_plan import Known, offers_of, take_in
+from toolfleet_registry.catalog.registration import Known, offers_of, take_in
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.manifests.manifest_cache import SeenTool, ToolOverride, seen_tools
 from toolfleet_registry.specs import digest_of, spec_of

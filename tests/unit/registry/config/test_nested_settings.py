@@ -9,7 +9,7 @@ import pytest
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_gateway.hooks import approval_hook_routes
 from toolfleet_registry.config.host_settings import FolderSpec, HostBase, McpSpec, OAuthSpec, OpenApiSpec, is_safe_url
-from toolfleet_registry.config.secret_values import channel_secret
+from toolfleet_registry.config.setting_sources import channel_secret
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks.client.fleet import ToolFleet

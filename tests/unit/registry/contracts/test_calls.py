@@ -21,7 +21,7 @@ from toolfleet_registry.contracts import (
     ToolResult,
 )
 from toolfleet_registry.contracts.attempts import LONGEST_SECONDS, parse_retry_after
-from toolfleet_registry.contracts.decisions import collecting, note
+from toolfleet_registry.contracts.calls import collecting, note
 
 CALL = PublishedCall(
     call_id="c1",

@@ -10,8 +10,7 @@ from support.files.pictures import PDF, PNG, WAV
 from toolfleet.tags import Audio, File, Image, TagResult, local_tool
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.errors import BodyTooLarge
-from toolfleet_registry.local.function_runs import as_json
-from toolfleet_registry.local.local_function import LocalFunction
+from toolfleet_registry.local.local_function import LocalFunction, as_json
 
 LIMIT = 100_000
 LABEL = f"image 1 (image/png, {len(PNG)} bytes)"

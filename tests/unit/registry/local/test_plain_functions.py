@@ -24,8 +24,7 @@ from toolfleet_registry.contracts import Effect, PublishedCall
 from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.contracts.call_context import Progress, report_to
 from toolfleet_registry.functions import threads
-from toolfleet_registry.local.function_runs import ANSWER_SECONDS
-from toolfleet_registry.local.local_function import LocalFunction
+from toolfleet_registry.local.local_function import ANSWER_SECONDS, LocalFunction
 from toolfleet_registry.local.local_tools import LocalSource, load_local_tools
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import machine_clock

@@ -17,9 +17,8 @@ from support.gateways.mcp_requests import TASKS, asked
 from support.module_server import ModuleServer
 from support.owls import echo
 from toolfleet import Approver, ToolFleet
-from toolfleet_registry.access.api_key import KeyDraft
-from toolfleet_registry.access.api_keys import ApiKeys
-from toolfleet_registry.access.grants import COMMAND_LINE
+from toolfleet_registry.access import COMMAND_LINE, KeyDraft
+from toolfleet_registry.api_keys import ApiKeys
 
 Json = dict[str, Any]
 FEED: Json = {"name": "bank.pay", "arguments": {"n": 1}}

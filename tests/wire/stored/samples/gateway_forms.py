@@ -1,8 +1,7 @@
 """Defines samples of what gateways read in the registry: API keys, agents' profiles, specifications of tools."""
 
-from toolfleet_registry.access.api_key import ApiKey
-from toolfleet_registry.access.entries import KeyEntry, key_seal, read_entry
-from toolfleet_registry.agents.stored.entries import (
+from toolfleet_registry.access import ApiKey
+from toolfleet_registry.agents.stored_profiles import (
     ProfileEntry,
     ProfileHistory,
     ProfileVersion,
@@ -11,6 +10,7 @@ from toolfleet_registry.agents.stored.entries import (
     read_profile,
     written,
 )
+from toolfleet_registry.api_keys import KeyEntry, key_seal, read_entry
 from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.signing import TextSeal

@@ -3,7 +3,7 @@
 from typing import Any
 
 from toolfleet_registry.contracts import Audit, ResultFile, ToolResult
-from toolfleet_registry.contracts.dead_letters import DeadAttempt, DeadLetter
+from toolfleet_registry.contracts.calls import DeadAttempt, DeadLetter
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_tasks.calls.begun_calls import BegunCall
 from toolfleet_tasks.messages import json_text

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
-from toolfleet_registry.agents.stored.entries import ProfileVersion, agent_seal, profile_names, read_profile
+from toolfleet_registry.agents.stored_profiles import ProfileVersion, agent_seal, profile_names, read_profile
 from toolfleet_registry.config.agent_profile import AgentProfile, OwnMiddlewareSpec, PiiSpec
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.servers import answering
