@@ -57,7 +57,7 @@ class Producer:
 
     def tell(self, **order: Any) -> None:
         """Give an order."""
-        assert self._process.stdin is not None  # noqa: S101 - it was started with one
+        assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
             self._process.stdin.flush()
@@ -66,7 +66,7 @@ class Producer:
 
     def answer(self) -> Record:
         """The next thing it answers. Raises `TrialFailed` at the deadline, or when the producer has ended."""
-        assert self._process.stdout is not None  # noqa: S101 - as above
+        assert self._process.stdout is not None
         while True:
             line, newline, rest = self._unread.partition(b"\n")
             if newline:
@@ -83,7 +83,7 @@ class Producer:
 
     def has_answered(self, seconds: float) -> bool:
         """Whether something comes within so many seconds."""
-        assert self._process.stdout is not None  # noqa: S101 - as above
+        assert self._process.stdout is not None
         patience = min(seconds, self._deadline.left())
         return b"\n" in self._unread or bool(select.select([self._process.stdout], [], [], patience)[0])
 
@@ -128,7 +128,7 @@ class Trial:
 
     def start_workers(self, **settings: str) -> None:
         """Start the system's workers, and Flower if it has one. They may not be ready yet."""
-        assert self.system.worker is not None  # noqa: S101 - who has none, starts none
+        assert self.system.worker is not None
         for _ in range(self.system.workers):
             named = ["--hostname", f"w{len(self.workers)}@%h"] if self.system.kind == "ours" else []
             self.workers.append(self._start([*self.system.worker, *named], settings))

@@ -16,7 +16,7 @@ from toolfleet_registry.personal_data.personal_data import PersonalData
 _QUIET_SECONDS = 60  # at most, for other programs to be done
 _ROUNDS = 15
 _MOST_MS = 0.1  # for each kB of ordinary JSON
-_WORDS = "the invoice of a customer was late because stock is low and owls move to another warehouse next week".split()  # noqa: SIM905 - prose
+_WORDS = "the invoice of a customer was late because stock is low and owls move to another warehouse next week".split()
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ R = TypeVar("R")
 _SECONDS: Final = 60.0
 
 
-def ask(  # noqa: PLR0913 - what a request is made of
+def ask(
     operation: "ResourceOperation[Any, Any, R]",
     gateway: Gateway | None,
     *,

@@ -225,7 +225,7 @@ def offered(gateway: Gateway, name: str) -> ToolDefinition | None:
     return None if found is None else ToolDefinition.model_validate(found)
 
 
-def called(  # noqa: PLR0913 - what may be said of a call
+def called(
     gateway: Gateway,
     name: str,
     arguments: Any,

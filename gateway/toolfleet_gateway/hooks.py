@@ -278,7 +278,7 @@ class _ApprovalHooks:
                 return answer
             raise problem_of(exc) from exc
         answer = _taken_of(found, approver)
-        assert answer is not None  # noqa: S101 - it was taken
+        assert answer is not None
         return answer
 
     async def _seen(self, approval_id: str, approver: Approver) -> StoredApproval:

@@ -242,9 +242,7 @@ def check_filling(arguments: Mapping[str, Any]) -> None:
         raise ValueError(f"At most {_MOST_FILLED} values can be taken from the start's result.")
     for path in paths:
         if not isinstance(path, str):
-            raise ValueError(  # noqa: TRY004 - a fault in a caller's arguments
-                f"{FROM!r} must name a place in the start's result, as JMESPath."
-            )
+            raise ValueError(f"{FROM!r} must name a place in the start's result, as JMESPath.")
         parsed(path)
 
 

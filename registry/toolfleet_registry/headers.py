@@ -46,7 +46,7 @@ def check_headers(value: Any) -> dict[str, dict[str, SecretStr]]:
     Raises `ValueError`, in one sentence, for an invalid or reserved header field.
     """
     if not isinstance(value, Mapping):
-        raise ValueError(_SHAPE)  # noqa: TRY004 - as pydantic wants it
+        raise ValueError(_SHAPE)
     return {_module(name): _fields(name, fields) for name, fields in value.items()}
 
 
@@ -58,7 +58,7 @@ def _module(name: Any) -> str:
 
 def _fields(module: str, fields: Any) -> dict[str, SecretStr]:
     if not isinstance(fields, Mapping):
-        raise ValueError(f"{_SHAPE}; what module {module!r} has is no such object")  # noqa: TRY004 - as above
+        raise ValueError(f"{_SHAPE}; what module {module!r} has is no such object")
     found, seen = dict[str, SecretStr](), set[str]()
     for name, value in fields.items():
         if not isinstance(name, str) or not _TOKEN.fullmatch(

@@ -46,7 +46,7 @@ class OtelTracing:
     `roots` draws for its sampler whether a new trace is recorded. `over` sends the remaining spans, and ends it.
     """
 
-    def __init__(  # noqa: PLR0913 - what is not obvious has a default
+    def __init__(
         self,
         provider: TracerProvider,
         version: str,
@@ -74,7 +74,7 @@ class OtelTracing:
             return 0
         return self._roots()
 
-    def start(  # noqa: PLR0913 - what is not obvious has a default
+    def start(
         self,
         name: str,
         kind: Kind,

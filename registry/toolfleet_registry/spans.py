@@ -258,7 +258,7 @@ class Tracing(Protocol):
         """Decide about a new trace as its sampler would, without its first span; 0 where there is a span already, too."""
         ...
 
-    def start(  # noqa: PLR0913 - what is not obvious has a default
+    def start(
         self,
         name: str,
         kind: Kind,

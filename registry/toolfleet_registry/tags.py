@@ -250,7 +250,7 @@ def path_of(function: Callable[..., Any], *, is_here: bool = False) -> str:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str):
         reason = f"its handler, a {type(function).__name__}, is no function that a worker could import"
-        raise ValueError(reason)  # noqa: TRY004 - one kind of error for any fault of a tool
+        raise ValueError(reason)
     if inspect.isclass(function) or not callable(function):
         raise ValueError(f"its handler {name!r} is no function")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

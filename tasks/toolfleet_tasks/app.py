@@ -37,7 +37,7 @@ JobWork = Callable[..., Coroutine[Any, Any, None]]
 """Keeps jobs going: raises `CancelledError` only, and returns within about `seconds`."""
 
 
-class FleetApp(Celery):  # type: ignore[misc] # Celery ships no types
+class FleetApp(Celery):
     """The app of one process: its settings, its lane and, in a worker, what runs a call and what keeps jobs going.
 
     `modules` are those that the process knows of; in a worker `served_modules` keeps them in step with the directory.

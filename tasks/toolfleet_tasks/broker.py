@@ -28,7 +28,7 @@ from toolfleet_registry.redis.servers import reason_of
 _OPTIONS = {"confirm_publish": True, "read_timeout": 2, "write_timeout": 2}  # seconds
 
 
-class _Tcp(TCPTransport):  # type: ignore[misc] # py-amqp ships no types
+class _Tcp(TCPTransport):
     _quick_recv: Callable[[int], bytes]
 
     def _setup_transport(self) -> None:
@@ -36,7 +36,7 @@ class _Tcp(TCPTransport):  # type: ignore[misc] # py-amqp ships no types
         self._quick_recv = functools.partial(_received, self._quick_recv)
 
 
-class _Tls(SSLTransport):  # type: ignore[misc] # as above
+class _Tls(SSLTransport):
     _quick_recv: Callable[[int], bytes]
 
     def _setup_transport(self) -> None:

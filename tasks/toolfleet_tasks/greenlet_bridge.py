@@ -100,7 +100,7 @@ def _close(steps: Generator[Any, Any, Any] | Coroutine[Any, Any, Any]) -> None:
         steps.close()
 
 
-class SoftLimitCancelled(SoftTimeLimitExceeded, CancelledError):  # type: ignore[misc] # Celery ships no types
+class SoftLimitCancelled(SoftTimeLimitExceeded, CancelledError):
     """A job's soft limit, as its coroutine sees it: a time limit to catch, a cancellation to task groups and clients."""
 
 
@@ -313,7 +313,7 @@ class _Limits:
         self._bridge._bodies -= 1  # noqa: SLF001 - as above
 
 
-class _JobGreenlet(greenlet):  # type: ignore[misc] # greenlet ships no types
+class _JobGreenlet(greenlet):
     """The greenlet of one job, made in the greenlet that the loop runs in."""
 
     def __init__(self, run: Callable[[], Any], bridge: Bridge[Any]) -> None:

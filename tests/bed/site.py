@@ -124,7 +124,7 @@ class Site(Process):
         """Call its handler of a signal, as the kernel does."""
         handler = self._handlers.get(number, signal.SIG_DFL)
         if not callable(handler):
-            raise LookupError(f"{self.host} handles no signal {number}")  # noqa: TRY004 - SIG_DFL is no other type
+            raise LookupError(f"{self.host} handles no signal {number}")
         self.start(_called(handler, number))
 
     def written(self, data: Any) -> Any:

@@ -42,7 +42,7 @@ VERBS = frozenset(
     Refuses Registers Remembers Removes Reports Republishes Reserves Resolves Restricts Retries Returns Rewrites
     Routes Runs Says Schedules Seals Searches Sends Serves Sets Shares Shows Signs Speaks Starts Steps Stores Surrounds
     Takes Tells Translates Validates Verifies Waits Watches Weighs Words Writes
-    """.split()  # noqa: SIM905 - one text is read more easily than a list
+    """.split()
 )
 
 

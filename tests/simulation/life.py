@@ -272,7 +272,7 @@ class _ReturningAgent(Agent):
                 making.append(self._make(call, due, timeout))
         await asyncio.gather(*making)
 
-    async def _make(self, call: ToolCall, due: float, timeout: float) -> None:  # noqa: ASYNC109 - the call's
+    async def _make(self, call: ToolCall, due: float, timeout: float) -> None:
         await asyncio.sleep(max(due - clock.monotonic(), 0))
         await self._note("keyed", call, timeout, self._run(call, _RETURNING_CALLER, timeout))
 

@@ -31,7 +31,7 @@ OWN_WAITS = frozenset(
     """
     abandoned all_ended becomes finished job_ended leave results scrape succeeded until wait wait_for wait_ready wait_until
     wait_until_answered wait_until_sync
-    """.split()  # noqa: SIM905 - one text is read more easily than a list
+    """.split()
 )
 """Functions of tests that take their limit as `seconds=`. The product calls many of its own times so, which tests hand to it."""
 PRODUCT = frozenset(

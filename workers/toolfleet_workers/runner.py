@@ -187,7 +187,7 @@ class CallRunner:
     `screened` changes a module's later answer about a call, before it is stored.
     """
 
-    def __init__(  # noqa: PLR0913 - what is not obvious has a default
+    def __init__(
         self,
         executor: Executor,
         middleware: Sequence[Middleware],

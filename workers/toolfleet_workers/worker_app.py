@@ -100,7 +100,7 @@ def _own_executors(settings: Settings, tools: ToolCache) -> dict[str, Executor]:
 
 
 def _local_executor(settings: Settings, path: str, tools: ToolCache) -> Executor:
-    from toolfleet_registry.local.local_tools import LocalSource, load_local_tools  # noqa: PLC0415 - as above
+    from toolfleet_registry.local.local_tools import LocalSource, load_local_tools  # noqa: PLC0415 - hardly any worker has them
     from toolfleet_workers.executors.local import LocalExecutor  # noqa: PLC0415 - as above
 
     error = load_local_tools(settings).error

@@ -31,7 +31,7 @@ _PAUSE_SECONDS = 1.0  # between two questions for what has come
 
 @app.command()
 @over_fleet
-def tail(  # noqa: PLR0913 - each is an option
+def tail(
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with the lines that come.")] = False,
     count: Annotated[

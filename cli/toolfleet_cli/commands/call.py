@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
     app.command()(over_fleet(why))
 
 
-def call(  # noqa: PLR0913 - these are the command line's options
+def call(
     tool: Annotated[
         str, typer.Argument(metavar="MODULE.TOOL", help="Such as research.search_docs.", autocompletion=complete_tools)
     ],
@@ -88,7 +88,7 @@ def call(  # noqa: PLR0913 - these are the command line's options
     show_result(result, as_json=as_json)
 
 
-def _remotely(  # noqa: PLR0913 - what may be said of a call
+def _remotely(
     gateway: Gateway,
     name: str,
     said: tuple[list[str], str | None],
@@ -102,7 +102,7 @@ def _remotely(  # noqa: PLR0913 - what may be said of a call
     return called(gateway, name, given, where, seconds=seconds, version=version, agent=agent)
 
 
-async def _run(  # noqa: PLR0913 - as above
+async def _run(
     name: str,
     said: tuple[list[str], str | None],
     caller: Caller,
@@ -163,7 +163,7 @@ async def _taken_back(handle: "CallHandle") -> str:
     return f"Call {handle.id} has ended: {result.error}"
 
 
-def why(  # noqa: PLR0913 - these are the command line's options
+def why(
     tool: Annotated[str, typer.Argument(metavar="MODULE.TOOL", autocompletion=complete_tools)],
     *,
     user: UserOption = None,

@@ -86,7 +86,7 @@ def show(
 
 @app.command()
 @over_fleet
-def replay(  # noqa: PLR0913 - each is an option
+def replay(
     letter_id: Annotated[str | None, _ID] = None,
     arguments: Words = None,
     *,

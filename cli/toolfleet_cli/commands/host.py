@@ -94,7 +94,7 @@ def folder(
 
 
 @app.command()
-def openapi(  # noqa: PLR0913 - each is an option
+def openapi(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The module's name.")],
     *,
     document: Document,
@@ -136,7 +136,7 @@ def openapi(  # noqa: PLR0913 - each is an option
 
 
 @app.command()
-def mcp(  # noqa: PLR0913 - options of a command
+def mcp(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The module's name.")] = None,
     command: Annotated[
         list[str] | None, typer.Argument(metavar="[-- COMMAND…]", help="The server's program and its arguments.")

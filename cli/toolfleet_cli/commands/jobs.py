@@ -33,7 +33,7 @@ _ONE_LINE = 200  # characters of an error in the list; `show` has the whole
 
 @app.command("list")
 @over_fleet
-def list_(  # noqa: PLR0913 - each is an option
+def list_(
     *,
     ended: Annotated[bool, typer.Option("--ended", help="Those that have ended, too.")] = False,
     user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Only this user's.")] = None,

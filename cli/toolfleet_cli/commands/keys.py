@@ -65,7 +65,7 @@ DescriptionOption = Annotated[str, typer.Option("--description", metavar="TEXT",
 
 @app.command()
 @over_fleet
-def create(  # noqa: PLR0913 - one for each thing that a key has
+def create(
     *,
     user: UserOption,
     permission: PermissionOption = Level.GUEST,

@@ -200,7 +200,7 @@ async def _logged_in(options: OAuthOptions, spec: McpSpec, headers: Mapping[str,
 
     Raises `AuthorizationAway`, `AuthorizationRefused` and `ServerAway`.
     """
-    assert spec.oauth is not None  # noqa: S101 - there are options
+    assert spec.oauth is not None
     async with _login_page(spec.oauth.redirect_port, seconds, say) as page:
         await log_in_person(options, headers, page)
     transport = partial(http_transport, HttpServer(options.url, headers, Authorizer(options)))

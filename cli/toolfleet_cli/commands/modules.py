@@ -46,7 +46,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command()
 @over_fleet
-def add(  # noqa: PLR0913 - each is an option
+def add(
     name: NameArgument,
     url: Annotated[str, typer.Argument(metavar="URL", help="Where the workers reach it.")],
     *,

@@ -70,7 +70,7 @@ _MOST_NAMED = 5
 
 @app.command("list")
 @over_fleet
-def list_(  # noqa: PLR0913 - these are the command line's options
+def list_(
     *,
     user: UserOption = None,
     permission: PermissionOption = Level.OWNER,
@@ -99,7 +99,7 @@ def list_(  # noqa: PLR0913 - these are the command line's options
 
 @app.command()
 @over_fleet
-def search(  # noqa: PLR0913 - these are the command line's options
+def search(
     words: Annotated[list[str] | None, typer.Argument(metavar="[WORD]...", help="Or the beginning of one.")] = None,
     *,
     tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Only with this tag; may be repeated.")] = None,

@@ -50,7 +50,7 @@ Offset = Annotated[int, typer.Option(metavar="N", min=0, help="Leave out the fir
 
 @app.command("list")
 @over_fleet
-def list_(  # noqa: PLR0913 - each is an option
+def list_(
     *,
     kind: KindOption = None,
     about: AboutOption = "",
@@ -111,7 +111,7 @@ def show(wake_id: WakeId, *, gateway: Gateway | None = None, as_json: JsonOption
 
 @app.command()
 @over_fleet
-def replay(  # noqa: PLR0913 - each is an option
+def replay(
     wake_ids: WakeIds = None,
     *,
     everything: AllOption = False,
@@ -143,7 +143,7 @@ def replay(  # noqa: PLR0913 - each is an option
 
 @app.command()
 @over_fleet
-def drop(  # noqa: PLR0913 - as above
+def drop(
     wake_ids: WakeIds = None,
     *,
     everything: AllOption = False,

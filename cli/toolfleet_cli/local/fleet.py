@@ -182,7 +182,7 @@ class LocalFleet:
 
 
 @contextmanager
-def local_fleet(  # noqa: PLR0913 - what is not obvious has a default
+def local_fleet(
     folder: Path,
     *,
     settings: Settings,

@@ -129,7 +129,7 @@ class Program:
 
     def collect(self, saved: Saved) -> None:
         """Take what it has saved. Nothing of it may live any more."""
-        assert self._place.work is not None  # noqa: S101 - both places have one for a program of ours
+        assert self._place.work is not None
         saved.collect_output(self._place.work)
         if self._place.tmp is not None:
             saved.collect_tmp(self._place.tmp, self._place.others)

@@ -72,7 +72,7 @@ async def run_program(
         pass_fds=() if lock is None else (lock,),
     )
     stdin, stdout = launcher.stdin, launcher.stdout
-    assert stdin is not None and stdout is not None  # noqa: PT018, S101 - both are pipes, which the types cannot say
+    assert stdin is not None and stdout is not None  # noqa: PT018 - both are pipes, which the types cannot say
     try:
         answer = await _ask(stdin, stdout, json.dumps(job).encode() + b"\n")
     finally:

@@ -88,7 +88,7 @@ class SharedView:
             extra_groups=None if self._user is None else [],
             preexec_fn=self._restrict,  # noqa: PLW1509 - this process has one thread
         )
-        assert self._process.stdout is not None and self._process.stderr is not None  # noqa: PT018, S101 - both are pipes
+        assert self._process.stdout is not None and self._process.stderr is not None  # noqa: PT018 - both are pipes
         self.pid = self._process.pid
         self.stdout, self.stderr = self._process.stdout.fileno(), self._process.stderr.fileno()
 

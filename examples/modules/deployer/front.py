@@ -49,7 +49,7 @@ class Front:
             except OSError:
                 self._server = await asyncio.start_server(self._serve, LOOPBACK, 0)
         port = self.port
-        assert port is not None  # noqa: S101 - it has just been opened
+        assert port is not None
         return port
 
     async def close(self, *, drain_seconds: float = 0) -> None:
@@ -72,7 +72,7 @@ class Front:
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - asyncio runs it in one
+        assert task is not None
         backend = self.backend if len(self._open) < self._most else None
         self._open[task] = backend
         try:

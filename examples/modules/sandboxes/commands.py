@@ -29,7 +29,7 @@ class OpenCommand:
                 start_new_session=True,
                 preexec_fn=limit,  # noqa: PLW1509 - this process has one thread
             )
-        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+        assert self._process.stdout is not None
         self.pid = self._process.pid
         self.output = self._process.stdout.fileno()
 

@@ -63,7 +63,7 @@ ENDPOINT: Final = "/mcp"
 _DOCUMENT = "/openapi.json"
 
 
-def build_app(  # noqa: PLR0913 - what is not obvious has a default
+def build_app(
     routes: Sequence[AnyRoute],
     entrance: Entrance,
     settings: Settings,

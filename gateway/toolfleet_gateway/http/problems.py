@@ -61,7 +61,7 @@ class Problem(Exception):
     afterwards.
     """
 
-    def __init__(  # noqa: PLR0913 - what RFC 9457 and a `ToolResult` say of an error
+    def __init__(
         self,
         status: int,
         error_code: str,

@@ -193,7 +193,7 @@ def _form_of(approval: ShownApproval, sentence: str) -> InputRequest | None:
 def _vote_in(answer: Any) -> _FormVote:
     """Parse an answer. Declining rejects; dismissing the question leaves it to others. Raises `ValueError`."""
     if not isinstance(answer, Mapping):
-        raise ValueError("an answer is an object")  # noqa: TRY004 - of a value
+        raise ValueError("an answer is an object")
     match answer.get("action"):
         case "cancel":
             return _FormVote("dismissed")

@@ -374,7 +374,7 @@ class _Wants:
 class Subscriptions:
     """The subscriptions of one gateway's clients; `guest_modules` are those that a guest without any reaches."""
 
-    def __init__(  # noqa: PLR0913 - its parts
+    def __init__(
         self,
         feed: EventFeed,
         servers: ServerFeed,

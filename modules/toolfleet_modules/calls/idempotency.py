@@ -253,7 +253,7 @@ class IdempotentRuns:
         return record.token == self._unanswered.get(call_id) and record.fingerprint == work.fingerprint
 
     async def _run(self, claim: RunClaim, work: Work, tool: ServedRun[Any]) -> Reply:
-        work.context._held_until = claim.live_until  # noqa: SLF001 - made for this work
+        work.context._held_until = claim.live_until
         async with claim.kept():
             try:
                 reply = await _ended(work, tool)

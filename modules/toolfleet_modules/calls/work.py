@@ -95,7 +95,7 @@ class ServedRun(Generic[RunTool]):
 
     def check_begin(self) -> None:
         """Raise `NotBegun` if it is too late to begin. To be asked immediately before the effect."""
-        if not self.context._may_begin():  # noqa: SLF001 - made for this run
+        if not self.context._may_begin():
             raise NotBegun
 
 
@@ -126,8 +126,8 @@ class Work:
         self._extended = False
         self._is_joined = False
         self.log = None if log_level is None else WorkLog(log_level, self._notify)
-        context._report = self._report  # noqa: SLF001 - made for this work
-        context._log = None if self.log is None else self.log.sink  # noqa: SLF001 - as above
+        context._report = self._report
+        context._log = None if self.log is None else self.log.sink
 
     @asynccontextmanager
     async def attended(self, seconds: float | None) -> AsyncGenerator[None]:
@@ -144,16 +144,16 @@ class Work:
 
     def join(self, attempt: int, begin_by: float | None) -> None:
         """Join another attempt, or the first: the work may start as long as one of them may."""
-        known = self.context._begin_by  # noqa: SLF001 - as above
+        known = self.context._begin_by
         is_open = begin_by is None or (self._is_joined and known is None)
-        self.context._begin_by = None if is_open else max(begin_by or 0, known or begin_by or 0)  # noqa: SLF001 - as above
+        self.context._begin_by = None if is_open else max(begin_by or 0, known or begin_by or 0)
         self.attempt, self._is_joined = max(self.attempt, attempt), True
 
     async def run(self, tool: Coroutine[Any, Any, Reply]) -> Reply:
         """Run the tool so that `stop` cancels it, and nothing else here. Raises `asyncio.CancelledError` if it was stopped."""
         inside = contextvars.copy_context()
         inside.run(report_to, self._report)  # so that functions that know no context can report, too
-        inside.run(log_to, self.context._log)  # noqa: SLF001 - as above
+        inside.run(log_to, self.context._log)
         inside.run(IN_TOOL.set, True)
         self._tool = asyncio.get_running_loop().create_task(tool, context=inside)
         if self.is_stopped:
@@ -176,7 +176,7 @@ class Work:
             self._timer.cancel()
         if self.task.done():
             return
-        self.context._cancelled = True  # noqa: SLF001 - as above
+        self.context._cancelled = True
         self.is_late = self.is_late or is_late
         for each in (self._pause, self._tool):
             if each is not None:
@@ -185,21 +185,21 @@ class Work:
     @property
     def is_stopped(self) -> bool:
         """Whether there are no waiters any more."""
-        return self.context._cancelled  # noqa: SLF001 - as above
+        return self.context._cancelled
 
     @property
     def is_over(self) -> bool:
         """Whether the time of all waiters is over, within the precision of two clocks."""
-        return self.is_late or self.context._is_over  # noqa: SLF001 - as above
+        return self.is_late or self.context._is_over
 
     def _extend(self, seconds: float | None) -> None:
         """Extend the end to that of the longest waiter."""
         ends_at = None if seconds is None else time.monotonic() + seconds
-        known = self.context._ends_at  # noqa: SLF001 - as above
+        known = self.context._ends_at
         if self._extended and (known is None or (ends_at is not None and ends_at <= known)):
             return
         self._extended = True
-        self.context._ends_at = ends_at  # noqa: SLF001 - as above
+        self.context._ends_at = ends_at
         if self._timer is not None:
             self._timer.cancel()
         if seconds is not None and seconds <= 0:

@@ -88,7 +88,7 @@ class ModuleClient:
         user_id = arguments.pop("user_id", self._user_id)
         return await self.send(method, arguments, user_id=user_id)
 
-    async def send(  # noqa: PLR0913 - all that the fleet says
+    async def send(
         self,
         method: str,
         arguments: dict[str, Any],

@@ -205,7 +205,7 @@ class Execute:
             return self._counted(Reply.failure(call.tool_name, text, effect_state="none"))
         arguments, conversation = call.split(tool.argument_names)
         context = Context(call.tool_name, call.call_id, call.user_id, permission, conversation)
-        context._agent_context = call.context if tool.definition.takes_context else None  # noqa: SLF001 - made for this call
+        context._agent_context = call.context if tool.definition.takes_context else None
         context.takes_input, context.inputs = call.takes_input, call.inputs
         run = tool.begin(arguments, context, self._means)
         if isinstance(run, Reply):

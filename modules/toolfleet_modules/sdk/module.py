@@ -109,7 +109,7 @@ class Module(ServedModule):
     Raises `ValueError` for what cannot be meant.
     """
 
-    def __init__(  # noqa: PLR0913 - what is not obvious has a default
+    def __init__(
         self,
         name: str,
         *,

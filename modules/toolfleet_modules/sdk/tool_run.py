@@ -35,7 +35,7 @@ class ToolRun(ServedRun[Tool]):
         given = dict(self.arguments)
         if tool.signature.context:
             given[tool.signature.context] = self.context
-        may_begin = self.context._may_begin  # noqa: SLF001 - asked immediately before the function is called
+        may_begin = self.context._may_begin
         if not tool.is_plain and not may_begin():
             raise NotBegun
         try:
@@ -91,7 +91,7 @@ class ToolRun(ServedRun[Tool]):
         Raises `asyncio.CancelledError` for a tool that was stopped: its exception is a consequence, and no answer.
         """
         _log.error("%s failed", self.name, exc_info=exc)
-        if self.context._cancelled:  # noqa: SLF001 - made for this run
+        if self.context._cancelled:
             raise asyncio.CancelledError
         if self.means.shows_exceptions and (text := _text_of(exc)):
             return Reply.failure(self.name, f"{self.name} failed: {text}")

@@ -109,7 +109,7 @@ class OwnClasses:
         except (Exception, SystemExit) as exc:  # an imported program may raise anything
             raise ValueError(f"{spec.name!r} cannot be imported: {_reason(exc)}") from exc
         if not isinstance(found, type):
-            raise ValueError(f"{spec.name!r} is no class")  # noqa: TRY004 - as all that is wrong with an entry
+            raise ValueError(f"{spec.name!r} is no class")
         try:
             made = found(**spec.parameters)
         except (Exception, SystemExit) as exc:

@@ -183,7 +183,7 @@ class Catalog:
     `asks_fleet`: an agent's, which has the fleet ask the modules rather than itself.
     """
 
-    def __init__(  # noqa: PLR0913 - what is not obvious has a default
+    def __init__(
         self,
         settings: Settings,
         cache: ManifestCache,

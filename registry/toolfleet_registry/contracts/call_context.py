@@ -87,7 +87,7 @@ class ToolContext(Message):
 
     if TYPE_CHECKING:
 
-        def __init__(  # noqa: PLR0913, PLR0917 - its fields, in their order
+        def __init__(  # noqa: PLR0917 - its fields, in their order
             self,
             raw_arg: str,
             user_message: str = ...,

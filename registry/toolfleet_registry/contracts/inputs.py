@@ -79,11 +79,11 @@ def check_requests(requests: object, state: object) -> None:
         if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY or not key.isprintable():
             raise ValueError(f"a key of 'requests' has 1 to {LONGEST_KEY} printable characters")
         if not isinstance(request, Mapping) or not isinstance(request.get("params", {}), Mapping):
-            raise ValueError("a request is an object with 'method' and 'params'")  # noqa: TRY004 - one kind for all faults
+            raise ValueError("a request is an object with 'method' and 'params'")
         if request.get("method") not in METHODS:
             raise ValueError(f"a request's method is one of {', '.join(METHODS)}")
     if not isinstance(state, str):
-        raise ValueError("'state' is a text")  # noqa: TRY004 - as above
+        raise ValueError("'state' is a text")
     if _size(requests) > REQUESTS_BYTES:
         raise ValueError(f"'requests' have at most {REQUESTS_BYTES} bytes as JSON")
     if _size(state) > STATE_BYTES:

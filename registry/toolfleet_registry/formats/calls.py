@@ -17,7 +17,7 @@ from toolfleet_registry.system.http_bodies import MAX_DEPTH, loads_strict
 
 def to_call(
     obj: Any,
-    format: Format,  # noqa: A002 - the word for it
+    format: Format,
     tools: Iterable[ToolDefinition],
     *,
     dotted: bool = False,
@@ -66,7 +66,7 @@ def spoken_arguments(spoken: Any) -> Any:
         return spoken
 
 
-def _restored(arguments: Any, tool: ToolDefinition, format: Format) -> Any:  # noqa: A002 - as above
+def _restored(arguments: Any, tool: ToolDefinition, format: Format) -> Any:
     if not isinstance(arguments, dict) or format == "mcp":
         return arguments
     dialect = dialect_of(format)

@@ -111,7 +111,7 @@ DIALECTS: Mapping[Format, Dialect] = {
 }
 
 
-def dialect_of(format: Format) -> Dialect:  # noqa: A002 - the word that the face uses
+def dialect_of(format: Format) -> Dialect:
     """The rules of a format. Raises `ValueError` for one that does not exist."""
     try:
         return DIALECTS[format]
@@ -119,7 +119,7 @@ def dialect_of(format: Format) -> Dialect:  # noqa: A002 - the word that the fac
         raise ValueError(f"There is no format {format!r}; there are: {', '.join(DIALECTS)}.") from None
 
 
-def offered_name(name: str, format: Format, *, dotted: bool = False) -> str:  # noqa: A002 - the face's word
+def offered_name(name: str, format: Format, *, dotted: bool = False) -> str:
     """Return a name that the provider accepts; no two tools share one.
 
     With `dotted`, and where the provider takes dots, it is our own name if that is legal there; otherwise the one that
@@ -129,7 +129,7 @@ def offered_name(name: str, format: Format, *, dotted: bool = False) -> str:  # 
     return name if legal is not None and "." in name and legal.fullmatch(name) else provider_name(name)
 
 
-def answered_name(name: str, format: Format, *, dotted: bool = False) -> str:  # noqa: A002 - the face's word
+def answered_name(name: str, format: Format, *, dotted: bool = False) -> str:
     """The name that a result goes back under: as offered; of a tool that does not exist, as the model spoke it."""
     try:
         ToolName.parse(name)
@@ -156,7 +156,7 @@ def meant_tool(spoken: str, tools: Iterable[ToolDefinition]) -> ToolDefinition |
 def near_names(
     spoken: str,
     tools: Iterable[ToolDefinition],
-    format: Format,  # noqa: A002 - as above
+    format: Format,
     *,
     dotted: bool = False,
 ) -> tuple[str, ...]:

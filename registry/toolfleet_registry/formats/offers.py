@@ -16,7 +16,7 @@ from toolfleet_registry.specs import effect_of
 
 def convert(
     tools: Iterable[ToolDefinition],
-    format: Format,  # noqa: A002 - the word for it
+    format: Format,
     strict: bool = False,  # noqa: FBT001, FBT002 - a call reads convert(tools, "openai_chat", strict=True)
     dotted: bool = False,  # noqa: FBT001, FBT002 - as above
 ) -> Converted:
@@ -73,7 +73,7 @@ def strict_form(schema: JsonObject, rules: Strictness, tool: str) -> tuple[JsonO
 
 def _offer(
     tool: ToolDefinition,
-    format: Format,  # noqa: A002 - as above
+    format: Format,
     dotted: bool,  # noqa: FBT001 - private
     budget: StrictBudget | None,
     all_notes: list[Note],
@@ -101,7 +101,7 @@ def _offer(
 
 
 def _of_provider(
-    format: Format,  # noqa: A002 - as above
+    format: Format,
     name: str,
     description: str,
     schema: JsonObject,

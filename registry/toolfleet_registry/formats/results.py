@@ -30,7 +30,7 @@ _MOST_SHOWN = 256  # characters of a name that does not exist
 
 def shown_files(
     files: tuple[ResultFile, ...],
-    format: Format,  # noqa: A002 - the word for it
+    format: Format,
     *,
     is_on: bool,
 ) -> tuple[list[dict[str, Any]], str]:
@@ -92,7 +92,7 @@ _SHOWN_BY: Mapping[Format, _Show] = {
 
 def from_result(
     result: ToolResult,
-    format: Format,  # noqa: A002 - the word for it
+    format: Format,
     tool_call_id: str | None,
     *,
     dotted: bool = False,
@@ -239,14 +239,14 @@ def _named(text: str | None, tool: ToolDefinition, name: str) -> str | None:
     return re.sub(rf"(?<![\w.-]){re.escape(tool.name)}(?![\w-]|\.\w)", lambda _: name, text)
 
 
-def _all_named(text: str | None, module: str, format: Format) -> str | None:  # noqa: A002 - the face's word
+def _all_named(text: str | None, module: str, format: Format) -> str | None:
     """The text with all tools of the module under their offered names."""
     if text is None:
         return None
     return re.sub(rf"(?<![\w.-]){re.escape(module)}\.[\w-]+(\.[\w-]+)*", lambda m: offered_name(m[0], format), text)
 
 
-def _renamed(tool: ToolDefinition, format: Format) -> Mapping[str, str]:  # noqa: A002 - as above
+def _renamed(tool: ToolDefinition, format: Format) -> Mapping[str, str]:
     """The arguments that the provider was shown under other names; the longest first, as one may be in another."""
     legal = dialect_of(format).property_name
     if legal is None:

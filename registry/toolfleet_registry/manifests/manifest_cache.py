@@ -207,7 +207,7 @@ class ManifestCache:
     async def save(self, manifest: ModuleManifest, verdicts: Verdicts | None = None) -> CachedManifest:
         """Store a manifest just discovered, replacing any other, and announce it on `keys.manifests_changed` if it is new."""
         (saved,) = await self.succeed([Successor(manifest, verdicts or {}, expected=_WHATEVER)])
-        assert saved is not None  # noqa: S101 - nothing else was asked for
+        assert saved is not None
         return saved
 
     async def succeed(self, successors: Sequence["Successor"]) -> list[CachedManifest | None]:

@@ -69,7 +69,7 @@ class InMemoryToolRegistry(ToolRegistry):
             present, now = self._standings.get(spec.tool_name), self._clock()
             return self._take(spec, rules.replaced(spec, digest, present, expected=expected, now=now), now)
 
-    def list_all(self, include_disabled: bool = False) -> list[ToolRegistration]:  # noqa: FBT001, FBT002 - the seed's
+    def list_all(self, include_disabled: bool = False) -> list[ToolRegistration]:
         with self._lock:
             return [
                 self._registration(name)
@@ -94,7 +94,7 @@ class InMemoryToolRegistry(ToolRegistry):
         rules.check_limit(limit)
         return self._search.find(text, tags, include_disabled=include_disabled, limit=limit)
 
-    def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:  # noqa: FBT001 - the seed's
+    def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:
         with self._changing():
             standing = rules.switched(tool_name, self._standings.get(tool_name), enabled=enabled)
             self._write(tool_name, standing, self._clock())

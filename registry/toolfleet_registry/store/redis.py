@@ -387,7 +387,7 @@ class RedisToolRegistry(ToolRegistry):
             raise result
         return result
 
-    def list_all(self, include_disabled: bool = False) -> list[ToolRegistration]:  # noqa: FBT001, FBT002 - the seed's
+    def list_all(self, include_disabled: bool = False) -> list[ToolRegistration]:
         return self._read_tools(self._commands.ask("HGETALL", self._tools), include_disabled=include_disabled)
 
     def get(self, tool_name: str, version: str | None = None) -> ToolRegistration | None:
@@ -408,7 +408,7 @@ class RedisToolRegistry(ToolRegistry):
         rules.check_limit(limit)
         return self._search.find(text, tags, include_disabled=include_disabled, limit=limit)
 
-    def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:  # noqa: FBT001 - the seed's
+    def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:
         value = self._write(_SWITCH, name=_bytes_of(tool_name), enabled="01"[enabled])
         if value is None:
             raise rules.not_registered(tool_name)

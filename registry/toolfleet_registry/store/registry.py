@@ -52,7 +52,7 @@ class ToolRegistry(Protocol):
         """
         ...
 
-    def list_all(self, include_disabled: bool = False) -> list[ToolRegistration]:  # noqa: FBT001, FBT002 - the seed's
+    def list_all(self, include_disabled: bool = False) -> list[ToolRegistration]:
         """The enabled ones, or all, by tool name."""
         ...
 
@@ -74,7 +74,7 @@ class ToolRegistry(Protocol):
         """
         ...
 
-    def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:  # noqa: FBT001 - the seed's
+    def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:
         """Enable or disable it. Raises `KeyError` if there is no such tool."""
         ...
 

@@ -75,7 +75,7 @@ def mark_of(text: str) -> str | None:
         return None
     version = json.loads(match[1])
     if not isinstance(version, str):
-        raise ValueError("no version")  # noqa: TRY004 - what is stored cannot be read
+        raise ValueError("no version")
     return version
 
 

@@ -308,7 +308,7 @@ class SQLToolRegistry(ToolRegistry):
             change.write(spec.tool_name, after, spec)
             return after.registers(spec)
 
-    def list_all(self, include_disabled: bool = False) -> list[ToolRegistration]:  # noqa: FBT001, FBT002 - the seed's
+    def list_all(self, include_disabled: bool = False) -> list[ToolRegistration]:
         with self._database.reading() as connection:
             wanted = select(TOOLS) if include_disabled else select(TOOLS).where(TOOLS.c.enabled)
             rows = connection.execute(wanted).all()
@@ -334,7 +334,7 @@ class SQLToolRegistry(ToolRegistry):
         rules.check_limit(limit)
         return self._search.find(text, tags, include_disabled=include_disabled, limit=limit)
 
-    def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:  # noqa: FBT001 - the seed's
+    def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:
         with self._changing() as change:
             change.load([tool_name])
             after = rules.switched(tool_name, change.present(tool_name), enabled=enabled)

@@ -294,7 +294,7 @@ class AdapterCalls:
         )
         return as_spoken(result, call.spoken)
 
-    async def result_of(  # noqa: PLR0913 - as above
+    async def result_of(
         self,
         step: DeferredStep,
         caller: Caller,

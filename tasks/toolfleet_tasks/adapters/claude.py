@@ -80,7 +80,7 @@ class FleetSession:
     others: Claude is told that these continue.
     """
 
-    def __init__(  # noqa: PLR0913 - what may be said of an agent's calls
+    def __init__(
         self,
         fleet: ToolFleet,
         caller: Caller,
@@ -181,7 +181,7 @@ class FleetSession:
         return await answer(self._calls.call(asked)) if result is None else _result_shown(result)
 
 
-def fleet_server(  # noqa: PLR0913 - what may be said of an agent's calls
+def fleet_server(
     fleet: ToolFleet,
     caller: Caller,
     *,

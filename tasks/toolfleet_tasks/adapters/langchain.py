@@ -59,7 +59,7 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     A custom graph takes `awrap_tool_call` for its `ToolNode`, and binds `offers` to its model.
     """
 
-    def __init__(  # noqa: PLR0913 - what may be said of an agent's calls
+    def __init__(
         self,
         fleet: ToolFleet,
         caller: Caller | Callable[[Any], Caller],

@@ -105,7 +105,7 @@ class FleetTools:
     `None` by their own end: `is_over` says when the `RunState` may approve it. All of these need a `run_id`.
     """
 
-    def __init__(  # noqa: PLR0913 - what may be said of an agent's calls
+    def __init__(
         self,
         fleet: ToolFleet,
         caller: Caller | Callable[[Context], Caller],

@@ -149,7 +149,7 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
     calls.
     """
 
-    def __init__(  # noqa: PLR0913 - what may be said of an agent's calls
+    def __init__(
         self,
         fleet: ToolFleet,
         caller: Caller | Callable[[RunContext[AgentDepsT]], Caller],

@@ -338,7 +338,7 @@ class ApprovalRecords:
             start, _, found = await self._listed(ids=(approval_id,))
         return found[0] if found else None
 
-    async def _listed(  # noqa: PLR0913 - what the script is asked
+    async def _listed(
         self,
         *,
         index: str = "",

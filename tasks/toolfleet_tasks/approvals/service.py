@@ -118,7 +118,7 @@ class ApprovalService:
     ) -> "Asked":
         """Have a call wait for people. Returns what they are asked, or the refusal of a call that does not wait."""
         now = fleet_clock.now()
-        assert call.approval is not None  # noqa: S101 - its preparation has made it
+        assert call.approval is not None
         request = AskedApproval(
             approval_id=call.call_id,
             tool_name=call.tool_name,
@@ -269,7 +269,7 @@ class ApprovalService:
             return ApprovalChange("rejected", request, call, votes, [*journal, line])
         if arguments:
             call = self._edited(call, {**call.arguments, **arguments}, tool, request.rules)
-            assert call.approval is not None  # noqa: S101 - `_edited` has made it
+            assert call.approval is not None
             replaced = ", ".join(
                 name for name, value in call.arguments.items() if found.call.arguments.get(name) != value
             )
@@ -281,7 +281,7 @@ class ApprovalService:
         journal.append(_decided("approved", approver, reason, now))
         if missing_votes(request, votes) > 0:
             return ApprovalChange("waiting", request, call, votes, journal)
-        assert call.approval is not None  # noqa: S101 - as above
+        assert call.approval is not None
         call = call.model_copy(update={"published_at": now, "deadline_at": now + call.approval.seconds})
         by = tuple(vote.by if vote.user_id is None else f"user {vote.user_id}" for vote in votes)
         approved = ApprovedCall(call_id=call.call_id, binding=request.binding, by=by, at=now)
@@ -328,9 +328,9 @@ class ApprovalService:
         asked = ToolCall(tool_name=call.tool_name, arguments=arguments, user_id=call.user_id)
         judged = self._preparation.judge(asked, call.caller, None)
         if isinstance(judged, ToolResult):
-            raise ValueError(judged.error or "the tool does not take these arguments")  # noqa: TRY004 - of a value
+            raise ValueError(judged.error or "the tool does not take these arguments")
         before = call.approval
-        assert before is not None  # noqa: S101 - it waits for one
+        assert before is not None
         hidden = self._preparation.hidden_input(call.tool_name, call.caller, judged.arguments)
         edited = call.model_copy(update={"arguments": hidden})
         terms = terms_of_approval(edited, tool, rules, asked=before.asked or digest_of(call))

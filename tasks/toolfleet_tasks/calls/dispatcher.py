@@ -410,7 +410,7 @@ class Dispatcher:
     `before` is told of each call when it is about to be published, in the same tick. Belongs to the running loop.
     """
 
-    def __init__(  # noqa: PLR0913 - what it needs of its session
+    def __init__(
         self,
         publisher: Publisher,
         admission: AdmissionControl,

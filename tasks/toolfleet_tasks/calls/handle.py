@@ -36,7 +36,7 @@ class CallHandle:
         self._ending = ending
         self._follow = follow
 
-    async def result(self, timeout: float | None = None) -> ToolResult:  # noqa: ASYNC109 - part of our public face
+    async def result(self, timeout: float | None = None) -> ToolResult:
         """Return the call's result, which comes by its deadline at the latest.
 
         Raises `TimeoutError` when `timeout` seconds pass before; the call continues and can be awaited again.

@@ -156,7 +156,7 @@ class PendingCall:
     does not know. A call has no task: a future, and a timer of the loop.
     """
 
-    def __init__(  # noqa: PLR0913 - what it needs of its session
+    def __init__(
         self,
         call: PublishedCall,
         listener: ResultListener,

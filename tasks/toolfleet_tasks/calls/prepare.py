@@ -101,7 +101,7 @@ class CallPreparation:
         self._limited = limited
         self._trail = trail
 
-    async def prepare(  # noqa: PLR0913 - what may be said of a call
+    async def prepare(
         self,
         call: ToolCall,
         caller: Caller,

@@ -71,7 +71,7 @@ class FleetCanvas:
         call: ToolCall,
         caller: Caller,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline, which travels with it
+        timeout: float | None = None,
         conversation: Conversation | None = None,
     ) -> "Signature":
         """Make a call a signature of Celery's canvas: judged now, sealed, and with id, queue, limits and deadline fixed.
@@ -106,7 +106,7 @@ class FleetCanvas:
         self,
         link: "Signature | AsyncResult | str",
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 - how long to wait
+        timeout: float | None = None,
     ) -> ToolResult | None:
         """Return the result of a link, by its signature, Celery's result of it or its id; `None` if it has not ended in time.
 

@@ -141,7 +141,7 @@ class FleetDeadLetters:
         caller: Caller | None = None,
         *,
         arguments: Mapping[str, Any] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - as in `ToolFleet.call`
+        timeout: float | None = None,
     ) -> ToolResult:
         """Run a dead letter's call once more, as a new call that names it, judged again; by default for its old caller.
 
@@ -179,7 +179,7 @@ class SyncFleetDeadLetters(SyncFace[FleetDeadLetters]):
     drop_all = blocking(FleetDeadLetters.drop_all)
 
 
-async def _run(session: Session, call_id: str, again: Replay, timeout: float | None) -> ToolResult:  # noqa: ASYNC109
+async def _run(session: Session, call_id: str, again: Replay, timeout: float | None) -> ToolResult:
     asked = again.call, again.caller, again.conversation
     seconds = session.preparation.seconds_for(*asked, timeout)
 

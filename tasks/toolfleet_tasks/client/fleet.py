@@ -143,14 +143,14 @@ class ToolFleet:
         """
         return await (await self._sessions.opened()).remaining(caller, conversation)
 
-    async def call(  # noqa: PLR0913 - what an agent may say of a call
+    async def call(
         self,
         call: ToolCall,
         caller: Caller,
         *,
         conversation: Conversation | None = None,
         context: "ToolContext | None" = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline: travels to the worker and the module
+        timeout: float | None = None,
         waits_for_worker: bool = False,
         waits_for_approval: float = 0,
         on_progress: OnProgress | None = None,
@@ -195,7 +195,7 @@ class ToolFleet:
         around: "Circumstances",
         *,
         conversation: Conversation | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
+        timeout: float | None = None,
     ) -> ToolResult:
         """Make a call as `call` does, with more circumstances than a context: `TagRegistry` has terms of its own."""
         follow = await self._sessions.begin(call, caller, conversation, timeout, waits=True, around=around)
@@ -207,7 +207,7 @@ class ToolFleet:
         caller: Caller,
         *,
         conversation: Conversation | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
+        timeout: float | None = None,
         waits_for_worker: bool = False,
     ) -> list[ToolResult]:
         """Run tools concurrently; the results come in the order of `calls`.
@@ -224,14 +224,14 @@ class ToolFleet:
             await end(running)
             raise
 
-    async def submit(  # noqa: PLR0913 - as `call`
+    async def submit(
         self,
         call: ToolCall,
         caller: Caller,
         *,
         conversation: Conversation | None = None,
         context: "ToolContext | None" = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - as in `call`
+        timeout: float | None = None,
         waits_for_worker: bool = False,
         waits_for_turn: bool = False,
     ) -> "CallHandle":
@@ -298,7 +298,7 @@ class SyncToolFleet(SyncFace[ToolFleet]):
     call = blocking_with_progress(ToolFleet.call)
     call_many = blocking(ToolFleet.call_many)
 
-    def submit(  # noqa: PLR0913 - as `ToolFleet.submit`
+    def submit(
         self,
         call: ToolCall,
         caller: Caller,

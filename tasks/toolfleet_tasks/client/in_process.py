@@ -112,7 +112,7 @@ class OwnProcess:
         around: Circumstances,
         *,
         conversation: Conversation | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline
+        timeout: float | None = None,
     ) -> ToolResult:
         """Run a tag's function, as a worker would. Raises `SettingsError` for one that cannot be run here."""
         del conversation  # for modules
@@ -217,7 +217,7 @@ async def _ran(
 ) -> ToolResult:
     """Run the function within `seconds` and return its result."""
     name, began_at = local.definition.name, machine_clock.monotonic()
-    context._ends_at = began_at + seconds  # noqa: SLF001 - made for this run
+    context._ends_at = began_at + seconds
     try:
         returned = await runs.run(local, own, context)
         result = await _judged(name, returned, max_bytes=max_bytes)

@@ -294,7 +294,7 @@ class Session:
         limits = limits_among(tools, caller.user_id, self.settings, beside=beside, within=within)
         return await read_remaining(self._commands, limits)
 
-    async def begin(  # noqa: PLR0913 - what an agent may say of a call
+    async def begin(
         self,
         call: ToolCall,
         caller: Caller,

@@ -45,7 +45,7 @@ class TagRegistry(Tags):
         ctx: ToolContext,
         *,
         conversation: Conversation | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - as in `ToolFleet.call`
+        timeout: float | None = None,
     ) -> TagResult:
         """Run a tool: within its limits, past the gate, in a worker. By `timeout` seconds at the latest.
 

@@ -134,7 +134,7 @@ class ModuleFeed:
         await self._watch.leave()
 
 
-class FleetScheduler(Scheduler):  # type: ignore[misc] # Celery ships no types
+class FleetScheduler(Scheduler):
     """Celery's, which keeps its schedule in memory. The app has `settings`."""
 
     probes: Probes | None = None

@@ -7,7 +7,7 @@ from celery.app.log import Logging
 from toolfleet_tasks.control.logs import configure_logs
 
 
-class FleetLogging(Logging):  # type: ignore[misc] # Celery ships no types
+class FleetLogging(Logging):
     """The logging set-up of `celery worker` and `celery beat`.
 
     It does not use Celery's signal `setup_logging`: that is the process's, and would take its logs from a program's own

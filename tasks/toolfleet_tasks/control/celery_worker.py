@@ -52,7 +52,7 @@ HIDDEN = "(…)"
 """In place of arguments that whoever published them has not hidden."""
 
 
-class FleetWorker(Worker):  # type: ignore[misc] # Celery ships no types
+class FleetWorker(Worker):
     """Celery's worker without its slow start: it neither asks other workers for their logical clocks, which takes a second, nor gossips."""
 
     def prepare_args(self, **kwargs: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class FleetWorker(Worker):  # type: ignore[misc] # Celery ships no types
         return args | {"without_mingle": True, "without_gossip": True}
 
 
-class FleetConsumer(Consumer):  # type: ignore[misc] # as above
+class FleetConsumer(Consumer):
     """Set by `worker_consumer`. Calls go on while RabbitMQ is away; what cannot be taken for a task is logged without arguments."""
 
     event_dispatcher: Any

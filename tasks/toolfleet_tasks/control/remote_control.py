@@ -52,7 +52,7 @@ class FleetNode(Node):  # type: ignore[misc, unused-ignore] # kombu is only part
         """Handle a message as kombu does; one that is no command is dropped."""
         if not isinstance(body, dict):
             return self._refuse(str(type(body)), "it is no order")
-        return super().handle_message(body, message)  # type: ignore[no-untyped-call] # as above
+        return super().handle_message(body, message)  # type: ignore[no-untyped-call] # kombu is only partly typed
 
     def dispatch(
         self, method: Any, arguments: Any = None, reply_to: Any = None, ticket: Any = None, **kwargs: Any
@@ -82,7 +82,7 @@ class FleetMailbox(Mailbox):
     node_cls = FleetNode
 
 
-class FleetControl(Control):  # type: ignore[misc] # Celery ships no types
+class FleetControl(Control):
     """Set by `control_cls` of the app."""
 
     Mailbox = FleetMailbox

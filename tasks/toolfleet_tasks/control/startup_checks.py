@@ -27,7 +27,7 @@ from toolfleet_tasks.transport.kombu_transport import require_kombu
 COMMAND = "celery -A toolfleet_workers.main worker"
 
 
-class Requirements(bootsteps.Step):  # type: ignore[misc] # Celery ships no types
+class Requirements(bootsteps.Step):
     """Ends the process, before the worker connects to its broker, with one sentence that says what to do."""
 
     def __init__(self, parent: Any, **options: object) -> None:

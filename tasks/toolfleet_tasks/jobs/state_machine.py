@@ -332,7 +332,7 @@ def _after_answer(
     return _end_of_round(spec, place, EndedRound("completed", value), now=now)
 
 
-def _waiting(  # noqa: PLR0913 - a wait has these sides
+def _waiting(
     spec: JobSpec,
     place: JobPosition,
     poll: Poll,

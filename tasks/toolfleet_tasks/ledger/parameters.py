@@ -118,7 +118,7 @@ def of_close(
     )
 
 
-def of_finish(  # noqa: PLR0913 - what a call's end consists of
+def of_finish(
     claim: Claim,
     ended: Ended,
     effect_state: EffectState,
@@ -150,7 +150,7 @@ def of_finish(  # noqa: PLR0913 - what a call's end consists of
     )
 
 
-def of_end(  # noqa: PLR0913 - as above
+def of_end(
     call_id: str,
     keys: CallKeys,
     how: How,

@@ -123,7 +123,7 @@ class Next:
     result: ToolResult
 
 
-def decide(  # noqa: PLR0913 - what the table depends on, and nothing else
+def decide(
     attempt: Attempt,
     effect: Effect | None,
     *,

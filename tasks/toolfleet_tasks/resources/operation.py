@@ -125,7 +125,7 @@ class ResourceOperation(Generic[B, Q, R]):
     """Whether the user whom it is about may ask for it without the role: then `run` requires the role of others."""
 
 
-def operation(  # noqa: PLR0913 - what a route is described by
+def operation(
     method: Method,
     path: str,
     *,

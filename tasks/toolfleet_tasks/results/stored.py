@@ -80,7 +80,7 @@ def _known_part(text: str) -> ToolResult:
     """A newer version's result, without what this one does not know of. Raises `ValueError` if it is none."""
     found = json.loads(text)
     if not isinstance(found, dict):
-        raise ValueError("no result")  # noqa: TRY004 - one kind of error, for any cause
+        raise ValueError("no result")
     known = {name: value for name, value in found.items() if name in ToolResult.model_fields}
     if known.get("error_code") is not None and known["error_code"] not in get_args(ErrorCode):
         known["error_code"] = "internal"

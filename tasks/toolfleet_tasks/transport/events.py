@@ -42,24 +42,24 @@ Describe = Callable[[], Event]
 """Says what else is in an event, once somebody is to get it."""
 
 
-class FleetEvents(Events):  # type: ignore[misc] # Celery ships no types
+class FleetEvents(Events):
     """Set by `events_cls` of the app."""
 
     dispatcher_cls = "toolfleet_tasks.transport.events:FleetDispatcher"
 
 
-class RabbitMqEvents(Events):  # type: ignore[misc] # as above
+class RabbitMqEvents(Events):
     """The same where RabbitMQ is the broker."""
 
     dispatcher_cls = "toolfleet_tasks.transport.events:RabbitMqDispatcher"
 
 
-class RabbitMqDispatcher(EventDispatcher):  # type: ignore[misc] # as above
+class RabbitMqDispatcher(EventDispatcher):
     """Celery's dispatcher, which keeps for later what cannot be sent: its heartbeats would have all calls wait until the broker is back."""
 
     def send(
         self,
-        type: str,  # noqa: A002 - Celery's name
+        type: str,
         *,
         blind: bool = False,
         **fields: Any,
@@ -68,7 +68,7 @@ class RabbitMqDispatcher(EventDispatcher):  # type: ignore[misc] # as above
         super().send(type, blind=blind, **{**fields, "retry": False})
 
 
-class FleetDispatcher(EventDispatcher):  # type: ignore[misc] # as above
+class FleetDispatcher(EventDispatcher):
     """Celery's dispatcher; that of a worker with connections has an outbox. The app has `settings`."""
 
     _outbox: "EventBuffer | None" = None
@@ -81,7 +81,7 @@ class FleetDispatcher(EventDispatcher):  # type: ignore[misc] # as above
 
     def send(
         self,
-        type: str,  # noqa: A002 - Celery's name
+        type: str,
         *,
         blind: bool = False,
         **fields: Any,
@@ -94,7 +94,7 @@ class FleetDispatcher(EventDispatcher):  # type: ignore[misc] # as above
                 fields = {name: value for name, value in fields.items() if name not in _OPTIONS}
             self._note(self._outbox, type, fields, blind=blind)
 
-    def tell(self, type: str, describe: Describe) -> None:  # noqa: A002 - as above
+    def tell(self, type: str, describe: Describe) -> None:
         """Send a task's event as `send` does, whose fields are built only if there is a listener."""
         if self._outbox is None:
             self.send(type, **describe())
@@ -104,7 +104,7 @@ class FleetDispatcher(EventDispatcher):  # type: ignore[misc] # as above
     def _note(
         self,
         outbox: "EventBuffer",
-        type: str,  # noqa: A002 - as above
+        type: str,
         fields: Event,
         *,
         blind: bool = False,

@@ -157,13 +157,13 @@ def read_message(item: bytes, queue: str, tag: str) -> Message:
     except ValueError as exc:
         raise ValueError(f"not JSON: {exc}") from exc
     if not isinstance(message, dict):
-        raise ValueError("not a message")  # noqa: TRY004 - one kind of error, for any content of a queue
+        raise ValueError("not a message")
     message.pop(BEGIN, None)
     headers, properties = message.get("headers"), message.get("properties")
     if not (isinstance(headers, dict) and isinstance(properties, dict) and isinstance(message.get("body"), str)):
-        raise ValueError("not a message: headers, properties or body are missing")  # noqa: TRY004 - as above
+        raise ValueError("not a message: headers, properties or body are missing")
     if not (isinstance(headers.get("task"), str) and isinstance(headers.get("id"), str)):
-        raise ValueError("not a task: its name or its id is missing")  # noqa: TRY004 - as above
+        raise ValueError("not a task: its name or its id is missing")
     if not _are_limits(headers.get("timelimit")):
         raise ValueError("not a task: its limits are not two numbers of seconds")
     info = properties.get("delivery_info")

@@ -559,7 +559,7 @@ class _Pool(ConnectionPool):
         return _Pooled(self, **dict(self.connection._info(resolve=False)))  # type: ignore[no-untyped-call] # noqa: SLF001 - as kombu's
 
 
-class FleetAMQP(AMQP):  # type: ignore[misc] # Celery ships no types
+class FleetAMQP(AMQP):
     """Set as an app's `amqp` where calls travel by our own transport."""
 
     Connection = FleetConnection
@@ -573,7 +573,7 @@ class FleetAMQP(AMQP):  # type: ignore[misc] # Celery ships no types
         return retry_blocking(send) if in_bridge() else send()
 
 
-class RabbitMqAMQP(AMQP):  # type: ignore[misc] # as above
+class RabbitMqAMQP(AMQP):
     """Set as an app's `amqp` where RabbitMQ is the broker."""
 
     Connection = FleetConnection

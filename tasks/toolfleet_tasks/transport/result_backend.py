@@ -204,11 +204,11 @@ class _OverConnection:
         return scripts.STORE.command(result=key, channel=key, value=value, seconds=seconds, announcement=announcement)
 
 
-class FleetBackend(_OverConnection, RedisBackend):  # type: ignore[misc] # Celery ships no types
+class FleetBackend(_OverConnection, RedisBackend):
     """Results in one Redis."""
 
 
-class FleetSentinelBackend(_OverConnection, SentinelBackend):  # type: ignore[misc] # as above
+class FleetSentinelBackend(_OverConnection, SentinelBackend):
     """Results in the present Redis master."""
 
 

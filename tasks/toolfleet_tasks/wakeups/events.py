@@ -180,7 +180,7 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def bounded_wake(  # noqa: PLR0913 - what there is to say of an end
+def bounded_wake(
     spec: JobSpec,
     end: End,
     *,

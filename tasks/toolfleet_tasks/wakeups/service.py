@@ -93,7 +93,7 @@ class Reader:
     `check_core` is called while there is nothing to read, and `on_lost` with how many unread entries were trimmed.
     """
 
-    def __init__(  # noqa: PLR0913 - what it needs of its session
+    def __init__(
         self,
         keys: Keys,
         conversation_id: str,

@@ -175,11 +175,11 @@ class Agent:
         self._busy.add(task)
         task.add_done_callback(self._busy.discard)
 
-    async def _run(self, call: ToolCall, caller: Caller, timeout: float, *, after: float = 0) -> ToolResult:  # noqa: ASYNC109 - the call's
+    async def _run(self, call: ToolCall, caller: Caller, timeout: float, *, after: float = 0) -> ToolResult:
         await asyncio.sleep(after)
         return await self._fleet.call(call, caller, timeout=timeout)
 
-    async def _of_hostile(self, call: ToolCall, timeout: float) -> ToolResult:  # noqa: ASYNC109 - as above
+    async def _of_hostile(self, call: ToolCall, timeout: float) -> ToolResult:
         """Without what was answered, which has up to a megabyte; what it did is enough."""
         caller = Caller(user_id="hostile", permission="user", allowed_modules="*")
         result = await self._run(call, caller, timeout)
@@ -187,7 +187,7 @@ class Agent:
             return result
         return result.model_copy(update={"result": {"execution": result.result["execution"]}})
 
-    async def _many(self, calls: list[ToolCall], caller: Caller, timeout: float) -> None:  # noqa: ASYNC109 - as above
+    async def _many(self, calls: list[ToolCall], caller: Caller, timeout: float) -> None:
         together = asyncio.ensure_future(self._fleet.call_many(calls, caller, timeout=timeout))
 
         async def one(place: int) -> ToolResult:
@@ -195,7 +195,7 @@ class Agent:
 
         await asyncio.gather(*(self._note("many", call, timeout, one(i)) for i, call in enumerate(calls)))
 
-    async def _handle(self, call: ToolCall, caller: Caller, timeout: float, *, cancel_after: float | None) -> None:  # noqa: ASYNC109
+    async def _handle(self, call: ToolCall, caller: Caller, timeout: float, *, cancel_after: float | None) -> None:
         async def run() -> ToolResult:
             handle = await self._fleet.submit(call, caller, timeout=timeout)
             if cancel_after is not None:
@@ -207,7 +207,7 @@ class Agent:
         way: Way = "submitted" if cancel_after is None else "cancelled"
         await self._note(way, call, timeout, run())
 
-    async def _give_up(self, call: ToolCall, caller: Caller, timeout: float, *, after: float) -> None:  # noqa: ASYNC109 - as above
+    async def _give_up(self, call: ToolCall, caller: Caller, timeout: float, *, after: float) -> None:
         async def run() -> ToolResult | None:
             awaiting = asyncio.create_task(self._fleet.call(call, caller, timeout=timeout))
             await asyncio.wait([awaiting], timeout=after)
@@ -222,7 +222,7 @@ class Agent:
         self,
         way: Way,
         call: ToolCall,
-        timeout: float,  # noqa: ASYNC109 - as above
+        timeout: float,
         run: Coroutine[Any, Any, ToolResult | None],
         delay: float = 0,
     ) -> ToolResult | None:

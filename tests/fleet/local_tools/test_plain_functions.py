@@ -71,11 +71,11 @@ def words(journal: Path) -> list[str]:
     return journal.read_text().split() if journal.exists() else []
 
 
-async def submit(fleet: ToolFleet, name: str, journal: Path, *, timeout: float = 60) -> CallHandle:  # noqa: ASYNC109 - the call's deadline
+async def submit(fleet: ToolFleet, name: str, journal: Path, *, timeout: float = 60) -> CallHandle:
     return await fleet.submit(ToolCall(tool_name=name, arguments={"journal": str(journal)}), OWNER, timeout=timeout)
 
 
-async def call(fleet: ToolFleet, name: str, *, timeout: float = 30, **arguments: Any) -> ToolResult:  # noqa: ASYNC109 - as above
+async def call(fleet: ToolFleet, name: str, *, timeout: float = 30, **arguments: Any) -> ToolResult:
     return await fleet.call(ToolCall(tool_name=name, arguments=arguments), OWNER, timeout=timeout)
 
 

@@ -57,7 +57,7 @@ def hearing(secret: str) -> Generator[NoticeReceiver]:
             self.send_header("content-length", "0")
             self.end_headers()
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as the base has it
+        def log_message(self, format: str, *args: Any) -> None:
             """A test's output is its own."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -109,7 +109,7 @@ def odd_http(
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the library calls it
+        def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
         def do_POST(self) -> None:

@@ -60,7 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
             journal.write(line)
         return line
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+    def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
 
 

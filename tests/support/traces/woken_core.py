@@ -29,7 +29,7 @@ def woken_core() -> Generator[Core]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+        def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
     with served(Handler) as core.url:

@@ -109,7 +109,7 @@ class LocalExecutor:
             return _without_thread(call, exc)
         if isinstance(returned, Failure):
             log.error("local_tool_failed", kind=returned.kind, stack=returned.stack)
-            if context._is_over:  # noqa: SLF001 - made for this run; by a clock of its own that ends with ours, perhaps
+            if context._is_over:
                 raise TimeoutError
             return _failed(call, returned.error)
         return await self._judge(call, returned)

@@ -225,7 +225,7 @@ class ModuleStatusAnswer(ReconcileAnswer):
     message: Any = None
 
 
-def build_status_question(  # noqa: PLR0913 - what the question consists of
+def build_status_question(
     call: PublishedCall,
     target: Target,
     handle: str,

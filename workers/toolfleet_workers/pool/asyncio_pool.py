@@ -261,7 +261,7 @@ def _ignore(*_: object) -> None:
     """Do nothing."""
 
 
-class AsyncioPool(BasePool):  # type: ignore[misc] # Celery ships no types
+class AsyncioPool(BasePool):
     """Set by `worker_pool = "toolfleet_workers.pool.asyncio_pool:AsyncioPool"`; for brokers with an event loop, Redis and RabbitMQ.
 
     A soft limit is raised where the body waits, through task groups and HTTP clients, too. After a hard limit or

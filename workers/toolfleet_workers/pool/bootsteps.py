@@ -165,7 +165,7 @@ def _is_modules(name: str) -> bool:
     return name.startswith(queue_of(""))
 
 
-class Readiness(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships no types
+class Readiness(bootsteps.StartStopStep):
     """Prints `toolfleet worker ready lane=<lane>` once, when the worker has asked the broker for its first messages.
 
     And when its runner is prepared: it knows who may use which tool, and what operators have closed.
@@ -185,7 +185,7 @@ class Readiness(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships n
             hub.call_soon(hub.call_later, _FIRST_TICK_SECONDS, _announce_when_prepared, consumer)
 
 
-class ReentrantEvents(bootsteps.StartStopStep):  # type: ignore[misc] # as above
+class ReentrantEvents(bootsteps.StartStopStep):
     """Lets a signal's handler send events while the loop is sending others.
 
     A cold shutdown says of each call that it is cancelled, out of the handler. It would wait for ever for Celery's lock, which
@@ -200,7 +200,7 @@ class ReentrantEvents(bootsteps.StartStopStep):  # type: ignore[misc] # as above
             parent.event_dispatcher.mutex = threading.RLock()
 
 
-class LoopWatchdog(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships no types
+class LoopWatchdog(bootsteps.StartStopStep):
     """Watches the pool's loop until the pool closes it."""
 
     requires = ("celery.worker.components:Pool",)
@@ -214,7 +214,7 @@ class LoopWatchdog(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ship
         Watchdog(parent.pool.hub_loop, stall_seconds=_STALL_SECONDS).start()
 
 
-class Attendance(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships no types
+class Attendance(bootsteps.StartStopStep):
     """Keeps noting at Redis that the worker lives, with which transport and how many slots, and what time it is, until it has ended."""
 
     requires = ("celery.worker.components:Pool",)
@@ -266,7 +266,7 @@ class ShutdownReason:
         self.is_restart = (sig, how) == ("SIGTERM", "Warm")
 
 
-class AnsweredProbes(bootsteps.StartStopStep):  # type: ignore[misc] # as above
+class AnsweredProbes(bootsteps.StartStopStep):
     """Answers `/livez` and `/readyz` until the worker has ended."""
 
     requires = ("celery.worker.components:Pool",)
@@ -422,7 +422,7 @@ def call_when_ended(worker: Any, leave: Callable[[], object]) -> None:
 _known: WeakKeyDictionary[Celery, WorkerHealth] = WeakKeyDictionary()
 
 
-class AnsweredMetrics(bootsteps.StartStopStep):  # type: ignore[misc] # Celery ships no types
+class AnsweredMetrics(bootsteps.StartStopStep):
     """Answers `GET /metrics` until the worker has ended."""
 
     requires = ("celery.worker.components:Pool",)

@@ -104,7 +104,7 @@ def _called_as_a_tag(handler: Callable[..., Any], groups: tuple[str, ...], takes
 
 def _tool_context(context: Context, groups: tuple[str, ...], texts: Mapping[str, str]) -> ToolContext:
     """Return the agent's context, if this module may have it, with the groups; the user is always the call's."""
-    said = context._agent_context or ToolContext(raw_arg="")  # noqa: SLF001 - for this
+    said = context._agent_context or ToolContext(raw_arg="")
     raw = texts.get(_TEXT) or said.raw_arg or " ".join(texts[name] for name in groups if texts.get(name))
     own = {"raw_arg": raw, "user": context.user_id or "", "groups": {name: texts.get(name, "") for name in groups}}
     return said.model_copy(update=own)
@@ -146,7 +146,7 @@ def _handler_of(tool: Any) -> Callable[..., Any]:
     module, colon, name = handler.partition(":")
     found = getattr(importlib.import_module(module), name, None) if colon else None
     if not callable(found):
-        raise ValueError(f"its handler {handler!r} is no function: a module's tool is served by its module")  # noqa: TRY004 - one kind for all that is wrong with it
+        raise ValueError(f"its handler {handler!r} is no function: a module's tool is served by its module")
     return typing.cast("Callable[..., Any]", found)
 
 

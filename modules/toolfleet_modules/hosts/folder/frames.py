@@ -87,7 +87,7 @@ class Frames(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        assert isinstance(transport, asyncio.WriteTransport)  # noqa: S101 - asyncio's word for a socket
+        assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -126,5 +126,5 @@ def _head_in(data: bytearray) -> Head:
     """Parse a head. Raises `ValueError` if it is no object."""
     head = json.loads(data)
     if not isinstance(head, dict):
-        raise ValueError("a head is an object")  # noqa: TRY004 - as JSON's own errors
+        raise ValueError("a head is an object")
     return head

@@ -176,7 +176,7 @@ class Installer:
 
 async def _said_by(process: asyncio.subprocess.Process) -> str:
     """Return its last output, in one line, once it has ended."""
-    assert process.stderr is not None  # noqa: S101 - it was asked for
+    assert process.stderr is not None
     said = b""
     while data := await process.stderr.read(_MOST_SAID):
         said = (said + data)[-_MOST_SAID:]

@@ -376,19 +376,19 @@ class ToolChild:
         def take(progress: Any) -> None:
             self._progress.take(number, progress)
 
-        context._report = take  # noqa: SLF001 - made for this call
+        context._report = take
         log = None if head["log_level"] is None else LogSender(self._send, number, head["log_level"])
-        context._log = None if log is None else log.sink  # noqa: SLF001 - as above
+        context._log = None if log is None else log.sink
         run = tool.begin(json.loads(body), context, self._means)
         if isinstance(run, Reply):
             return run
         report_to(take)
-        log_to(context._log)  # noqa: SLF001 - as above
+        log_to(context._log)
         IN_TOOL.set(True)
         try:
             return await self._trace.of_call(read_context(head["trace"]), name, context.call_id, run.run())
         except asyncio.CancelledError:
-            context._cancelled = True  # noqa: SLF001 - made for this call
+            context._cancelled = True
             raise
         finally:
             if log is not None:
@@ -413,9 +413,9 @@ def _context_of(head: Head, name: str) -> Context:
     context = Context(
         name, head["call_id"], head["user_id"], head["permission"], conversation, secrets=dict(head["secrets"])
     )
-    context._ends_at, context._begin_by = head["ends_at"], head["begin_by"]  # noqa: SLF001 - this machine's clocks, for all its processes
+    context._ends_at, context._begin_by = head["ends_at"], head["begin_by"]
     if (known := head["agent_context"]) is not None:
-        context._agent_context = ToolContext.model_validate(known)  # noqa: SLF001 - as above
+        context._agent_context = ToolContext.model_validate(known)
     return context
 
 

@@ -359,7 +359,7 @@ class HostedRun(ServedRun[HostedTool]):
     async def _run_in(self, process: ToolProcess) -> Reply:
         self.check_begin()
         try:
-            report, log = self.context._report, self.context._log  # noqa: SLF001 - made for this run
+            report, log = self.context._report, self.context._log
             number, call = process.begin(self._head(process), _written(self.arguments), report, log)
         except FramesClosed:
             raise ModuleBusy(_BUSY_SECONDS) from None
@@ -407,7 +407,7 @@ class HostedRun(ServedRun[HostedTool]):
         return Reply.lost(self.name, error, retryable=self.is_repeatable)
 
     def _head(self, process: ToolProcess) -> Head:
-        context, known = self.context, self.context._agent_context  # noqa: SLF001 - made for this run
+        context, known = self.context, self.context._agent_context
         trace = carried()
         return {
             "file": self.tool.stem,
@@ -420,8 +420,8 @@ class HostedRun(ServedRun[HostedTool]):
             "trace": {} if trace is None else trace.headers,
             "conversation": context.conversation.model_dump(exclude_none=True),
             "agent_context": None if known is None else known.model_dump(mode="json", exclude_defaults=True),
-            "ends_at": context._ends_at,  # noqa: SLF001 - on this machine's clocks, which its processes share
-            "begin_by": context._last_moment(),  # noqa: SLF001 - as above
+            "ends_at": context._ends_at,
+            "begin_by": context._last_moment(),
         }
 
 

@@ -242,7 +242,7 @@ class McpHost(Host[HostTool]):
             await self.tell()
 
     def _tool_of(self, tool: OfferedTool) -> McpTool:
-        assert self._sessions is not None  # noqa: S101 - there is a lifespan wherever there are tools
+        assert self._sessions is not None
         schema = tool.definition.input_schema or {}
         names = frozenset(schema.get("properties", {}))
         return McpTool(
@@ -257,7 +257,7 @@ class McpHost(Host[HostTool]):
         )
 
     def _passed_tool(self, method: str) -> PassedTool:
-        assert self._sessions is not None  # noqa: S101 - as above
+        assert self._sessions is not None
         return PassedTool.of(self.name, method, self._sessions, self._options.secrets)
 
     def _watch_tools(self, offer: ServerOffer) -> dict[str, WatchTool]:

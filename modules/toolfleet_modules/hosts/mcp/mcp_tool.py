@@ -288,7 +288,7 @@ class McpRun(ServedRun[McpTool]):
     @property
     def _log(self) -> LogSink | None:
         """The sink of the server's log messages, without secrets."""
-        sink, secrets = self.context._log, self.tool.secrets  # noqa: SLF001 - made for this run
+        sink, secrets = self.context._log, self.tool.secrets
         if sink is None or not secrets:
             return sink
 
@@ -300,9 +300,9 @@ class McpRun(ServedRun[McpTool]):
         return LogSink(sink.least, take)
 
     def _report(self, progress: float, total: float | None, message: str | None) -> None:
-        if self.context._report is not None:  # noqa: SLF001 - made for this run
+        if self.context._report is not None:
             fraction = progress / total if total else None
-            self.context._report(progress_of(fraction, self.tool.secrets.hide(message or "")))  # noqa: SLF001 - as above
+            self.context._report(progress_of(fraction, self.tool.secrets.hide(message or "")))
 
 
 HostTool: TypeAlias = McpTool | PassedTool | WatchTool

@@ -322,7 +322,7 @@ class Authorizer:
 
     async def _keep(self, record: AuthorizationRecord) -> str:
         await self._keep_record(record)
-        assert record.token is not None  # noqa: S101 - a flow has ended well
+        assert record.token is not None
         return record.token
 
     async def _keep_record(self, record: AuthorizationRecord) -> None:
@@ -392,7 +392,7 @@ class Flow:
             asked = await anext(flow)
             while challenge is not None or asked is not request:
                 if asked is request:
-                    assert challenge is not None  # noqa: S101 - the loop's condition
+                    assert challenge is not None
                     answer, challenge = challenge.response(), None
                 else:
                     answer = await self._sent(client, asked)
@@ -430,7 +430,7 @@ class Flow:
     def _changed(self, asked_scope: str | None) -> AuthorizationRecord:
         """The record with what came of the flow. Raises `AuthorizationRefused` for a token that cannot be sent."""
         context, tokens = self._provider.context, self._storage.tokens
-        assert tokens is not None  # noqa: S101 - it has changed
+        assert tokens is not None
         if not _TOKEN.fullmatch(tokens.access_token):
             raise AuthorizationRefused("its authorization server gives a token that cannot be sent")
         seconds = tokens.expires_in or 0

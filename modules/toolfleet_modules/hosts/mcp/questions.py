@@ -147,7 +147,7 @@ class HeldCall:
 
     async def next_stop(self) -> dict[str, Any] | ServerQuestion:
         """Wait for its end, or for what its server asks. Raises what the call raises. Cancelled, the call is, too."""
-        assert self._task is not None  # noqa: S101 - its owner has started it
+        assert self._task is not None
         try:
             both: set[asyncio.Future[Any]] = {self._task, self._asked}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -256,7 +256,7 @@ def answers_of(inputs: CallInputs | None) -> dict[str, Any]:
         return {}
     state = json.loads(inputs.state)
     if not isinstance(state, dict):
-        raise ValueError("a state is an object")  # noqa: TRY004 - as for what is no JSON
+        raise ValueError("a state is an object")
     return {"inputResponses": inputs.responses, **{key: value for key, value in state.items() if key == _STATE}}
 
 

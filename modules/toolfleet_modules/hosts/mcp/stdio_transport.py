@@ -193,8 +193,8 @@ async def stdio_transport(server: StdioServer, log: ServerLog) -> AsyncGenerator
         limit=_STREAM_BYTES,
     )
     pipes = process.streams
-    assert pipes.stdin is not None  # noqa: S101 - all three are pipes
-    assert pipes.stderr is not None  # noqa: S101
+    assert pipes.stdin is not None
+    assert pipes.stderr is not None
     to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](0)
     program = ProgramInput(pipes.stdin, to_session.close)
@@ -293,7 +293,7 @@ async def _read(
 ) -> None:
     """Give the session the program's output, and the lane the calls' messages, until the output ends."""
     output = program.stdout
-    assert output is not None  # noqa: S101 - it is a pipe
+    assert output is not None
     splitter = MessageSplitter(log, lambda number: number >= FIRST_ID or number in requests)
     unasked, refused, pace = Allowance(*_UNASKED), Allowance(*_REFUSED_BYTES), Allowance(*_READ_BYTES)
     with to_session, contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):

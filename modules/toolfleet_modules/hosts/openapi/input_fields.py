@@ -16,7 +16,7 @@ FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 
 _PLAIN = frozenset(
-    "type properties required title description example examples additionalProperties xml externalDocs".split()  # noqa: SIM905 - one text is read more easily
+    "type properties required title description example examples additionalProperties xml externalDocs".split()
 )
 
 _BINARY = frozenset(
@@ -35,7 +35,7 @@ _KEYS = frozenset({"idempotency-key", "idempotency-id", "idempotency-token", "id
 _IGNORED = frozenset({"accept", "content-type"})  # which the request has by itself, as the specification says
 _FORBIDDEN = frozenset(
     """accept-encoding connection content-encoding content-length cookie expect host keep-alive te trailer
-    transfer-encoding upgrade""".split()  # noqa: SIM905 - one text is read more easily than a list
+    transfer-encoding upgrade""".split()
 )
 _STYLES: Mapping[Place, str] = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
 _ALLOWED: Mapping[Place, frozenset[str]] = {

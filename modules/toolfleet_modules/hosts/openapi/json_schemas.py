@@ -17,12 +17,12 @@ _MOST_WORDS = 1000  # characters
 _DASHES = re.compile(r"(\\[dDwWsS])-|(\\.)|-(?=\\[dDwWsS])")
 _DROPPED = frozenset(
     """discriminator example externalDocs nullable readOnly writeOnly xml $schema $comment $id $anchor $dynamicAnchor
-    $dynamicRef $recursiveAnchor $recursiveRef""".split()  # noqa: SIM905 - one text is read more easily than a list
+    $dynamicRef $recursiveAnchor $recursiveRef""".split()
 )
 _BESIDE = frozenset({"if", "then", "else"})  # which hold for the same object
 _ONE = frozenset(
     """additionalProperties contains contentSchema else if items not propertyNames then unevaluatedItems
-    unevaluatedProperties""".split()  # noqa: SIM905 - one text is read more easily than a list
+    unevaluatedProperties""".split()
 )
 _LISTED = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})

@@ -51,11 +51,11 @@ _MOST_SHOWN = 1500  # characters of an error's body
 _PHRASES = {each.value: f" ({each.phrase})" for each in HTTPStatus}
 _TEXTS = frozenset(
     """application/xml application/javascript application/yaml application/x-www-form-urlencoded application/x-ndjson
-    application/ndjson application/jsonl application/x-jsonlines application/json-seq""".split()  # noqa: SIM905 - one text is read more easily
+    application/ndjson application/jsonl application/x-jsonlines application/json-seq""".split()
 )
 _TELLING = frozenset(
     """link location content-location operation-location content-range retry-after x-total-count x-total x-total-pages
-    x-page x-next-page x-next-cursor x-has-more""".split()  # noqa: SIM905 - as above
+    x-page x-next-page x-next-cursor x-has-more""".split()
 )
 _KEPT_BACK = frozenset({"set-cookie", "content-type", "content-length", "date"})
 
@@ -334,7 +334,7 @@ class OperationRun(ServedRun[OperationTool]):
         seconds = _LONGEST_SECONDS if left is None else min(left, _LONGEST_SECONDS)
         if seconds <= 0:
             raise NotBegun
-        may_begin = self.context._may_begin  # noqa: SLF001 - asked immediately before it is sent
+        may_begin = self.context._may_begin
         try:
             answer = await self.tool.sender.send(self.request, seconds=seconds, may_begin=may_begin)
         except NothingSent as exc:
@@ -360,7 +360,7 @@ class OperationRun(ServedRun[OperationTool]):
         )
 
 
-def reply_of(  # noqa: PLR0913 - what an answer is judged by
+def reply_of(
     name: str,
     answer: ServiceAnswer,
     *,

@@ -94,7 +94,7 @@ def _name(members: dict[Any, Any]) -> None:
     """Keys of responses are written as numbers often: they are texts."""
     for key in [key for key in members if not isinstance(key, str)]:
         if isinstance(key, bool) or not isinstance(key, int):
-            raise ValueError(f"a key is {type(key).__name__}")  # noqa: TRY004 - it is the document that is wrong
+            raise ValueError(f"a key is {type(key).__name__}")
         members[str(key)] = members.pop(key)
 
 

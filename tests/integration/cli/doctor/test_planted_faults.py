@@ -108,7 +108,7 @@ def test_a_redis_that_would_lose_something_is_found(
 def test_a_user_who_may_too_little_is_found(server: Redis) -> None:
     """By trying what the fleet does; the user of the documents may all of it."""
     common: dict[str, Any] = {"enabled": True, "passwords": ["+long enough, and of many letters"], "reset": True}
-    allowed = "+@read +@write +@connection +@pubsub +@transaction +@scripting +time +info".split()  # noqa: SIM905 - as documented
+    allowed = "+@read +@write +@connection +@pubsub +@transaction +@scripting +time +info".split()
     server.acl_setuser(
         "fleet", keys=["*"], channels=["*"], commands=["-@all", *allowed[:-1], "-@dangerous", "+info"], **common
     )

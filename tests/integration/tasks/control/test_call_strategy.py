@@ -26,10 +26,10 @@ class Events:
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
 
-    def send(self, type: str, **fields: Any) -> None:  # noqa: A002 - Celery's name
+    def send(self, type: str, **fields: Any) -> None:
         self.sent.append({"type": type, **fields})
 
-    def tell(self, type: str, describe: Callable[[], dict[str, Any]]) -> None:  # noqa: A002 - as above
+    def tell(self, type: str, describe: Callable[[], dict[str, Any]]) -> None:
         self.send(type, **describe())
 
 

@@ -52,7 +52,7 @@ class Eventer:
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
 
-    def send(self, type: str, **fields: Any) -> None:  # noqa: A002 - Celery's name
+    def send(self, type: str, **fields: Any) -> None:
         self.sent.append({"type": type, **fields})
 
 

@@ -159,7 +159,7 @@ def test_what_the_schema_allows_the_function_takes(
 def test_every_provider_takes_every_signature(made: tuple[Module, dict[str, Parameter], dict[str, bool]]) -> None:
     """None is refused; four take all of them as they are."""
     module, _, _ = made
-    for format in FORMATS:  # noqa: A001 - the word for it
+    for format in FORMATS:
         notes = convert(module.manifest.tools, format).notes
         assert all(note.kind != "refused" for note in notes)
         assert not notes or format == "gemini", notes

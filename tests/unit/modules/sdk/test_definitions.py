@@ -124,7 +124,7 @@ def test_the_flat_parameters_say_the_same_to_those_who_read_no_schemas() -> None
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_every_provider_takes_it_as_it_is(format: Format) -> None:  # noqa: A002 - the word for it
+def test_every_provider_takes_it_as_it_is(format: Format) -> None:
     """No note on any change, for five formats."""
     assert convert([tool_of(count), tool_of(lambda: None, name="nothing")], format).notes == ()
 

@@ -147,7 +147,7 @@ GREET = ToolDefinition(
 TOOLS = [GREET, ToolDefinition(name="owls.count"), ToolDefinition(name="research.web_search")]
 
 
-def asked(name: str, format: Format = "anthropic", *, dotted: bool = False) -> ToolCall:  # noqa: A002 - the face's word
+def asked(name: str, format: Format = "anthropic", *, dotted: bool = False) -> ToolCall:
     return to_call({"name": name, "input": {}, "args": {}, "arguments": {}}, format, TOOLS, dotted=dotted)
 
 
@@ -183,7 +183,7 @@ def test_a_name_that_was_not_offered_is_answered_with_those_that_were(name: str,
     ("format", "dotted", "name"),
     [("openai_chat", False, "owls__greet"), ("gemini", True, "owls.greet"), ("mcp", True, "owls.greet")],
 )
-def test_a_tool_is_called_what_the_provider_calls_it(format: Format, dotted: bool, name: str) -> None:  # noqa: A002 - as above
+def test_a_tool_is_called_what_the_provider_calls_it(format: Format, dotted: bool, name: str) -> None:
     """In errors and hints of the fleet and of the module; another tool's name stays as it is."""
     offer = json.dumps(convert([GREET], format, dotted=dotted))
     assert f'"{name}"' in offer

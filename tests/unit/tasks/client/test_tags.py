@@ -35,7 +35,7 @@ class Answering(ToolFleet):
         around: Circumstances,
         *,
         conversation: Conversation | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - the port's
+        timeout: float | None = None,
     ) -> ToolResult:
         self.calls.append(call)
         self.callers.append(caller)

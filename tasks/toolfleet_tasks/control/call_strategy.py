@@ -1,0 +1,286 @@
+"""Receives a call's message in Celery's consumer by a shorter path, and shows it to `inspect`, events and Flower.
+
+It shows the names of arguments, never their values; how it ended, never its result. The reader of Celery's data is not
+the call's caller. A call whose result is no success is shown as failed, though its task has not: Celery stores its
+result.
+
+Messages that are to start later, expire, were revoked, are rate-limited, or that a listener of Celery's signals or log
+needs take Celery's own path, and so does everything with RabbitMQ. Both paths end in the pool with a request that
+Celery can inspect and stop.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, get_args
+from weakref import ref
+
+from celery import signals
+from celery.app.trace import fast_trace_task
+from celery.exceptions import BackendError
+from celery.worker import state, strategy
+from celery.worker.request import Request
+from kombu.exceptions import ContentDisallowed, DecodeError, OperationalError
+from redis.exceptions import RedisError
+
+from toolfleet_registry.contracts import ErrorCode
+from toolfleet_registry.errors import FleetError
+from toolfleet_registry.system import fleet_clock, machine_clock
+from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks import worker_runtime
+from toolfleet_tasks.calls.message_bounds import opened
+from toolfleet_tasks.control.celery_worker import HIDDEN
+from toolfleet_tasks.queues import lane_of, queue_of
+
+log = get_logger(__name__)
+
+_NOT_NOTED = (
+    RedisError,
+    BackendError,
+    OperationalError,
+    OSError,
+)  # what Celery's backend raises, which retries some of it
+_NAMES_ONLY = ("=…)", "()")  # how `envelope.args_shown` ends
+_DONE, _FAILED = "done", "failed"
+_QUEUES = queue_of("")  # what their names begin with
+_NUMBERS = (int, float)  # `int | float` would be made again with each event
+_CODES = frozenset(get_args(ErrorCode))
+_WORDS = _CODES | {_DONE, _FAILED}
+_TIME_LIMITS = frozenset({"TimeLimitExceeded", "SoftTimeLimitExceeded"})
+_ON_ITS_WAY_SECONDS = 0.2  # by which a worker may hear of a deadline before it has passed by its own clock
+_SUCCESS = re.compile(r'"success": ?(true|false)')  # before what a module has said
+_CODE = re.compile(r'"error_code": ?"(\w+)"')
+
+TaskHandler = Callable[..., object]
+"""What Celery's consumer gives a task's messages to: message, body, what acks it, what rejects it, and who else is to hear of it."""
+
+_PARTS = 3  # of a body: arguments, named arguments, and what follows
+
+
+class FleetRequest(Request):
+    """Set by `Request` of the task."""
+
+    @property
+    def eta(self) -> datetime | None:
+        """The time when it may start, by this machine's clock, as Celery's timer needs: the message has the fleet's."""
+        eta: datetime | None = super().eta
+        return None if eta is None else eta + timedelta(seconds=fleet_clock.clock.wall_lead)
+
+    @property
+    def argsrepr(self) -> str:
+        """The names of the arguments."""
+        shown = str(self._argsrepr or "()")
+        return shown if shown.endswith(_NAMES_ONLY) else HIDDEN
+
+    @property
+    def kwargsrepr(self) -> str:
+        """The lane that the call runs in, and both of its limits: our messages have no keyword arguments."""
+        module = str(self.delivery_info.get("routing_key")).removeprefix(_QUEUES)
+        app: Any = self.app
+        hard, soft = self.time_limits
+        return f"lane={lane_of(module, app.modules.settings)}, soft_limit={_seconds(soft)}, hard_limit={_seconds(hard)}"
+
+    def info(self, safe: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - Celery's signature
+        """Describe the request for `inspect`: always without the arguments' values."""
+        del safe
+        shown: dict[str, Any] = super().info(safe=True)
+        return shown | {"args": self.argsrepr, "kwargs": self.kwargsrepr}
+
+    def revoked(self) -> bool:
+        """As Celery's. Where that cannot be noted, as Redis is full or away, the call goes on to its body, and the ledger decides.
+
+        Celery's own lets the error end the worker.
+        """
+        try:
+            return bool(super().revoked())
+        except _NOT_NOTED as exc:
+            log.warning("revocation_not_noted", call_id=self.id, error=str(exc))
+            return False
+
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        """Terminate as Celery does. A request that waits for its time is dropped then; its followers are told now."""
+        super().terminate(pool, signal)
+        self._tell_dropped()
+
+    def _tell_dropped(self) -> None:
+        for listener in worker_runtime.dropped:
+            listener(self)
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: object, expired: bool) -> None:  # noqa: FBT001 - Celery's
+        try:
+            super()._announce_revoked(reason, terminated, signum, expired)
+        except _NOT_NOTED as exc:
+            if not terminated:
+                raise
+            log.warning("revocation_not_noted", call_id=self.id, error=str(exc))  # what is still to come interrupts it
+        self._tell_dropped()
+
+    def send_event(self, type: str, **fields: Any) -> None:
+        """As Celery does it, without results, texts of errors and tracebacks: the worker's log has what may be told."""
+        if type == "task-succeeded":
+            word = word_in(fields["result"])
+            if word == _DONE:
+                super().send_event(type, result=word, runtime=fields["runtime"])
+            else:
+                self._send_failure(word, runtime=fields["runtime"])
+            return
+        if "exception" in fields:
+            fields["exception"] = _kind(fields["exception"], fields.get("traceback"))
+            fields["traceback"] = None
+        super().send_event(type, **fields)
+        if type == "task-revoked":  # which stays an event: Flower counts by it what waits in a worker
+            self._send_failure(self._why_revoked())
+
+    def _send_failure(self, code: str, **fields: Any) -> None:
+        super().send_event("task-failed", exception=code, traceback=None, **fields)
+
+    def _why_revoked(self) -> ErrorCode:
+        """Return why its agent has ended it: at its deadline or by cancellation."""
+        try:
+            call = opened(self.args[0], self.app, task_id=self.id)
+        except (FleetError, ValueError, LookupError, TypeError):  # no call, or a newer one
+            return "cancelled"
+        if fleet_clock.now() < call.deadline_at - _ON_ITS_WAY_SECONDS:
+            return "cancelled"
+        return "timed_out" if self.time_start or self.request_dict.get("retries") else "expired"
+
+
+class HousekeepingRequest(Request):
+    """Set by `Request` of the fleet's own tasks, which have `send_events` off: their failures are told, and nothing else."""
+
+    def send_event(self, type: str, **fields: Any) -> None:
+        """As Celery does it, with the name and the arguments, which listeners know else from events before."""
+        if type == "task-failed" and self.eventer and self.eventer.enabled:
+            known = {"name": self.name, "args": self.argsrepr, "kwargs": self.kwargsrepr}
+            kind = _kind(fields["exception"], fields.get("traceback"))
+            self.eventer.send(type, uuid=self.id, **known, exception=kind, traceback=None)
+
+
+def word_in(shown: object) -> str:
+    """Return how a call ended, from Celery's text of its task's result: a word of ours, or with RabbitMQ its result."""
+    text = str(shown).strip("'")
+    if text in _WORDS:
+        return text
+    success = _SUCCESS.search(text)
+    if success is None or success[1] == "true":
+        return _DONE
+    # A result may hold such a name as well, and anything behind it.
+    return next((code for code in reversed(_CODE.findall(text)) if code in _CODES), _FAILED)
+
+
+def _kind(exception: object, traceback: object) -> str:
+    """The error code that an exception stands for, or the name of its class."""
+    code = str(traceback or "").rstrip(" .\n").rpartition(": ")[2]
+    kind = str(exception).partition("(")[0]
+    if code in _CODES:
+        return code
+    return "timed_out" if kind in _TIME_LIMITS else kind
+
+
+def _seconds(limit: object) -> str:
+    """Format a header's value, which any sender may have written."""
+    return f"{limit:.10g}s" if isinstance(limit, _NUMBERS) else "none"
+
+
+class ReceivedCall(FleetRequest):
+    """A request that came the short way. It is acked where it ends: nothing in a worker waits for an ack."""
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """As Celery's."""
+        if self._terminate_on_ack is not None:
+            super().on_accepted(pid, time_accepted)
+            return
+        self.worker_pid = pid
+        self.time_start = machine_clock.wall() - (machine_clock.monotonic() - time_accepted)
+        state.requests[self.id] = self
+        state.active_requests.add(self)
+        state.total_count[self.name] += 1
+        state.all_total_count[0] += 1
+        self.send_event("task-started")
+
+    def on_success(self, outcome: tuple[Any, Any, float], **more: Any) -> None:
+        """As Celery's, but that it keeps no list of those that have ended well: the ledger knows."""
+        failed, shown, runtime = outcome
+        if failed:
+            super().on_success(outcome, **more)
+            return
+        state.task_ready(self)
+        self.acknowledge()
+        self.send_event("task-succeeded", result=shown, runtime=runtime)
+
+    def described(self) -> dict[str, Any]:
+        """Return the content of the event about its message."""
+        return {
+            "uuid": self.id,
+            "name": self.name,
+            "args": self.argsrepr,
+            "kwargs": self.kwargsrepr,
+            "root_id": self.root_id,
+            "parent_id": self.parent_id,
+            "retries": self.request_dict.get("retries", 0),
+            "eta": None,
+            "expires": None,
+        }
+
+
+def call_strategy(task: Any, app: Any, consumer: Any) -> TaskHandler:
+    """Set by `Strategy` of the task."""
+    usual: TaskHandler = strategy.default(task, app, consumer)
+    is_ours = (
+        worker_runtime.current() is not None and app.settings.has_redis_broker and hasattr(consumer.pool, "run_request")
+    )
+    if not (is_ours and app.use_fast_trace_task) or strategy.logger.isEnabledFor(logging.INFO):
+        return usual
+    return CallStrategy(task, app, consumer, usual)
+
+
+class CallStrategy:
+    """The short way, and the `usual` one for messages that it is not for. Celery makes one for each connection."""
+
+    def __init__(self, task: Any, app: Any, consumer: Any, usual: TaskHandler) -> None:
+        self._consumer, self._name, self._usual = consumer, task.name, usual
+        self._events = events = consumer.event_dispatcher
+        self._tells = bool(events and events.enabled and task.send_events)
+        self._named = {"app": app, "task": task, "hostname": consumer.hostname, "eventer": events}
+        self._named |= {"connection_errors": consumer.connection_errors, "utc": app.uses_utc_timezone()}
+
+    def __call__(self, message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> object:
+        """As Celery calls it."""
+        if body is not None or callbacks or not self._is_plain(message):
+            return self._usual(message, body, ack, reject, callbacks)
+        self._take(message, ack, reject)
+        return None
+
+    def receive(self, message: Any) -> bool:
+        """Take a message if it is plain, without what Celery makes for an ack; False, and nothing has happened, for any other."""
+        consumer = self._consumer
+        # After a restart Celery counts by the acks how many messages it may have.
+        if consumer.restart_count or consumer.on_task_message or not self._is_plain(message):
+            return False
+        self._take(message, message.ack_log_error, message.reject_log_error)
+        return True
+
+    def _take(self, message: Any, ack: Any, reject: Any) -> None:
+        request = ReceivedCall(
+            message, on_ack=ack, on_reject=reject, body=message.body, headers=message.headers, **self._named
+        )
+        if self._tells:
+            self._events.tell("task-received", request.described)
+        state.task_reserved(request)
+        request._apply_result = ref(self._consumer.pool.run_request(fast_trace_task, request))  # noqa: SLF001 - as Celery does
+
+    def _is_plain(self, message: Any) -> bool:
+        """Return whether Celery would do nothing with the message but pass it to the pool."""
+        headers: Mapping[str, Any] = message.headers
+        if headers.get("eta") is not None or headers.get("expires") is not None or headers.get("stamped_headers"):
+            return False
+        if headers["id"] in state.revoked or signals.task_received.receivers:
+            return False
+        if self._consumer.task_buckets[self._name] is not None:
+            return False
+        try:
+            content = message.payload
+        except (DecodeError, ContentDisallowed):  # for Celery to say
+            return False
+        return isinstance(content, list) and len(content) == _PARTS
