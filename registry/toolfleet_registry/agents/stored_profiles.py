@@ -293,7 +293,7 @@ class ProfileCopy:
             # Before the registry is read: what changes meanwhile is written by others.
             revision, count = await self._there()
             found = await self._asked(StoredProfiles.texts)
-            assert found is not None  # noqa: S101 - nothing was known
+            assert found is not None
             if found.revision == NOTHING_KEPT or (found.revision, len(found.entries)) == (revision, count):
                 return
             if await self._write(revision, found):

@@ -509,7 +509,7 @@ class FunctionRuns:
             done = task.done()
         finally:
             if not task.done():
-                context._cancelled = True  # noqa: SLF001 - made for this run
+                context._cancelled = True
                 await self._end(task)
         if done:
             return Failure("CancelledError", "") if task.cancelled() else task.result()

@@ -256,7 +256,7 @@ def documents_of(found: list[bytes | list[bytes]] | None) -> Documents | None:
     if found is None:
         return None
     revision, flat = found
-    assert isinstance(revision, bytes)  # noqa: S101 - as the script says
+    assert isinstance(revision, bytes)
     # What is no text is no document.
     texts = [text.decode("utf-8", "replace") for text in flat if isinstance(text, bytes)]
     return Documents(revision.decode(), dict(zip(texts[::2], texts[1::2], strict=True)))

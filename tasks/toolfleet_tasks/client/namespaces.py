@@ -65,7 +65,7 @@ class _Namespace:
 class FleetJobs(_Namespace):
     """The jobs of a caller's user: long work that is polled until it is over."""
 
-    async def start(  # noqa: PLR0913 - what there is to say of a job
+    async def start(
         self,
         start: ToolCall | None = None,
         poll: Poll | None = None,
@@ -538,7 +538,7 @@ class FleetBegunCalls(_Namespace):
         owner: Owner,
         *,
         conversation: Conversation | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - the call's deadline: travels to the worker and the module
+        timeout: float | None = None,
         waits_for_turn: bool = False,
     ) -> BegunHandle:
         """Start a call as `ToolFleet.submit` does, for an `owner`: once this returns, any process can `attach` the call.

@@ -452,7 +452,7 @@ class Sessions:
                 opening.add_done_callback(_seen)
         return await asyncio.shield(opening)  # others may wait for it, too
 
-    async def begin(  # noqa: PLR0913 - what an agent may say of a call
+    async def begin(
         self,
         call: ToolCall,
         caller: Caller,

@@ -182,7 +182,7 @@ TaskHandler = Callable[..., object]
 _PARTS = 3  # of a body: arguments, named arguments, and what follows
 
 
-class FleetRequest(Request):  # type: ignore[misc] # Celery ships no types
+class FleetRequest(Request):
     """Set by `Request` of the task."""
 
     @property
@@ -240,7 +240,7 @@ class FleetRequest(Request):  # type: ignore[misc] # Celery ships no types
             log.warning("revocation_not_noted", call_id=self.id, error=str(exc))  # what is still to come interrupts it
         self._tell_dropped()
 
-    def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002 - Celery's name
+    def send_event(self, type: str, **fields: Any) -> None:
         """As Celery does it, without results, texts of errors and tracebacks: the worker's log has what may be told."""
         if type == "task-succeeded":
             word = word_in(fields["result"])
@@ -270,10 +270,10 @@ class FleetRequest(Request):  # type: ignore[misc] # Celery ships no types
         return "timed_out" if self.time_start or self.request_dict.get("retries") else "expired"
 
 
-class HousekeepingRequest(Request):  # type: ignore[misc] # as above
+class HousekeepingRequest(Request):
     """Set by `Request` of the fleet's own tasks, which have `send_events` off: their failures are told, and nothing else."""
 
-    def send_event(self, type: str, **fields: Any) -> None:  # noqa: A002 - Celery's name
+    def send_event(self, type: str, **fields: Any) -> None:
         """As Celery does it, with the name and the arguments, which listeners know else from events before."""
         if type == "task-failed" and self.eventer and self.eventer.enabled:
             known = {"name": self.name, "args": self.argsrepr, "kwargs": self.kwargsrepr}

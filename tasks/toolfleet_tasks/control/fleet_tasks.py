@@ -131,7 +131,7 @@ async def _renew_profiles(redis: Redis, settings: Settings) -> None:
 
     Fails open: agents and workers keep the known profiles, and the next tick renews them.
     """
-    from toolfleet_registry.agents.stored_profiles import ProfileCopy
+    from toolfleet_registry.agents.stored_profiles import ProfileCopy  # noqa: PLC0415 - as above
     from toolfleet_registry.catalog.operator import fleets_registry  # noqa: PLC0415 - as above
 
     copy = ProfileCopy(redis, settings)
