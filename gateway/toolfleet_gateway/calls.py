@@ -34,7 +34,7 @@ from toolfleet_registry.contracts import Conversation, ErrorCode, ToolCall, Tool
 from toolfleet_registry.contracts.call_context import LogLevel, LogMessage, Progress
 from toolfleet_registry.errors import FleetError
 from toolfleet_tasks.aio import Closing, end
-from toolfleet_tasks.approvals.shown import ShownApproval, shown
+from toolfleet_tasks.approvals.views import ShownApproval, shown
 from toolfleet_tasks.calls.begun_calls import BegunHandle, Owner
 from toolfleet_tasks.client.fleet import ToolFleet
 

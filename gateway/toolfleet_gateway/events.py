@@ -28,7 +28,7 @@ from toolfleet_registry.store.rules import read_event_id
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.approvals.feed import EVENT_KINDS as APPROVAL_KINDS
-from toolfleet_tasks.approvals.shown import ShownApproval, shown
+from toolfleet_tasks.approvals.views import ShownApproval, shown
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.resources.approvals import is_shown_to
 

@@ -24,7 +24,7 @@ from toolfleet_registry.errors import ApprovalNotTaken, OperationRefused, Settin
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.records import StoredApproval
-from toolfleet_tasks.approvals.shown import may_see
+from toolfleet_tasks.approvals.views import may_see
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.resources.approvals import ApprovalDecision, take_decision
 

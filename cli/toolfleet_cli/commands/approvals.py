@@ -14,7 +14,7 @@ from toolfleet_cli.remote import Gateway, over_fleet
 from toolfleet_registry.system import fleet_clock
 
 if TYPE_CHECKING:
-    from toolfleet_tasks.approvals.shown import ShownApproval
+    from toolfleet_tasks.approvals.views import ShownApproval
 
 app = typer.Typer(help="Calls that wait for people: look at them, approve or reject them.", no_args_is_help=True)
 

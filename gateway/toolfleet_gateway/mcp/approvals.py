@@ -19,7 +19,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio import end
 from toolfleet_tasks.approvals.approvers import missing_votes, refusal_of_approver
 from toolfleet_tasks.approvals.records import StoredApproval
-from toolfleet_tasks.approvals.shown import ShownApproval, shown
+from toolfleet_tasks.approvals.views import ShownApproval, shown
 from toolfleet_tasks.calls.begun_calls import BegunHandle
 from toolfleet_tasks.client.fleet import ToolFleet
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from toolfleet_registry.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from toolfleet_tasks.adapters.decisions import WaitsForApproval
+    from toolfleet_tasks.adapters.calling import WaitsForApproval
     from toolfleet_tasks.adapters.openai_agents import FleetAgent, FleetTools
 else:
     __getattr__ = lazy_names(
@@ -13,7 +13,7 @@ else:
         {
             "FleetAgent": "toolfleet_tasks.adapters.openai_agents",
             "FleetTools": "toolfleet_tasks.adapters.openai_agents",
-            "WaitsForApproval": "toolfleet_tasks.adapters.decisions",
+            "WaitsForApproval": "toolfleet_tasks.adapters.calling",
         },
         install="toolfleet[openai-agents]",
     )

@@ -1,154 +1,216 @@
-"""Calls the fleet for an agent framework: by key, within the run's time, and cancelled with the run."""
+"""Calls the fleet for an agent framework: by key, within the run's time, cancelled with the run, and with what people decide there."""
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Generic, Literal, TypeVar
 
-from toolfleet_registry.contracts import Caller, Conversation, EffectState, ErrorCode, ToolCall, ToolResult
-from toolfleet_registry.contracts.jobs import ENDED, Job, JobRefused, Poll
-from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.formats import as_spoken
-from toolfleet_tasks.adapters.decisions import (
-    Decision,
-    WaitsForApproval,
-    approval_of,
-    asked_before,
-    denied_before,
-    voted,
+from redis.exceptions import ResponseError
+
+from toolfleet_registry.contracts import (
+    Caller,
+    Conversation,
+    EffectState,
+    ErrorCode,
+    ResultFile,
+    ToolCall,
+    ToolDefinition,
+    ToolResult,
 )
-from toolfleet_tasks.adapters.framework_call import DeferredStep, FrameworkCall, StillRunning
-from toolfleet_tasks.approvals.approvers import Approver
+from toolfleet_registry.contracts.calls import Spoken
+from toolfleet_registry.contracts.jobs import ENDED, Job, JobRefused, Poll
+from toolfleet_registry.contracts.names import provider_name
+from toolfleet_registry.errors import ApprovalNotTaken, FleetUnavailable
+from toolfleet_registry.formats import as_spoken, from_result
+from toolfleet_registry.formats.dialects import near_names
+from toolfleet_registry.formats.results import shown_files
+from toolfleet_registry.policy.hints import hint_for
+from toolfleet_registry.policy.redaction import redacted
+from toolfleet_tasks.approvals.approvers import Approver, missing_votes
+from toolfleet_tasks.approvals.records import StoredApproval
 from toolfleet_tasks.calls.begun_calls import BegunHandle, Owner
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.client.listeners import OnProgress, telling
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.ids import job_id_for
 
+C = TypeVar("C")
+T = TypeVar("T")
+_MOST_CALLERS = 64  # kinds of callers whose listings are kept
+Kind = Literal["call", "job", "approval"]
+CALL: Final = "toolfleet_call_id"
+TOOL: Final = "toolfleet_tool"
+RUN: Final = "toolfleet_run_id"
+APPROVAL: Final = "toolfleet_approval"
+_KIND: Final = "kind"
+_KINDS: Final[Mapping[object, Kind]] = {"call": "call", "job": "job", "approval": "approval"}
 _TRIES, _JOB_PAUSE_SECONDS = 3, 0.5  # to make a job: under its key it is one, however often it is asked for
 _SHORTEST_SECONDS, _JOB_LONGEST_SECONDS, _SLOWER = 0.1, 2.0, 1.5  # from one question for its end to the next
 _NOT_BEGUN: frozenset[ErrorCode | None] = frozenset(
     {"permission_denied", "invalid_arguments", "unknown_tool", "unknown_module", "blocked_by_gate", "version_mismatch"}
 )
-
 _PAUSE_SECONDS = 0.5  # before Redis is asked once more
 _CONFIRMATION_SECONDS = 5.0  # beyond the patience with a call: a restarted Redis is back by then
 _take_backs = set[asyncio.Task[None]]()  # there are no other references to these
-
 _LONGEST_SECONDS = 86_400.0
 _ANOTHER = "the call that its run has kept was made with other arguments."
+_READ_SECONDS = 5.0
+_SHOWN = {"permission", "users", "keys", "quorum", "self_approval"}
+_NOBODY = "The program names no approver in whose name that is decided."
+_UNNAMED = "A decision names what was seen: 'id' and 'digest', as the question has them."
+_NO_DECISION = "A decision is {'decision': 'approve' | 'reject', 'id', 'digest', 'reason', 'arguments'}; the last two may be left out."
+_ANOTHER_REQUEST = "The decision is about another call."
 
 
-class AdapterJobs:
-    """The jobs of one adapter. `plans`: how the end of a tool's call is found, by its name; `None`: the call's own end is the job's."""
+@dataclass(frozen=True, slots=True)
+class FrameworkCall:
+    """One tool call as a framework has it: the tool, as its model was shown it, and the framework's own ids.
 
-    def __init__(self, fleet: ToolFleet, plans: Mapping[str, Poll | None] | None) -> None:
-        self._fleet = fleet
-        self._plans = dict(plans or {})
+    `arguments` may be anything: they are judged here, once. `seconds`: by when the run wants an end, `None` for no wish.
+    """
 
-    def __contains__(self, tool_name: str) -> bool:
-        return tool_name in self._plans
+    tool: ToolDefinition
+    name: str
+    arguments: Any
+    caller: Caller
+    run_id: str | None
+    call_id: str | None
+    conversation: Conversation | None = None
+    seconds: float | None = None
+    on_progress: OnProgress | None = None
 
-    def __bool__(self) -> bool:
-        return bool(self._plans)
+    @property
+    def user_id(self) -> str | None:
+        """The user of the call."""
+        return self.caller.user_id
 
-    def step(self, call: ToolCall, caller: Caller) -> DeferredStep:
-        """Return the step of the job for a call with a key: the job's id follows from the key."""
-        return DeferredStep(self.id_of(call.idempotency_key, caller), call.tool_name, "job")
+    @property
+    def key(self) -> str | None:
+        """The key by which the call is found again: see `call_key`."""
+        return call_key(self.run_id, self.call_id, self.tool.name, self.arguments)
 
-    def id_of(self, key: str | None, caller: Caller) -> str:
-        """The id of the job that a call of the caller's under this key is made as."""
-        return job_id_for(caller.user_id, key)
+    def as_call(self) -> ToolCall:
+        """The call with its key; its errors are in the names that the model was shown."""
+        spoken = Spoken("mcp", self.name, self.tool)
+        return ToolCall(tool_name=self.tool.name, arguments=self.arguments, idempotency_key=self.key, spoken=spoken)
 
-    async def end_of_new(
-        self, call: ToolCall, caller: Caller, conversation: Conversation | None, patience: float
-    ) -> ToolResult:
-        """Start the job, unless the step has started it before, and wait up to `patience` for its end.
 
-        Raises `StillRunning`.
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decision about a call, made in a framework. `arguments` replace those of their names.
 
-        If the waiting task is cancelled, a job that it has started is cancelled.
+    `call_id` and `seen`: the call, and the digest of what the approver has seen, as in `ApprovalService.approve`.
+    `fault`: why it is invalid, if it is.
+    """
+
+    approves: bool
+    reason: str = ""
+    arguments: Mapping[str, Any] | None = None
+    call_id: str | None = None
+    seen: str | None = None
+    fault: str | None = None
+
+    @classmethod
+    def of(cls, value: object) -> "Decision | None":
+        """Parse an application's decision; `None` for any other value that a framework is resumed with, such as `True`: that decides nothing."""
+        if not isinstance(value, Mapping) or "decision" not in value:
+            return None
+        said, reason, arguments = value["decision"], value.get("reason") or "", value.get("arguments")
+        call_id, seen = value.get("id"), value.get("digest")
+        if said not in ("approve", "reject") or not (isinstance(reason, str) and isinstance(arguments, Mapping | None)):
+            return cls(approves=False, fault=_NO_DECISION)
+        # Where a step asks for several calls, what it is resumed with may change places.
+        if not (isinstance(call_id, str) and isinstance(seen, str)):
+            return cls(approves=False, fault=_UNNAMED)
+        return cls(said == "approve", reason, arguments, call_id, seen)
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredStep:
+    """A step whose call continues as `call_id`, a job's id if it is a job.
+
+    An `approval` is a call that waits for people.
+
+    `run_id`: the run of its key, if the framework does not repeat it.
+    """
+
+    call_id: str
+    tool_name: str
+    kind: Kind = "call"
+    run_id: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON that a framework stores, as metadata or as an interrupt's value."""
+        known = {_KIND: self.kind, CALL: self.call_id, TOOL: self.tool_name}
+        return known if self.run_id is None else {**known, RUN: self.run_id}
+
+    @classmethod
+    def of(cls, known: object) -> "DeferredStep | None":
+        """Parse the output of `to_json`; `None` for anything else."""
+        if not isinstance(known, Mapping):
+            return None
+        call_id, tool_name, run_id = known.get(CALL), known.get(TOOL), known.get(RUN)
+        said = known.get(_KIND, "call")
+        kind = _KINDS.get(said) if isinstance(said, str) else None
+        if not (isinstance(call_id, str) and isinstance(tool_name, str)) or kind is None:
+            return None
+        return cls(call_id, tool_name, kind, run_id if isinstance(run_id, str) else None)
+
+
+class StillRunning(Exception):
+    """The call continues: any process can ask for its end by the `step`, and the same call made again joins it."""
+
+    def __init__(self, step: DeferredStep) -> None:
+        super().__init__(f"The {step.kind} {step.call_id!r} of {step.tool_name!r} goes on.")
+        self.step = step
+
+
+class WaitsForApproval(Exception):
+    """The call waits for people: `found` is what they are asked. `refusal`: why the last decision was not taken, if there was one."""
+
+    def __init__(self, found: StoredApproval, refusal: str | None = None) -> None:
+        super().__init__(f"Call {found.approval_id!r} of {found.request.tool_name!r} waits for an approval.")
+        self.found = found
+        self.refusal = refusal
+
+    @property
+    def step(self) -> DeferredStep:
+        """The part of the call that its framework stores."""
+        return DeferredStep(self.found.approval_id, self.found.request.tool_name, "approval")
+
+    def to_json(self) -> dict[str, Any]:
+        """The same, with the question."""
+        return {**self.step.to_json(), APPROVAL: self.question()}
+
+    def question(self) -> dict[str, Any]:
+        """Return what an application needs for a decision by people: JSON, with sensitive arguments hidden.
+
+        `expires_at` in seconds since the epoch.
         """
-        step = self.step(call, caller)
-        try:
-            if call.idempotency_key and await self._fleet.jobs.get(step.call_id, caller) is not None:
-                return await self.end_of(step, caller, patience)
-        except FleetUnavailable as exc:
-            return fleet_results.fleet_unavailable(call.tool_name, str(exc))
-        try:
-            job = await self._made(call, caller, conversation or Conversation(), step.call_id)
-        except JobRefused as exc:
-            return exc.result
-        except FleetUnavailable as exc:
-            return fleet_results.outcome_unknown(call.tool_name, f"its job may have been made: {exc}")
-        made = DeferredStep(job.job_id, call.tool_name, "job")
-        try:
-            return await self.end_of(made, caller, patience)
-        except asyncio.CancelledError:
-            self._take_back(made, caller)
-            raise
-        except FleetUnavailable:
-            raise StillRunning(made) from None
+        request = self.found.request
+        who = [rule.model_dump(mode="json", include=_SHOWN) for rule in request.rules]
+        return {
+            "id": self.found.approval_id,
+            "tool": request.tool_name,
+            "arguments": redacted(request.arguments, request.sensitive),
+            "digest": request.binding,
+            "approvers": who,
+            "missing": missing_votes(request, self.found.votes),
+            "expires_at": request.expires_at,
+            **({} if self.refusal is None else {"refusal": self.refusal}),
+        }
 
-    async def end_of(self, step: DeferredStep, caller: Caller, patience: float | None) -> ToolResult:
-        """Wait so long for the end of a job of the caller's; `None`: until it is there. Never makes one.
-
-        A job that is no longer known, or another's, has an unknown outcome. Raises `StillRunning` and `FleetUnavailable`.
-        """
-        loop, pause = asyncio.get_running_loop(), _SHORTEST_SECONDS
-        until = None if patience is None else loop.time() + patience
-        while True:
-            job = await self._fleet.jobs.get(step.call_id, caller)
-            if job is None:
-                return fleet_results.outcome_unknown(step.tool_name, "the fleet no longer knows the job.")
-            if job.state in ENDED:
-                return _result_of(job, step.tool_name)
-            left = pause if until is None else until - loop.time()
-            if left <= 0:
-                raise StillRunning(step)
-            await asyncio.sleep(min(pause, left))
-            pause = min(pause * _SLOWER, _JOB_LONGEST_SECONDS)
-
-    async def cancel(self, job_id: str, caller: Caller) -> Job | None:
-        """End a job of the caller's; `None` for none."""
-        return await self._fleet.jobs.cancel(job_id, caller)
-
-    async def _made(self, call: ToolCall, caller: Caller, conversation: Conversation, job_id: str) -> Job:
-        """Start the job. Its end wakes the conversation; without an id of one, a conversation of the job's own."""
-        if conversation.conversation_id is None:
-            conversation = conversation.model_copy(update={"conversation_id": job_id})
-        for tried in range(_TRIES):
-            try:
-                poll = self._plans[call.tool_name]
-                return await self._fleet.jobs.start(call, poll, conversation=conversation, caller=caller)
-            except FleetUnavailable:
-                if tried == _TRIES - 1 or not call.idempotency_key:
-                    raise
-                await asyncio.sleep(_JOB_PAUSE_SECONDS)
-        raise AssertionError
-
-    def _take_back(self, step: DeferredStep, caller: Caller) -> None:
-        """Cancel a job in a task of its own: the cancelled run does not wait for that."""
-
-        async def take_back() -> None:
-            with contextlib.suppress(FleetUnavailable):
-                await self.cancel(step.call_id, caller)
-
-        task = asyncio.get_running_loop().create_task(take_back(), name="toolfleet-take-back")
-        _take_backs.add(task)
-        task.add_done_callback(_take_backs.discard)
-
-
-def _result_of(job: Job, tool_name: str) -> ToolResult:
-    """Return a job's end as a call's result: a framework does not repeat it by itself, since it is unknown how far the work has come."""
-    if job.state == "completed":
-        result = ToolResult.ok(tool_name, job.result)
-    else:
-        said = {"failed": "failed", "timed_out": "did not end in time", "cancelled": "was cancelled"}[job.state]
-        code: ErrorCode = job.error_code or ("module_error" if job.state == "failed" else job.state)  # type: ignore[assignment] # both are codes
-        effect: EffectState = "none" if code in _NOT_BEGUN and not job.polls else "unknown"
-        why = f"The job {job.job_id} {said}." if job.error is None else f"The job {job.job_id} {said}: {job.error}"
-        result = ToolResult.failed(tool_name, code, why, effect_state=effect)
-    return result.model_copy(update={"audit": result.audit.model_copy(update={"call_id": job.job_id})})
+    def result(self) -> ToolResult:
+        """The same, for a framework that cannot ask at this moment."""
+        result = fleet_results.approval_required(
+            self.found.call.tool_name, self.found.call.call_id, expires_at=self.found.request.expires_at
+        )
+        error = f"{result.error} The last decision was not taken: {self.refusal}"
+        return result if self.refusal is None else result.model_copy(update={"error": error})
 
 
 class AdapterCalls:
@@ -395,6 +457,285 @@ class AdapterCalls:
         return True
 
 
+class AdapterJobs:
+    """The jobs of one adapter. `plans`: how the end of a tool's call is found, by its name; `None`: the call's own end is the job's."""
+
+    def __init__(self, fleet: ToolFleet, plans: Mapping[str, Poll | None] | None) -> None:
+        self._fleet = fleet
+        self._plans = dict(plans or {})
+
+    def __contains__(self, tool_name: str) -> bool:
+        return tool_name in self._plans
+
+    def __bool__(self) -> bool:
+        return bool(self._plans)
+
+    def step(self, call: ToolCall, caller: Caller) -> DeferredStep:
+        """Return the step of the job for a call with a key: the job's id follows from the key."""
+        return DeferredStep(self.id_of(call.idempotency_key, caller), call.tool_name, "job")
+
+    def id_of(self, key: str | None, caller: Caller) -> str:
+        """The id of the job that a call of the caller's under this key is made as."""
+        return job_id_for(caller.user_id, key)
+
+    async def end_of_new(
+        self, call: ToolCall, caller: Caller, conversation: Conversation | None, patience: float
+    ) -> ToolResult:
+        """Start the job, unless the step has started it before, and wait up to `patience` for its end.
+
+        Raises `StillRunning`.
+
+        If the waiting task is cancelled, a job that it has started is cancelled.
+        """
+        step = self.step(call, caller)
+        try:
+            if call.idempotency_key and await self._fleet.jobs.get(step.call_id, caller) is not None:
+                return await self.end_of(step, caller, patience)
+        except FleetUnavailable as exc:
+            return fleet_results.fleet_unavailable(call.tool_name, str(exc))
+        try:
+            job = await self._made(call, caller, conversation or Conversation(), step.call_id)
+        except JobRefused as exc:
+            return exc.result
+        except FleetUnavailable as exc:
+            return fleet_results.outcome_unknown(call.tool_name, f"its job may have been made: {exc}")
+        made = DeferredStep(job.job_id, call.tool_name, "job")
+        try:
+            return await self.end_of(made, caller, patience)
+        except asyncio.CancelledError:
+            self._take_back(made, caller)
+            raise
+        except FleetUnavailable:
+            raise StillRunning(made) from None
+
+    async def end_of(self, step: DeferredStep, caller: Caller, patience: float | None) -> ToolResult:
+        """Wait so long for the end of a job of the caller's; `None`: until it is there. Never makes one.
+
+        A job that is no longer known, or another's, has an unknown outcome. Raises `StillRunning` and `FleetUnavailable`.
+        """
+        loop, pause = asyncio.get_running_loop(), _SHORTEST_SECONDS
+        until = None if patience is None else loop.time() + patience
+        while True:
+            job = await self._fleet.jobs.get(step.call_id, caller)
+            if job is None:
+                return fleet_results.outcome_unknown(step.tool_name, "the fleet no longer knows the job.")
+            if job.state in ENDED:
+                return _result_of(job, step.tool_name)
+            left = pause if until is None else until - loop.time()
+            if left <= 0:
+                raise StillRunning(step)
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * _SLOWER, _JOB_LONGEST_SECONDS)
+
+    async def cancel(self, job_id: str, caller: Caller) -> Job | None:
+        """End a job of the caller's; `None` for none."""
+        return await self._fleet.jobs.cancel(job_id, caller)
+
+    async def _made(self, call: ToolCall, caller: Caller, conversation: Conversation, job_id: str) -> Job:
+        """Start the job. Its end wakes the conversation; without an id of one, a conversation of the job's own."""
+        if conversation.conversation_id is None:
+            conversation = conversation.model_copy(update={"conversation_id": job_id})
+        for tried in range(_TRIES):
+            try:
+                poll = self._plans[call.tool_name]
+                return await self._fleet.jobs.start(call, poll, conversation=conversation, caller=caller)
+            except FleetUnavailable:
+                if tried == _TRIES - 1 or not call.idempotency_key:
+                    raise
+                await asyncio.sleep(_JOB_PAUSE_SECONDS)
+        raise AssertionError
+
+    def _take_back(self, step: DeferredStep, caller: Caller) -> None:
+        """Cancel a job in a task of its own: the cancelled run does not wait for that."""
+
+        async def take_back() -> None:
+            with contextlib.suppress(FleetUnavailable):
+                await self.cancel(step.call_id, caller)
+
+        task = asyncio.get_running_loop().create_task(take_back(), name="toolfleet-take-back")
+        _take_backs.add(task)
+        task.add_done_callback(_take_backs.discard)
+
+
+class ToolOffers(Generic[T]):
+    """The tools of a fleet as `make` writes them, by the names under which providers take them.
+
+    `list_tools` returns those that a caller may use, sorted by name. `where` says which of them are offered. Nothing is
+    asked of Redis: a listing is compared with the one before, and while nothing has changed the answer is the same object.
+    """
+
+    def __init__(
+        self,
+        list_tools: Callable[[Caller], Awaitable[list[ToolDefinition]]],
+        make: Callable[[ToolDefinition, str], T],
+        where: Callable[[ToolDefinition], bool] | None = None,
+    ) -> None:
+        self._list_tools = list_tools
+        self._make = make
+        self._where = where
+        self._kept: dict[tuple[object, object], tuple[list[ToolDefinition], Mapping[str, T]]] = {}
+
+    async def of(self, caller: Caller) -> Mapping[str, T]:
+        """Return this caller's present offers, sorted by name.
+
+        Raises `FleetUnavailable` if nothing is known yet, and Redis is silent.
+        """
+        tools = await self._list_tools(caller)
+        kind = caller.permission, caller.allowed_modules
+        before, offers = self._kept.get(kind, ([], None))
+        if offers is not None and tools == before:
+            return offers
+        known = {tool.name: tool for tool in before}
+        made: dict[str, T] = {}
+        for tool in tools if self._where is None else filter(self._where, tools):
+            name = provider_name(tool.name)
+            is_same = (seen := known.get(tool.name)) is tool or seen == tool
+            made[name] = offers[name] if is_same and offers and name in offers else self._make(tool, name)
+        while len(self._kept) >= _MOST_CALLERS:
+            self._kept.pop(next(iter(self._kept)))
+        listing: Mapping[str, T] = MappingProxyType(made)
+        self._kept[kind] = tools, listing
+        return listing
+
+
+def call_key(run_id: str | None, call_id: str | None, tool_name: str, arguments: Any) -> str | None:
+    """Return the idempotency key of one tool call: 64 hex digits. `None` if the framework has given it no id.
+
+    The ids alone are not enough: models repeat a call's id within one run, with other arguments. `run_id` separates
+    runs whose model restarts its count; `None` if call ids are unique by themselves.
+    """
+    if not call_id:
+        return None
+    try:
+        text = json.dumps([run_id, call_id, tool_name, arguments], sort_keys=True, separators=(",", ":"), default=str)
+    except (RecursionError, TypeError, ValueError):  # arguments that no call can have, and that are refused
+        text = json.dumps([run_id, call_id, tool_name])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def caller_of(caller: Caller | Callable[[C], Caller], context: C) -> Caller:
+    """Return the run's caller: a fixed one, or the result of a function of the run's context."""
+    return caller if isinstance(caller, Caller) else caller(context)
+
+
+def conversation_of(
+    conversation: Conversation | Callable[[C], Conversation | None] | None, context: C
+) -> Conversation | None:
+    """Return the conversation of the run's calls, likewise."""
+    return conversation(context) if callable(conversation) else conversation
+
+
+def in_run(conversation: Conversation | None, run_id: str | None) -> Conversation | None:
+    """The same with the framework's own run, where it says none: what a profile's `run_limit` counts by."""
+    if run_id is None or (conversation is not None and conversation.run_id is not None):
+        return conversation
+    return (conversation or Conversation()).model_copy(update={"run_id": run_id})
+
+
+def no_such_tool(name: str, tools: Iterable[ToolDefinition]) -> ToolResult:
+    """The end of a call of what its model was not offered: with up to three names that it may have meant."""
+    refusal = ToolResult.refused(name.encode("utf-8", "replace").decode(), "unknown_tool", "There is no such tool.")
+    return as_spoken(refusal, Spoken("mcp", name, None, near_names(name, tools, "mcp")))
+
+
+def result_text(result: ToolResult) -> str:
+    """The whole result as text; of files it says that they cannot be shown.
+
+    A failure says what went wrong, and then, a line each, what a model must know before it tries again: the error code,
+    whether the effect has happened, whether a repeat is harmless, and what it may do next.
+    """
+    if result.success:
+        return str(from_result(result, "openai_chat", None)["content"])
+    facts = {
+        "error_code": result.error_code or "internal",
+        "effect_state": result.effect_state,
+        "retryable": "true" if result.retryable else "false",
+        "retry_after_seconds": result.retry_after_seconds,
+        "hint": result.hint or hint_for(result),
+    }
+    said = [f"{name}: {value}" for name, value in facts.items() if value is not None]
+    text = "\n".join([f"Error: {result.error or 'The call failed.'}", *said])
+    return text.encode("utf-8", "replace").decode()  # half a character cannot be sent
+
+
+def shown_parts(result: ToolResult) -> tuple[str, list[ResultFile]]:
+    """Return the result as text, and the files to go with it: images and PDFs, which most providers take.
+
+    The text names the others.
+    """
+    if not result.success or not result.files:
+        return result_text(result), []
+    _, unseen = shown_files(result.files, "openai_responses", is_on=True)
+    files = [file for file in result.files if shown_files((file,), "openai_responses", is_on=True)[0]]
+    return result_text(result.model_copy(update={"files": ()})) + unseen, files
+
+
+async def approval_of(
+    fleet: ToolFleet, call_id: str, *, kept_for: tuple[str | None, str] | None = None
+) -> StoredApproval | None:
+    """Return the call's approval; `None` if it needs none. Raises `FleetUnavailable`.
+
+    `kept_for`: the user and the key by which the step that has made the call always finds it.
+    """
+    async with _answered():
+        try:
+            found = await fleet.approvals.show(call_id)
+        except ApprovalNotTaken:
+            return None
+        if kept_for is not None and found.request.user_id == kept_for[0]:
+            await fleet.approvals.keep_asked(*kept_for, found)
+        return found
+
+
+async def asked_before(fleet: ToolFleet, user_id: str | None, idempotency_key: str) -> str | None:
+    """The call that the step has made before, if it was deferred. Raises `FleetUnavailable`."""
+    async with _answered():
+        return await fleet.approvals.asked(user_id, idempotency_key)
+
+
+async def denied_before(fleet: ToolFleet, call_id: str, tool_name: str, caller: Caller) -> ToolResult | None:
+    """Return the result of the caller's call whose own result is gone, if people have denied it.
+
+    Raises `FleetUnavailable`.
+    """
+    found = await approval_of(fleet, call_id)
+    if found is None or (found.request.user_id, found.request.tool_name) != (caller.user_id, tool_name):
+        return None
+    if found.state == "rejected":
+        return fleet_results.rejected(tool_name, found.journal[-1].reason)
+    return fleet_results.approval_expired(tool_name) if found.state == "expired" else None
+
+
+async def voted(
+    fleet: ToolFleet, found: StoredApproval | None, decision: Decision | None, approver: Approver | None
+) -> None:
+    """Make the decision a vote of the approver's. Returns once people need not decide any more, or need not at all.
+
+    Raises `WaitsForApproval` where they have to, and `FleetUnavailable`: then it may have been taken.
+    """
+    if found is None or not _waits(found):
+        return
+    refusal = None
+    if decision is not None:
+        refusal = decision.fault or await _refused(fleet, found, decision, approver)
+        found = await approval_of(fleet, found.approval_id) or found
+    if _waits(found):
+        raise WaitsForApproval(found, refusal)
+
+
+def _result_of(job: Job, tool_name: str) -> ToolResult:
+    """Return a job's end as a call's result: a framework does not repeat it by itself, since it is unknown how far the work has come."""
+    if job.state == "completed":
+        result = ToolResult.ok(tool_name, job.result)
+    else:
+        said = {"failed": "failed", "timed_out": "did not end in time", "cancelled": "was cancelled"}[job.state]
+        code: ErrorCode = job.error_code or ("module_error" if job.state == "failed" else job.state)  # type: ignore[assignment] # both are codes
+        effect: EffectState = "none" if code in _NOT_BEGUN and not job.polls else "unknown"
+        why = f"The job {job.job_id} {said}." if job.error is None else f"The job {job.job_id} {said}: {job.error}"
+        result = ToolResult.failed(tool_name, code, why, effect_state=effect)
+    return result.model_copy(update={"audit": result.audit.model_copy(update={"call_id": job.job_id})})
+
+
 def _owner(caller: Caller) -> Owner:
     return Owner(caller.user_id)
 
@@ -409,3 +750,37 @@ def _take_back(handle: BegunHandle) -> None:
     task = asyncio.get_running_loop().create_task(handle.cancel(), name="toolfleet-take-back")
     _take_backs.add(task)
     task.add_done_callback(_take_backs.discard)
+
+
+@contextlib.asynccontextmanager
+async def _answered() -> AsyncGenerator[None]:
+    try:
+        async with asyncio.timeout(_READ_SECONDS):
+            yield
+    except (OSError, TimeoutError, ResponseError) as exc:
+        raise FleetUnavailable("Redis does not answer.") from exc
+
+
+def _waits(found: StoredApproval) -> bool:
+    return found.state == "waiting" and found.place != "done"
+
+
+async def _refused(
+    fleet: ToolFleet, found: StoredApproval, decision: Decision, approver: Approver | None
+) -> str | None:
+    """Return why the vote is not accepted, or `None`."""
+    if decision.call_id not in {None, found.approval_id}:
+        return _ANOTHER_REQUEST
+    if approver is None:
+        return _NOBODY
+    call_id, reason, seen = found.approval_id, decision.reason, decision.seen
+    try:
+        if decision.approves:
+            await fleet.approvals.approve(call_id, approver, arguments=decision.arguments, reason=reason, seen=seen)
+        else:
+            await fleet.approvals.reject(call_id, approver, reason=reason, seen=seen)
+    except ApprovalNotTaken as exc:
+        return " ".join(filter(None, (str(exc), exc.hint)))
+    except ValueError as exc:
+        return str(exc)
+    return None

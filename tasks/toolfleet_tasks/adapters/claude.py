@@ -12,13 +12,13 @@ from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.contracts.jobs import Poll
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.formats import convert, from_result
-from toolfleet_tasks.adapters.calling import AdapterCalls
-from toolfleet_tasks.adapters.decisions import WaitsForApproval
-from toolfleet_tasks.adapters.framework_call import (
+from toolfleet_tasks.adapters.calling import (
+    AdapterCalls,
     DeferredStep,
     FrameworkCall,
     StillRunning,
     ToolOffers,
+    WaitsForApproval,
     no_such_tool,
     result_text,
 )

@@ -15,13 +15,14 @@ from toolfleet_registry.contracts import Caller, Conversation, ResultFile, ToolD
 from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.contracts.jobs import Poll
 from toolfleet_registry.schemas.definition import input_schema
-from toolfleet_tasks.adapters.calling import AdapterCalls
-from toolfleet_tasks.adapters.decisions import Decision, WaitsForApproval
-from toolfleet_tasks.adapters.framework_call import (
+from toolfleet_tasks.adapters.calling import (
+    AdapterCalls,
+    Decision,
     DeferredStep,
     FrameworkCall,
     StillRunning,
     ToolOffers,
+    WaitsForApproval,
     caller_of,
     conversation_of,
     in_run,

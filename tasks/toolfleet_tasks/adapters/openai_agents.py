@@ -26,12 +26,13 @@ from toolfleet_registry.contracts.jobs import Poll
 from toolfleet_registry.formats.calls import spoken_arguments
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.system import randomness
-from toolfleet_tasks.adapters.calling import AdapterCalls
-from toolfleet_tasks.adapters.decisions import Decision, WaitsForApproval
-from toolfleet_tasks.adapters.framework_call import (
+from toolfleet_tasks.adapters.calling import (
+    AdapterCalls,
+    Decision,
     FrameworkCall,
     StillRunning,
     ToolOffers,
+    WaitsForApproval,
     caller_of,
     conversation_of,
     in_run,

@@ -33,16 +33,17 @@ from toolfleet_registry.formats.calls import spoken_arguments
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.specs import effect_of
 from toolfleet_registry.system import machine_clock
-from toolfleet_tasks.adapters.calling import AdapterCalls
-from toolfleet_tasks.adapters.decisions import Decision, WaitsForApproval
-from toolfleet_tasks.adapters.framework_call import (
+from toolfleet_tasks.adapters.calling import (
     APPROVAL,
     CALL,
     RUN,
+    AdapterCalls,
+    Decision,
     DeferredStep,
     FrameworkCall,
     StillRunning,
     ToolOffers,
+    WaitsForApproval,
     call_key,
     caller_of,
     conversation_of,

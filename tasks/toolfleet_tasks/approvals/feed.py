@@ -19,7 +19,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.records import ApprovalRecords, ListedApproval
-from toolfleet_tasks.approvals.shown import shown
+from toolfleet_tasks.approvals.views import shown
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.wakeups.webhook_feed import approval_receiver_of, feed_receiver, notice_body, outbox_id

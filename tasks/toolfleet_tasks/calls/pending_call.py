@@ -25,8 +25,7 @@ from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.queues import nets_around, queue_for
 from toolfleet_tasks.redis_connection import RedisConnectionClosed, RedisConnectionLost
-from toolfleet_tasks.results.listener import ResultListener
-from toolfleet_tasks.results.progress import HeardLog, follow_progress, read_progress
+from toolfleet_tasks.results.listener import HeardLog, ResultListener, follow_progress, read_progress
 from toolfleet_tasks.results.stored import ending_of, read_stored, result_of
 from toolfleet_tasks.results.verifier import PEEK_SECONDS, Meta
 from toolfleet_tasks.transport.publisher import Delivered, Publisher

@@ -26,7 +26,9 @@ from toolfleet_registry.contracts import (
     ToolDefinition,
     ToolResult,
 )
+from toolfleet_registry.contracts.call_context import ToolContext
 from toolfleet_registry.contracts.calls import CONVERSATION, ApprovalRule, collecting, facts_of, note
+from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
 from toolfleet_registry.local.scheduler_tools import ADD_JOB, is_newer_job
@@ -40,11 +42,14 @@ from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.calls.audit_trail import AuditTrail, asked_by_here
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, Evaluation, requires_gate
-from toolfleet_tasks.calls.message_bounds import as_before, context_for, size_fault_with
 from toolfleet_tasks.calls.pending_call import new_call_id
 from toolfleet_tasks.limits import Within, limits_of, terms_for, unnamed
 from toolfleet_tasks.messages import fleet_results
+from toolfleet_tasks.messages.envelope import size_fault_with
 from toolfleet_tasks.queues import lane_of, limit_of
+
+_NO_CONTEXT = ToolContext(raw_arg="")
+_CONTEXT_BEFORE = ToolContext.model_fields.keys() - {"user"}
 
 log = get_logger(__name__)
 
@@ -449,3 +454,28 @@ def with_approval(call: PublishedCall, judged: Judged, asked_by: tuple[str, ...]
     if not rules:
         return call
     return call.model_copy(update={"approval": terms_of_approval(call, judged.tool, rules), "asked_by": asked_by})
+
+
+def context_for(tool: ToolDefinition, around: Circumstances, modules: frozenset[str]) -> ToolContext | None:
+    """Return the context for the tool.
+
+    Without the user, who travels with the call, and the groups, which are its arguments.
+
+    `modules` are those that may have it, in addition to the fleet's own functions; a module's own declaration does not
+    count.
+    """
+    if around.context is None or not tool.takes_context or tool.name.partition(".")[0] not in {LOCAL, *modules}:
+        return None
+    context = around.context.model_copy(update={"raw_arg": around.raw_arg, "user": "", "groups": {}})
+    return None if context == _NO_CONTEXT else context
+
+
+def as_before(call: ToolCall, tool: ToolDefinition, around: Circumstances) -> ToolCall:
+    """A tag's call as workers of the version before take it, which have the context among the arguments, and say so."""
+    if around.tag is None or around.context is None or tool.takes_context:
+        return call
+    properties = (tool.input_schema or {}).get("properties")
+    if not isinstance(properties, dict) or not properties.keys() >= _CONTEXT_BEFORE:
+        return call
+    arguments = around.context.model_dump(mode="json", exclude={"user"}, exclude_defaults=True)
+    return call.model_copy(update={"arguments": arguments})

@@ -32,7 +32,7 @@ from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.feed import ApprovalEvent
 from toolfleet_tasks.approvals.records import ListedApproval, StoredApproval
 from toolfleet_tasks.approvals.service import ApprovalService
-from toolfleet_tasks.approvals.shown import may_see
+from toolfleet_tasks.approvals.views import may_see
 from toolfleet_tasks.calls.audit_trail import asked_by_here
 from toolfleet_tasks.calls.begun_calls import BegunHandle, Owner
 from toolfleet_tasks.calls.handle import CallHandle

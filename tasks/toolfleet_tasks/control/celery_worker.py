@@ -35,8 +35,7 @@ from toolfleet_registry.errors import FleetError
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.calls.message_bounds import opened
-from toolfleet_tasks.messages.envelope import TASK
+from toolfleet_tasks.messages.envelope import TASK, opened
 from toolfleet_tasks.queues import lane_of, queue_of
 
 log = get_logger(__name__)

@@ -1,4 +1,4 @@
-"""Writes Celery's messages as they lie in Redis (protocol 2 in kombu's JSON envelope), with their canvas links and deaths.
+"""Writes Celery's messages as they lie in Redis (protocol 2 in kombu's JSON envelope), and opens the calls in them.
 
 Nearly every call stands by itself, and its message says so in words that never change.
 
@@ -20,11 +20,18 @@ from typing import Any
 
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts.call_context import ToolContext
+from toolfleet_registry.errors import MessageTooLarge
+from toolfleet_registry.policy.call_faults import fault_in_names
+from toolfleet_registry.schemas.arguments import size_fault, size_of
+from toolfleet_registry.settings import Settings
 from toolfleet_registry.spans import TRACEPARENT, TRACESTATE, TraceContext, carried
 from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_tasks.messages.ids import is_wake_key
 from toolfleet_tasks.messages.signing import Signatures
 from toolfleet_tasks.queues import nets_around
+
+_BESIDE_ARGUMENTS = 2**18  # characters: thousands of modules may be named for a caller
 
 FOLLOWERS = ("callbacks", "errbacks", "chain", "chord")
 """Under which names a message says, in its body, what follows its call. They are Celery's."""
@@ -298,3 +305,38 @@ def _trace(trace: TraceContext) -> str:
 def _body(text: str, links: Links | None) -> str:
     end = NOTHING_FOLLOWS if links is None else links.body_end()
     return b64encode(f"[[{_quoted(text)}]{end}".encode()).decode()
+
+
+def opened(message: object, app: Any, *, task_id: str) -> PublishedCall:
+    """Open the call that was sealed for `task_id`, as `Seal.open` does; `app` has the seal, and the settings.
+
+    Raises also `MessageTooLarge`, before a message is parsed that is too long.
+    """
+    settings: Settings = app.settings
+    most = settings.max_arguments_bytes
+    if isinstance(message, str) and len(message) > most + _BESIDE_ARGUMENTS:
+        raise MessageTooLarge(f"Arguments have more than the {most} bytes as JSON that can be sent.")
+    call: PublishedCall = app.seal.open(message, task_id=task_id)
+    _refuse_large(call, str(message), most)
+    return call
+
+
+def size_fault_with(context: ToolContext | None, arguments: dict[str, Any], *, most: int) -> str | None:
+    """Return why a call with this context is too large; `None` for at most `most` bytes of both, and for a call without one."""
+    if context is None:
+        return None
+    size = size_of(arguments) + size_of(context.model_dump(mode="json", exclude_defaults=True))
+    return None if size <= most else f"Arguments and context have {size} bytes as JSON; at most {most} can be sent."
+
+
+def _refuse_large(call: PublishedCall, message: str, most: int) -> None:
+    """Raise `MessageTooLarge` for a call with too large arguments, or with a too long user, intention or version."""
+    fault = fault_in_names(
+        user_ids=(call.user_id, call.caller.user_id),
+        idempotency_key=call.idempotency_key,
+        tool_version=call.tool_version,
+    )
+    if fault is None and len(message) > most:
+        fault = size_fault(call.arguments, most=most) or size_fault_with(call.context, call.arguments, most=most)
+    if fault is not None:
+        raise MessageTooLarge(fault)

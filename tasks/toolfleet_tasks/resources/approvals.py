@@ -13,7 +13,7 @@ from toolfleet_registry.access import has_role
 from toolfleet_registry.errors import ApprovalNotTaken, InvalidArguments, NoSuchEntry
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.records import ListedApproval, StoredApproval
-from toolfleet_tasks.approvals.shown import ShownApproval, may_see, shown
+from toolfleet_tasks.approvals.views import ShownApproval, may_see, shown
 from toolfleet_tasks.resources.operation import (
     AnswerModel,
     BodyModel,

@@ -24,14 +24,13 @@ from toolfleet_registry.errors import FleetError
 from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.calls.message_bounds import opened
 from toolfleet_tasks.ledger.claims import AcceptedAttempt, Claim, Granted
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.ledger.parameters import Ended, heard
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
 from toolfleet_tasks.ledger.waiting import CallEnded, NotEndedYet
 from toolfleet_tasks.messages import fleet_results
-from toolfleet_tasks.messages.envelope import TASK
+from toolfleet_tasks.messages.envelope import TASK, opened
 from toolfleet_tasks.redis_connection import RedisConnectionLost
 from toolfleet_tasks.scripts import END_CHECK_SECONDS
 from toolfleet_tasks.worker.attempt_reports import Reports

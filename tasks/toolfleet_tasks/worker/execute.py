@@ -22,7 +22,6 @@ from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio import end
-from toolfleet_tasks.calls.message_bounds import opened
 from toolfleet_tasks.greenlet_bridge import bridged
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.dead_letters import reason_of
@@ -30,7 +29,7 @@ from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed, ResultNo
 from toolfleet_tasks.ledger.retry import MOST_DEATHS, Next, bounded, decide, is_away, settled, unattempted
 from toolfleet_tasks.limits import Within, unnamed
 from toolfleet_tasks.messages import fleet_results, json_text
-from toolfleet_tasks.messages.envelope import DIED, begins_when_taken, deaths_of
+from toolfleet_tasks.messages.envelope import DIED, begins_when_taken, deaths_of, opened
 from toolfleet_tasks.messages.fleet_results import unapproved
 from toolfleet_tasks.messages.json_text import NewerMessage
 from toolfleet_tasks.ports import Runner

@@ -24,8 +24,7 @@ from toolfleet_registry.contracts import Caller, ToolDefinition, ToolResult
 from toolfleet_registry.contracts import ToolCall as FleetCall
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.adapters.calling import AdapterCalls
-from toolfleet_tasks.adapters.framework_call import DeferredStep, FrameworkCall, StillRunning
+from toolfleet_tasks.adapters.calling import AdapterCalls, DeferredStep, FrameworkCall, StillRunning
 from toolfleet_tasks.client.fleet import ToolFleet
 
 Json = dict[str, Any]

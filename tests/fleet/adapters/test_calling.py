@@ -12,8 +12,7 @@ from toolfleet import Caller, ToolDefinition, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_cli.local.tcp_ports import held_port
 from toolfleet_registry.contracts import Effect
-from toolfleet_tasks.adapters.calling import AdapterCalls
-from toolfleet_tasks.adapters.framework_call import FrameworkCall, StillRunning
+from toolfleet_tasks.adapters.calling import AdapterCalls, FrameworkCall, StillRunning
 
 
 def asked(

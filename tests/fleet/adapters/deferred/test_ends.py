@@ -26,8 +26,7 @@ from support.waiting import wait_until
 from toolfleet import Caller, Poll, ToolDefinition, ToolFleet
 from toolfleet.adapters.claude import fleet_server
 from toolfleet.adapters.openai_agents import FleetAgent, FleetTools
-from toolfleet_tasks.adapters.calling import AdapterCalls
-from toolfleet_tasks.adapters.framework_call import DeferredStep, FrameworkCall, StillRunning
+from toolfleet_tasks.adapters.calling import AdapterCalls, DeferredStep, FrameworkCall, StillRunning
 from toolfleet_tasks.calls import dispatcher
 
 Modules = tuple[ModuleServer, Hatchery, Works]

@@ -15,7 +15,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.approvals.approvers import AskedApproval
 from toolfleet_tasks.approvals.records import ApprovalChange, ApprovalRecords, ListedApproval, StoredApproval
-from toolfleet_tasks.approvals.shown import may_see
+from toolfleet_tasks.approvals.views import may_see
 from toolfleet_tasks.redis_connection import PipelinedConnection
 
 SHARE = 400_000

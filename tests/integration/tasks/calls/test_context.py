@@ -15,7 +15,7 @@ from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.tags import ToolContext
 from toolfleet_tasks.calls.eval_gate import Circumstances
-from toolfleet_tasks.calls.message_bounds import as_before, context_for
+from toolfleet_tasks.calls.prepare import as_before, context_for
 from toolfleet_tasks.client.dead_letters import Replay, replay_of
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.client.tags import TagRegistry

@@ -17,8 +17,7 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.calls.pending_call import CallStatus
 from toolfleet_tasks.redis_connection import PipelinedConnection
-from toolfleet_tasks.results.listener import ChannelWatch, ResultListener
-from toolfleet_tasks.results.progress import follow_progress
+from toolfleet_tasks.results.listener import ChannelWatch, ResultListener, follow_progress
 from toolfleet_tasks.results.verifier import Verifier
 
 KEY = "toolfleet:progress:call-1"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolfleet_tasks.adapters.framework_call import call_key
+from toolfleet_tasks.adapters.calling import call_key
 
 
 def deep() -> list[object]:

@@ -1,7 +1,7 @@
 """A listing for a framework: made once, and anew where a tool has changed."""
 
 from toolfleet_registry.contracts import Caller, ToolDefinition
-from toolfleet_tasks.adapters.framework_call import ToolOffers
+from toolfleet_tasks.adapters.calling import ToolOffers
 
 ADA, EVE = Caller(user_id="ada", permission="user"), Caller(user_id="eve", permission="admin")
 

@@ -4,7 +4,7 @@ import pytest
 
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.calls import ResultFile
-from toolfleet_tasks.adapters.framework_call import result_text, shown_parts
+from toolfleet_tasks.adapters.calling import result_text, shown_parts
 
 
 @pytest.mark.parametrize(
