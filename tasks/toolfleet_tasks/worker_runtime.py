@@ -132,6 +132,14 @@ def current() -> WorkerRuntime | None:
     return runtime
 
 
+def here() -> WorkerRuntime:
+    """Return the runtime of this worker. Raises `RuntimeError` where no worker's pool is running."""
+    runtime = current()
+    if runtime is None:
+        raise RuntimeError("A call runs in a worker only, whose pool has an event loop.")
+    return runtime
+
+
 def start(
     loop: asyncio.AbstractEventLoop,
     *,

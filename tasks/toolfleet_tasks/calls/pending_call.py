@@ -70,7 +70,7 @@ class InputAnswers:
     """The answers to tools' questions of one session, with personal data hidden. Where the ledger's Redis has the queues, an answer and the call's message are one step in it."""
 
     def __init__(self, ledger: Ledger, publisher: Publisher, settings: Settings, hide: HideInput) -> None:
-        self._asked, self._publisher, self._hide = ledger.asked, publisher, hide
+        self._asked, self._publisher, self._hide = ledger.waiting, publisher, hide
         self._seal, self._origin = seal_of(settings), sender()
         self._has_queues = settings.broker == settings.redis_url
 

@@ -1,7 +1,7 @@
 """Builds the parameters of the ledger's scripts; what the names mean stands in `lua/ledger.lua`."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from toolfleet_registry.contracts import EffectState, PublishedCall
 from toolfleet_registry.contracts.attempts import Attempt
@@ -41,6 +41,11 @@ class Ended(NamedTuple):
     away: int | str = ""
     failures: int = 0
     longest_ms: int = 0
+
+    def of(self, claim: Claim) -> dict[str, Any]:
+        """Return the arguments of a script that ends an attempt of this claim."""
+        named = {"token": claim.token, "call_id": claim.call.call_id, "attempt": claim.attempts}
+        return {**named, **self._asdict()}
 
 
 class Stored(NamedTuple):
@@ -104,13 +109,7 @@ def of_close(
     """Return the parameters that end an attempt that another one follows; `text` is its result."""
     return CLOSE.parameters_of(
         claim.keys.of_attempt,
-        token=claim.token,
-        call_id=claim.call.call_id,
-        attempt=claim.attempts,
-        outcome=ended.outcome,
-        away=ended.away,
-        failures=ended.failures,
-        longest_ms=ended.longest_ms,
+        **ended.of(claim),
         so_far=so_far,
         last=text,
         seconds=seconds.record,
@@ -131,13 +130,7 @@ def of_finish(
     """Return the parameters that store a call's one result with its `audit_line`, of which so many are kept."""
     return FINISH.parameters_of(
         claim.keys.of_finish,
-        token=claim.token,
-        call_id=claim.call.call_id,
-        attempt=claim.attempts,
-        outcome=ended.outcome,
-        away=ended.away,
-        failures=ended.failures,
-        longest_ms=ended.longest_ms,
+        **ended.of(claim),
         effect_state=effect_state,
         result_seconds=seconds.result,
         record_seconds=seconds.record,

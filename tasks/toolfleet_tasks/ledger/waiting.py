@@ -20,7 +20,7 @@ from toolfleet_tasks.ledger.scripts import ANSWER, ASK, PARK, RECALL
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.redis_connection import PipelinedConnection, run_durably, write_durably
 
-_ENDED = 2  # what `PARK` says of a call that has ended
+_ENDED = 2  # what `PARK` and `ASK` say of a call that has ended
 
 SIGNAL = b"input_required"
 """What is announced where a call's progress is, when it asks something."""
@@ -28,60 +28,9 @@ SIGNAL = b"input_required"
 Verdict = Literal["taken", "again", "answered", "not_asked", "ended", "unknown"]
 """What becomes of an answer, as `ANSWER` says it."""
 
-_ASKED_ENDED = 2  # what `ASK` says of a call that has ended
-
 
 class CallEnded(Exception):
     """The call has ended meanwhile, from outside."""
-
-
-class ParkedCalls:
-    """The parked calls of one Redis, over the ledger's connection."""
-
-    def __init__(self, connection: PipelinedConnection, keys: Keys, claims: Claims, earlier: EarlierAttempts) -> None:
-        self._connection, self._keys = connection, keys
-        self._claims, self._earlier = claims, earlier
-
-    async def park(self, claim: Claim, accepted: AcceptedAttempt, ended: Ended, *, seconds: float) -> bool:
-        """Let go of a call until it is asked for, in about `seconds`; `ended` is how the request ended that was the last.
-
-        False if others have the call by now. Raises `CallEnded`.
-        """
-        call = claim.call
-        parameters = PARK.parameters_of(
-            claim.keys.of_attempt,
-            token=claim.token,
-            call_id=call.call_id,
-            attempt=claim.attempts,
-            effect=call.effect or "",
-            accepted=self._earlier.signed(call.call_id, accepted),
-            wait_ms=round(seconds * 1000),
-            outcome=ended.outcome,
-            away=ended.away,
-            failures=ended.failures,
-            longest_ms=ended.longest_ms,
-            seconds=claim.ttl_seconds,
-        )
-        answer = await run_durably(self._connection, PARK, parameters)
-        self._claims.drop(claim)
-        if answer == _ENDED:
-            raise CallEnded
-        return bool(answer)
-
-    async def recall(self, call_id: str) -> tuple[AcceptedAttempt, str] | None:
-        """Return the attempt whose module must be told of the call's cancellation: once, of a call that was ended from outside.
-
-        Also returns the note about which of the module's processes has it. `None` if there is none. Raises
-        `NotEndedYet` for a call that has not ended.
-        """
-        parameters = RECALL.parameters(record=self._keys.call(call_id), token=randomness.uuid4().hex)
-        kind, found, replica = cast(
-            "tuple[bytes, bytes, bytes]", await run_durably(self._connection, RECALL, parameters)
-        )
-        if kind == b"open":
-            raise NotEndedYet
-        accepted = await self._earlier.accepted(call_id, found) if found else None
-        return None if accepted is None else (accepted, replica.decode())
 
 
 class NotEndedYet(Exception):
@@ -111,12 +60,47 @@ class KeptQuestion:
     is_open: bool
 
 
-class AskedCalls:
-    """The calls of one Redis that wait for answers, over the ledger's connection."""
+class WaitingCalls:
+    """The calls of one Redis that wait without a worker, over the ledger's connection: parked, or asked for an answer."""
 
     def __init__(self, connection: PipelinedConnection, keys: Keys, claims: Claims, earlier: EarlierAttempts) -> None:
         self._connection, self._keys = connection, keys
         self._claims, self._earlier = claims, earlier
+
+    async def park(self, claim: Claim, accepted: AcceptedAttempt, ended: Ended, *, seconds: float) -> bool:
+        """Let go of a call until it is asked for, in about `seconds`; `ended` is how the request ended that was the last.
+
+        False if others have the call by now. Raises `CallEnded`.
+        """
+        call = claim.call
+        parameters = PARK.parameters_of(
+            claim.keys.of_attempt,
+            **ended.of(claim),
+            effect=call.effect or "",
+            accepted=self._earlier.signed(call.call_id, accepted),
+            wait_ms=round(seconds * 1000),
+            seconds=claim.ttl_seconds,
+        )
+        answer = await run_durably(self._connection, PARK, parameters)
+        self._claims.drop(claim)
+        if answer == _ENDED:
+            raise CallEnded
+        return bool(answer)
+
+    async def recall(self, call_id: str) -> tuple[AcceptedAttempt, str] | None:
+        """Return the attempt whose module must be told of the call's cancellation: once, of a call that was ended from outside.
+
+        Also returns the note about which of the module's processes has it. `None` if there is none. Raises
+        `NotEndedYet` for a call that has not ended.
+        """
+        parameters = RECALL.parameters(record=self._keys.call(call_id), token=randomness.uuid4().hex)
+        kind, found, replica = cast(
+            "tuple[bytes, bytes, bytes]", await run_durably(self._connection, RECALL, parameters)
+        )
+        if kind == b"open":
+            raise NotEndedYet
+        accepted = await self._earlier.accepted(call_id, found) if found else None
+        return None if accepted is None else (accepted, replica.decode())
 
     async def ask(
         self, claim: Claim, question: Question, ended: Ended, *, text: str, accepted: AcceptedAttempt | None = None
@@ -132,9 +116,7 @@ class AskedCalls:
         content = json_text.dump(kept)
         parameters = ASK.parameters_of(
             claim.keys.of_attempt,
-            token=claim.token,
-            call_id=call.call_id,
-            attempt=claim.attempts,
+            **ended.of(claim),
             effect=call.effect or "",
             so_far=so_far,
             question=self._earlier.signed_text(call.call_id, content),
@@ -143,15 +125,11 @@ class AskedCalls:
             accepted="" if accepted is None else self._earlier.signed(call.call_id, accepted),
             until_ms=round(call.deadline_at * 1000),
             channel=self._keys.progress(call.call_id),
-            outcome=ended.outcome,
-            away=ended.away,
-            failures=ended.failures,
-            longest_ms=ended.longest_ms,
             seconds=claim.ttl_seconds,
         )
         answer = await run_durably(self._connection, ASK, parameters, size=len(text) + len(content))
         self._claims.drop(claim)
-        if answer == _ASKED_ENDED:
+        if answer == _ENDED:
             raise CallEnded
         return bool(answer)
 

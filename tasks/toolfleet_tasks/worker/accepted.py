@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
 from typing import Any, NamedTuple
 
 from celery.exceptions import Ignore, Reject
@@ -129,11 +128,11 @@ async def _ask(
     call, text = claim.call, str(task.request.args[0])
     ended = heard("input_required", seconds)
     try:
-        if not await ledger.asked.ask(claim, question, ended, text=text, accepted=accepted):
+        if not await ledger.waiting.ask(claim, question, ended, text=text, accepted=accepted):
             return
     except CallEnded:
         if accepted is not None:  # otherwise no worker is executing it
-            await _aside(_recall(task.app, ledger, call))
+            worker_runtime.here().later(_recall(task.app, ledger, call))
         raise Ignore from None
     log.info("tool_call_asks", call_id=call.call_id, tool=call.tool_name)
     if accepted is not None:
@@ -144,7 +143,7 @@ async def _ask(
 async def recall(task: RunningTask, ledger: Ledger, call: PublishedCall) -> None:
     """Tell the module in the background that a call was ended from outside and is no longer wanted."""
     if was_accepted(task, call):
-        await _aside(_recall(task.app, ledger, call))
+        worker_runtime.here().later(_recall(task.app, ledger, call))
 
 
 def follow_revocations() -> None:
@@ -184,12 +183,12 @@ async def _park(task: RunningTask, ledger: Ledger, claim: Claim, accepted: Accep
     call, settings = claim.call, task.app.settings
     delay = accepted.delay(call.deadline_at - fleet_clock.now(), longest=settings.lease_seconds / 2)
     try:
-        if not await ledger.parked.park(claim, accepted, ended, seconds=delay * _EARLY):
+        if not await ledger.waiting.park(claim, accepted, ended, seconds=delay * _EARLY):
             return
     except CallEnded:
         log.info("tool_call_recalled", call_id=call.call_id, tool=call.tool_name)
         is_first = claim.accepted is None
-        await _aside(
+        worker_runtime.here().later(
             _cancel(task.app, call, accepted.handle, claim.replica) if is_first else _recall(task.app, ledger, call)
         )
         return
@@ -220,7 +219,7 @@ async def _recall(app: Any, ledger: Ledger, call: PublishedCall) -> None:
     for pause in _RECALL_PAUSES:
         await asyncio.sleep(pause)
         try:
-            recalled = await ledger.parked.recall(call.call_id)
+            recalled = await ledger.waiting.recall(call.call_id)
         except NotEndedYet:
             continue
         except RedisConnectionLost:
@@ -234,12 +233,3 @@ async def _recall(app: Any, ledger: Ledger, call: PublishedCall) -> None:
 async def _cancel(app: Any, call: PublishedCall, handle: str, replica: str) -> None:
     lease = UnboundedLease(replica)
     await app.runner.status(call, handle, seconds=_CANCEL_SECONDS, lease=lease, cancel=True)
-
-
-async def _aside(work: Awaitable[object]) -> None:
-    """Do something for which no call's end waits: in a worker's loop in the background, otherwise at once."""
-    here = worker_runtime.current()
-    if here is None:
-        await work
-    else:
-        here.later(work)

@@ -45,7 +45,7 @@ from toolfleet_tasks.worker.accepted import recall
 from toolfleet_tasks.worker.attempt_reports import AttemptReports
 from toolfleet_tasks.worker.attempt_span import processed
 from toolfleet_tasks.worker.health_checks import checks_of
-from toolfleet_tasks.worker.running_task import RunningTask, Superseded, ledger_of, own_ledger, publish_again
+from toolfleet_tasks.worker.running_task import RunningTask, Superseded, ledger_of, publish_again
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
 log = get_logger(__name__)
@@ -283,14 +283,12 @@ async def run(task: RunningTask, message: str) -> str:
 
     Raises `Ignore`, `Reject` and `Retry` as Celery's tracer understands them.
     """
-    if (here := worker_runtime.current()) is not None:
-        try:
-            return await _run(task, message, ledger_of(here, task.app.settings, task.request.hostname))
-        except Ignore:
-            here.part(PausedCalls).follow(task, message, run)
-            raise
-    async with own_ledger(task.app.settings, task.request.hostname) as ledger:
-        return await _run(task, message, ledger)
+    here = worker_runtime.here()
+    try:
+        return await _run(task, message, ledger_of(here, task.app.settings, task.request.hostname))
+    except Ignore:
+        here.part(PausedCalls).follow(task, message, run)
+        raise
 
 
 _bridged = bridged(run, is_limited=False)
@@ -549,9 +547,9 @@ class EarlyClaim:
 
     def __init__(self, task: RunningTask) -> None:
         self._fetched: FetchedClaim | None = None
-        here, properties = worker_runtime.current(), getattr(task.request, "properties", None)
-        if here is not None and isinstance(properties, dict):
-            self._claims: FetchedClaims = here.part(FetchedClaims)
+        properties = getattr(task.request, "properties", None)
+        if isinstance(properties, dict):
+            self._claims: FetchedClaims = worker_runtime.here().part(FetchedClaims)
             self._fetched = self._claims.take(str(properties.get("delivery_tag")))
             self._queue = _queue_of(task.request)
 

@@ -114,7 +114,7 @@ class Prober:
     """Probes modules for one worker, over the connection to the Redis of the results.
 
     One process of the whole fleet at a time probes a module with an open breaker, by `GET /health` and never by a
-    user's call. `unready_seconds`: how long a module's own answer that it is not ready counts.
+    user's call.
     """
 
     def __init__(
@@ -124,13 +124,11 @@ class Prober:
         runner: Runner,
         *,
         known: KnownModules | None = None,
-        unready_seconds: float = UNREADY_SECONDS,
     ) -> None:
         self._connection = connection
         self._settings = settings
         self._runner = runner
         self._known = KnownModules(settings) if known is None else known
-        self._unready_seconds = unready_seconds
         self._unready_since: dict[str, float] = {}
         self.reasons: dict[str, str] = {}  # by module: why a call could not connect to it, the last time
         self._longest_ms = round(parameters.BREAKER_SECONDS * 1000)
@@ -173,7 +171,7 @@ class Prober:
     async def _probe_for_all(self, module: str) -> ProbeResult:
         health = await self._runner.probe(module, seconds=_PROBE_SECONDS)
         log.info("module_probed", module=module, health=health)
-        verdict, bearable_ms = _VERDICTS.get(health, "away"), round(self._unready_seconds * 1000)
+        verdict, bearable_ms = _VERDICTS.get(health, "away"), round(UNREADY_SECONDS * 1000)
         longest_ms = self._longest_ms
         open_ms = await self._run(_PROBED, module, verdict=verdict, longest_ms=longest_ms, bearable_ms=bearable_ms)
         if health is Health.WELL:
@@ -202,7 +200,7 @@ class Prober:
             self._unready_since.pop(module, None)
             return health
         since = self._unready_since.setdefault(module, machine_clock.monotonic())
-        return Health.WELL if machine_clock.monotonic() - since >= self._unready_seconds else health
+        return Health.WELL if machine_clock.monotonic() - since >= UNREADY_SECONDS else health
 
     async def _run(self, script: Script, module: str, **args: Any) -> Any:
         breaker = self._settings.keys.breaker(module)
@@ -423,42 +421,9 @@ class HealthChecks:
         return now - watch.tail_since >= _STUCK_SECONDS if tail is not None else False
 
 
-class SingleCheck:
-    """The same for a worker without a loop of its own, which runs one call here: it looks when it must."""
-
-    def __init__(self, settings: Settings, runner: Runner, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._runner = runner
-        self._prober = Prober(ledger.connection, settings, runner, unready_seconds=0)
-
-    def may_begin(self, call: PublishedCall) -> bool:
-        """Implements `HealthChecks.may_begin`: here none was claimed before."""
-        del call
-        return False
-
-    async def claim(self, call: PublishedCall, *, deaths: int | None) -> Claim | NotClaimed:
-        """Implements `HealthChecks.claim`."""
-        claim = await self._ledger.claim(call, deaths=deaths, replica=self._runner.replica_for(call))
-        if _is_away(claim):
-            await self._prober.probe(_module(call), is_unreached=False)
-        return claim
-
-    async def missed(self, call: PublishedCall, unreached: Health, why: str = "") -> None:
-        """Note it, unless it is the worker's own trouble."""
-        if unreached is Health.AWAY:
-            self._prober.reasons[_module(call)] = why
-            await self._prober.unreached(_module(call))
-
-    def doubt(self, call: PublishedCall) -> None:
-        """Implements `HealthChecks.doubt`: nothing probes between two calls here."""
-
-
-def checks_of(app: Any, ledger: Ledger) -> HealthChecks | SingleCheck:
-    """The ones of this worker's loop, or for one call; `app` is a worker's."""
-    here = worker_runtime.current()
-    if here is None:
-        return SingleCheck(app.settings, app.runner, ledger)
-    return here.part(HealthChecks, app.settings, app.runner, ledger, app.modules)
+def checks_of(app: Any, ledger: Ledger) -> HealthChecks:
+    """Return the health checks of this worker's loop; `app` is a worker's."""
+    return worker_runtime.here().part(HealthChecks, app.settings, app.runner, ledger, app.modules)
 
 
 def _is_queued(claim: Claim | NotClaimed) -> bool:

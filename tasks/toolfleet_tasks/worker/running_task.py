@@ -2,18 +2,16 @@
 
 from asyncio import CancelledError
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
 
 from toolfleet_registry.contracts import ToolResult
-from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.process import Process, this_process
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages.envelope import Label, Links, deaths_of
-from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.tracing import trace_of
 from toolfleet_tasks.transport.publisher import Delivered
 from toolfleet_tasks.transport.redis_publisher import worker_publisher
@@ -95,22 +93,6 @@ def calls_held(process: Process | None = None) -> Counter[str]:
     here: WorkerRuntime | None = (process or this_process()).worker
     ledger = None if here is None else here.made(_make_ledger)
     return Counter() if ledger is None else ledger.claims.held()
-
-
-@asynccontextmanager
-async def own_ledger(settings: Settings, worker: str | None = None) -> AsyncGenerator[Ledger]:
-    """Open a ledger for one call of this worker, under a pool without a loop of its own."""
-    connection = PipelinedConnection(
-        connection_factory(str(settings.redis_url), master=settings.sentinel_master), name="call"
-    )
-    connection.start()
-    ledger = Ledger(connection, settings, writes_results=settings.has_redis_broker)
-    ledger.tokens.serve(worker)
-    try:
-        yield ledger
-    finally:
-        await ledger.claims.aclose()
-        await connection.aclose()
 
 
 def _make_ledger(here: WorkerRuntime, settings: Settings) -> Ledger:

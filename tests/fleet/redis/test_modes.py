@@ -57,9 +57,10 @@ def test_a_worker_with_another_lease_does_not_start(own_bed: TestBed) -> None:
         pass
 
 
-def test_another_pool_is_refused(own_bed: TestBed) -> None:
-    """Nothing would renew its leases: it ends with one sentence that names the option."""
-    refused = _run_worker(own_bed.settings, "--pool=solo")
+@pytest.mark.parametrize("broker", [None, "amqp://127.0.0.1:1//"], ids=["redis", "rabbitmq"])
+def test_another_pool_is_refused(own_bed: TestBed, broker: str | None) -> None:
+    """Nothing would renew the leases of its calls: it ends with one sentence that names the option."""
+    refused = _run_worker(own_bed.settings.model_copy(update={"broker_url": broker}), "--pool=solo")
 
     assert refused.returncode != 0
     assert "leave -P out" in refused.stderr

@@ -18,7 +18,8 @@ from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.results.stored import read_stored
 from toolfleet_tasks.worker import execute
-from toolfleet_tasks.worker.health_checks import checks_of
+from toolfleet_tasks.worker.health_checks import HealthChecks
+from toolfleet_tasks.worker_runtime import WorkerRuntime
 from toolfleet_workers.executors.http_client import HttpClient
 from toolfleet_workers.executors.http_executor import HttpExecutor
 from toolfleet_workers.runner import CallRunner
@@ -29,10 +30,11 @@ SERVICES = {"owls": "http://127.0.0.1:1"}
 class ReplicaWorker:
     """One worker; it knows the processes that it was told of last."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, here: WorkerRuntime) -> None:
         self.http = HttpExecutor({}, client=HttpClient(), max_reply_bytes=2**20)
         runner = CallRunner(self.http, [], replica_for=self.http.replica_for)
-        app = SimpleNamespace(runner=runner, settings=ledger._settings, tracing=None)
+        self.checks = HealthChecks(here, ledger._settings, runner, ledger)
+        app = SimpleNamespace(runner=runner, settings=ledger._settings, tracing=None, checks=self.checks)
         request = SimpleNamespace(hostname="celery@here", retries=0)
         self._ledger = ledger
         self._task: Any = SimpleNamespace(app=app, request=request, limits=limits, is_followed=False, links=None)
@@ -43,7 +45,7 @@ class ReplicaWorker:
     async def run(self, call: PublishedCall) -> ToolResult | None:
         """One delivery of the call; `None` if it is to be delivered again."""
         try:
-            claim = await checks_of(self._task.app, self._ledger).claim(call, deaths=0)
+            claim = await self.checks.claim(call, deaths=0)
             if isinstance(claim, Claim):
                 await execute._claimed(self._task, self._ledger, claim, None)
             else:
@@ -67,12 +69,15 @@ async def replica_workers(
 
     monkeypatch.setattr(execute, "publish_again", published_again)
     monkeypatch.setattr(execute, "put_off", put_off)
+    monkeypatch.setattr(execute, "checks_of", lambda app, _: app.checks)
     monkeypatch.setattr("toolfleet_tasks.ledger.parameters.BREAKER_FAILURES", 1000)
     settings: dict[str, Any] = {"visibility_timeout": 2}
     async with worker_ledger(url, **settings) as first, worker_ledger(url, **settings) as second:
-        workers = [ReplicaWorker(ledger) for ledger in (first, second)][:count]
+        loop = asyncio.get_running_loop()
+        workers = [ReplicaWorker(ledger, WorkerRuntime(loop, url, None)) for ledger in (first, second)][:count]
         yield workers
         for worker in workers:
+            await worker.checks.aclose()
             await worker.http.aclose()
 
 

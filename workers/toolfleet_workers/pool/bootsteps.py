@@ -224,6 +224,8 @@ class Attendance(bootsteps.StartStopStep):
 
         Called by Celery when the pool has started. Ends the process if only our pool could renew its leases.
         """
+        if not isinstance(parent.pool, AsyncioPool):  # nothing would renew the leases of its calls
+            raise SystemExit("Calls need the asyncio pool: leave -P out.")
         settings = getattr(parent.app, "settings", None) or load_settings()
         presence, slots = Presence(settings), LaneCapacity(settings, count=parent.concurrency)
         consumption = Consumption(parent)
@@ -233,18 +235,12 @@ class Attendance(bootsteps.StartStopStep):
         health_of(parent.app).consumption = consumption
         watch = ClockWatch(settings, on_reading=consumption.stop_if)
         served: ServedModules | None = getattr(parent.app, "served_modules", None)
-        # A pool without a loop has its calls run in other processes, which would not hear of modules that are added.
         follow = ModuleWatch(settings, KnownModules(settings)).keep
-        if served is not None and isinstance(parent.pool, AsyncioPool):
+        if served is not None:
             served.consume, follow = functools.partial(_consume, consumption), served.keep
         attend = functools.partial(_attend, settings, presence, slots, watch, follow, pauses)
-        if isinstance(parent.pool, AsyncioPool):
-            parent.pool.autoscaler = getattr(parent, "autoscaler", None)
-            self._keeping = parent.pool.hub_loop.loop.create_task(attend(), name="toolfleet-presence")
-        elif settings.has_redis_broker:
-            raise SystemExit("Calls from Redis need the asyncio pool: leave -P out.")
-        else:  # a pool without a loop
-            this_process().thread(lambda: run_here(attend()), name="presence").start()
+        parent.pool.autoscaler = getattr(parent, "autoscaler", None)
+        self._keeping = parent.pool.hub_loop.loop.create_task(attend(), name="toolfleet-presence")
         notes.start()
         self._ending = ending = ShutdownReason()
         signals.worker_shutting_down.connect(ending.on_shutting_down, sender=parent.hostname)
@@ -320,7 +316,7 @@ def _consume(consumption: Consumption, modules: Iterable[str]) -> None:
 def _announce_when_prepared(consumer: Any) -> None:
     app, prepare = consumer.app, getattr(consumer.app.runner, "prepare", None)
     served: ServedModules | None = getattr(consumer.app, "served_modules", None)
-    if prepare is None or not isinstance(consumer.pool, AsyncioPool):  # a pool without a loop: its first calls wait
+    if prepare is None:
         _announce(app)
         return
     preparing = consumer.pool.hub_loop.loop.create_task(_prepare(prepare, served), name="toolfleet-prepare")

@@ -40,12 +40,12 @@ async def asked(ledger: Ledger, question: Question = UNTOUCHED, call: PublishedC
     """A call that has begun, and whose module has asked."""
     claim = await begun(ledger, call)
     with ledger.claims.holding(claim):
-        assert await ledger.asked.ask(claim, question, HEARD, text="a text")
+        assert await ledger.waiting.ask(claim, question, HEARD, text="a text")
     return claim
 
 
 async def answer(ledger: Ledger, number: int = 1, responses: dict[str, dict[str, str]] = ADA) -> Verdict:
-    return await ledger.asked.answer(CALL.call_id, number, responses, queue=QUEUE, message="a message")
+    return await ledger.waiting.answer(CALL.call_id, number, responses, queue=QUEUE, message="a message")
 
 
 async def test_nobody_holds_it_until_it_is_answered(ledger: Ledger, redis: Redis) -> None:
@@ -57,12 +57,12 @@ async def test_nobody_holds_it_until_it_is_answered(ledger: Ledger, redis: Redis
         message = await heard.get_message(timeout=10)
     assert (message or {})["data"] in {b"input_required", "input_required"}
     assert (await ledger.state_of(CALL.call_id), await redis.zcard(Keys().running("research"))) == ("input_required", 0)
-    found = await ledger.asked.find(CALL.call_id)
+    found = await ledger.waiting.find(CALL.call_id)
     assert found is not None
     assert (found.pending.round, found.pending.requests, found.state, found.text) == (1, WHO, "sealed ✓", "a text")
     assert await answer(ledger) in TAKEN
     assert await redis.llen(Keys().queue(QUEUE)) == 1
-    assert await ledger.asked.find(CALL.call_id) is None
+    assert await ledger.waiting.find(CALL.call_id) is None
     claim = await claimed(ledger, answered(1))
     assert (claim.granted, claim.attempts, claim.so_far) == ("go", 1, "none")
     assert await finish(ledger, claim) is not None
@@ -89,7 +89,7 @@ async def test_each_question_takes_one_answer(ledger: Ledger, redis: Redis) -> N
     assert await answer(ledger) == "unknown"
     claim = await begun(ledger, CALL)
     assert await answer(ledger) == "not_asked"
-    assert await ledger.asked.ask(claim, UNTOUCHED, HEARD, text="a text")
+    assert await ledger.waiting.ask(claim, UNTOUCHED, HEARD, text="a text")
     assert await answer(ledger, 2) == "not_asked"
     assert await answer(ledger) in TAKEN
     assert (await answer(ledger), await answer(ledger, 1, BOB)) == ("again", "answered")
@@ -102,8 +102,8 @@ async def test_each_question_takes_one_answer(ledger: Ledger, redis: Redis) -> N
 async def test_what_another_broker_is_to_send_can_be_sent_again(ledger: Ledger) -> None:
     """Until the call ends: whoever took the answer may have died before its message was published."""
     await asked(ledger)
-    verdict = await ledger.asked.answer(CALL.call_id, 1, ADA, queue=QUEUE, message="")
-    found = await ledger.asked.find(CALL.call_id)
+    verdict = await ledger.waiting.answer(CALL.call_id, 1, ADA, queue=QUEUE, message="")
+    found = await ledger.waiting.find(CALL.call_id)
     assert verdict in TAKEN
     assert found is not None
     assert (found.is_open, found.text) == (False, "a text")
@@ -128,7 +128,7 @@ async def test_its_end_from_outside_says_what_its_module_has_said(
     await asked(ledger, question)
     stored = await other.end(CALL, ENDING, data_id=ANY_DATA)
     assert read_stored(stored, CALL.tool_name).effect_state == state
-    assert await ledger.asked.find(CALL.call_id) is None
+    assert await ledger.waiting.find(CALL.call_id) is None
     assert (await answer(ledger), (await refused(ledger, answered(1))).reason) == ("ended", "done")
 
 
@@ -137,10 +137,10 @@ async def test_a_question_of_a_call_that_has_ended_is_none(ledger: Ledger, redis
     claim = await begun(ledger, CALL)
     await run_out(redis)
     assert (await claimed(other, CALL)).granted == "unknown"
-    assert not await ledger.asked.ask(claim, UNTOUCHED, HEARD, text="a text")
+    assert not await ledger.waiting.ask(claim, UNTOUCHED, HEARD, text="a text")
     await other.end(CALL, ENDING, data_id=ANY_DATA)
     with pytest.raises(CallEnded):
-        await ledger.asked.ask(claim, UNTOUCHED, HEARD, text="a text")
+        await ledger.waiting.ask(claim, UNTOUCHED, HEARD, text="a text")
 
 
 async def test_a_lost_record_makes_no_call_undone(ledger: Ledger, redis: Redis) -> None:
@@ -173,23 +173,23 @@ async def test_a_question_that_nobody_has_signed_is_none(redis_url: str, redis: 
     """Whoever writes into Redis cannot have people asked for other things than the module does."""
     async with worker_ledger(redis_url, signing_key=KEY if signs else None) as ledger:
         await asked(ledger)
-        assert await ledger.asked.find(CALL.call_id) is not None
+        assert await ledger.waiting.find(CALL.call_id) is not None
         forged = '{"round":1,"requests":{"pin":{"method":"elicitation/create"}}}'
         await redis.hset(RECORD, "question", forged)
-        assert (await ledger.asked.find(CALL.call_id) is None) == signs
+        assert (await ledger.waiting.find(CALL.call_id) is None) == signs
         for nothing in ("[]", "{}", "owl", "[" * 5_000):
             await redis.hset(RECORD, "question", nothing)
-            assert await ledger.asked.find(CALL.call_id) is None
+            assert await ledger.waiting.find(CALL.call_id) is None
 
 
 async def asked_by(ledger: Ledger) -> Claim:
     """A call that its module goes on with, and that has asked something."""
     claim = await begun(ledger, CALL)
     with ledger.claims.holding(claim):
-        assert await ledger.parked.park(claim, EGG, HEARD, seconds=0)
+        assert await ledger.waiting.park(claim, EGG, HEARD, seconds=0)
     claim = await claimed(ledger, CALL)
     with ledger.claims.holding(claim):
-        assert await ledger.asked.ask(claim, UNSURE, HEARD, text="a text", accepted=EGG)
+        assert await ledger.waiting.ask(claim, UNSURE, HEARD, text="a text", accepted=EGG)
     return claim
 
 
@@ -205,7 +205,7 @@ async def test_what_goes_on_by_itself_is_never_begun_again(ledger: Ledger, redis
         await run_out(redis)
     claim = await claimed(ledger, answered(1))
     with ledger.claims.holding(claim):
-        assert await ledger.asked.ask(claim, UNSURE, HEARD, text="a text", accepted=EGG)
+        assert await ledger.waiting.ask(claim, UNSURE, HEARD, text="a text", accepted=EGG)
     assert [(await refused(ledger, each)).reason for each in (CALL, answered(1))] == ["stale", "early"]
     assert await answer(ledger, 2, BOB) in TAKEN
     claim = await claimed(ledger, answered(2))
@@ -220,7 +220,7 @@ async def test_its_module_is_told_of_an_end_from_outside(ledger: Ledger, other: 
     stored = await other.end(CALL, ENDING, data_id=ANY_DATA)
     assert read_stored(stored, CALL.tool_name).effect_state == "unknown"
     assert (await refused(ledger, CALL)).reason == "done"
-    recalled = await ledger.parked.recall(CALL.call_id)
+    recalled = await ledger.waiting.recall(CALL.call_id)
     assert recalled is not None
     assert recalled[0] == EGG
     assert await answer(ledger) == "ended"

@@ -38,7 +38,7 @@ async def parked(ledger: Ledger, ended: Ended = HEARD, *, seconds: float = 0) ->
     """A call that was accepted, and may be asked for after so many seconds."""
     claim = await begun(ledger, CALL)
     with ledger.claims.holding(claim):
-        assert await ledger.parked.park(claim, EGG, ended, seconds=seconds)
+        assert await ledger.waiting.park(claim, EGG, ended, seconds=seconds)
     return claim
 
 
@@ -61,12 +61,12 @@ async def test_it_is_asked_for_again_and_again(ledger: Ledger, redis: Redis) -> 
         assert (claim.granted, claim.attempts, claim.accepted) == ("accepted", 2, EGG)
         with ledger.claims.holding(claim):
             assert (await refused(ledger, CALL)).reason == "busy"
-            assert await ledger.parked.park(claim, EGG, HEARD, seconds=0)
+            assert await ledger.waiting.park(claim, EGG, HEARD, seconds=0)
     claim = await claimed(ledger, CALL)
     assert await finish(ledger, claim) is not None
     assert (await refused(ledger, CALL)).reason == "done"
     assert not await redis.hexists(RECORD, "accepted")
-    assert await ledger.parked.recall(CALL.call_id) is None
+    assert await ledger.waiting.recall(CALL.call_id) is None
 
 
 async def test_who_dies_as_he_asks_is_followed_by_another(ledger: Ledger, redis: Redis) -> None:
@@ -78,7 +78,7 @@ async def test_who_dies_as_he_asks_is_followed_by_another(ledger: Ledger, redis:
         again = await ledger.claim(CALL, deaths=None)
         assert isinstance(again, Claim)
         assert (again.granted, again.accepted, again.attempts) == ("accepted", EGG, 1)
-        assert await ledger.parked.park(again, EGG, HEARD, seconds=0)
+        assert await ledger.waiting.park(again, EGG, HEARD, seconds=0)
     for granted in ("accepted", "accepted", "killed"):
         claim = await ledger.claim(CALL, deaths=None)
         assert isinstance(claim, Claim)
@@ -91,21 +91,21 @@ async def test_who_has_lost_it_cannot_keep_it(ledger: Ledger, redis: Redis, othe
     claim = await begun(ledger, CALL)
     await run_out(redis)
     assert (await claimed(other, CALL)).granted == "unknown"
-    assert not await ledger.parked.park(claim, EGG, HEARD, seconds=0)
+    assert not await ledger.waiting.park(claim, EGG, HEARD, seconds=0)
 
 
 async def test_its_end_from_outside_is_unknown_and_told_once(ledger: Ledger, other: Ledger) -> None:
     """Nobody may take it for undone; one worker is to tell the module, and nobody once it has ended by itself."""
     await parked(ledger)
     with pytest.raises(NotEndedYet):
-        await ledger.parked.recall(CALL.call_id)
+        await ledger.waiting.recall(CALL.call_id)
     claim = await claimed(ledger, CALL)
     stored = await other.end(CALL, ENDING, data_id=ANY_DATA)
     assert read_stored(stored, CALL.tool_name).effect_state == "unknown"
     with pytest.raises(CallEnded):
-        await ledger.parked.park(claim, EGG, HEARD, seconds=0)
-    assert await ledger.parked.recall(CALL.call_id) == (EGG, "")
-    assert await ledger.parked.recall(CALL.call_id) is None
+        await ledger.waiting.park(claim, EGG, HEARD, seconds=0)
+    assert await ledger.waiting.recall(CALL.call_id) == (EGG, "")
+    assert await ledger.waiting.recall(CALL.call_id) is None
 
 
 async def test_a_module_that_is_silent_for_all_is_left_alone(ledger: Ledger) -> None:
@@ -113,7 +113,7 @@ async def test_a_module_that_is_silent_for_all_is_left_alone(ledger: Ledger) -> 
     await parked(ledger)
     for _ in range(3):
         claim = await claimed(ledger, CALL)
-        assert await ledger.parked.park(claim, EGG, SILENT, seconds=0)
+        assert await ledger.waiting.park(claim, EGG, SILENT, seconds=0)
     assert (await refused(ledger, CALL)).reason == "early"
 
 
@@ -122,7 +122,7 @@ async def test_a_record_that_is_lost_as_it_is_accepted_is_written_anew(ledger: L
     claim = await begun(ledger, CALL)
     await redis.delete(RECORD)
     with ledger.claims.holding(claim):
-        assert await ledger.parked.park(claim, EGG, HEARD, seconds=0)
+        assert await ledger.waiting.park(claim, EGG, HEARD, seconds=0)
     assert (await claimed(ledger, CALL)).accepted == EGG
 
 
@@ -147,7 +147,7 @@ async def test_a_handle_that_nobody_has_signed_is_none(redis_url: str, redis: Re
         await parked(ledger)
         claim = await claimed(ledger, CALL)
         assert claim.accepted == EGG
-        assert await ledger.parked.park(claim, EGG, HEARD, seconds=0)
+        assert await ledger.waiting.park(claim, EGG, HEARD, seconds=0)
         forged = AcceptedAttempt("another's", 12.5, 0.5)
         await redis.hset(RECORD, "accepted", forged.written())
         claim = await claimed(ledger, CALL)

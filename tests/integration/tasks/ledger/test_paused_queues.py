@@ -42,7 +42,7 @@ async def test_what_its_module_goes_on_with_is_asked_for(ledger: Ledger, redis: 
     """And ends: nothing is begun by that."""
     claim = await begun(ledger, CALL)
     with ledger.claims.holding(claim):
-        assert await ledger.parked.park(
+        assert await ledger.waiting.park(
             claim, AcceptedAttempt("egg", 12.5, 0.5), Ended("accepted 5", 0, 3, 10), seconds=0
         )
     await redis.hset(STATES, "research", PAUSED)

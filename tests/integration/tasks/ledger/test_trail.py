@@ -99,7 +99,7 @@ async def test_an_accepted_call_counts_its_polls(ledger: Ledger, redis: Redis) -
     for number in range(4):
         claim = await (claimed if number else begun)(ledger, CALL)
         with ledger.claims.holding(claim):
-            assert await ledger.parked.park(claim, egg, heard, seconds=0)
+            assert await ledger.waiting.park(claim, egg, heard, seconds=0)
     parts = parts_of(await field(redis, "trail"))
     await finish(ledger, await claimed(ledger, CALL))
     line = await line_of(redis)
@@ -113,9 +113,9 @@ async def test_a_question_and_its_answer_are_noted(ledger: Ledger, redis: Redis)
     """Since when the call has waited, and until when."""
     claim = await begun(ledger, CALL)
     with ledger.claims.holding(claim):
-        assert await ledger.asked.ask(claim, WHO, Ended("input_required 5", 0, 3, 10_000), text="a text")
+        assert await ledger.waiting.ask(claim, WHO, Ended("input_required 5", 0, 3, 10_000), text="a text")
     answers = {"who": {"action": "accept"}}
-    assert await ledger.asked.answer(CALL.call_id, 1, answers, queue="tools.research", message="m") in {
+    assert await ledger.waiting.answer(CALL.call_id, 1, answers, queue="tools.research", message="m") in {
         "taken",
         "again",
     }

@@ -1,5 +1,6 @@
 """A claimed call between its claim and its attempt: what a worker finds out there, and what it may not run any more."""
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,7 +17,9 @@ from support.waiting import wait_until, wait_until_equal
 from support.workers.ledgers import SUCCESS, attempt, begun, claimed, refused, run_out, taken, worker_ledger
 from toolfleet_registry.contracts import Effect, PublishedCall, RetryTerms, Terms
 from toolfleet_registry.contracts.attempts import Attempt, Health, Lease, Outcome, Standing, StatusMissing
+from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.greenlet_bridge import limits
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
@@ -83,6 +86,13 @@ class Runner:
         return Health.WELL
 
 
+@pytest.fixture(autouse=True)
+async def here(redis_url: str) -> AsyncIterator[worker_runtime.WorkerRuntime]:
+    """The runtime of the worker that runs the calls."""
+    yield worker_runtime.start(asyncio.get_running_loop(), broker=redis_url)
+    await worker_runtime.stop()
+
+
 @pytest.fixture
 async def ledger(redis_url: str) -> AsyncIterator[Ledger]:
     async with worker_ledger(redis_url, visibility_timeout=2) as ledger:
@@ -100,7 +110,8 @@ async def run(ledger: Ledger, runner: Runner, call: PublishedCall = CALL) -> Any
 
 
 def task_of(ledger: Ledger, runner: Runner) -> Any:
-    app = SimpleNamespace(runner=runner, settings=ledger._settings, tracing=None)
+    known = KnownModules(ledger._settings)
+    app = SimpleNamespace(runner=runner, settings=ledger._settings, tracing=None, modules=known)
     request = SimpleNamespace(hostname="celery@here")
     return SimpleNamespace(app=app, request=request, limits=limits, is_followed=False, links=None)
 

@@ -23,7 +23,7 @@ from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.presence import note_of
 from toolfleet_tasks.redis_connection import RedisConnectionClosed
 from toolfleet_tasks.worker import health_checks
-from toolfleet_tasks.worker.health_checks import HealthChecks, SingleCheck, checks_of
+from toolfleet_tasks.worker.health_checks import HealthChecks, checks_of
 
 KEYS = Keys()
 MODULE, QUEUE = "research", "tools.research"
@@ -287,28 +287,10 @@ async def test_calls_of_a_module_that_is_back_wait_for_their_turn(redis: Redis, 
     assert checks._queues == {}
 
 
-async def test_a_worker_that_runs_one_call_looks_when_it_must(
-    redis: Redis, ledger: Ledger, modules: Modules, redis_url: str
-) -> None:
-    """The call itself is put off, and finds the module at its next try; it has said what it could not reach."""
-    runner: Any = modules
-    check = SingleCheck(Settings(redis_url=redis_url), runner, ledger)
-    await check.missed(CALL, Health.UNKNOWN)
-    assert not await redis.exists(BREAKER), "its own trouble"
-    await check.missed(CALL, Health.AWAY)
-    assert await redis.hexists(BREAKER, "open_until"), "there is nobody else"
-    await redis.hset(BREAKER, "open_until", 1)
-    modules.health = Health.WELL
-    claims = [await check.claim(CALL, deaths=None), await check.claim(CALL, deaths=None)]
-
-    assert modules.looks == 1
-    assert [isinstance(claim, Claim) and claim.granted == "go" for claim in claims] == [False, True]
-
-
 async def test_a_loop_has_one_view_of_its_modules(
     here: worker_runtime.WorkerRuntime, ledger: Ledger, redis_url: str
 ) -> None:
-    """All its calls share what it knows; outside of a worker's pool each call looks for itself."""
+    """All its calls share what it knows; outside of a worker's pool no call runs."""
 
     class App:
         settings, runner = Settings(redis_url=redis_url), Modules()
@@ -319,4 +301,5 @@ async def test_a_loop_has_one_view_of_its_modules(
     assert checks_of(App, ledger) is first
     await here.aclose()
     await worker_runtime.stop()
-    assert isinstance(checks_of(App, ledger), SingleCheck)
+    with pytest.raises(RuntimeError, match="in a worker only"):
+        checks_of(App, ledger)

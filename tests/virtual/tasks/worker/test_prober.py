@@ -54,13 +54,13 @@ async def worker(redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch) 
     """Starts workers that live, by their names."""
     async with AsyncExitStack() as stack:
 
-        async def start(name: str, *, unready_seconds: float = UNREADY_SECONDS) -> Worker:
+        async def start(name: str) -> Worker:
             ledger = await stack.enter_async_context(worker_ledger(redis_url))
             monkeypatch.setattr(socket, "gethostname", lambda: name)
             modules = Modules()
             modules.go.set()
             runner: Any = modules
-            prober = Prober(ledger.connection, Settings(redis_url=redis_url), runner, unready_seconds=unready_seconds)
+            prober = Prober(ledger.connection, Settings(redis_url=redis_url), runner)
             note = note_of(1, prober._worker)
             await redis.zadd(SLOTS, {note: fleet_clock.now()})
             await redis.expire(SLOTS, 60)
@@ -161,16 +161,6 @@ async def test_a_module_that_answers_differently_has_to_begin_anew(redis: Redis,
     one.modules.health = Health.NOT_READY
 
     assert await probe(one) is Finding.OPEN
-
-
-async def test_who_looks_for_one_call_tries_what_is_not_ready(redis: Redis, worker: Callable[..., Any]) -> None:
-    """It has no loop to look again later."""
-    one = await worker("one", unready_seconds=0)
-    one.modules.health = Health.NOT_READY
-    await due(redis)
-    await probe(one)
-
-    assert await redis.hget(KEY, "half_at") is not None
 
 
 async def test_only_when_nobody_connects_is_the_module_away(redis: Redis, worker: Callable[..., Any]) -> None:
