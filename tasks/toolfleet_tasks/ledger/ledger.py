@@ -30,7 +30,7 @@ from toolfleet_tasks.ledger.dead_letters import BURY_ENDED, dead_letter, is_dead
 from toolfleet_tasks.ledger.parameters import Ended, How, Seconds, Stored
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
 from toolfleet_tasks.ledger.scripts import CLAIM, CLOSE, END, FINISH, CallKeys, LedgerKeys
-from toolfleet_tasks.ledger.waiting import WaitingCalls
+from toolfleet_tasks.ledger.waiting import SuspendedCalls
 from toolfleet_tasks.limits import TAKE, limits_of_call, refused_by
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.fleet_results import CallEnding
@@ -110,7 +110,7 @@ class Ledger:
         self._results = Signatures(settings, "result")
         self.verifier = Verifier(connection, settings)
         self._earlier = EarlierAttempts(settings, self.verifier)
-        self.waiting = WaitingCalls(connection, settings.keys, self.claims, self._earlier)
+        self.waiting = SuspendedCalls(connection, settings.keys, self.claims, self._earlier)
         self._auditor, self._contents = Auditor(settings), ContentsWriter(settings)
         self._unanswered = dict[str, str]()  # by call id: the token of an end that was sent, and its answer lost
         self.tokens = FencingTokens()

@@ -60,7 +60,7 @@ class KeptQuestion:
     is_open: bool
 
 
-class WaitingCalls:
+class SuspendedCalls:
     """The calls of one Redis that wait without a worker, over the ledger's connection: parked, or asked for an answer."""
 
     def __init__(self, connection: PipelinedConnection, keys: Keys, claims: Claims, earlier: EarlierAttempts) -> None:
