@@ -7,7 +7,7 @@ READY := .venv/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test test-all test-versions flakes faults simulate lint format hooks docs map lock bench \
+.PHONY: help install demo up test test-all test-versions flakes faults simulate lint format docs lock bench \
 	list-modules refresh-tools logs-core logs-module redis-cli restart-module \
 	conformance explore proofs load-proofs chaos pauses soak clean
 
@@ -100,19 +100,14 @@ lint: $(READY) ## Style, formatting, import rules, Lua, tests that wait for a ti
 	@PYTHONPATH=tests $(BIN)/python -m support.wait_check
 	@$(BIN)/mypy --num-workers 2
 
-hooks: $(READY) ## Have git run the quick linters before a commit, and all of them before a push
-	@$(BIN)/pre-commit install
-
 format: $(READY) ## Let ruff write the style
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-docs: $(READY) ## Write the generated pages of docs/, and build its site in site/
-	@$(BIN)/python -m docsite
-	@PYTHONPATH=. $(BIN)/zensical build --clean --strict
-
-map: $(READY) ## Draw the rooms and list their parts again, from the code
-	@$(BIN)/python -m docsite concepts/architecture.md $(patsubst %,../%/README.md,registry modules tasks workers gateway cli)
+# With PAGES, only these are written, and no site is built: `../workers/README.md` is the table of a room's parts.
+docs: $(READY) ## Write the generated pages of docs/, and build its site in site/ (PAGES=concepts/architecture.md)
+	@PYTHONPATH=. $(BIN)/python -m docsite $(PAGES)
+	@$(if $(PAGES),,PYTHONPATH=. $(BIN)/zensical build --clean --strict)
 
 lock: ## Resolve the dependencies again
 	@test -x $(BIN)/uv || ($(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet uv)

@@ -16,7 +16,7 @@ from support.documents import pages
 ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
-MOST_TARGETS, MOST_CHARACTERS = 32, 120
+MOST_TARGETS, MOST_CHARACTERS = 29, 120
 LEFT_OUT = {"docs/concepts/why-not.md": {"psql", "shell"}}
 WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
 HOOKS = ROOT / ".pre-commit-config.yaml"

@@ -45,7 +45,7 @@ def test_a_folder_of_a_room_says_in_one_docstring_what_it_does() -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_each_room_has_a_readme_of_a_screen(room: str) -> None:
-    """It says what the room knows, and fits on a screen, but for the table of its parts, which `make map` writes."""
+    """It says what the room knows, and fits on a screen, but for the table of its parts, which `make docs` writes."""
     lines = (ROOT / room / "README.md").read_text().splitlines()
 
     assert 5 < len([line for line in lines if not line.startswith("| `")]) <= MAX_README_LINES
