@@ -13,8 +13,7 @@ from pathlib import Path
 from redis import Redis
 
 from benchmarks.environments import ROOT, python_of
-from toolfleet_cli.local.redis_server import find_redis_server
-from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port
+from toolfleet_cli.local.redis_server import LOOPBACK, find_redis_server, free_port
 from toolfleet_modules.hosts.child_process import spawn, stop
 
 FAR_MS = 2.8  # there and back

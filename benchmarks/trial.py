@@ -15,7 +15,7 @@ from benchmarks.machine import busy_seconds, cpu_seconds, memory_mb
 from benchmarks.stage import Stage
 from benchmarks.systems import System
 from benchmarks.work import INSTANT
-from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port
+from toolfleet_cli.local.redis_server import LOOPBACK, free_port
 from toolfleet_modules.hosts.child_process import spawn, stop
 from toolfleet_tasks.queues import queue_of
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from toolfleet_cli.console.values import SECRETS
+from toolfleet_cli.console import SECRETS
 from toolfleet_registry.config.setting_sources import REMOVED
 from toolfleet_registry.settings import PREFIX, Settings
 

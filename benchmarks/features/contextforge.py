@@ -12,7 +12,7 @@ import httpx
 
 from benchmarks.environments import python_of
 from benchmarks.features.mcp_peer import Peer
-from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port
+from toolfleet_cli.local.redis_server import LOOPBACK, free_port
 from toolfleet_modules.hosts.child_process import spawn, stop
 
 ENVIRONMENT = "contextforge"

@@ -21,8 +21,7 @@ from benchmarks.features.gateway_figures import CONTEXTFORGE, FASTMCP, MCP, SDK
 from benchmarks.features.mcp_peer import Peer
 from benchmarks.machine import wait_for_quiet
 from toolfleet_cli.local.environment import environment_of, worker_command
-from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port, redis_server
 from toolfleet_modules.hosts.child_process import spawn, stop
 from toolfleet_registry.settings import Settings
 

@@ -24,8 +24,7 @@ from benchmarks.features.host_programs import DOCUMENT, FOLDER, MODULE, SERVER, 
 from benchmarks.machine import wait_for_quiet
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.environment import environment_of, worker_command
-from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port, redis_server
 from toolfleet_modules.hosts.child_process import spawn, stop
 from toolfleet_registry.settings import Settings
 

@@ -21,8 +21,7 @@ from redis import Redis
 from benchmarks.machine import cpu_seconds, wait_for_quiet
 from toolfleet import Caller, Poll, Schedule, Settings, ToolFleet
 from toolfleet_cli.local.environment import beat_command, environment_of, worker_command
-from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port, redis_server
 from toolfleet_modules.hosts.child_process import spawn, stop
 
 _JOBS, _DUE = 100_000, 1_000

@@ -19,8 +19,7 @@ from benchmarks.lengths import FULL
 from benchmarks.reporting.results import Results, Spread
 from benchmarks.stage import Stage, listening, stages
 from benchmarks.systems import OURS
-from toolfleet_cli.local.redis_server import redis_command
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port, redis_command
 
 _ROUNDS = 3
 _WORKLOADS = ("W1", "W3")

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from io import TextIOWrapper
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -13,40 +14,46 @@ import typer
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.system.loggers import configure_before_first_line
 
-_COMMANDS: Mapping[str, Sequence[str]] = {
-    "toolfleet_cli.commands.fleet": ["up", "demo"],
-    "toolfleet_cli.commands.servers": ["worker", "beat", "flower"],
-    "toolfleet_cli.commands.gateway": ["gateway", "mcp"],
-    "toolfleet_cli.commands.logs": ["logs", "restart"],
-    "toolfleet_cli.commands.config": ["config"],
-    "toolfleet_cli.commands.status": ["status"],
-    "toolfleet_cli.commands.doctor": ["doctor"],
-    "toolfleet_cli.commands.capacity": ["capacity"],
-    "toolfleet_cli.commands.redis_cli": ["redis-cli"],
-    "toolfleet_cli.commands.call": ["call", "why"],
+_COMMANDS: Mapping[str, str] = {
+    "up": "fleet",
+    "demo": "fleet",
+    "worker": "servers",
+    "beat": "servers",
+    "flower": "servers",
+    "gateway": "servers",
+    "mcp": "servers",
+    "logs": "logs",
+    "restart": "logs",
+    "config": "config",
+    "status": "status",
+    "doctor": "doctor",
+    "capacity": "capacity",
+    "redis-cli": "servers",
+    "call": "call",
+    "why": "call",
 }
-"""The modules that `register` commands, and which ones, in the order of the help."""
+"""The module of `toolfleet_cli.commands` that has each command, in the order of the help."""
 
-_GROUPS: Mapping[str, str] = {
-    "toolfleet_cli.commands.agents": "agents",
-    "toolfleet_cli.commands.approvals": "approvals",
-    "toolfleet_cli.commands.audit": "audit",
-    "toolfleet_cli.commands.create": "create",
-    "toolfleet_cli.commands.dead_letters": "dead-letters",
-    "toolfleet_cli.commands.host": "host",
-    "toolfleet_cli.commands.jobs": "jobs",
-    "toolfleet_cli.commands.keys": "keys",
-    "toolfleet_cli.commands.modules": "modules",
-    "toolfleet_cli.commands.queues": "queues",
-    "toolfleet_cli.commands.tools": "tools",
-    "toolfleet_cli.commands.wake_ups": "wake-ups",
-}
-"""The modules whose `app` is a group of commands, and its name."""
+_GROUPS = (
+    "agents",
+    "approvals",
+    "audit",
+    "create",
+    "dead-letters",
+    "host",
+    "jobs",
+    "keys",
+    "modules",
+    "queues",
+    "tools",
+    "wake-ups",
+)
+"""The groups of commands: each is the `app` of the module of its name."""
 
 _FORMER_NAMES: Mapping[str, str] = {"dead": "dead-letters", "wakes": "wake-ups"}
 """Groups by the names that they had, which still work and are not shown."""
 
-_NAMES = [name for names in _COMMANDS.values() for name in names] + [*_GROUPS.values()]
+_NAMES = [*_COMMANDS, *_GROUPS]
 _COMPLETION = "_TOOLFLEET_COMPLETE"  # a shell asks for what could follow, by this variable
 
 # The help loads none of the modules that these sentences are from. A test compares them.
@@ -71,7 +78,7 @@ _SUMMARIES: Mapping[str, str] = {
     "approvals": "Calls that wait for people: look at them, approve or reject them.",
     "audit": "Who called or changed what, what was decided, and how it ended.",
     "create": "Begin something new.",
-    "dead-letters": "Calls whose end nobody can know, wake-ups and webhooks that nobody accepted: look at them, try them anew, drop them.",
+    "dead-letters": "Calls whose end is not known, wake-ups and webhooks that were not accepted: look at them, try them again, drop them.",
     "host": "Serve as a module what was not written as one.",
     "jobs": "Long work that is polled, of all users: look at it, end it.",
     "keys": "The API keys of programs that use the fleet over HTTP.",
@@ -89,13 +96,17 @@ def command_line(first_word: str | None = None) -> typer.Typer:
     """
     app = _bare_command_line()
     wanted = {first_word}.intersection(_NAMES) or set(_NAMES)
-    for module, names in _COMMANDS.items():
-        if wanted.intersection(names):
-            import_module(module).register(app)
-    for module, name in _GROUPS.items():
-        if name in wanted:
-            app.add_typer(import_module(module).app, name=name)
+    for module in dict.fromkeys(module for name, module in _COMMANDS.items() if name in wanted):
+        _command_module(module).register(app)
+    own = {each.name or str(getattr(each.callback, "__name__", "")): each for each in app.registered_commands}
+    app.registered_commands = [own[name] for name in _COMMANDS if name in wanted]
+    for name in filter(wanted.__contains__, _GROUPS):
+        app.add_typer(_command_module(name).app, name=name)
     return app
+
+
+def _command_module(name: str) -> ModuleType:
+    return import_module(f"toolfleet_cli.commands.{name.replace('-', '_')}")
 
 
 def outline() -> typer.Typer:
@@ -116,7 +127,7 @@ def main() -> None:
     try:
         _needed(sys.argv[1:])()
     except (FleetError, OSError) as exc:  # a folder that cannot be written, a disk that is full
-        from toolfleet_cli.console.output import fail
+        from toolfleet_cli.console import fail
 
         fail(str(exc), code=2)
     finally:

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from toolfleet_registry.settings import Settings
 
 _LANES = ["fast", "slow", "all"]
-_ANSWER_SECONDS = 4.0  # with the start of this process 5 s at most; who cannot say within 4 s is not well
+_ANSWER_SECONDS = 4.0  # with the start of this process 5 s at most; a process that needs longer is not well
 
 
 def is_well(role: str, settings: "Settings", *, live: bool) -> bool:
@@ -22,7 +22,7 @@ def is_well(role: str, settings: "Settings", *, live: bool) -> bool:
 
 
 def quick_check(words: list[str]) -> int | None:
-    """The exit code of `worker|beat --check`; `None` for any other command line, and for one with a mistake."""
+    """Return the exit code of `worker|beat --check`; `None` for any other command line, and for one with a mistake."""
     role, *options = words or [""]
     if role not in {"worker", "beat"} or "--check" not in options:
         return None
@@ -42,7 +42,7 @@ def quick_check(words: list[str]) -> int | None:
 
 
 def _lane_in(options: list[str], role: str) -> str | None:
-    """The lane that they name, "" for none; `None` if they say anything else."""
+    """Return the lane that they name, "" for none; `None` if they say anything else."""
     words = [part for option in options for part in option.split("=", 1)]
     match words:
         case []:

@@ -1,28 +1,43 @@
-"""Asks one gateway over HTTP what commands otherwise ask Redis, and gives commands the options for the fleet that they ask."""
+"""Asks the fleet: in this process, which reaches its stores, or at a gateway over HTTP.
 
+`ask` asks for the operations of operators' resources, which are declared in `toolfleet_tasks.resources`. `over_fleet` gives a
+command the options that choose the gateway. The options that several commands have are declared here, too.
+"""
+
+import asyncio
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeAlias, TypeVar, cast, get_type_hints
 from urllib.parse import quote, urlsplit
 
 import typer
+from pydantic import BaseModel, ValidationError
 
-from toolfleet_cli.console.caller import Level
-from toolfleet_cli.console.output import fail, note
+from toolfleet_cli.console import fail, note, progress
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.config.run_file import FOLDER
-from toolfleet_registry.contracts import Conversation, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
 from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchEntry, OperationRefused
 from toolfleet_registry.policy.call_faults import LONGEST
 from toolfleet_registry.redis.urls import is_http_url
+from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.system import randomness
 
 if TYPE_CHECKING:
     import httpx
+
+    from toolfleet import ToolFleet
+    from toolfleet_tasks.resources.operation import ResourceOperation
+
+
+R = TypeVar("R")
 
 URL_VARIABLE: Final = "TOOLFLEET_GATEWAY_URL"
 KEY_VARIABLE: Final = "TOOLFLEET_GATEWAY_KEY"
@@ -54,6 +69,43 @@ _BY: Final[dict[str, Any]] = {
         typer.Option("--as", metavar="NAME", help="Who the audit says has done it; else this machine's user."),
     ]
 }
+
+
+class Level(StrEnum):
+    """The permissions, lowest first."""
+
+    GUEST = "guest"
+    USER = "user"
+    ADMIN = "admin"
+    OWNER = "owner"
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LimitOption = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Show at most so many.")]
+OffsetOption = Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Leave out the first so many.")]
+
+UserOption = Annotated[str | None, typer.Option("--user", metavar="ID", help="Act for this user.")]
+PermissionOption = Annotated[Level, typer.Option("--permission", help="Act with this permission.")]
+ModulesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--modules",
+        metavar="A,B",
+        help="Use these modules only; * is all. Else all, or for a guest those of TOOLFLEET_DEFAULT_GUEST_MODULES.",
+    ),
+]
+
+ConversationOption = Annotated[
+    str | None, typer.Option("--conversation-id", metavar="ID", help="The conversation that the call belongs to.")
+]
+RunOption = Annotated[
+    str | None,
+    typer.Option(
+        "--run-id", metavar="ID", help="The turn of an agent that it is part of, which its profile may limit."
+    ),
+]
+
+AgentOption = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Act as this agent, by its profile.")]
 
 _WAIT_SECONDS = 30  # that one question is held open
 _MORE_SECONDS = 15.0  # for its answer to come
@@ -165,6 +217,92 @@ def _refuse(status: int, problem: Any, about: str, *, has_key: bool) -> NoReturn
     raise refusal
 
 
+def ask(
+    operation: "ResourceOperation[Any, Any, R]",
+    gateway: Gateway | None,
+    *path: str,
+    query: Mapping[str, Any] | None = None,
+    body: Mapping[str, Any] | BaseModel | None = None,
+    by: str | None = None,
+    seconds: float = _SECONDS,
+    settings: Settings | None = None,
+) -> R:
+    """Ask for an operation and return its answer.
+
+    Args:
+        operation: The operation.
+        gateway: The gateway to ask; with `None` the operation runs in this process, with the settings that it finds.
+        *path: The values of the operation's path parameters, in their order.
+        query: Its query; fields that are `None` are left out.
+        body: Its body.
+        by: The user's name in the audit if no gateway is asked; by default the name on this machine.
+        seconds: How long a gateway may take.
+        settings: The settings of this process if no gateway is asked; by default they are read. A command that asks
+            repeatedly passes them: the fleet may end meanwhile, and its run file with it.
+
+    Raises:
+        OperationRefused: It cannot be done. A command that does not handle it ends with its sentence.
+        FleetUnavailable: Redis, or the gateway, does not answer.
+        typer.BadParameter: The query or the body is invalid.
+
+    """
+    known = {name: value for name, value in (query or {}).items() if value is not None}
+    parts = dict(zip(re.findall(r"{(\w+)}", operation.path), path, strict=True))
+    if gateway is None:
+        return asyncio.run(_ask_here(operation, parts, known, body, by, settings or load_settings()))
+    where = operation.path.format(**{name: quote(value, safe="") for name, value in parts.items()})
+    options = dict[str, Any]()
+    if body is not None:  # without fields at their defaults, which an older gateway may not know
+        options["json"] = body.model_dump(mode="json", exclude_defaults=True) if isinstance(body, BaseModel) else body
+    found = gateway.ask(operation.method, where, seconds=seconds, params=known, **options)
+    return cast("R", None if operation.answer is None else operation.answer.model_validate(found))
+
+
+async def _ask_here(
+    operation: "ResourceOperation[Any, Any, R]",
+    path: Mapping[str, str],
+    query: Mapping[str, Any],
+    body: Mapping[str, Any] | BaseModel | None,
+    by: str | None,
+    settings: Settings,
+) -> R:
+    from toolfleet_registry.access import COMMAND_LINE
+    from toolfleet_tasks.operations.change_trail import Actor
+    from toolfleet_tasks.resources.operation import FleetOperator, OperationRequest
+
+    async with AsyncExitStack() as stack:
+
+        async def fleet() -> "ToolFleet":
+            from toolfleet import ToolFleet  # takes a second to load, and few operations make calls
+
+            return await stack.enter_async_context(ToolFleet(settings=settings))
+
+        asked = OperationRequest(
+            settings=settings,
+            # It reaches the stores anyway.
+            operator=FleetOperator(Actor.at_command_line(by), COMMAND_LINE, caller=None, may_reach_private=True),
+            fleet=fleet,
+            body=body if isinstance(body, BaseModel) else _validated(operation.body, body or {}),
+            query=_validated(operation.query, query),
+            path=path,
+        )
+        async with progress("Waiting for the fleet"):
+            answer = await operation.run(asked)
+    if asked.audit_missed:  # what was changed may be in a database
+        note("The audit may have no line of this: there is no Redis that answers.", style="dim")
+    return answer
+
+
+def _validated(model: type[BaseModel] | None, values: Mapping[str, Any]) -> BaseModel | None:
+    """Return the values as the model reads them. Raises `BadParameter`."""
+    try:
+        return None if model is None else model.model_validate(values)
+    except ValidationError as exc:
+        fault = exc.errors(include_url=False, include_input=False)[0]
+        place_of = ".".join(map(str, fault["loc"])).replace("_", "-")
+        raise typer.BadParameter(f"{place_of}: {fault['msg']}.") from exc
+
+
 def over_fleet(command: Command) -> Command:
     """The command, with `--url`, `--host` and `--port` for its parameter `gateway`, and with `--as` for `by`, if it has one.
 
@@ -207,6 +345,24 @@ def _checked(name: str | None, gateway: Gateway | None) -> str | None:
     if name is not None and not (0 < len(name) <= LONGEST and name.isprintable()):
         raise typer.BadParameter(f"a name has 1 to {LONGEST} printable characters.", param_hint="--as")
     return name
+
+
+def caller_of(user: str | None, permission: Level, modules: str | None, agent: str | None = None) -> Caller:
+    """Return the caller that the options describe: without `--modules` the same as `Caller` without `allowed_modules`."""
+    names = None if modules is None else frozenset(name.strip() for name in modules.split(",") if name.strip())
+    said = {"user_id": user, "permission": permission.value, "allowed_modules": names, "agent": agent}
+    return Caller.model_validate(said)
+
+
+def refuse_unknown(caller: Caller, known: Collection[str]) -> None:
+    """Raise `BadParameter` for modules of a caller that are not among the `known` ones: nothing would be found for a misspelt one."""
+    named = caller.allowed_modules
+    unknown = sorted(set(named) - set(known)) if isinstance(named, frozenset) else []
+    if unknown:
+        there = f"there are {', '.join(sorted(known))}" if known else "there are none"
+        raise typer.BadParameter(
+            f"there is no module {', '.join(map(repr, unknown))}; {there}.", param_hint="--modules"
+        )
 
 
 def refuse_caller_options(

@@ -22,7 +22,7 @@ from support import module_server
 from support.gateways.gateway_process import ServedGateway
 from support.module_server import ModuleServer
 from toolfleet import ToolFleet
-from toolfleet_cli.local.tcp_ports import LOOPBACK
+from toolfleet_cli.local.redis_server import LOOPBACK
 from toolfleet_gateway.auth.own_secrets import generate_key
 from toolfleet_gateway.gateway import serve_gateway
 from toolfleet_registry.access import new_key_text

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from toolfleet_cli.local.tcp_ports import LOOPBACK
+from toolfleet_cli.local.redis_server import LOOPBACK
 
 _CHUNK = 1 << 16
 

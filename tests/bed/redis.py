@@ -16,8 +16,7 @@ import pytest
 from redis import Redis
 
 from bed import clock, settling, sockets
-from toolfleet_cli.local.redis_server import bundled_redis_server, redis_url
-from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port
+from toolfleet_cli.local.redis_server import LOOPBACK, bundled_redis_server, free_port, redis_url
 
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1  # prctl(2)

@@ -25,7 +25,7 @@ from support.streams.tcp_proxy import TcpProxy, tcp_proxy
 from support.worker_process import READY as WORKER_READY
 from support.worker_process import TESTS
 from toolfleet_cli.local.environment import beat_command, environment_of, worker_command
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port
 from toolfleet_registry.settings import Settings
 
 CLOCKED = f"worker-{WORKERS - 1}"

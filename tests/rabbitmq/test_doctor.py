@@ -11,8 +11,8 @@ import pytest
 from support.fleet import TestBed
 from support.servers.rabbitmq import RabbitMq
 from toolfleet_cli.doctor.check import Diagnosis, Patient, Severity
-from toolfleet_cli.doctor.queues import RabbitCheck
-from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port
+from toolfleet_cli.doctor.servers import check_rabbitmq
+from toolfleet_cli.local.redis_server import LOOPBACK, free_port
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 
 QUEUE = "tools.strange"
@@ -46,7 +46,7 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def found(settings: Settings) -> list[Diagnosis]:
     """What the doctor finds at the broker."""
-    return list((await RabbitCheck().examine(Patient(settings, environ={}))).findings)
+    return list((await check_rabbitmq(Patient(settings, environ={}))).findings)
 
 
 @pytest.mark.usefixtures("said")
@@ -58,7 +58,7 @@ async def test_a_queue_of_another_kind_is_found(settings: Settings, channel: amq
     (finding,) = await found(settings)
     assert finding.severity is Severity.ERROR
     assert f"The queue {QUEUE} is of another kind" in finding.what
-    assert finding.mend.endswith(f"rabbitmqctl delete_queue {QUEUE}")
+    assert finding.fix.endswith(f"rabbitmqctl delete_queue {QUEUE}")
 
 
 async def test_a_time_that_is_too_short_for_a_call_is_found(settings: Settings, said: Path) -> None:
@@ -70,7 +70,7 @@ async def test_a_time_that_is_too_short_for_a_call_is_found(settings: Settings, 
     (unknown,) = await found(settings)
 
     assert (short.severity, unknown.severity) == (Severity.WARNING, Severity.NOTE)
-    assert short.mend.startswith(f"consumer_timeout = {needed} in rabbitmq.conf")
+    assert short.fix.startswith(f"consumer_timeout = {needed} in rabbitmq.conf")
 
 
 async def test_a_broker_that_does_not_answer_is_an_error(settings: Settings) -> None:

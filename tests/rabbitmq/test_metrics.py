@@ -17,7 +17,7 @@ from support.module_server import ModuleServer
 from support.servers.rabbitmq import RabbitMq, is_installed, rabbitmq
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port
 from toolfleet_registry import metric_families
 from toolfleet_tasks.operations.fleet_facts import FleetReader
 

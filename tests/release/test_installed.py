@@ -5,7 +5,7 @@ import json
 import pytest
 
 from release.environments import Environment
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port
 
 pytestmark = [pytest.mark.release, pytest.mark.timeout(900)]
 MOST_PACKAGES = 15

@@ -28,7 +28,7 @@ from toolfleet import (
     ToolFleet,
     ToolResult,
 )
-from toolfleet_cli.local.tcp_ports import LOOPBACK
+from toolfleet_cli.local.redis_server import LOOPBACK
 from toolfleet_registry.contracts.jobs import Completion
 from toolfleet_registry.redis.keys import ApprovalKeys, Keys
 from toolfleet_tasks.messages.ids import then_call_id

@@ -22,8 +22,7 @@ from support.programs.shortened import TESTS, shortened
 from support.worker_process import READY
 from toolfleet import ToolFleet
 from toolfleet_cli.local.environment import beat_command, environment_of, gateway_command, worker_command
-from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port, redis_server
 from toolfleet_registry.access import COMMAND_LINE, KeyDraft
 from toolfleet_registry.api_keys import ApiKeys
 from toolfleet_registry.settings import Settings

@@ -22,8 +22,14 @@ from uuid import UUID
 import pytest
 
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.redis_server import bundled_redis_server, find_redis_server, is_ours, redis_command, redis_url
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import (
+    bundled_redis_server,
+    find_redis_server,
+    held_port,
+    is_ours,
+    redis_command,
+    redis_url,
+)
 from toolfleet_modules.hosts.child_process import spawn, stop
 from toolfleet_registry.system import fleet_clock, machine_clock, randomness
 from toolfleet_registry.system.fleet_clock import Reading, SlewedClock

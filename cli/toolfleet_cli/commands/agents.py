@@ -11,9 +11,17 @@ import typer
 from pydantic import ValidationError
 
 from toolfleet_cli.commands.completion import complete_agents
-from toolfleet_cli.console.output import add_row, fail, note, say, say_json, show_table, table
-from toolfleet_cli.operations import ask
-from toolfleet_cli.remote import Gateway, over_fleet
+from toolfleet_cli.console import (
+    add_row,
+    fail,
+    note,
+    say,
+    say_json,
+    show_rows,
+    show_table,
+    table,
+)
+from toolfleet_cli.remote import Gateway, JsonOption, ask, over_fleet
 from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.config.setting_sources import line_of
 from toolfleet_registry.errors import SettingsError
@@ -27,7 +35,6 @@ app = typer.Typer(
     help="The profiles of agents: which tools each may use, and what stands around its calls.", no_args_is_help=True
 )
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_agents)]
 
 _TABLE = "agents"
@@ -42,7 +49,7 @@ def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> Non
 
     agents = ask(list_agents, gateway).agents
     if as_json:
-        say_json([one.model_dump(mode="json") for one in agents])
+        say_json(agents)
         return
     if not agents:
         note("There are no agents: `toolfleet agents put NAME` stores what toolfleet.toml says of one.")
@@ -66,9 +73,9 @@ def show(name: NameArgument, *, gateway: Gateway | None = None, as_json: JsonOpt
     """Show what an agent may do at most: what settings and registry say together, and which of them says it."""
     from toolfleet_tasks.resources.agents import get_agent
 
-    one = ask(get_agent, gateway, path={"name": name})
+    one = ask(get_agent, gateway, name)
     if as_json:
-        say_json(one.model_dump(mode="json"))
+        say_json(one)
         return
     if one.fault is not None:
         note(f"Agent {one.name} may do nothing: {one.fault}.", style="red")
@@ -105,7 +112,7 @@ def put(
         profile = _configured(name)
     else:
         raise typer.BadParameter("say the agent's NAME, or --file with a file that has one.", param_hint="NAME")
-    stored = ask(put_agent, gateway, path={"name": name}, body=profile, by=by)
+    stored = ask(put_agent, gateway, name, body=profile, by=by)
     say(f"{name}: version {stored.version} is in force.")
     for said in stored.notes or ():
         note(said)
@@ -117,15 +124,11 @@ def versions(name: NameArgument, *, gateway: Gateway | None = None, as_json: Jso
     """List the last 20 versions of a profile in the registry, the latest first."""
     from toolfleet_tasks.resources.agents import list_agent_versions
 
-    found = ask(list_agent_versions, gateway, path={"name": name}).versions
+    found = ask(list_agent_versions, gateway, name).versions
     if as_json:
-        say_json([one.model_dump(mode="json") for one in found])
+        say_json(found)
         return
-    shown = table("VERSION", "STORED", "BY", "WHAT")
-    for place, one in enumerate(found):
-        stored = datetime.fromtimestamp(one.at, UTC).isoformat(timespec="seconds")
-        add_row(shown, str(one.version), stored, one.by, _what(one, is_last=place == 0))
-    show_table(shown)
+    show_rows("VERSION,STORED,BY,WHAT", found, lambda one: _version_row(one, is_last=one is found[0]))
 
 
 @app.command()
@@ -140,7 +143,7 @@ def rollback(
     """Put an earlier version of a profile again, as a new one; also of one that was removed."""
     from toolfleet_tasks.resources.agents import roll_back_agent
 
-    made = ask(roll_back_agent, gateway, path={"name": name}, body={"version": version}, by=by)
+    made = ask(roll_back_agent, gateway, name, body={"version": version}, by=by)
     say(f"{name}: version {made.version} is in force, which is version {version} again.")
 
 
@@ -150,7 +153,7 @@ def remove(name: NameArgument, *, gateway: Gateway | None = None, by: str | None
     """Remove a profile from the registry. An agent that no settings know either may do nothing from then on."""
     from toolfleet_tasks.resources.agents import remove_agent
 
-    ask(remove_agent, gateway, path={"name": name}, by=by)
+    ask(remove_agent, gateway, name, by=by)
     say(f"{name}: the registry has no profile of it any more.")
 
 
@@ -162,11 +165,11 @@ def _configured(name: str) -> AgentProfile:
     return agents[name]
 
 
-def _what(one: "ProfileVersion", *, is_last: bool) -> str:
-    if one.profile is None:
-        return "removed"
+def _version_row(one: "ProfileVersion", *, is_last: bool) -> tuple[object, ...]:
     again = "" if one.rolled_back_from is None else f"version {one.rolled_back_from} again"
-    return ", ".join(filter(None, ("in force" if is_last else "", again))) or "-"
+    what = ", ".join(filter(None, ("in force" if is_last else "", again))) or "-"
+    stored = datetime.fromtimestamp(one.at, UTC).isoformat(timespec="seconds")
+    return one.version, stored, one.by, "removed" if one.profile is None else what
 
 
 def _modules(one: "AgentOverview") -> str:

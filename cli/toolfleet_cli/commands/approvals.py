@@ -7,33 +7,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolfleet_cli.commands.completion import complete_approvals
-from toolfleet_cli.console.output import add_row, age, note, say, say_json, show_table, table
-from toolfleet_cli.console.values import ago, one_line
-from toolfleet_cli.operations import ask
-from toolfleet_cli.remote import Gateway, over_fleet
-from toolfleet_registry.system import fleet_clock
+from toolfleet_cli.console import (
+    ago,
+    note,
+    one_line,
+    say,
+    say_facts,
+    say_json,
+    show_list,
+    until,
+)
+from toolfleet_cli.remote import Gateway, JsonOption, LimitOption, OffsetOption, ask, over_fleet
 
 if TYPE_CHECKING:
     from toolfleet_tasks.approvals.views import ShownApproval
 
 app = typer.Typer(help="Calls that wait for people: look at them, approve or reject them.", no_args_is_help=True)
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ApprovalId = Annotated[
     str,
     typer.Argument(
         metavar="APPROVAL_ID", help="As `toolfleet approvals list` shows it.", autocompletion=complete_approvals
     ),
 ]
-Limit = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Show at most so many.")]
-Offset = Annotated[int, typer.Option(metavar="N", min=0, help="Leave out the first so many.")]
 Settled = Annotated[bool, typer.Option("--settled", help="Show those that wait no more, the last first.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, in words that the agent is told.")]
 Edit = Annotated[
     str | None,
-    typer.Option(
-        "--edit", metavar="JSON", help="Approve it with these arguments in the place of those of their names."
-    ),
+    typer.Option("--edit", metavar="JSON", help="Approve it with these arguments in place of those of the same names."),
 ]
 Seen = Annotated[
     str | None,
@@ -50,8 +51,8 @@ Seen = Annotated[
 def list_(
     *,
     settled: Settled = False,
-    limit: Limit = 50,
-    offset: Offset = 0,
+    limit: LimitOption = 50,
+    offset: OffsetOption = 0,
     gateway: Gateway | None = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -60,20 +61,23 @@ def list_(
 
     query = {"settled": settled, "limit": limit, "offset": offset}
     found = ask(approvals.list_approvals, gateway, query=query).approvals
-    if as_json:
-        say_json([each.model_dump(mode="json") for each in found])
-        return
-    if not found:
-        note("No approvals were settled." if settled else "No calls wait for approvals.")
-        return
-    shown = table("APPROVAL", "TOOL", "USER", "AGENT", "STATE", "ASKED", "EXPIRES", "ARGUMENTS")
-    for each in found:
-        state = f"{each.state}, {each.missing} to go" if each.missing > 1 else each.state
-        cells = each.tool, each.user_id or "-", each.agent or "-", state, ago(each.requested_at), _until(each)
-        add_row(shown, each.id, *cells, one_line(_arguments(each)))
-    show_table(shown)
-    if len(found) == limit:
-        note(f"There may be more: --offset {offset + limit} shows them.")
+    none = "No approvals were settled." if settled else "No calls wait for approvals."
+    more = f"There may be more: --offset {offset + limit} shows them." if len(found) == limit else ""
+    show_list(
+        found,
+        "APPROVAL,TOOL,USER,AGENT,STATE,ASKED,EXPIRES,ARGUMENTS",
+        _row,
+        as_json=as_json,
+        none=none,
+        more=more,
+    )
+
+
+def _row(one: "ShownApproval") -> tuple[object, ...]:
+    state = f"{one.state}, {one.missing} to go" if one.missing > 1 else one.state
+    left = until(one.expires_at) if one.state == "waiting" else None
+    who = one.user_id or "-", one.agent or "-"
+    return one.id, one.tool, *who, state, ago(one.requested_at), left, one_line(_arguments(one))
 
 
 @app.command()
@@ -82,28 +86,27 @@ def show(approval_id: ApprovalId, *, gateway: Gateway | None = None, as_json: Js
     """Show one: which call, whose, and what was decided about it so far."""
     found = _shown(approval_id, gateway)
     if as_json:
-        say_json(found.model_dump(mode="json"))
+        say_json(found)
         return
     _say(found)
 
 
 def _say(found: "ShownApproval") -> None:
     say(f"{found.id}\n")
-    facts = {
-        "tool": found.tool,
-        "effect": found.effect or "undeclared",
-        "user": found.user_id or "",
-        "agent": found.agent or "",
-        "conversation": found.conversation_id or "",
-        "state": found.state,
-        "asked": ago(found.requested_at),
-        "expires in": _until(found) if found.state == "waiting" else "",
-        "approvals to go": str(found.missing) if found.missing else "",
-        "binding": found.binding,
-    }
-    for name, value in facts.items():
-        if value:
-            say(f"{name}: {one_line(value)}")
+    say_facts(
+        {
+            "tool": found.tool,
+            "effect": found.effect or "undeclared",
+            "user": found.user_id,
+            "agent": found.agent,
+            "conversation": found.conversation_id,
+            "state": found.state,
+            "asked": ago(found.requested_at),
+            "expires in": until(found.expires_at) if found.state == "waiting" else None,
+            "approvals to go": found.missing or None,
+            "binding": found.binding,
+        }
+    )
     say(f"\nArguments: {_arguments(found, indent=2)}")
     for step in found.journal:
         why = f": {step.reason}" if step.reason else ""
@@ -148,7 +151,7 @@ def reject(
 def _shown(approval_id: str, gateway: Gateway | None) -> "ShownApproval":
     from toolfleet_tasks.resources import approvals
 
-    return ask(approvals.get_approval, gateway, path={"approval_id": approval_id})
+    return ask(approvals.get_approval, gateway, approval_id)
 
 
 def _decided(
@@ -161,8 +164,7 @@ def _decided(
         _say(found := _shown(approval_id, gateway))
         typer.confirm(f"{body['decision'].capitalize()} this call?", abort=True)
         seen = found.binding
-    path, body = {"approval_id": approval_id}, {**body, "seen": seen or None}
-    return ask(approvals.decide_approval, gateway, path=path, body=body, by=by)
+    return ask(approvals.decide_approval, gateway, approval_id, body={**body, "seen": seen or None}, by=by)
 
 
 def _arguments(found: "ShownApproval", indent: int | None = None) -> str:
@@ -182,7 +184,3 @@ def _edited(text: str | None) -> dict[str, Any] | None:
     if not isinstance(read, dict) or not read:
         raise typer.BadParameter('this is no JSON object of arguments, such as {"n": 2}.', param_hint="--edit")
     return read
-
-
-def _until(found: "ShownApproval") -> str:
-    return age(max(0.0, found.expires_at - fleet_clock.now())) if found.state == "waiting" else "-"

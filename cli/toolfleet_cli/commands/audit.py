@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from toolfleet_cli.commands.completion import complete_modules_and_tools
-from toolfleet_cli.console.output import fail, note, plain, say, say_json, while_read
-from toolfleet_cli.operations import ask
-from toolfleet_cli.remote import Gateway, over_fleet
+from toolfleet_cli.console import fail, note, plain, say, say_json, while_read
+from toolfleet_cli.remote import Gateway, ask, over_fleet
 from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.contracts.attempts import AuditOutcome
 from toolfleet_registry.errors import FleetUnavailable, NoSuchEntry
@@ -93,7 +92,7 @@ def show(
     from toolfleet_tasks.resources.calls import show_call
 
     try:
-        shown = ask(show_call, gateway, path={"call_id": call_id})
+        shown = ask(show_call, gateway, call_id)
     except NoSuchEntry:
         fail(f"There is no call {call_id[:80]!r}, or it ended too long ago.", code=1)
     if as_json:

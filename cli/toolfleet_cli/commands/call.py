@@ -1,27 +1,37 @@
 """Runs a tool and prints its result, or tells which rules let it be called: `toolfleet call` and `why`."""
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+import json
+import re
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from toolfleet_cli.commands.completion import complete_keys, complete_tools
-from toolfleet_cli.console.caller import (
+from toolfleet_cli.commands.keys import no_such_key
+from toolfleet_cli.console import add_row, err, fail, note, plain, progress, say, say_json, show_table, table
+from toolfleet_cli.remote import (
     AgentOption,
     ConversationOption,
+    Gateway,
     Level,
     ModulesOption,
     PermissionOption,
     RunOption,
     UserOption,
+    ask,
+    called,
     caller_of,
+    offered,
+    over_fleet,
+    place,
+    refuse_caller_options,
 )
-from toolfleet_cli.console.calls import progress_bar, read_arguments, show_result
-from toolfleet_cli.console.output import add_row, err, fail, note, progress, say_json, show_table, table
-from toolfleet_cli.operations import ask
-from toolfleet_cli.remote import Gateway, called, offered, over_fleet, place, refuse_caller_options
-from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolResult
+from toolfleet_registry.contracts import Audit, Caller, Conversation, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.tool_definition import tool_named
+from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.settings import load_settings
 
 if TYPE_CHECKING:
@@ -37,6 +47,13 @@ TimeoutOption = Annotated[
         help="Wait no longer, queue time included; by default twice the tool's limit and lease, some minutes.",
     ),
 ]
+
+_WORD = re.compile(r"(?P<name>[^=:]+)(?P<sign>:?=)(?P<value>.*)", re.DOTALL)
+
+_OTHER_TYPES = {"integer", "number", "boolean", "array", "object", "null"}
+
+_PATIENCE_SECONDS = 1.0  # what is faster needs no sign of life
+_LONGEST = 60  # characters of a message next to the bar
 
 
 def register(app: typer.Typer) -> None:
@@ -129,7 +146,7 @@ async def result_of(
     shows: bool,
     where: Conversation | None = None,
 ) -> ToolResult:
-    """Return the call's result. Ctrl-C cancels the call, and the command says what has become of it."""
+    """Return the call's result. Ctrl-C cancels the call, and the command says how it ended."""
     from toolfleet_tasks.messages import fleet_results
 
     try:
@@ -146,12 +163,12 @@ async def result_of(
         async with progress_bar(handle) if shows else progress(f"{asked.tool_name} is running"):
             return await handle.result()
     except asyncio.CancelledError:  # Ctrl-C; a second one does not wait for this
-        note(await _taken_back(handle))
+        note(await _cancel(handle))
         raise
 
 
-async def _taken_back(handle: "CallHandle") -> str:
-    """Take the call back. Returns what has become of it."""
+async def _cancel(handle: "CallHandle") -> str:
+    """Cancel the call and return a sentence on how it ended."""
     await handle.cancel()
     result = await handle.result()
     if result.success:
@@ -191,7 +208,7 @@ def why(
         caller = caller_of(user, permission, modules, agent) if key is None else _holder(key, agent)
         found = asyncio.run(_explained(tool, caller, where))
     if as_json:
-        say_json(found.model_dump(mode="json"))
+        say_json(found)
     else:
         _show(found)
     raise typer.Exit(0 if found.is_allowed else 1)
@@ -215,7 +232,7 @@ def _holder(key_id: str, agent: str | None) -> Caller:
 
     found = next((each.key for each in ask(keys.list_keys, None).keys if each.key.id == key_id), None)
     if found is None:
-        fail(f"There is no API key {key_id[:80]!r}: `toolfleet keys list` shows those that there are.", code=1)
+        fail(no_such_key(key_id), code=1)
     return found.caller if agent is None else found.caller.model_copy(update={"agent": agent})
 
 
@@ -228,3 +245,121 @@ def _show(found: "ToolExplanation") -> None:
         note(f"{found.tool_name} may be called.", style="green")
     else:
         note(f"{found.tool_name} may not be called: {found.reason}", style="red")
+
+
+def read_arguments(words: Sequence[str], whole: str | None, tool: ToolDefinition | None) -> Any:
+    """The arguments: those of `whole`, a JSON document, and over them those of the words.
+
+    `name:=value` is JSON. `name=value` is text, unless the tool takes no text under this name: then it is JSON if it
+    can be read as such, and what cannot be is left for the fleet to judge. Raises `typer.BadParameter`.
+    """
+    base = {} if whole is None else _json(whole, "--args")
+    if not words:
+        return base
+    if not isinstance(base, dict):
+        raise typer.BadParameter("--args must be a JSON object if there are name=value arguments as well.")
+    return base | dict(_read(word, tool) for word in words)
+
+
+def _read(word: str, tool: ToolDefinition | None) -> tuple[str, Any]:
+    match = _WORD.fullmatch(word)
+    if match is None:
+        raise typer.BadParameter(f"{word!r} is neither name=text nor name:=JSON.")
+    name, sign, value = match["name"], match["sign"], match["value"]
+    if sign == ":=":
+        return name, _json(value, name)
+    if tool is None or _takes_text(tool, name):
+        return name, value
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _json(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as exc:
+        raise typer.BadParameter(f"the value of {name} is not JSON: {exc}.") from exc
+
+
+def _takes_text(tool: ToolDefinition, name: str) -> bool:
+    """Return whether text may be meant: also if the tool does not declare the type."""
+    properties = input_schema(tool)["properties"]
+    types = set(_types(properties.get(name))) if isinstance(properties, dict) else set[str]()
+    return not types or not types <= _OTHER_TYPES
+
+
+def _types(schema: Any) -> Iterable[str]:
+    """The JSON types that a schema names, itself or as alternatives."""
+    if not isinstance(schema, dict):
+        return
+    named = schema.get("type", [])
+    yield from [named] if isinstance(named, str) else named
+    for alternative in [*schema.get("anyOf", []), *schema.get("oneOf", [])]:
+        yield from _types(alternative)
+
+
+@asynccontextmanager
+async def progress_bar(handle: "CallHandle") -> AsyncGenerator[None]:
+    """Show the call's progress meanwhile, once that takes longer than a second."""
+    shown = asyncio.create_task(_show_bar(handle))
+    try:
+        yield
+    finally:
+        shown.cancel()
+        await asyncio.gather(shown, return_exceptions=True)  # a fault of the bar's is none of the call's
+
+
+async def _show_bar(handle: "CallHandle") -> None:
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    await asyncio.sleep(_PATIENCE_SECONDS)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task(f"{handle.tool_name} is running", total=None)
+        async for step in handle.progress():
+            total = None if step.fraction is None else 1.0
+            words = _line(step.message) or f"{handle.tool_name} is running"
+            bar.update(task, total=total, completed=step.fraction or 0.0, description=words)
+
+
+def _line(text: str) -> str:
+    line = " ".join(plain(text).split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+
+
+def show_result(result: ToolResult, *, as_json: bool) -> NoReturn:
+    """Print what came of a call, and end: with exit code 1 if it did not succeed."""
+    if as_json:
+        say_json(result.model_dump(mode="json"))
+    elif result.success:
+        say(
+            result.result if isinstance(result.result, str) else json.dumps(result.result, indent=2, ensure_ascii=False)
+        )
+    else:
+        _explain(result)
+    if result.error_code == "approval_required" and (call_id := result.audit.call_id):
+        note(f"It waits for a decision: toolfleet approvals show {call_id}, then approve or reject.")
+    if err.is_terminal and not as_json:
+        note(_summary(result.audit), style="dim")
+    raise typer.Exit(0 if result.success else 1)
+
+
+def _explain(result: ToolResult) -> None:
+    note(f"{result.error_code}: {result.error}", style="red")
+    if result.hint:
+        note(result.hint)
+
+
+def _summary(audit: Audit) -> str:
+    parts = [f"call {audit.call_id}"]
+    if audit.queued_ms is not None:
+        parts.append(f"queued {audit.queued_ms:.0f} ms")
+    if audit.duration_ms is not None:
+        parts.append(f"ran {audit.duration_ms:.0f} ms")
+    if audit.attempts > 1:
+        parts.append(f"{audit.attempts} attempts")
+    if audit.worker is not None:
+        parts.append(audit.worker)
+    return " · ".join(parts)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from toolfleet_cli.console.output import add_row, note, say_json, show_table, table
+from toolfleet_cli.console import add_row, note, say_json, show_table, table
 
 MEASURED_BY = "make bench"
 """The command that measures them: W1 in `benchmarks/results/full.md`, on two cores of an Intel Xeon, Redis without persistence."""

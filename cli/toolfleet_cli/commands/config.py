@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from toolfleet_cli.console.output import add_row, note, progress, say, say_json, show_table, table
-from toolfleet_cli.console.values import shown_value
+from toolfleet_cli.console import add_row, note, progress, say, say_json, show_table, shown_value, table
 from toolfleet_registry.config.setting_sources import PREFIX, SettingOrigin, origin_of
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.errors import FleetError

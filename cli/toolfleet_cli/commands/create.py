@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from toolfleet_cli.console.output import say
+from toolfleet_cli.console import say
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.errors import SettingsError
 

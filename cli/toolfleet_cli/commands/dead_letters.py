@@ -1,19 +1,28 @@
 """Lists, shows, replays and drops the calls whose outcome is unknown: `toolfleet dead-letters`."""
 
 import asyncio
-import dataclasses
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from toolfleet_cli.commands.call import read_arguments, show_result
 from toolfleet_cli.commands.completion import complete_dead
-from toolfleet_cli.console.calls import read_arguments, show_result
-from toolfleet_cli.console.output import add_row, note, say_json, show_table, table
-from toolfleet_cli.console.values import ago, one_line, print_letter
-from toolfleet_cli.operations import ask
-from toolfleet_cli.remote import Gateway, over_fleet
-from toolfleet_registry.contracts.calls import DeadLetter
+from toolfleet_cli.console import (
+    ago,
+    change_each,
+    end_change,
+    indented,
+    moment,
+    note,
+    one_line,
+    say,
+    say_facts,
+    say_json,
+    show_list,
+)
+from toolfleet_cli.remote import Gateway, JsonOption, LimitOption, OffsetOption, ask, over_fleet
+from toolfleet_registry.contracts.calls import DeadAttempt, DeadLetter
 from toolfleet_registry.contracts.tool_definition import ToolDefinition, tool_named
 from toolfleet_registry.errors import NoSuchDeadLetter, NoSuchEntry, OperationRefused, SeveralLetters
 
@@ -22,13 +31,12 @@ if TYPE_CHECKING:
     from toolfleet_tasks.resources.dead_letters import ReplayRequest
 
 app = typer.Typer(
-    help="Calls whose end nobody can know, wake-ups and webhooks that nobody accepted: look at them, try them anew, drop them.",
+    help="Calls whose end is not known, wake-ups and webhooks that were not accepted: look at them, try them again, drop them.",
     no_args_is_help=True,
 )
 
 Kind = Literal["call", "wakeup", "webhook"]
 KindOption = Annotated[Kind | None, typer.Option(help="Only letters of this kind.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _REPLAY_SECONDS = 60.0
 _MORE_SECONDS = 15.0  # for the answer, beyond the call's own time
 _ID = typer.Argument(metavar="ID", help="As `toolfleet dead-letters list` shows it.", autocompletion=complete_dead)
@@ -42,8 +50,8 @@ Words = Annotated[
 def list_(
     *,
     kind: KindOption = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Show at most so many.")] = 50,
-    offset: Annotated[int, typer.Option(metavar="N", min=0, help="Leave out the latest so many.")] = 0,
+    limit: LimitOption = 50,
+    offset: OffsetOption = 0,
     gateway: Gateway | None = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -52,19 +60,14 @@ def list_(
 
     query = {"kind": kind, "limit": limit, "offset": offset}
     letters = ask(dead_letters.list_dead_letters, gateway, query=query).letters
-    if as_json:
-        say_json([dataclasses.asdict(letter) for letter in letters])
-        return
-    if not letters:
-        note("There are no dead letters." if offset == 0 else "There are no more dead letters.")
-        return
-    shown = table("ID", "KIND", "SUBJECT", "DIED", "ATTEMPTS", "ERROR")
-    for letter in letters:
-        died, attempts = ago(letter.died_at), str(letter.attempts)
-        add_row(shown, letter.id, letter.kind, letter.subject, died, attempts, one_line(letter.error))
-    show_table(shown)
-    if len(letters) == limit:
-        note(f"There may be more: --offset {offset + limit} shows those before.")
+    show_list(
+        letters,
+        "ID,KIND,SUBJECT,DIED,ATTEMPTS,ERROR",
+        lambda one: (one.id, one.kind, one.subject, ago(one.died_at), one.attempts, one_line(one.error)),
+        as_json=as_json,
+        none="There are no dead letters." if offset == 0 else "There are no more dead letters.",
+        more=f"There may be more: --offset {offset + limit} shows those before." if len(letters) == limit else "",
+    )
 
 
 @app.command()
@@ -79,9 +82,9 @@ def show(
     """Show one dead letter: what was asked, by whom, and what is known of its end."""
     letter = _one(letter_id, kind, gateway)
     if as_json:
-        say_json(dataclasses.asdict(letter))
+        say_json(letter)
     else:
-        print_letter(letter)
+        _print_letter(letter)
 
 
 @app.command()
@@ -108,35 +111,30 @@ def replay(
     """Run a call once more, as a new call in the same name, or have a wake-up or a webhook sent again under its id.
 
     First make sure that a call may happen twice. Arguments that were not kept, such as sensitive ones, must be given. A
-    letter is dropped when its call succeeds, and when its news are on their way again. Exit code 1 if they are not.
+    letter is dropped when its call succeeds, and when its event is on its way again. Exit code 1 if it is not.
     """
     from toolfleet_tasks.resources import dead_letters
 
     if everything:
         if letter_id is not None or kind not in {"wakeup", "webhook"}:
             raise typer.BadParameter("--all needs --kind wakeup or webhook, and no ID: calls are replayed one by one.")
-        report = ask(
-            dead_letters.replay_dead_letters,
-            gateway,
-            query={"kind": kind},
-            by=by,
-            seconds=_REPLAY_SECONDS + _MORE_SECONDS,
-        )
-        _tell("Due again", report.due, report.problems)
+        seconds, query = _REPLAY_SECONDS + _MORE_SECONDS, {"kind": kind}
+        report = ask(dead_letters.replay_dead_letters, gateway, query=query, by=by, seconds=seconds)
+        end_change("Due again", report.due, report.problems)
     if letter_id is None:
         raise typer.BadParameter("name the ID of the letter to replay.")
     letter = _one(letter_id, kind, gateway)
     replayed = ask(
         dead_letters.replay_dead_letter,
         gateway,
-        path={"letter_id": letter_id},
+        letter_id,
         query={"kind": letter.kind},
         body=_replay_request(letter, arguments or [], whole, timeout, gateway),
         by=by,
         seconds=(timeout or _REPLAY_SECONDS) + _MORE_SECONDS,
     )
     if replayed.result is None:
-        _tell("Due again", 1, [])
+        end_change("Due again", 1, [])
     show_result(replayed.result, as_json=as_json)
 
 
@@ -159,33 +157,37 @@ def drop(
         dropped = ask(dead_letters.drop_dead_letters, gateway, query={"kind": kind}, by=by).dropped
         note(f"Dropped: {dropped}.")
         return
-    wanted, problems = list(dict.fromkeys(letter_ids or [])), list[str]()
-    for one in wanted:
+
+    def one(letter_id: str) -> None:
         try:
-            ask(dead_letters.drop_dead_letter, gateway, path={"letter_id": one}, query={"kind": kind}, by=by)
-        except NoSuchEntry:
-            problems.append(str(NoSuchDeadLetter(one)))
+            ask(dead_letters.drop_dead_letter, gateway, letter_id, query={"kind": kind}, by=by)
         except OperationRefused as exc:
-            problems.append(_several(one) if exc.error_code == SeveralLetters.error_code else str(exc))
-    _tell("Dropped", len(wanted) - len(problems), problems)
+            if exc.error_code == SeveralLetters.error_code:  # a gateway's refusal has the code only
+                raise _several(letter_id) from None
+            raise
+
+    change_each(letter_ids or [], one, done="Dropped", absent=_none)
 
 
 def _one(letter_id: str, kind: Kind | None, gateway: Gateway | None) -> "DeadEntry":
-    """Return a letter. Raises `OperationRefused` if there is none, or several of other kinds."""
+    """Return a letter. Raises `OperationRefused` if there is none, or several of different kinds."""
     from toolfleet_tasks.resources import dead_letters
 
-    path, query = {"letter_id": letter_id}, {"kind": kind}
     try:
-        found = ask(dead_letters.get_dead_letter, gateway, path=path, query=query).letters
+        found = ask(dead_letters.get_dead_letter, gateway, letter_id, query={"kind": kind}).letters
     except NoSuchEntry:
-        raise NoSuchEntry(str(NoSuchDeadLetter(letter_id))) from None
+        raise NoSuchEntry(_none(letter_id)) from None
     if len(found) > 1:
-        raise OperationRefused(_several(letter_id))
+        raise _several(letter_id)
     return found[0]
 
 
-def _several(letter_id: str) -> str:
-    return f"{letter_id!r} is a call and a wake-up that was to make it: say --kind."
+def _none(letter_id: str) -> str:
+    return str(NoSuchDeadLetter(letter_id))
+
+
+def _several(letter_id: str) -> OperationRefused:
+    return OperationRefused(f"{letter_id!r} is a call and a wake-up that was to make it: say --kind.")
 
 
 def _replay_request(
@@ -218,9 +220,44 @@ def _tool_of(letter: "DeadEntry") -> ToolDefinition | None:
     return None if letter.body is None else asyncio.run(find(DeadLetter.model_validate(letter.body)))
 
 
-def _tell(done: str, count: int, problems: list[str]) -> NoReturn:
-    if count or not problems:
-        note(f"{done}: {count}.")
-    for problem in problems:
-        note(problem, style="red")
-    raise typer.Exit(1 if problems else 0)
+def _print_letter(letter: "DeadEntry") -> None:
+    """Print what was asked, by whom, and the known outcome."""
+    if letter.body is None:
+        say(f"{letter.id}\n\n{letter.error}")
+    elif letter.kind == "call":
+        _print_call(DeadLetter.model_validate(letter.body))
+    else:
+        say(f"{letter.subject}\n\n{letter.error}\n")
+        say_facts({letter.kind: letter.id, "attempts": str(letter.attempts), "died": _when(letter.died_at)})
+        lost = "" if letter.replayable else "; sensitive arguments are not kept, so it can be dropped only"
+        say(f"\nBody{lost}:\n{indented(letter.body)}")
+
+
+def _print_call(letter: DeadLetter) -> None:
+    say(f"{letter.tool_name}\n\n{letter.error_code}: {letter.reason}\n")
+    say_facts(
+        {
+            "call": letter.call_id,
+            "user": letter.user_id,
+            "permission": letter.caller.permission,
+            "effect": letter.effect or "not declared",
+            "published": moment(letter.published_at),
+            "died": _when(letter.died_at),
+            "idempotency key": letter.idempotency_key,
+            "replay of": letter.replay_of,
+        }
+    )
+    for attempt in letter.attempts:
+        say(f"attempt {attempt.attempt}: {attempt.outcome}{_took(attempt)}")
+    lost = "; [redacted] and [not kept] must be given for a replay" if letter.is_redacted else ""
+    say(f"\nArguments{lost}:\n{indented(letter.arguments)}")
+    if letter.context is not None:
+        say(f"\nContext:\n{indented(letter.context.model_dump(mode='json', exclude_defaults=True))}")
+
+
+def _took(attempt: DeadAttempt) -> str:
+    return "" if attempt.ms is None else f" after {attempt.ms:.0f} ms"
+
+
+def _when(at: float) -> str:
+    return f"{moment(at)}, {ago(at)} ago"

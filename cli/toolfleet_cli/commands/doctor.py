@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from toolfleet_cli.console.output import note, progress
+from toolfleet_cli.console import note, progress
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import load_settings
 
@@ -36,14 +36,14 @@ def doctor(
     """
     from toolfleet_cli.doctor.bundle import write_bundle
     from toolfleet_cli.doctor.check import Patient
-    from toolfleet_cli.doctor.examination import ALL, Examination, examine, show
+    from toolfleet_cli.doctor.examination import CHECKS, Examination, examine, show
 
     patient = Patient(load_settings(), canary_seconds=seconds)
     fleet_url(patient.settings.redis_url)  # without an address there is nothing to examine
 
     async def found_out() -> Examination:
         async with progress("Examining the fleet"):
-            return await examine(patient, ALL)
+            return await examine(patient, CHECKS)
 
     found = asyncio.run(found_out())
     show(found, in_json=as_json)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from toolfleet_cli.console.output import need, say
+from toolfleet_cli.console import need, say
 from toolfleet_registry.settings import load_settings
 
 app = typer.Typer(help="Serve as a module what was not written as one.", no_args_is_help=True)

@@ -1,25 +1,31 @@
 """Lists, shows and cancels the jobs of all users: `toolfleet jobs`."""
 
-import json
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from toolfleet_cli.commands.completion import complete_jobs
-from toolfleet_cli.console.output import add_row, age, note, say, say_json, show_table, table
-from toolfleet_cli.operations import ask
-from toolfleet_cli.remote import Gateway, over_fleet, place
+from toolfleet_cli.console import (
+    ago,
+    indented,
+    moment,
+    note,
+    one_line,
+    say,
+    say_facts,
+    say_json,
+    show_list,
+    until,
+)
+from toolfleet_cli.remote import Gateway, JsonOption, LimitOption, ask, over_fleet, place
 from toolfleet_registry.contracts.jobs import ENDED, Job
 from toolfleet_registry.errors import NoSuchEntry
-from toolfleet_registry.system import fleet_clock
 
 if TYPE_CHECKING:
     from toolfleet_tasks.resources.operation import ResourceOperation
 
 app = typer.Typer(help="Long work that is polled, of all users: look at it, end it.", no_args_is_help=True)
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 JobId = Annotated[
     str, typer.Argument(metavar="JOB_ID", help="As `toolfleet jobs list` shows it.", autocompletion=complete_jobs)
 ]
@@ -27,8 +33,6 @@ AllUsersOption = Annotated[
     bool,
     typer.Option("--all-users", help="At a gateway: the jobs of all users, for operators; from Redis they are always."),
 ]
-
-_ONE_LINE = 200  # characters of an error in the list; `show` has the whole
 
 
 @app.command("list")
@@ -38,7 +42,7 @@ def list_(
     ended: Annotated[bool, typer.Option("--ended", help="Those that have ended, too.")] = False,
     user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Only this user's.")] = None,
     workflow: Annotated[str | None, typer.Option("--workflow", metavar="ID", help="Only this workflow's.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Show at most so many.")] = 50,
+    limit: LimitOption = 50,
     all_users: AllUsersOption = False,
     gateway: Gateway | None = None,
     as_json: JsonOption = False,
@@ -51,20 +55,22 @@ def list_(
         found = [Job.model_validate(each) for each in own.get("/jobs", query)["jobs"]]
     else:
         found = ask(jobs.list_all_jobs, gateway, query=query).jobs
-    if as_json:
-        say_json([job.model_dump(mode="json") for job in found])
-        return
-    if not found:
-        note("There are no jobs." if ended else "There are no jobs that have not ended: --ended shows the others.")
-        return
-    shown = table("JOB", "STATE", "TOOL", "USER", "AGE", "POLLS", "NEXT", "NAME")
-    for job in found:
-        due = "" if job.due_at is None or job.state in ENDED else age(max(0.0, job.due_at - fleet_clock.now()))
-        tool, user_id, old = job.tool_name or "-", job.user_id or "-", age(max(0.0, fleet_clock.now() - job.created_at))
-        add_row(shown, job.job_id, job.state, tool, user_id, old, str(job.polls), due, _one_line(job.name))
-    show_table(shown)
-    if len(found) == limit:
-        note("There may be more: --limit shows them.")
+    none = "There are no jobs." if ended else "There are no jobs that have not ended: --ended shows the others."
+    more = "There may be more: --limit shows them." if len(found) == limit else ""
+    show_list(
+        found,
+        "JOB,STATE,TOOL,USER,AGE,POLLS,NEXT,NAME",
+        _row,
+        as_json=as_json,
+        none=none,
+        more=more,
+    )
+
+
+def _row(one: Job) -> tuple[object, ...]:
+    left = "" if one.due_at is None or one.state in ENDED else until(one.due_at)
+    facts = one.job_id, one.state, one.tool_name or "-", one.user_id or "-"
+    return *facts, ago(one.created_at), one.polls, left, one_line(one.name)
 
 
 @app.command()
@@ -72,13 +78,13 @@ def list_(
 def show(
     job_id: JobId, *, all_users: AllUsersOption = False, gateway: Gateway | None = None, as_json: JsonOption = False
 ) -> None:
-    """Show one job: where it is, and what it came to if it has ended."""
+    """Show one job: its state, and its result if it has ended."""
     from toolfleet_tasks.resources import jobs
 
     own = _own(gateway, of_all=all_users)
-    job = _asked(jobs.get_any_job, job_id, gateway, own)
+    job = _of_job(jobs.get_any_job, job_id, gateway, own)
     if as_json:
-        say_json(job.model_dump(mode="json"))
+        say_json(job)
         return
     say(f"{job.name or job.job_id}\n\n{job.state}{f': {job.error}' if job.error else ''}\n")
     schedule = job.schedule
@@ -89,24 +95,22 @@ def show(
         "conversation": job.conversation_id,
         "workflow": job.workflow_id,
         "cron": f"{schedule.cron} ({schedule.timezone})" if schedule and schedule.cron else None,
-        "made": _moment(job.created_at),
-        "next": None if job.state in ENDED else _moment(job.due_at),
-        "deadline": _moment(job.deadline_at),
-        "ended": _moment(job.ended_at),
-        "polls": str(job.polls),
+        "made": _when(job.created_at),
+        "next": None if job.state in ENDED else _when(job.due_at),
+        "deadline": _when(job.deadline_at),
+        "ended": _when(job.ended_at),
+        "polls": job.polls,
         "runs": None if job.runs is None or schedule is None else f"{job.runs} of {schedule.max_runs}",
         "error code": job.error_code,
     }
-    for name, value in facts.items():
-        if value:
-            say(f"{name}: {_one_line(value)}")
+    say_facts(facts)
     may_have_woken = own is None and bool(job.state in ENDED or job.runs or job.schedule)
-    for each in ask(jobs.list_wakeups_of_job, gateway, path={"job_id": job_id}).wakeups if may_have_woken else ():
-        what = f"{each.end.replace('_', ' ')} {_moment(each.at)} by {each.by or '-'}"
+    for each in ask(jobs.list_wakeups_of_job, gateway, job_id).wakeups if may_have_woken else ():
+        what = f"{each.end.replace('_', ' ')} {moment(each.at)} by {each.by or '-'}"
         under_way = ", while it was being tried: it may have been accepted" if each.under_way else ""
-        say(f"wake-up {each.wake_id}: {_one_line(what)}{under_way}")
+        say(f"wake-up {each.wake_id}: {one_line(what)}{under_way}")
     if job.result is not None:
-        say(f"\nResult:\n{json.dumps(job.result, indent=2, ensure_ascii=False)}")
+        say(f"\nResult:\n{indented(job.result)}")
 
 
 @app.command()
@@ -123,9 +127,9 @@ def cancel(
     gateway: Gateway | None = None,
     by: str | None = None,
 ) -> None:
-    """End a job, or all of a user's or a workflow's; nobody is told. One that has ended stays as it is.
+    """End a job, or all of a user's or a workflow's, without telling anyone. One that has ended stays as it is.
 
-    A job's calls are made with the rights that its user had when it was made: of one who has fewer now, end them.
+    A job's calls are made with the rights that its user had when it was made: end the jobs of a user who has fewer now.
     """
     if (job_id is None) == (user is None and workflow is None):
         raise typer.BadParameter("name a job, or a user with --user, or a workflow with --workflow.")
@@ -133,7 +137,7 @@ def cancel(
 
     own = _own(gateway, of_all=all_users or user is not None)
     if job_id is not None:
-        note(f"The job is {_asked(jobs.cancel_any_job, job_id, gateway, own, by).state}.")
+        note(f"The job is {_of_job(jobs.cancel_any_job, job_id, gateway, own, by).state}.")
     elif own is not None:
         note(f"Cancelled: {own.delete(place('workflows', str(workflow)))['cancelled']}.")
     else:
@@ -146,7 +150,7 @@ def _own(gateway: Gateway | None, *, of_all: bool) -> Gateway | None:
     return None if of_all else gateway
 
 
-def _asked(
+def _of_job(
     operation: "ResourceOperation[Any, Any, Job]",
     job_id: str,
     gateway: Gateway | None,
@@ -156,7 +160,7 @@ def _asked(
     """Ask for an operation on one job; at `own` for its twin on a job of the key's user."""
     try:
         if own is None:
-            return ask(operation, gateway, path={"job_id": job_id}, by=by)
+            return ask(operation, gateway, job_id, by=by)
         return Job.model_validate(own.ask(operation.method, place("jobs", job_id), seconds=60))
     except NoSuchEntry:
         if gateway is not None:  # it has said so
@@ -165,15 +169,5 @@ def _asked(
         raise NoSuchEntry(text) from None
 
 
-def _moment(at: float | None) -> str | None:
-    if at is None:
-        return None
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-    except (ValueError, OverflowError, OSError):  # no time that a calendar has
-        return f"{at:g}"
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _ONE_LINE else f"{line[:_ONE_LINE]}…"
+def _when(at: float | None) -> str | None:
+    return None if at is None else moment(at)

@@ -8,22 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolfleet_cli.commands.completion import complete_keys
-from toolfleet_cli.console.caller import Level
-from toolfleet_cli.console.output import add_row, age, note, say, say_json, show_table, table
-from toolfleet_cli.operations import ask
-from toolfleet_cli.remote import Gateway, over_fleet
-from toolfleet_registry.errors import NoSuchEntry
+from toolfleet_cli.console import ago, change_each, note, say, say_json, show_list, until
+from toolfleet_cli.remote import Gateway, JsonOption, Level, ask, over_fleet
 from toolfleet_registry.system import fleet_clock
 
 if TYPE_CHECKING:
     from toolfleet_registry.access import ApiKey, KeyDraft
+    from toolfleet_tasks.resources.keys import ShownKey
 
 app = typer.Typer(help="The API keys of programs that use the fleet over HTTP.", no_args_is_help=True)
 
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DURATION = re.compile(r"(\d{1,6})([mhdw])")
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class RoleName(StrEnum):
@@ -112,21 +108,21 @@ def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> Non
     """List all keys, also those that have expired, the oldest first. None of them is shown: only their digests are kept."""
     from toolfleet_tasks.resources import keys
 
-    records = ask(keys.list_keys, gateway).keys
-    if as_json:
-        say_json([{**_as_json(each.key), "last_used_at": _iso(each.last_used_at)} for each in records])
-        return
-    if not records:
-        note("There are no API keys: `toolfleet keys create` makes one.")
-        return
-    now = fleet_clock.now()
-    shown = table("KEY", "USER", "PERMISSION", "MODULES", "ROLE", "EXPIRES", "USED", "DESCRIPTION")
-    for each in records:
-        key, used = each.key, "never" if each.last_used_at is None else f"{age(max(now - each.last_used_at, 0))} ago"
-        user = f"{key.user_id} and others" if key.acts_for_others else key.user_id
-        user = user if key.agent is None else f"{user} as {key.agent}"
-        add_row(shown, key.id, user, key.permission, _modules(key), key.role, _expiry(key, now), used, key.description)
-    show_table(shown)
+    show_list(
+        ask(keys.list_keys, gateway).keys,
+        "KEY,USER,PERMISSION,MODULES,ROLE,EXPIRES,USED,DESCRIPTION",
+        _row,
+        as_json=as_json,
+        none="There are no API keys: `toolfleet keys create` makes one.",
+        to_json=lambda one: {**_as_json(one.key), "last_used_at": _iso(one.last_used_at)},
+    )
+
+
+def _row(one: "ShownKey") -> tuple[object, ...]:
+    key, used = one.key, "never" if one.last_used_at is None else f"{ago(one.last_used_at)} ago"
+    user = f"{key.user_id} and others" if key.acts_for_others else key.user_id
+    user = user if key.agent is None else f"{user} as {key.agent}"
+    return key.id, user, key.permission, _modules(key), key.role, _expiry(key), used, key.description
 
 
 @app.command()
@@ -145,18 +141,17 @@ def revoke(
     from toolfleet_tasks.resources import keys
 
     # A whole key is taken for its id: a user who has found one has nothing else.
-    wanted = list(dict.fromkeys(read.id if (read := read_key_text(text)) else text for text in key_ids))
-    absent = list[str]()
-    for key_id in wanted:
-        try:
-            ask(keys.revoke_key, gateway, path={"key_id": key_id}, by=by)
-        except NoSuchEntry:
-            absent.append(key_id)
-    if len(absent) < len(wanted):
-        note(f"Revoked: {len(wanted) - len(absent)}.")
-    for key_id in absent:
-        note(f"There is no API key {key_id[:80]!r}: `toolfleet keys list` shows those that there are.", style="red")
-    raise typer.Exit(1 if absent else 0)
+    wanted = [read.id if (read := read_key_text(text)) else text for text in key_ids]
+
+    def one(key_id: str) -> None:
+        ask(keys.revoke_key, gateway, key_id, by=by)
+
+    change_each(wanted, one, done="Revoked", absent=no_such_key)
+
+
+def no_such_key(key_id: str) -> str:
+    """Return what to say of an id without a key."""
+    return f"There is no API key {key_id[:80]!r}: `toolfleet keys list` shows those that there are."
 
 
 def _draft(**fields: Any) -> "KeyDraft":
@@ -197,10 +192,10 @@ def _modules(key: "ApiKey") -> str:
     return "*" if key.allowed_modules == "*" else ", ".join(sorted(key.allowed_modules)) or "none"
 
 
-def _expiry(key: "ApiKey", now: float) -> str:
+def _expiry(key: "ApiKey") -> str:
     if key.expires_at is None:
         return "never"
-    return "expired" if key.is_expired(now) else f"in {age(key.expires_at - now)}"
+    return "expired" if key.is_expired(fleet_clock.now()) else f"in {until(key.expires_at)}"
 
 
 def _as_json(key: "ApiKey") -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Annotated, BinaryIO
 import typer
 
 from toolfleet_cli.commands.completion import complete_logs, complete_processes, log_names, logs_folder
-from toolfleet_cli.console.output import fail, note, plain, while_read
+from toolfleet_cli.console import fail, note, plain, while_read
 from toolfleet_registry.config.run_file import ListedProcess, find_running
 from toolfleet_registry.errors import FleetError
 

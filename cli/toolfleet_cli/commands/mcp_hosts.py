@@ -25,12 +25,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from toolfleet_cli.console.output import say
+from toolfleet_cli.console import say
 from toolfleet_cli.hosting.host_server import serve_host
 from toolfleet_cli.hosting.hosts import toml_folder
 from toolfleet_cli.hosting.mcp import mcp_host, oauth_of
 from toolfleet_cli.hosting.mcp_file import servers_in, spec_of
-from toolfleet_cli.local.stop_signals import StopRequested, stop_signals
+from toolfleet_cli.local.supervisor import StopRequested, stop_signals
 from toolfleet_modules.hosts.child_process import spawn, stop
 from toolfleet_modules.hosts.mcp.http_transport import HttpServer, http_transport
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from rich.text import Text
 
 from toolfleet_cli.commands.completion import complete_modules
-from toolfleet_cli.console.output import (
+from toolfleet_cli.console import (
     add_row,
     age,
     coloured,
@@ -18,12 +18,13 @@ from toolfleet_cli.console.output import (
     progress,
     say,
     say_json,
+    show_list,
+    show_rows,
     show_table,
     shown_url,
     table,
 )
-from toolfleet_cli.operations import ask
-from toolfleet_cli.remote import Gateway, over_fleet
+from toolfleet_cli.remote import Gateway, JsonOption, ask, over_fleet
 from toolfleet_registry.contracts import NEVER_PROBED, ModuleStatus
 from toolfleet_registry.contracts.names import LOCAL, is_module_name
 from toolfleet_registry.directory.entries import AnnouncedModule, ModuleEntry
@@ -39,9 +40,8 @@ NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The module's name.", autocompletion=complete_modules)
 ]
 
-app = typer.Typer(help="The modules: which there are, and whether they answer.", no_args_is_help=True)
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+app = typer.Typer(help="The modules: which there are, and whether they answer.", no_args_is_help=True)
 
 
 @app.command()
@@ -96,7 +96,7 @@ def remove(
     """Remove a module from the running fleet: it takes no more calls, and what waits is run, or ended with a clear result."""
     from toolfleet_tasks.resources import modules
 
-    gone = ask(modules.remove_module, gateway, path={"module": name}, query={"drain_seconds": drain}, by=by)
+    gone = ask(modules.remove_module, gateway, name, query={"drain_seconds": drain}, by=by)
     seconds = gone.drain_seconds or 0
     say(
         f"Module {name} takes no more calls. Those that still wait in {seconds:g} s are ended: nothing of them is executed."
@@ -175,12 +175,8 @@ def _show(settings: Settings, statuses: dict[str, ModuleStatus], overview: "Modu
     if as_json:
         say_json([row.shown(overview) for row in rows])
     elif rows:
-        shown = table("MODULE", "URL", "STATE", "WORKERS", "TOOLS", "AGE", "LANE", "ERROR")
-        for row in rows:
-            status, old = row.status, age(row.status.age_seconds)
-            facts = coloured(row.state), str(row.workers), _tools(status), old, row.lane, row.error(overview)
-            add_row(shown, status.module, shown_url(row.url), *facts)
-        show_table(shown)
+        titles = "MODULE,URL,STATE,WORKERS,TOOLS,AGE,LANE,ERROR"
+        show_rows(titles, rows, lambda one: one.cells(overview))
         _show_replicas(overview)
         _note_undeclared({name: status.undeclared for name, status in statuses.items()})
         if any(row.status.withheld or row.status.drifted for row in rows):
@@ -212,8 +208,14 @@ class _Row:
         queue = f"its queue is {state}: `toolfleet queues list`" if state else ""
         return "; ".join(filter(None, (self.status.error, reason, conflict, queue)))
 
+    def cells(self, overview: "ModuleOverview") -> tuple[object, ...]:
+        """Return the row as people read it."""
+        status = self.status
+        facts = self.workers, _tools(status), age(status.age_seconds), self.lane, self.error(overview)
+        return status.module, shown_url(self.url), coloured(self.state), *facts
+
     def shown(self, overview: "ModuleOverview") -> dict[str, object]:
-        """As programs read it."""
+        """Return the row as programs read it."""
         entry = overview.entries.get(self.status.module)
         return {
             **self.status.model_dump(mode="json", exclude={"sources"}),
@@ -331,24 +333,22 @@ def _replicas(overview: "ModuleOverview") -> "Mapping[str, tuple[Replica, ...]]"
 def _show_at_gateway(gateway: Gateway, *, is_refreshed: bool, as_json: bool) -> None:
     """Print the status of each module; `is_refreshed`: after a new probe."""
     found = (gateway.post("/refresh-tools") if is_refreshed else gateway.get("/modules"))["modules"]
-    if as_json:
-        say_json(found)
-        return
-    if not found:
-        note("There are no modules that this key reaches.")
-        return
-    shown = table("MODULE", "STATE", "TOOLS", "AGE", "ERROR")
-    for each in found:
-        add_row(
-            shown,
-            each["module"],
-            _state_at_gateway(each),
-            str(each["tools"]),
-            age(each.get("age_seconds")),
-            each.get("error") or "",
-        )
-    show_table(shown)
-    _note_undeclared({each["module"]: each.get("undeclared", 0) for each in found})
+    none = "There are no modules that this key reaches."
+    show_list(
+        found,
+        "MODULE,STATE,TOOLS,AGE,ERROR",
+        _row_at_gateway,
+        as_json=as_json,
+        none=none,
+        to_json=dict,
+    )
+    if not as_json:
+        _note_undeclared({each["module"]: each.get("undeclared", 0) for each in found})
+
+
+def _row_at_gateway(one: dict[str, Any]) -> tuple[object, ...]:
+    state = "stale" if one["is_stale"] else ("ok" if one["ok"] else "failed")
+    return one["module"], state, one["tools"], age(one.get("age_seconds")), one.get("error") or ""
 
 
 def _note_undeclared(undeclared: Mapping[str, int]) -> None:
@@ -358,7 +358,3 @@ def _note_undeclared(undeclared: Mapping[str, int]) -> None:
             f"{sum(undeclared.values())} tools of {', '.join(modules)} declare no effect: the fleet never repeats them once they may have "
             f"been executed; {UNDECLARED_LINES}."
         )
-
-
-def _state_at_gateway(module: dict[str, Any]) -> str:
-    return "stale" if module["is_stale"] else ("ok" if module["ok"] else "failed")

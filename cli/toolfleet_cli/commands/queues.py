@@ -7,12 +7,10 @@ import typer
 from rich.text import Text
 
 from toolfleet_cli.commands.completion import complete_modules
-from toolfleet_cli.console.output import add_row, age, note, say, say_json, show_table, table
-from toolfleet_cli.operations import ask
-from toolfleet_cli.remote import Gateway, over_fleet
+from toolfleet_cli.console import age, ago, note, say, show_list
+from toolfleet_cli.remote import Gateway, JsonOption, ask, over_fleet
 from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import load_settings
-from toolfleet_registry.system import fleet_clock
 
 if TYPE_CHECKING:
     from toolfleet_tasks.resources.queues import ShownQueue, ShownQueueList
@@ -28,7 +26,6 @@ NameArgument = Annotated[
     ),
 ]
 ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the audit and for others.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _COLOURS = {"open": "", "paused": "red", "draining": "yellow", "drained": "yellow"}
 
@@ -41,14 +38,23 @@ def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> Non
     """Show all queues: which are paused or drain, what waits in each, and what workers have of it."""
     from toolfleet_tasks.resources import queues
 
-    found = _known(ask(queues.list_queues, gateway))
-    if as_json:
-        say_json([queue.model_dump() for queue in found])
-        return
-    if not found:
-        note("There are no queues, for there are no modules: `toolfleet modules add NAME URL` adds one.")
-        return
-    _show(found)
+    none = "There are no queues, for there are no modules: `toolfleet modules add NAME URL` adds one."
+    show_list(
+        _known(ask(queues.list_queues, gateway)),
+        "QUEUE,LANE,STATE,WAITING,HELD,OLDEST,WORKERS,WHY",
+        _row,
+        as_json=as_json,
+        none=none,
+    )
+
+
+def _row(one: "ShownQueue") -> tuple[object, ...]:
+    state = Text(one.state, style=_COLOURS[one.state])
+    workers = Text(str(one.workers), style="" if one.workers else "red")
+    oldest = age(one.oldest_seconds if one.waiting else None)
+    why = "" if one.since is None else f"{ago(one.since)} ago by {one.by}{', the whole lane' if one.is_lanes else ''}"
+    why = f"{why}: {one.reason}" if why and one.reason else why
+    return one.queue, one.lane, state, one.waiting, one.held, oldest, workers, why
 
 
 @app.command()
@@ -108,7 +114,7 @@ def _change(name: str, action: str, reason: str, gateway: Gateway | None, by: st
     from toolfleet_tasks.resources import queues
 
     body = {"action": action, "reason": reason}
-    return ask(queues.change_queue, gateway, path={"queue": name}, body=body, by=by).changed
+    return ask(queues.change_queue, gateway, name, body=body, by=by).changed
 
 
 def _waited(name: str, seconds: float, gateway: Gateway | None) -> "list[ShownQueue]":
@@ -122,7 +128,7 @@ def _waited(name: str, seconds: float, gateway: Gateway | None) -> "list[ShownQu
     until = time.monotonic() + seconds
     while True:
         asked_at = time.monotonic()
-        found = ask(queues.get_queue, gateway, path={"queue": name}, settings=settings)
+        found = ask(queues.get_queue, gateway, name, settings=settings)
         is_empty = all(queue.is_empty for queue in found.queues)
         if emptiness.is_over(asked_at, is_empty=is_empty, until=until, waits=seconds > 0):
             return _known(found)
@@ -139,21 +145,3 @@ def _known(found: "ShownQueueList") -> "list[ShownQueue]":
 def _subject(name: str) -> str:
     lane = name.removeprefix("lane:")
     return f"The queue of {name} is" if lane == name else f"The queues of the lane {lane} are"
-
-
-def _show(queues: "list[ShownQueue]") -> None:
-    shown, now = table("QUEUE", "LANE", "STATE", "WAITING", "HELD", "OLDEST", "WORKERS", "WHY"), fleet_clock.now()
-    for queue in queues:
-        state = Text(queue.state, style=_COLOURS[queue.state])
-        workers = Text(str(queue.workers), style="" if queue.workers else "red")
-        waiting = "-" if queue.waiting is None else str(queue.waiting)
-        counts = waiting, str(queue.held), age(queue.oldest_seconds if queue.waiting else None)
-        add_row(shown, queue.queue, queue.lane, state, *counts, workers, _why(queue, now))
-    show_table(shown)
-
-
-def _why(queue: "ShownQueue", now: float) -> str:
-    if queue.since is None:
-        return ""
-    words = f"{age(max(now - queue.since, 0.0))} ago by {queue.by}{', the whole lane' if queue.is_lanes else ''}"
-    return f"{words}: {queue.reason}" if queue.reason else words

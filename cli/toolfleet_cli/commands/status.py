@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from toolfleet_cli.console.output import add_row, age, coloured, say, say_json, show_table, shown_url, table
-from toolfleet_cli.operations import ask
-from toolfleet_cli.remote import Gateway, over_fleet
+from toolfleet_cli.console import age, coloured, say, say_json, show_rows, shown_url
+from toolfleet_cli.remote import Gateway, ask, over_fleet
 from toolfleet_registry.config.run_file import ListedProcess, run_file_of
 from toolfleet_registry.settings import Settings, load_settings
 
@@ -99,25 +98,27 @@ def _show_queues(queues: "Sequence[QueueStatus]") -> None:
     if not queues:
         say("Queues       all are empty")
         return
-    shown = table("QUEUE", "LANE", "STATE", "WORKERS", "WAITING", "OLDEST")
-    for queue in queues[:_ROWS]:
-        workers = Text(str(queue.workers), style="" if queue.workers else "red")
-        state = Text(queue.state, style={"open": "", "draining": "yellow"}.get(queue.state, "red"))
-        add_row(shown, queue.queue, queue.lane, state, workers, str(queue.waiting), age(queue.oldest_seconds))
     say("")
-    show_table(shown)
+    show_rows(
+        "QUEUE,LANE,STATE,WORKERS,WAITING,OLDEST",
+        queues[:_ROWS],
+        _queue_row,
+    )
     _say_more(len(queues), "queues")
+
+
+def _queue_row(one: "QueueStatus") -> tuple[object, ...]:
+    workers = Text(str(one.workers), style="" if one.workers else "red")
+    state = Text(one.state, style={"open": "", "draining": "yellow"}.get(one.state, "red"))
+    return one.queue, one.lane, state, workers, str(one.waiting), age(one.oldest_seconds)
 
 
 def _show_troubles(troubles: "Sequence[ModuleTrouble]") -> None:
     if not troubles:
         say("Modules      none is in trouble")
         return
-    shown = table("MODULE", "STATE", "WHY")
-    for one in troubles[:_ROWS]:
-        add_row(shown, one.module, coloured(one.trouble), _why(one))
     say("")
-    show_table(shown)
+    show_rows("MODULE,STATE,WHY", troubles[:_ROWS], lambda one: (one.module, coloured(one.trouble), _why(one)))
     _say_more(len(troubles), "modules")
 
 

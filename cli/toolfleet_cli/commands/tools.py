@@ -3,26 +3,41 @@
 import asyncio
 import difflib
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
 
 import typer
-from rich.table import Table
 
 from toolfleet_cli.commands.completion import complete_modules, complete_modules_and_tools, complete_tools
-from toolfleet_cli.console.caller import (
+from toolfleet_cli.console import (
+    add_row,
+    age,
+    fail,
+    indented,
+    note,
+    progress,
+    say,
+    say_json,
+    show_load_errors,
+    show_rows,
+    show_table,
+    table,
+)
+from toolfleet_cli.remote import (
     AgentOption,
+    Gateway,
+    JsonOption,
     Level,
     ModulesOption,
     PermissionOption,
     UserOption,
+    ask,
     caller_of,
+    over_fleet,
+    place,
+    refuse_caller_options,
     refuse_unknown,
 )
-from toolfleet_cli.console.output import add_row, age, fail, note, progress, say, say_json, show_table, table
-from toolfleet_cli.console.values import show_load_errors
-from toolfleet_cli.operations import ask
-from toolfleet_cli.remote import Gateway, over_fleet, place, refuse_caller_options
 from toolfleet_registry.contracts import Caller, ModuleStatus, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import FindingKind, ToolLoadError, ToolSource, tool_named
 from toolfleet_registry.settings import Settings, load_settings
@@ -32,11 +47,10 @@ if TYPE_CHECKING:
     from toolfleet import ToolFleet
     from toolfleet_registry.directory.requests import ReloadAnswer
     from toolfleet_tasks.resources.operation import ResourceOperation
-    from toolfleet_tasks.resources.tools import ShownDifference, ShownToolEvent, ShownVersion
+    from toolfleet_tasks.resources.tools import ShownDifference, ShownVersion
 
 app = typer.Typer(help="The tools: which there are, what they take, and which are in effect.", no_args_is_help=True)
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _PAGE = 1_000  # tools of one answer of a gateway
 _RELOAD_SECONDS = 30.0  # beyond the ten that a gateway waits
@@ -163,7 +177,7 @@ def reload(
     gateway: Gateway | None = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Have all hosts of tool folders read their files anew, also those that did not load before and have not changed.
+    """Have all hosts of tool folders read their files again, also those that did not load before and have not changed.
 
     Exits with 1 where files do not load as they stand, no host is there, or one does not come back in time.
     """
@@ -171,7 +185,7 @@ def reload(
     if not answers:
         fail("No host of a tool folder has answered: none is running, or none has this fleet's Redis.", code=1)
     if as_json:
-        say_json([each.model_dump(mode="json") for each in answers])
+        say_json(answers)
     else:
         for each in answers:
             say(f"{each.module}: {each.tools} tools" if each.is_done else f"{each.module}: still at it")
@@ -190,7 +204,7 @@ def errors(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> No
     else:
         found = [ToolLoadError.model_validate(each) for each in gateway.get("/tools/errors")["errors"]]
     if as_json:
-        say_json([each.model_dump(mode="json") for each in found])
+        say_json(found)
     elif not found:
         note("Everything is served as it stands.")
     raise typer.Exit(1 if show_load_errors(found) else 0)
@@ -224,14 +238,18 @@ def diff(
     events = events[-last:] if last else []
     if as_json:
         pending = [_difference_as_json(one) | _mark(one.tool_name, stale) for one in differences]
-        say_json({"pending": pending, "events": [each.model_dump(mode="json") for each in events], "counts": counted})
+        say_json({"pending": pending, "events": events, "counts": counted})
         return
     for one in differences:
         _print_difference(one, stale)
     if not differences:
         note("Nothing waits for an approval; `toolfleet tools list --closed` shows what nobody may use.")
     if events:
-        _print_events(events)
+        show_rows(
+            "WHEN,WHAT,TOOL,VERSION",
+            events,
+            lambda one: (f"{one.at:%Y-%m-%d %H:%M:%S}Z", one.kind.replace("_", " "), one.tool_name, one.version or "-"),
+        )
         say("\nFound until now: " + ", ".join(f"{counted.get(kind, 0)} {kind}" for kind in _KINDS))
 
 
@@ -264,7 +282,7 @@ def approve(
         if not pending:
             note(f"There is nothing to approve of module {name!r}.")
         for tool_name in pending:
-            approved = ask(tools.approve_tool, gateway, path={"name": tool_name}, body={"digest": digest}, by=by)
+            approved = ask(tools.approve_tool, gateway, tool_name, body={"digest": digest}, by=by)
             say(f"{tool_name}: approved with digest {_short_digest(approved.digest)}")
 
 
@@ -274,12 +292,9 @@ def pin(module: ModuleArgument, *, gateway: Gateway | None = None, by: str | Non
     """Approve a module's tools as they are in effect now, and nothing that it offers otherwise from now on."""
     from toolfleet_tasks.resources import tools
 
-    digests = ask(tools.pin_module, gateway, path={"module": module}, by=by).digests
+    digests = ask(tools.pin_module, gateway, module, by=by).digests
     differences = ask(tools.get_tool_state, gateway, query={"module": module}).pending
-    shown = table("TOOL", "DIGEST")
-    for name, digest in sorted(digests.items()):
-        add_row(shown, name, digest)
-    show_table(shown)
+    show_rows("TOOL,DIGEST", sorted(digests.items()), lambda one: one)
     for one in differences:
         note(f"{one.tool_name} is withheld: it is offered otherwise than it was in effect.")
 
@@ -290,7 +305,7 @@ def unpin(module: ModuleArgument, *, gateway: Gateway | None = None, by: str | N
     """Take in what a module offers, now and from now on, without an approval."""
     from toolfleet_tasks.resources import tools
 
-    ask(tools.unpin_module, gateway, path={"module": module}, by=by)
+    ask(tools.unpin_module, gateway, module, by=by)
     say(f"{module}: not pinned any more")
 
 
@@ -306,7 +321,7 @@ def disable(names: ToolArguments, *, gateway: Gateway | None = None, by: str | N
 @app.command()
 @over_fleet
 def enable(names: ToolArguments, *, gateway: Gateway | None = None, by: str | None = None) -> None:
-    """Take a disabling back."""
+    """Enable a disabled tool."""
     from toolfleet_tasks.resources import tools
 
     _each(names, tools.enable_tool, "enabled", gateway, by)
@@ -327,16 +342,20 @@ def versions(name: ToolArgument, *, gateway: Gateway | None = None, as_json: Jso
     """Show a tool's last specifications, the latest first: the registry keeps 20."""
     from toolfleet_tasks.resources import tools
 
-    found = ask(tools.list_tool_versions, gateway, path={"name": name}).versions
+    found = ask(tools.list_tool_versions, gateway, name).versions
     if as_json:
         say_json([_version_as_json(one) for one in found])
-        return
-    shown = table("VERSION", "SINCE", "", "DESCRIPTION")
-    for one in found:
-        first_line = (one.spec.description or "").partition("\n")[0]
-        state = _state_of(one) if one.is_in_force else ""
-        add_row(shown, one.version or "-", one.created_at or "-", state, first_line)
-    show_table(shown)
+    else:
+        show_rows(
+            "VERSION,SINCE,,DESCRIPTION",
+            found,
+            lambda one: (
+                one.version or "-",
+                one.created_at or "-",
+                _state_of(one) if one.is_in_force else "",
+                (one.spec.description or "").partition("\n")[0],
+            ),
+        )
 
 
 @app.command()
@@ -354,7 +373,7 @@ def rollback(
     """
     from toolfleet_tasks.resources import tools
 
-    done = ask(tools.roll_back_tool, gateway, path={"name": name}, body={"version": version}, by=by)
+    done = ask(tools.roll_back_tool, gateway, name, body={"version": version}, by=by)
     say(f"{name}: version {version} is in force")
     if done.rolled_back_from:
         note(
@@ -478,19 +497,22 @@ def _print(tool: ToolDefinition, statuses: _Statuses) -> None:
     }
     say("  ".join(f"{name}: {value}" for name, value in facts.items() if value))
     if tool.input_schema is not None:
-        say(f"\nArguments (JSON Schema):\n{json.dumps(tool.input_schema, indent=2, ensure_ascii=False)}")
+        say(f"\nArguments (JSON Schema):\n{indented(tool.input_schema)}")
     elif tool.parameters:
         say("")
-        show_table(_parameters(tool))
-
-
-def _parameters(tool: ToolDefinition) -> Table:
-    shown = table("ARGUMENT", "TYPE", "REQUIRED", "DESCRIPTION")
-    for parameter in tool.parameters:
-        choices = "" if parameter.enum is None else f" One of {json.dumps(parameter.enum, ensure_ascii=False)}."
-        required = "yes" if parameter.required else "no"
-        add_row(shown, parameter.name, parameter.type, required, f"{parameter.description}{choices}")
-    return shown
+        show_rows(
+            "ARGUMENT,TYPE,REQUIRED,DESCRIPTION",
+            tool.parameters,
+            lambda one: (
+                one.name,
+                one.type,
+                "yes" if one.required else "no",
+                (
+                    one.description
+                    + ("" if one.enum is None else f" One of {json.dumps(one.enum, ensure_ascii=False)}.")
+                ),
+            ),
+        )
 
 
 async def _errors(settings: Settings) -> list[ToolLoadError]:
@@ -575,7 +597,7 @@ def _each(
     by: str | None,
 ) -> None:
     for name in names:
-        ask(operation, gateway, path={"name": name}, by=by)
+        ask(operation, gateway, name, by=by)
         say(f"{name}: {done}")
 
 
@@ -632,16 +654,7 @@ def _lines(before: Any, after: Any) -> Iterator[str]:
 def _text(value: Any) -> list[str]:
     if value is None:
         return []
-    return (value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)).splitlines()
-
-
-def _print_events(events: "Iterable[ShownToolEvent]") -> None:
-    shown = table("WHEN", "WHAT", "TOOL", "VERSION")
-    for event in events:
-        add_row(
-            shown, f"{event.at:%Y-%m-%d %H:%M:%S}Z", event.kind.replace("_", " "), event.tool_name, event.version or "-"
-        )
-    show_table(shown)
+    return (value if isinstance(value, str) else indented(value)).splitlines()
 
 
 def _difference_as_json(one: "ShownDifference") -> dict[str, Any]:

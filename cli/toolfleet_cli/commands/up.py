@@ -11,15 +11,24 @@ from shlex import quote
 from rich.text import Text
 
 from toolfleet import Caller, ModuleStatus, ToolDefinition, ToolFleet
-from toolfleet_cli.commands.settings_lines import SettingsLines
-from toolfleet_cli.commands.up_loop import UpLoop
-from toolfleet_cli.console.output import add_row, missing_for, need, note, plain, say, show_table, shown_url, table
-from toolfleet_cli.console.values import show_load_errors
+from toolfleet_cli.commands.up_loop import SettingsLines, UpLoop
+from toolfleet_cli.console import (
+    add_row,
+    missing_for,
+    need,
+    note,
+    plain,
+    say,
+    show_load_errors,
+    show_table,
+    shown_url,
+    table,
+)
 from toolfleet_cli.hosting.mcp_file import servers_in
 from toolfleet_cli.local.environment import SECRETS
 from toolfleet_cli.local.fleet import LocalFleet, local_fleet
 from toolfleet_cli.local.modules import HostedModule, check_hosted, hosted_modules, own_modules
-from toolfleet_cli.local.stop_signals import StopRequested
+from toolfleet_cli.local.supervisor import StopRequested
 from toolfleet_registry.config.run_file import FOLDER, ListedProcess, RunFile, find_run_file
 from toolfleet_registry.config.run_file import NAME as RUN_FILE
 from toolfleet_registry.config.setting_sources import MCP_FILE, find_toml

@@ -1,9 +1,10 @@
 """Does what `toolfleet up` does while its fleet runs: tells what has changed, obeys `restart`, reloads, shows modules' errors."""
 
 import asyncio
+import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -11,15 +12,18 @@ from redis.asyncio import Redis
 
 from toolfleet import ToolFleet
 from toolfleet_cli.commands.logs import LogExcerpts, LogTail, RestartRequests
-from toolfleet_cli.commands.settings_lines import SettingsLines
-from toolfleet_cli.console.output import need, note
+from toolfleet_cli.console import need, note
 from toolfleet_cli.local.fleet import LocalFleet
-from toolfleet_cli.local.modules import check_hosted, own_tools
-from toolfleet_registry.config.run_file import ListedProcess
+from toolfleet_cli.local.modules import check_hosted, declared_hosts, own_tools
+from toolfleet_registry.config.run_file import ANY_MODULE, ListedProcess
+from toolfleet_registry.config.setting_sources import PREFIX, find_toml, origin_of, place_in_toml
+from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
-from toolfleet_registry.errors import FleetError, FleetUnavailable, SettingsError
+from toolfleet_registry.errors import FleetError, FleetUnavailable, OperationRefused, SettingsError
 from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.settings import Settings
+from toolfleet_registry.settings import Settings, load_declared
+from toolfleet_tasks.operations.change_trail import Actor
+from toolfleet_tasks.operations.changes import ModuleChanges
 
 _MOST_FILES = 5_000
 _NOT_SOURCE = {"__pycache__", "node_modules", "venv"}  # in addition to folders that begin with a dot
@@ -27,12 +31,162 @@ _NOT_SOURCE = {"__pycache__", "node_modules", "venv"}  # in addition to folders 
 _Scan: TypeAlias = dict[Path, tuple[int, int]]
 
 _POLL_SECONDS = 1.0
-_ANSWER_SECONDS = 0.5  # who asks looks after processes meanwhile
+_ANSWER_SECONDS = 0.5  # the caller tends the processes meanwhile
 
 _RELOAD_CHECK_SECONDS = 0.5
 _REFRESH_SECONDS = 5.0  # for a module that has come back to say what it offers; the fleet is not tended meanwhile
 
 _CHECK_SECONDS = 0.5
+
+_OF_MODULES = ("module_services", "slow_modules", "module_timeouts", "module_headers")
+_APPLIED = ("hosts", *_OF_MODULES)
+_MODULES = {"scheduler": SCHEDULER, "local_tools": LOCAL}  # that there are by another setting
+_BY = Actor.at_command_line()
+_Stamp: TypeAlias = tuple[Path, int, int, int]
+_AGAIN = "end `toolfleet up` with Ctrl-C, and start it again"
+
+
+class SettingsLines:
+    """The file of the fleet that runs in the folder `start`. `declared` are the settings as they were read at its start.
+
+    `not_applied` says of lines why they are not in effect, as the run file has it.
+    """
+
+    def __init__(self, fleet: LocalFleet, start: Path, declared: Settings, not_applied: dict[str, str]) -> None:
+        self._fleet, self._start = fleet, start
+        self._in_effect = self._wanted = declared
+        self.not_applied = {**not_applied, **_overruled(start)}
+        for sentence in self.not_applied.values():
+            note(sentence, style="red")
+        self._last, self._removed, self._check_at = self._stamp(), set[str](), 0.0
+        self._known: _Stamp | None = None  # the file may have been written since it was read
+
+    def check(self) -> bool:
+        """Apply what has changed since. Returns at once, but for a question to Redis of half a second at most.
+
+        True when workers with other modules have taken over: these are to be asked what they offer.
+        """
+        now = time.monotonic()
+        if now < self._check_at or self._fleet.is_changing:
+            return False
+        self._check_at = now + _CHECK_SECONDS
+        if self._wanted is not self._in_effect:
+            return self._finish()
+        before, self._last = self._last, self._stamp()
+        if self._last != self._known and self._last == before:  # its writer has finished
+            self._known = self._last
+            self._apply()
+        if self._removed:
+            asyncio.run(self._forget())
+        return False
+
+    def _stamp(self) -> _Stamp | None:
+        toml = find_toml(self._start)
+        with contextlib.suppress(OSError):  # it has just gone
+            return (toml, (found := toml.stat()).st_ino, found.st_size, found.st_mtime_ns) if toml else None
+        return None
+
+    def _apply(self) -> None:
+        try:
+            declared = load_declared()
+        except SettingsError as exc:
+            self._say({ANY_MODULE: f"{exc} Until that is corrected, the lines before count."})
+            return
+        faults = _overruled(self._start)
+        wanted = self._in_effect.model_copy(update={name: getattr(declared, name) for name in _APPLIED})
+        if others := [name for name in Settings.model_fields if getattr(declared, name) != getattr(wanted, name)]:
+            faults |= dict.fromkeys(
+                ["", *(_MODULES[name] for name in others if name in _MODULES)],
+                f"toolfleet.toml: {', '.join(others)} changed; to apply that, {_AGAIN}.",
+            )
+        started = self._fleet.settings.module_services.keys() - self._in_effect.module_services.keys()
+        served = started | {
+            each.name for each in self._fleet.hosted if each.name in declared.hosts or each.spec is None
+        }
+        for name in served & wanted.module_services.keys():  # what is served stays
+            faults[name] = (
+                f"[module_services] {name}: there is another module of this name. Rename it; it is applied then."
+            )
+        services = {name: url for name, url in wanted.module_services.items() if name not in served}
+        wanted = wanted.model_copy(update={"module_services": services})
+        self._apply_hosts(wanted, started, faults)
+        self._apply_modules(wanted, started)
+        self._say(faults)
+
+    def _apply_hosts(self, wanted: Settings, started: Collection[str], faults: dict[str, str]) -> None:
+        fleet, present = self._fleet, {each.name: each for each in self._fleet.hosted if each.command[0] == "run"}
+        others = {process for each in fleet.hosted if each.name not in present for process in each.processes}
+        own = {name for name in fleet.processes() if not any(name in each.processes for each in present.values())}
+        hosts = declared_hosts(
+            wanted, start=self._start, taken={*wanted.modules, *started, *others, *own}, not_applied=faults
+        )
+        fleet.settings = fleet.settings.model_copy(update={"hosts": wanted.hosts})
+        for name in present.keys() - {each.name for each in hosts}:
+            note(f"toolfleet.toml: the host {name} is ended")
+            fleet.unhost(name)
+            self._removed.add(name)
+        for each in hosts:
+            if present.get(each.name) != each:
+                note(f"toolfleet.toml: the host {each.name} is started{' again' if each.name in present else ''}")
+                fleet.host(each)
+        self._in_effect = self._wanted = self._in_effect.model_copy(update={"hosts": wanted.hosts})
+
+    def _apply_modules(self, wanted: Settings, started: Collection[str]) -> None:
+        if all(getattr(wanted, name) == getattr(self._in_effect, name) for name in _OF_MODULES):
+            return
+        note("toolfleet.toml: modules have changed; workers with the new lines take over")
+        self._wanted, fleet = wanted, self._fleet
+        own = {name: url for name, url in fleet.settings.module_services.items() if name in started}
+        slow = wanted.slow_modules | (fleet.settings.slow_modules & own.keys())
+        changes = {name: getattr(wanted, name) for name in _OF_MODULES}
+        services = {"module_services": {**wanted.module_services, **own}, "slow_modules": slow}
+        fleet.reconfigure(fleet.settings.model_copy(update={**changes, **services}))
+
+    def _finish(self) -> bool:
+        """Say what came of the workers that were started."""
+        if (refusal := self._fleet.refusal) is not None:
+            self._wanted = self._in_effect
+            text = f"toolfleet.toml: {refusal} Correct that and save the file: it is applied then."
+            self._say({**self.not_applied, ANY_MODULE: text})
+            return False
+        before, self._in_effect = self._in_effect.module_services, self._wanted
+        after = self._in_effect.module_services
+        self._removed |= before.keys()
+        if changed := [name for name, url in after.items() if before.get(name) != url]:
+            note(f"toolfleet.toml: from now on calls reach {', '.join(changed)}")
+        if gone := [name for name in before if name not in after]:
+            note(f"toolfleet.toml: calls do not reach any more {', '.join(gone)}")
+        return True
+
+    def _say(self, faults: dict[str, str]) -> None:
+        for sentence in dict.fromkeys(faults.values()):
+            if sentence not in self.not_applied.values():
+                note(sentence, style="red")
+        self.not_applied = faults
+
+    async def _forget(self) -> None:
+        """Take what was removed out of the directory, once no process says any more that it serves it."""
+        self._removed -= self._in_effect.modules | {each.name for each in self._fleet.hosted}
+        with contextlib.suppress(FleetError, OSError, TimeoutError):  # Redis is away: the next try may meet it
+            settings = self._fleet.settings
+            client = async_client(str(settings.redis_url), master=settings.sentinel_master)
+            async with asyncio.timeout(_ANSWER_SECONDS), client as redis:
+                directory, changes = ModuleDirectory(redis, settings), ModuleChanges(redis, settings, _BY)
+                hosts = (await directory.read()).hosts.modules  # processes that end still serve
+                served = {*await directory.fed(), *(name for name, module in hosts.items() if module.replicas)}
+                for name in self._removed - served:
+                    with contextlib.suppress(OperationRefused):  # nothing is left of it
+                        await changes.remove(name, drain_seconds=0)
+                    self._removed.discard(name)
+
+
+def _overruled(start: Path) -> dict[str, str]:
+    """Return the lines that the environment of `up` overrules."""
+    found = ((name, origin_of(name, start=start)) for name in _APPLIED if place_in_toml(name, start))
+    names = [name for name, origin in found if origin.source == "environment"]
+    variables = " and ".join(f"{PREFIX}{name.upper()}" for name in names)
+    text = f"toolfleet.toml: {', '.join(names)} count for nothing, as `toolfleet up` was started with {variables}"
+    return {ANY_MODULE: f"{text}: unset it, {_AGAIN}."} if names else {}
 
 
 class SourceWatch:

@@ -1,19 +1,26 @@
 """Lists, shows, replays and drops wake-ups that were never accepted: `toolfleet wake-ups`."""
 
-import dataclasses
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
 from toolfleet_cli.commands.completion import complete_wakes
-from toolfleet_cli.console.output import add_row, age, note, say, say_json, show_table, table
-from toolfleet_cli.console.values import ago, one_line
-from toolfleet_cli.operations import ask
-from toolfleet_cli.remote import Gateway, over_fleet
+from toolfleet_cli.console import (
+    ago,
+    change_each,
+    end_change,
+    indented,
+    note,
+    one_line,
+    say,
+    say_facts,
+    say_json,
+    show_list,
+    until,
+)
+from toolfleet_cli.remote import Gateway, JsonOption, LimitOption, OffsetOption, ask, over_fleet
 from toolfleet_registry.errors import NoSuchEntry, OperationRefused
-from toolfleet_registry.system import fleet_clock
 
 if TYPE_CHECKING:
     from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
@@ -24,7 +31,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 WakeId = Annotated[
     str,
     typer.Argument(metavar="WAKE_ID", help="As `toolfleet wake-ups list` shows it.", autocompletion=complete_wakes),
@@ -44,8 +50,6 @@ AgeOption = Annotated[
     int, typer.Option("--min-age", metavar="SECONDS", min=0, max=10**9, help="Only those that have waited for so long.")
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="All that wait now, or those of them that the options choose.")]
-Limit = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Show at most so many.")]
-Offset = Annotated[int, typer.Option(metavar="N", min=0, help="Leave out the first so many.")]
 
 
 @app.command("list")
@@ -56,8 +60,8 @@ def list_(
     about: AboutOption = "",
     error: ErrorOption = "",
     min_age: AgeOption = 0,
-    limit: Limit = 50,
-    offset: Offset = 0,
+    limit: LimitOption = 50,
+    offset: OffsetOption = 0,
     gateway: Gateway | None = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -68,21 +72,24 @@ def list_(
     if offset and chosen:
         raise typer.BadParameter("--offset goes with none of --kind, --about, --error and --min-age.")
     wakes = ask(wakeups.list_wakeups, gateway, query={**chosen, "limit": limit, "offset": offset}).wakeups
-    if as_json:
-        say_json([dataclasses.asdict(wake) for wake in wakes])
-        return
-    if not wakes:
-        note("No wake-ups wait.")
-        return
-    shown = table("WAKE", "KIND", "CONVERSATION", "AGE", "TRIES", "NEXT", "ERROR")
-    for wake in wakes:
-        conversation = wake.text_field("conversation_id") or "-"
-        tries, due = str(wake.tries), "-" if wake.due_at is None else _until(wake.due_at)
-        add_row(shown, wake.wake_id, wake.kind, conversation, ago(wake.first_at), tries, due, one_line(wake.error))
-    show_table(shown)
-    if len(wakes) == limit:
-        more = "--limit" if chosen else f"--offset {offset + limit}"
-        note(f"There may be more: {more} shows them.")
+    following = "--limit" if chosen else f"--offset {offset + limit}"
+    more = f"There may be more: {following} shows them." if len(wakes) == limit else ""
+    show_list(
+        wakes,
+        "WAKE,KIND,CONVERSATION,AGE,TRIES,NEXT,ERROR",
+        lambda one: (
+            one.wake_id,
+            one.kind,
+            one.text_field("conversation_id") or "-",
+            ago(one.first_at),
+            one.tries,
+            None if one.due_at is None else until(one.due_at),
+            one_line(one.error),
+        ),
+        as_json=as_json,
+        none="No wake-ups wait.",
+        more=more,
+    )
 
 
 @app.command()
@@ -91,22 +98,20 @@ def show(wake_id: WakeId, *, gateway: Gateway | None = None, as_json: JsonOption
     """Show one: what is told to whom, how often that was tried, and what went wrong."""
     wake = _one(wake_id, gateway)
     if as_json:
-        say_json(dataclasses.asdict(wake))
+        say_json(wake)
         return
     say(f"{wake.wake_id}\n")
-    facts = {
-        "kind": wake.kind,
-        "tries": str(wake.tries),
-        "since": ago(wake.first_at),
-        "next try in": "" if wake.due_at is None else _until(wake.due_at),
-        "given up": "" if wake.died_at is None else ago(wake.died_at),
-        "error": wake.error,
-    }
-    for name, value in facts.items():
-        if value:
-            say(f"{name}: {one_line(value)}")
-    body = "unreadable" if wake.body is None else json.dumps(wake.body, indent=2, ensure_ascii=False)
-    say(f"\nBody: {body}")
+    say_facts(
+        {
+            "kind": wake.kind,
+            "tries": wake.tries,
+            "since": ago(wake.first_at),
+            "next try in": "" if wake.due_at is None else until(wake.due_at),
+            "given up": "" if wake.died_at is None else ago(wake.died_at),
+            "error": wake.error,
+        }
+    )
+    say(f"\nBody: {'unreadable' if wake.body is None else indented(wake.body)}")
 
 
 @app.command()
@@ -128,17 +133,13 @@ def replay(
     def one(wake_id: str) -> bool:
         if _one(wake_id, gateway).died_at is not None:
             raise OperationRefused(f"{wake_id!r} is dead: `toolfleet dead-letters replay {wake_id}` has it sent again.")
-        ask(wakeups.replay_wakeup, gateway, path={"wake_id": wake_id}, by=by)
+        ask(wakeups.replay_wakeup, gateway, wake_id, by=by)
         return False
 
-    _handle(
-        "Due now",
-        one,
-        lambda query: ask(wakeups.replay_wakeups, gateway, query=query, by=by),
-        wake_ids or [],
-        _chosen(kind, about, error, min_age),
-        everything=everything,
-    )
+    def step(query: dict[str, Any]) -> "HandledWakeups":
+        return ask(wakeups.replay_wakeups, gateway, query=query, by=by)
+
+    _change("Due now", wake_ids or [], one, step, _chosen(kind, about, error, min_age), everything=everything)
 
 
 @app.command()
@@ -156,46 +157,38 @@ def drop(
 ) -> None:
     """Forget some that wait, or all of a filter. Exit code 1 if one of them is not there; the others are dropped all the same.
 
-    Nobody tries them any more. One that is tried just now may still be accepted: the command says so. A job keeps what became of
+    They are not tried again. One that is tried just now may still be accepted: the command says so. A job keeps the outcome of
     its wake-ups: `toolfleet jobs show`.
     """
     from toolfleet_tasks.resources import wakeups
 
-    _handle(
-        "Dropped",
-        lambda wake_id: ask(wakeups.drop_wakeup, gateway, path={"wake_id": wake_id}, by=by).under_way,
-        lambda query: ask(wakeups.drop_wakeups, gateway, query=query, by=by),
-        wake_ids or [],
-        _chosen(kind, about, error, min_age),
-        everything=everything,
-    )
+    def one(wake_id: str) -> bool:
+        return ask(wakeups.drop_wakeup, gateway, wake_id, by=by).under_way
+
+    def step(query: dict[str, Any]) -> "HandledWakeups":
+        return ask(wakeups.drop_wakeups, gateway, query=query, by=by)
+
+    _change("Dropped", wake_ids or [], one, step, _chosen(kind, about, error, min_age), everything=everything)
 
 
-def _handle(
+def _change(
     done: str,
+    wake_ids: list[str],
     one: Callable[[str], bool],
     step: Callable[[dict[str, Any]], "HandledWakeups"],
-    wake_ids: list[str],
     chosen: dict[str, Any],
     *,
     everything: bool,
 ) -> NoReturn:
-    """Handle the wake-ups of these ids, or everything of a filter, print the result, and end the command.
+    """Change the wake-ups of these ids one by one, or all of a filter step by step; print the result, and end the command.
 
-    `one` returns whether the wake-up is being tried just now; `step` handles some of the filter.
+    `one` returns whether the wake-up is being tried just now; `step` changes some wake-ups of the filter.
     """
     if bool(wake_ids) == everything or (chosen and not everything):
         raise typer.BadParameter("name WAKE_IDs, or say --all, with which --kind, --about, --error and --min-age go.")
-    count, under_way, problems = 0, 0, list[str]()
-    for wake_id in dict.fromkeys(wake_ids):
-        try:
-            under_way += one(wake_id)
-            count += 1
-        except NoSuchEntry:
-            problems.append(_none(wake_id))
-        except OperationRefused as exc:
-            problems.append(str(exc))
-    more = everything
+    if not everything:
+        change_each(wake_ids, one, done=done, absent=_none)
+    count, under_way, problems, more = 0, 0, list[str](), True
     while more:
         handled = step(chosen)
         count, under_way = count + handled.done, under_way + handled.under_way
@@ -203,20 +196,14 @@ def _handle(
         if more := handled.next is not None:
             note(f"{done} so far: {count}.")  # an interrupted command has done what it printed last
             chosen["cursor"] = handled.next
-    if everything or count:
-        note(f"{done}: {count}.")
-    if under_way:
-        note(f"Tried just now, so that they may still be accepted: {under_way}.", style="yellow")
-    for problem in problems:
-        note(problem, style="red")
-    raise typer.Exit(1 if problems else 0)
+    end_change(done, count, problems, under_way=under_way)
 
 
 def _one(wake_id: str, gateway: Gateway | None) -> "KeptWake":
     from toolfleet_tasks.resources import wakeups
 
     try:
-        return ask(wakeups.get_wakeup, gateway, path={"wake_id": wake_id}).root
+        return ask(wakeups.get_wakeup, gateway, wake_id).root
     except NoSuchEntry:
         raise NoSuchEntry(_none(wake_id)) from None
 
@@ -229,7 +216,3 @@ def _chosen(kind: str | None, about: str, error: str, min_age: int) -> dict[str,
 
 def _none(wake_id: str) -> str:
     return f"There is no wake-up {wake_id!r}: `toolfleet wake-ups list` and `toolfleet dead-letters list` show those that there are."
-
-
-def _until(at: float) -> str:
-    return age(max(0.0, at - fleet_clock.now()))

@@ -11,8 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from toolfleet_cli.console.output import plain, shown_url
-from toolfleet_cli.console.values import SECRETS, shown_value
+from toolfleet_cli.console import SECRETS, plain, shown_url, shown_value
 from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.examination import Examination, as_json
 from toolfleet_cli.doctor.settings import secrets_of

@@ -1,12 +1,12 @@
 """Defines what a check of the doctor is, what it is given, and what it finds."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from redis.asyncio import Redis
 
@@ -36,7 +36,7 @@ class Diagnosis:
     severity: Severity
     what: str
     why: str
-    mend: str
+    fix: str
     quoted: str = ""
 
     @property
@@ -58,19 +58,19 @@ class CheckResult:
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def error(what: str, why: str, mend: str, *, quoted: str = "") -> Diagnosis:
-    """The fleet does not do its work, or will lose or double some."""
-    return Diagnosis(Severity.ERROR, what, why, mend, quoted)
+def error(what: str, why: str, fix: str, *, quoted: str = "") -> Diagnosis:
+    """Make an error: the fleet does not do its work, or will lose or double some."""
+    return Diagnosis(Severity.ERROR, what, why, fix, quoted)
 
 
-def warning(what: str, why: str, mend: str, *, quoted: str = "") -> Diagnosis:
+def warning(what: str, why: str, fix: str, *, quoted: str = "") -> Diagnosis:
     """Make a warning: it works, and something will go wrong."""
-    return Diagnosis(Severity.WARNING, what, why, mend, quoted)
+    return Diagnosis(Severity.WARNING, what, why, fix, quoted)
 
 
-def remark(what: str, why: str, mend: str) -> Diagnosis:
+def remark(what: str, why: str, fix: str) -> Diagnosis:
     """Make a note: it works, and might be better."""
-    return Diagnosis(Severity.NOTE, what, why, mend)
+    return Diagnosis(Severity.NOTE, what, why, fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,27 +95,18 @@ class Patient:
         return {name: url for url, name in urls.items()}
 
 
-class Check(Protocol):
+Examine: TypeAlias = Callable[[Patient], Coroutine[Any, Any, CheckResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
     """One thing that the doctor examines.
 
-    `seconds`: after so long it is given up, and that is a finding. `asks_redis`: it is left out where Redis does not answer.
+    `examine` may raise redis-py's errors, `OSError` and `FleetError`: each means that it could not examine. `seconds`: it is given
+    up after so long, and that is a finding. `asks_redis`: it is left out if Redis does not answer.
     """
 
-    @property
-    def name(self) -> str:
-        """The name that people are shown."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """The seconds that it may take."""
-        ...
-
-    @property
-    def asks_redis(self) -> bool:
-        """Whether it needs the fleet's Redis."""
-        ...
-
-    async def examine(self, patient: Patient) -> CheckResult:
-        """Look. May raise redis-py's errors, `OSError` and `FleetError`, each of which means that it could not look."""
-        ...
+    name: str
+    examine: Examine
+    seconds: float
+    asks_redis: bool = True

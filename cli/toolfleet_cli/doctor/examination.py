@@ -3,18 +3,17 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from redis.exceptions import RedisError
 from rich.text import Text
 
-from toolfleet_cli.console.output import add_row, note, out, plain, say, say_json, show_table, shown_url, table
+from toolfleet_cli.console import add_row, note, out, plain, say, say_json, show_table, shown_url, table
 from toolfleet_cli.doctor.check import Check, CheckResult, Diagnosis, Patient, Severity, error, warning
-from toolfleet_cli.doctor.modules import ManifestCheck
-from toolfleet_cli.doctor.queues import CanaryCheck, QueueCheck, RabbitCheck
-from toolfleet_cli.doctor.redis import KeyCheck, RedisCheck, RightsCheck
-from toolfleet_cli.doctor.settings import CertificateCheck, SecretCheck, SettingCheck
-from toolfleet_cli.doctor.workers import ClockCheck, LeaseCheck, VersionCheck, WorkerCheck
+from toolfleet_cli.doctor.queues import CANARY_SECONDS, check_manifests, check_queues, send_canaries
+from toolfleet_cli.doctor.servers import check_keys, check_rabbitmq, check_redis, check_rights
+from toolfleet_cli.doctor.settings import check_certificates, check_secrets, check_settings
+from toolfleet_cli.doctor.workers import check_clocks, check_leases, check_versions, check_workers
 from toolfleet_registry.errors import BrokerAway, FleetError
 from toolfleet_registry.redis.servers import reason_of
 
@@ -24,23 +23,23 @@ _LEFT_OUT = "Redis does not answer"
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: ""}
 _ROWS = 20  # of canaries; --json has all
 
-ALL: Sequence[Check] = (
-    RedisCheck(),
-    RightsCheck(),
-    RabbitCheck(),
-    WorkerCheck(),
-    QueueCheck(),
-    CanaryCheck(),
-    ManifestCheck(),
-    LeaseCheck(),
-    VersionCheck(),
-    ClockCheck(),
-    KeyCheck(),
-    CertificateCheck(),
-    SecretCheck(),
-    SettingCheck(),
+CHECKS: Final[Sequence[Check]] = (
+    Check("redis", check_redis, seconds=15),
+    Check("redis rights", check_rights, seconds=10),
+    Check("rabbitmq", check_rabbitmq, seconds=20, asks_redis=False),
+    Check("workers", check_workers, seconds=12),
+    Check("queues", check_queues, seconds=15),
+    Check("canary", send_canaries, seconds=CANARY_SECONDS),
+    Check("manifests", check_manifests, seconds=15),
+    Check("leases", check_leases, seconds=8),
+    Check("versions", check_versions, seconds=8),
+    Check("clocks", check_clocks, seconds=8),
+    Check("keys", check_keys, seconds=20),
+    Check("certificates", check_certificates, seconds=15, asks_redis=False),
+    Check("secrets", check_secrets, seconds=5, asks_redis=False),
+    Check("settings", check_settings, seconds=5, asks_redis=False),
 )
-"""Each is independent of the others."""
+"""All checks. Each is independent of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,7 @@ def as_json(found: Examination, *, with_quotes: bool = True) -> dict[str, Any]:
                 "severity": finding.severity.value,
                 "what": finding.shown if with_quotes else finding.what,
                 "why": finding.why,
-                "mend": finding.mend,
+                "mend": finding.fix,
             }
             for check, finding in found.findings
         ],
@@ -156,7 +155,7 @@ def show(found: Examination, *, in_json: bool) -> None:
         word = Text(f"{finding.severity.value.upper():8}", style=_COLOURS[finding.severity])
         out.print(word + Text(plain(f"{check}: {finding.shown}")))
         say(f"        why   {finding.why}")
-        say(f"        mend  {finding.mend}")
+        say(f"        fix   {finding.fix}")
         say("")
     _show_canaries(found)
     if found.blind:

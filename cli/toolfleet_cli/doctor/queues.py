@@ -1,80 +1,72 @@
-"""Checks the queues: who serves them, what waits in them, whether a canary comes through, and of which kind RabbitMQ's are."""
+"""Checks the queues and the modules: what waits for which workers, whether a canary comes through, and which manifests are bad."""
 
-import asyncio
-import re
-import shutil
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from typing import Any, Final
 
-from toolfleet_cli.console.output import age, shown_url
+from toolfleet_cli.console import age
 from toolfleet_cli.doctor.check import CheckResult, Diagnosis, Patient, error, remark, warning
+from toolfleet_registry.catalog.operator import Difference, operating
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
-from toolfleet_registry.redis.urls import is_redis_url
-from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
+from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.client.session import worker_job_service
-from toolfleet_tasks.operations.fleet_status import FleetStatus, QueueStatus, read_status
+from toolfleet_tasks.operations.fleet_status import FleetStatus, ModuleTrouble, QueueStatus, read_status
 from toolfleet_tasks.operations.worker_probes import CanaryFlight, fly
 from toolfleet_tasks.presence import workers_by_queue
 from toolfleet_tasks.queue_states import LANE_PREFIX, QueueStates, QueueStateStore
 from toolfleet_tasks.queues import CONTROL, IDLE, lane_of, queue_of
+from toolfleet_tasks.resources.agents import profile_notes
 
 _OLD_SECONDS = 30.0
 _NAMED = 5
 
 _ASKED_NOTHING = frozenset({LOCAL, SCHEDULER})  # they are where the worker is
+CANARY_SECONDS: Final = 60.0
+"""The seconds that all canaries may take: room for several hundred modules."""
+
 _MARGIN_SECONDS = 10.0
 _WHY_SILENT = "Its calls wait in the same queue, and end as `expired`, or are begun late."
 
-_ASK_SECONDS = 5.0
-_TIMEOUT = "rabbitmqctl eval 'application:get_env(rabbit, consumer_timeout).'"
-_MEND = "consumer_timeout = {} in rabbitmq.conf, then restart RabbitMQ"
+_MODULES = "toolfleet modules list; see the log"
+_APPLY = "Correct it as it says: `toolfleet up` says when it is applied, and `toolfleet status` shows what is left."
 
 
-@dataclass(frozen=True, slots=True)
-class QueueCheck:
-    """Goes by what workers note of themselves each second."""
-
-    name: str = "queues"
-    asks_redis: bool = True
-    seconds: float = 15.0
-
-    async def examine(self, patient: Patient) -> CheckResult:
-        """See the module."""
-        settings, known = patient.settings, KnownModules(patient.settings)
-        async with patient.redis() as redis:
-            known.take((await ModuleDirectory(redis, settings).read()).entries)
-            states = await QueueStateStore(redis, settings).read()
-        status, served = await read_status(settings), await workers_by_queue(settings)
-        async with worker_job_service(settings) as service:
-            unnamed = await service.hooks.without_job_id()
-        findings = [
-            *_unserved(sorted(known.names - known.ending), known.settings, served),
-            *_idle(served),
-            *(one for queue in status.queues if queue.state != "paused" for one in _late(queue)),
-            *_held_up(states, known),
-            *_left_behind(status),
-            *_replayable(unnamed),
-        ]
-        facts = {
-            "lanes": [asdict(lane) for lane in status.lanes],
-            "queues": [asdict(queue) for queue in status.queues],
-            "workers_by_queue": dict(served),
-            "held": status.held,
-            "jobs": status.jobs,
-            "jobs_with_unnamed_hooks": len(unnamed),
-            "overdue_jobs": status.overdue_jobs,
-            "wakes": status.wakes,
-            "dead_letters": status.dead_letters,
-            "dead_wakes": status.dead_wakes,
-            "dead_webhooks": status.dead_webhooks,
-            "quarantined": status.quarantined,
-        }
-        return CheckResult(tuple(findings), facts)
+async def check_queues(patient: Patient) -> CheckResult:
+    """Check the queues by what workers note of themselves each second."""
+    settings, known = patient.settings, KnownModules(patient.settings)
+    async with patient.redis() as redis:
+        known.take((await ModuleDirectory(redis, settings).read()).entries)
+        states = await QueueStateStore(redis, settings).read()
+    status, served = await read_status(settings), await workers_by_queue(settings)
+    async with worker_job_service(settings) as service:
+        unnamed = await service.hooks.without_job_id()
+    findings = [
+        *_unserved(sorted(known.names - known.ending), known.settings, served),
+        *_idle(served),
+        *(one for queue in status.queues if queue.state != "paused" for one in _late(queue)),
+        *_held_up(states, known),
+        *_left_behind(status),
+        *_replayable(unnamed),
+    ]
+    facts = {
+        "lanes": [asdict(lane) for lane in status.lanes],
+        "queues": [asdict(queue) for queue in status.queues],
+        "workers_by_queue": dict(served),
+        "held": status.held,
+        "jobs": status.jobs,
+        "jobs_with_unnamed_hooks": len(unnamed),
+        "overdue_jobs": status.overdue_jobs,
+        "wakes": status.wakes,
+        "dead_letters": status.dead_letters,
+        "dead_wakes": status.dead_wakes,
+        "dead_webhooks": status.dead_webhooks,
+        "quarantined": status.quarantined,
+    }
+    return CheckResult(tuple(findings), facts)
 
 
 def _unserved(modules: list[str], settings: Settings, served: Counter[str]) -> Iterable[Diagnosis]:
@@ -89,11 +81,11 @@ def _unserved(modules: list[str], settings: Settings, served: Counter[str]) -> I
         if not found:
             continue
         names = ", ".join(found[:_NAMED]) + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
-        text, mend = f"No worker takes calls of {names} (lane {lane}).", f"toolfleet worker --lane {lane}"
+        text, fix = f"No worker takes calls of {names} (lane {lane}).", f"toolfleet worker --lane {lane}"
         if lane in settings.scale_from_zero_lanes:
-            yield remark(text, "The lane starts workers when calls come.", mend)
+            yield remark(text, "The lane starts workers when calls come.", fix)
         else:
-            yield error(text, f"Such calls are refused after {settings.unserved_seconds:g} s.", mend)
+            yield error(text, f"Such calls are refused after {settings.unserved_seconds:g} s.", fix)
 
 
 def _idle(served: Counter[str]) -> Iterable[Diagnosis]:
@@ -168,29 +160,21 @@ def _left_behind(status: FleetStatus) -> Iterable[Diagnosis]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class CanaryCheck:
-    """Canaries run no tools. `seconds` leaves room for several hundred modules."""
-
-    name: str = "canary"
-    asks_redis: bool = True
-    seconds: float = 60.0
-
-    async def examine(self, patient: Patient) -> CheckResult:
-        """Queues that no worker consumes, or that are paused, get no canary: another check tells of them."""
-        settings = patient.settings
-        known = KnownModules(settings)
-        async with patient.redis() as redis:
-            known.take((await ModuleDirectory(redis, settings).read()).entries)
-            states = await QueueStateStore(redis, settings).read()
-        served = await workers_by_queue(settings)
-        queues = {CONTROL: ""} if served[CONTROL] else {}
-        for module in sorted(known.names - known.ending):
-            if served[queue_of(module)] and not states.is_paused(module, lane_of(module, known.settings)):
-                queues[queue_of(module)] = "" if module in _ASKED_NOTHING else module
-        most = min(patient.canary_seconds, self.seconds - _MARGIN_SECONDS)
-        flights = await fly(settings, queues, seconds=most) if queues else []
-        return CheckResult(tuple(_canary_findings(flights, most)), {"canaries": [_fact(one) for one in flights]})
+async def send_canaries(patient: Patient) -> CheckResult:
+    """Send a canary, which runs no tool, through each queue. Queues that no worker consumes, or that are paused, get none."""
+    settings = patient.settings
+    known = KnownModules(settings)
+    async with patient.redis() as redis:
+        known.take((await ModuleDirectory(redis, settings).read()).entries)
+        states = await QueueStateStore(redis, settings).read()
+    served = await workers_by_queue(settings)
+    queues = {CONTROL: ""} if served[CONTROL] else {}
+    for module in sorted(known.names - known.ending):
+        if served[queue_of(module)] and not states.is_paused(module, lane_of(module, known.settings)):
+            queues[queue_of(module)] = "" if module in _ASKED_NOTHING else module
+    most = min(patient.canary_seconds, CANARY_SECONDS - _MARGIN_SECONDS)
+    flights = await fly(settings, queues, seconds=most) if queues else []
+    return CheckResult(tuple(_canary_findings(flights, most)), {"canaries": [_fact(one) for one in flights]})
 
 
 def _canary_findings(flights: Iterable[CanaryFlight], seconds: float) -> Iterable[Diagnosis]:
@@ -246,102 +230,95 @@ def _fact(one: CanaryFlight) -> dict[str, object]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class RabbitCheck:
-    """Checks RabbitMQ; with Redis as the broker there is nothing to ask."""
-
-    name: str = "rabbitmq"
-    asks_redis: bool = False
-    seconds: float = 20.0
-
-    async def examine(self, patient: Patient) -> CheckResult:
-        """See the module."""
-        from toolfleet_tasks.aio import in_abandoned_thread
-
-        settings = patient.settings
-        if settings.broker is None or is_redis_url(settings.broker):
-            return CheckResult()
-        shown = shown_url(settings.broker)
-        try:
-            kinds = await in_abandoned_thread(lambda: _foreign_queues(settings), seconds=2 * _ASK_SECONDS)
-        except Exception as exc:  # noqa: BLE001 - kombu and its transports raise anything
-            text = f"The broker at {shown} does not answer: {exc or 'no answer in time'}."
-            mend = "Start RabbitMQ, or correct TOOLFLEET_BROKER_URL."
-            return CheckResult((error(text, "No call can be published or begun.", mend),))
-        milliseconds = await _consumer_timeout()
-        needed = int((settings.max_timeout + HARD_LIMIT_MARGIN) * 1000)
-        facts = {"foreign_queues": kinds, "consumer_timeout_ms": milliseconds}
-        return CheckResult((*_of_queues(kinds), *_of_timeout(milliseconds, needed)), facts)
+async def check_manifests(patient: Patient) -> CheckResult:
+    """Check the modules by what workers have found, without asking a module."""
+    settings = patient.settings
+    status = await read_status(settings)
+    async with operating(settings) as operator:
+        differences, closed = await operator.differences(), await operator.closed()
+    lines = (error(one, "The fleet works as if that line were not there.", _APPLY) for one in status.not_applied)
+    findings = [
+        *lines,
+        *(_trouble(one) for one in status.troubles),
+        *_drift(differences),
+        *_closed(closed, differences),
+    ]
+    findings += [
+        remark(note.text, note.why, "toolfleet modules list; toolfleet tools list")
+        for note in await profile_notes(settings)
+    ]
+    facts: dict[str, Any] = {
+        # Neither a module's error nor the reason of a closed tool: both quote what a module has said.
+        "troubles": [asdict(replace(one, error=None)) for one in status.troubles],
+        "drifted": {one.tool_name: one.kind for one in differences},
+        "closed": sorted(closed),
+    }
+    return CheckResult(tuple(findings), facts)
 
 
-def _of_queues(kinds: dict[str, str]) -> Iterable[Diagnosis]:
-    for queue, reason in kinds.items():
-        yield error(
-            f"The queue {queue} is of another kind than the fleet's: {reason}.",
-            "Workers cannot consume it: they end when they start.",
-            f"Empty it, end all workers, then: rabbitmqctl delete_queue {queue}",
+def _trouble(one: ModuleTrouble) -> Diagnosis:
+    quoted = one.error or ""
+    if one.trouble == "stale":
+        return warning(
+            f"The manifest of module {one.module} is {age(one.seconds)} old.",
+            "Agents are offered tools as they were; those that it has lost fail.",
+            "See that beat runs (`toolfleet beat`), and `toolfleet modules refresh` asks all modules at once.",
+            quoted=quoted,
         )
-
-
-def _of_timeout(milliseconds: int | None, needed: int) -> Iterable[Diagnosis]:
-    if milliseconds is None:
-        yield remark(
-            "RabbitMQ's `consumer_timeout` cannot be asked from here.",
-            f"It must exceed the longest call ({needed} ms): else RabbitMQ closes the worker's channel, and delivers its calls again.",
-            f"Where RabbitMQ runs: {_TIMEOUT}",
+    if one.trouble == "recovering":
+        return remark(f"Module {one.module} is recovering: {one.reason}.", "Calls may wait for seconds.", _MODULES)
+    if one.trouble == "failing":
+        return warning(
+            f"Module {one.module} is failing: {one.reason}.", "Its calls fail.", f"{_MODULES} of {one.module}"
         )
-    elif milliseconds < needed:
-        text = f"RabbitMQ lets a worker hold a message for {milliseconds} ms, and a call may take {needed} ms."
-        why = "It closes the worker's channel then, and delivers all of its calls again."
-        yield warning(text, why, f"{_MEND.format(needed)}; or lower TOOLFLEET_MAX_TIMEOUT")
+    if one.trouble == "not ready":
+        return error(
+            f"Module {one.module} is not ready.",
+            "The fleet goes on without it, and uses it once it is ready.",
+            f"toolfleet logs {one.module}; correct what it says",
+            quoted=f"{quoted[:1].upper()}{quoted[1:].removesuffix('.')}.",
+        )
+    if one.trouble == "away":
+        return error(
+            f"Module {one.module} is left alone: {one.reason}.",
+            "Its calls are refused until a worker reaches it.",
+            f"Start {one.module}, or correct its address: toolfleet modules list",
+            quoted=quoted,
+        )
+    return error(
+        f"There is no manifest of module {one.module} ({one.trouble}).",
+        "Agents are offered none of its tools.",
+        "toolfleet modules refresh; if that finds nothing, start the module, and see that beat runs",
+        quoted=quoted,
+    )
 
 
-def _foreign_queues(settings: Settings) -> dict[str, str]:
-    """The fleet's queues that exist with other arguments than the fleet declares them with, and what RabbitMQ says of each."""
-    from amqp.exceptions import NotFound, PreconditionFailed
-
-    from toolfleet_tasks.app import make_app
-    from toolfleet_tasks.broker import make_queue
-    from toolfleet_tasks.queues import queues_of
-
-    found, app = dict[str, str](), make_app(settings, stores_results=False)
-    try:
-        with app.connection_for_read(connect_timeout=_ASK_SECONDS) as connection:
-            for name in queues_of("all", settings):
-                try:
-                    channel: Any = connection.channel()
-                    make_queue(name)(channel).queue_declare(passive=True)
-                    make_queue(name)(channel).queue_declare()
-                    channel.close()
-                except NotFound:
-                    continue  # the first worker makes it
-                except PreconditionFailed as exc:
-                    found[name] = str(exc.reply_text)
-    finally:
-        app.close()
-    return found
-
-
-async def _consumer_timeout() -> int | None:
-    """Return the time-out in milliseconds, if RabbitMQ's own tool is on this machine and answers."""
-    tool = shutil.which("rabbitmqctl")
-    if tool is None:
-        return None
-    command = [tool, "eval", "application:get_env(rabbit, consumer_timeout)."]
-    try:
-        async with asyncio.timeout(_ASK_SECONDS):
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
+def _drift(differences: Iterable[Difference]) -> Iterable[Diagnosis]:
+    by_module = dict[tuple[str, bool], list[Difference]]()
+    for one in differences:
+        by_module.setdefault((one.tool_name.partition(".")[0], one.kind == "changed"), []).append(one)
+    for (module, is_served), found in sorted(by_module.items()):
+        names = ", ".join(sorted(one.tool_name for one in found)[:5])
+        if is_served:
+            yield warning(
+                f"Module {module} serves {len(found)} tools that have changed since they were accepted: {names}.",
+                "Models read what its server says of them now.",
+                f"toolfleet tools diff {module}, then toolfleet tools approve TOOL; `pin = true` in [hosts.{module}] withholds changes",
             )
-            try:
-                said, _ = await process.communicate()
-            finally:
-                if process.returncode is None:
-                    process.kill()
-    except OSError:
-        return None
-    found = re.search(rb"\{ok,\s*(\d+)\}", said)
-    return None if found is None else int(found[1])
+            continue
+        yield warning(
+            f"Module {module} offers {len(found)} tools otherwise than they are in effect: {names}.",
+            "They are closed, or called as they were, until somebody approves the change.",
+            f"toolfleet tools diff {module}, then toolfleet tools approve TOOL",
+        )
+
+
+def _closed(closed: Mapping[str, str], differences: Iterable[Difference]) -> Iterable[Diagnosis]:
+    others = set(closed) - {one.tool_name for one in differences}
+    if others:
+        names = ", ".join(sorted(others)[:5])
+        yield remark(
+            f"{len(others)} tools are closed to everybody: {names}.",
+            "Calls of them are refused.",
+            "toolfleet tools list --closed",
+        )

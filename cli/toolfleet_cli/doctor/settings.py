@@ -4,7 +4,6 @@ import asyncio
 import ipaddress
 import ssl
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from toolfleet_cli.doctor.check import CheckResult, Diagnosis, Patient, error, remark, warning
@@ -43,20 +42,12 @@ _PORTS = {"https": 443, "rediss": 6379, "amqps": 5671}
 _RENEW = "Renew the certificate there: openssl s_client -connect {place} </dev/null | openssl x509 -noout -dates"
 
 
-@dataclass(frozen=True, slots=True)
-class SecretCheck:
-    """Checks the secrets that this process is given."""
-
-    name: str = "secrets"
-    asks_redis: bool = False
-    seconds: float = 5.0
-
-    async def examine(self, patient: Patient) -> CheckResult:
-        """See the module."""
-        settings = patient.settings
-        secrets = secrets_of(settings)
-        findings = [*_weak(secrets), *_twice(secrets), *_open(settings), *_unsigned(settings)]
-        return CheckResult(tuple(findings), {"set": sorted(secrets)})
+async def check_secrets(patient: Patient) -> CheckResult:
+    """Check the secrets that this process is given."""
+    settings = patient.settings
+    secrets = secrets_of(settings)
+    findings = [*_weak(secrets), *_twice(secrets), *_open(settings), *_unsigned(settings)]
+    return CheckResult(tuple(findings), {"set": sorted(secrets)})
 
 
 def secrets_of(settings: Settings) -> dict[str, str]:
@@ -126,21 +117,13 @@ def _is_here(host: str) -> bool:
         return host == "localhost"
 
 
-@dataclass(frozen=True, slots=True)
-class SettingCheck:
-    """Goes by what this process is given."""
-
-    name: str = "settings"
-    asks_redis: bool = False
-    seconds: float = 5.0
-
-    async def examine(self, patient: Patient) -> CheckResult:
-        """See the module."""
-        wrong = misspelt(Settings.model_fields, patient.environ)
-        is_set = {name for name in Settings.model_fields if _is_set(name, patient)}
-        gone = removed(patient.environ)
-        findings = [*_misspelt(wrong), *_removed(gone), *_env_file(patient), *_without_effect(patient.settings, is_set)]
-        return CheckResult(tuple(findings), {"misspelt": sorted(wrong), "removed": sorted(gone), "set": sorted(is_set)})
+async def check_settings(patient: Patient) -> CheckResult:
+    """Check the settings that this process is given."""
+    wrong = misspelt(Settings.model_fields, patient.environ)
+    is_set = {name for name in Settings.model_fields if _is_set(name, patient)}
+    gone = removed(patient.environ)
+    findings = [*_misspelt(wrong), *_removed(gone), *_env_file(patient), *_without_effect(patient.settings, is_set)]
+    return CheckResult(tuple(findings), {"misspelt": sorted(wrong), "removed": sorted(gone), "set": sorted(is_set)})
 
 
 def _is_set(name: str, patient: Patient) -> bool:
@@ -149,8 +132,8 @@ def _is_set(name: str, patient: Patient) -> bool:
 
 def _misspelt(wrong: dict[str, str | None]) -> Iterable[Diagnosis]:
     for variable, like in sorted(wrong.items()):
-        mend = f"unset {variable}" if like is None else f"Call it {like}, or: unset {variable}"
-        yield warning(f"{variable} is no setting.", "It changes nothing, and whoever set it thinks that it does.", mend)
+        fix = f"unset {variable}" if like is None else f"Call it {like}, or: unset {variable}"
+        yield warning(f"{variable} is no setting.", "It changes nothing, and whoever set it thinks that it does.", fix)
 
 
 def _removed(gone: dict[str, str]) -> Iterable[Diagnosis]:
@@ -216,23 +199,15 @@ def _unknown_modules(settings: Settings, is_set: Collection[str]) -> Iterable[Di
             )
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateCheck:
-    """As a process of the fleet would verify them, with the authorities that the URL names or this machine has."""
-
-    name: str = "certificates"
-    asks_redis: bool = False
-    seconds: float = 15.0
-
-    async def examine(self, patient: Patient) -> CheckResult:
-        """See the module."""
-        places = sorted(_places(patient.settings))
-        results = await asyncio.gather(*(_days_left(*place) for place in places))
-        findings, facts = list[Diagnosis](), dict[str, float | str]()
-        for (host, port, _), result in zip(places, results, strict=True):
-            facts[f"{host}:{port}"] = result
-            findings += _certificate_findings(f"{host}:{port}", result)
-        return CheckResult(tuple(findings), {"days_left": facts})
+async def check_certificates(patient: Patient) -> CheckResult:
+    """Check certificates as a process of the fleet would verify them, with the authorities that the URL names or this machine has."""
+    places = sorted(_places(patient.settings))
+    results = await asyncio.gather(*(_days_left(*place) for place in places))
+    findings, facts = list[Diagnosis](), dict[str, float | str]()
+    for (host, port, _), result in zip(places, results, strict=True):
+        facts[f"{host}:{port}"] = result
+        findings += _certificate_findings(f"{host}:{port}", result)
+    return CheckResult(tuple(findings), {"days_left": facts})
 
 
 def _places(settings: Settings) -> set[tuple[str, int, str]]:
@@ -265,14 +240,12 @@ async def _days_left(host: str, port: int, authorities: str) -> float | str:
 
 
 def _certificate_findings(place: str, result: float | str) -> Iterable[Diagnosis]:
-    mend = _RENEW.format(place=place)
+    fix = _RENEW.format(place=place)
     if isinstance(result, str):
         if result.startswith("refused"):
             text = f"The certificate of {place} is {result}."
-            yield error(text, "Nobody who verifies it connects there.", mend)
+            yield error(text, "Nobody who verifies it connects there.", fix)
         return  # who is not reached at all is another check's
     if result < _SOON_DAYS:
         make = error if result < _VERY_SOON_DAYS else warning
-        yield make(
-            f"The certificate of {place} ends in {result:.0f} days.", "From then on nobody connects there.", mend
-        )
+        yield make(f"The certificate of {place} ends in {result:.0f} days.", "From then on nobody connects there.", fix)

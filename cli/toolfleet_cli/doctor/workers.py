@@ -1,7 +1,6 @@
 """Checks the workers: whether they answer, read the same messages, have clocks that agree, and hold calls as long as these may run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from redis.asyncio import Redis
@@ -29,23 +28,15 @@ _HARM = "Certificates, tokens and logs are wrong there; deadlines and leases go 
 _ONE_MODE = "Set TOOLFLEET_VISIBILITY_TIMEOUT alike everywhere; end the workers that differ first."
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerCheck:
-    """Asks by Celery's remote control, which each worker answers on its loop."""
-
-    name: str = "workers"
-    asks_redis: bool = True
-    seconds: float = 12.0
-
-    async def examine(self, patient: Patient) -> CheckResult:
-        """See the module."""
-        found = await ask_workers(patient.settings, seconds=_ASK_SECONDS)
-        facts = {
-            "noted": [one.name for one in found.noted],
-            "answering": sorted(found.answering),
-            "listening": found.listening,
-        }
-        return CheckResult(tuple(_deaf_workers(found)), facts)
+async def check_workers(patient: Patient) -> CheckResult:
+    """Ask the workers by Celery's remote control, which each worker answers on its loop."""
+    found = await ask_workers(patient.settings, seconds=_ASK_SECONDS)
+    facts = {
+        "noted": [one.name for one in found.noted],
+        "answering": sorted(found.answering),
+        "listening": found.listening,
+    }
+    return CheckResult(tuple(_deaf_workers(found)), facts)
 
 
 def _deaf_workers(found: WorkerAnswers) -> Iterable[Diagnosis]:
@@ -67,20 +58,12 @@ def _deaf_workers(found: WorkerAnswers) -> Iterable[Diagnosis]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class VersionCheck:
-    """Two versions work together: what mixes for long is the trouble."""
-
-    name: str = "versions"
-    asks_redis: bool = True
-    seconds: float = 8.0
-
-    async def examine(self, patient: Patient) -> CheckResult:
-        """See the module."""
-        workers = {*await live_workers(patient.settings, "fast"), *await live_workers(patient.settings, "slow")}
-        ordered = sorted(workers, key=lambda one: one.name)
-        facts = {"this_process": json_text.VERSION, "workers": {one.name: one.version for one in ordered}}
-        return CheckResult(tuple(_differing_versions(ordered)), facts)
+async def check_versions(patient: Patient) -> CheckResult:
+    """Check the versions: two of them work together, but should not mix for long."""
+    workers = {*await live_workers(patient.settings, "fast"), *await live_workers(patient.settings, "slow")}
+    ordered = sorted(workers, key=lambda one: one.name)
+    facts = {"this_process": json_text.VERSION, "workers": {one.name: one.version for one in ordered}}
+    return CheckResult(tuple(_differing_versions(ordered)), facts)
 
 
 def _differing_versions(workers: Sequence[LiveWorker]) -> list[Diagnosis]:
@@ -100,28 +83,20 @@ def _differing_versions(workers: Sequence[LiveWorker]) -> list[Diagnosis]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class ClockCheck:
-    """The fleet's time is Redis's, but for steps of its clock, which are bridged."""
-
-    name: str = "clocks"
-    asks_redis: bool = True
-    seconds: float = 8.0
-
-    async def examine(self, patient: Patient) -> CheckResult:
-        """See the module."""
-        keys = patient.settings.keys
-        async with patient.redis() as redis:
-            read = READ.parameters(clock_key=keys.clock, notes_key=keys.clock_notes, shown="", note="")
-            before, asked_at = machine_clock.wall(), fleet_clock.suspend_aware()
-            server, fleet, *_ = await redis.eval(READ.text, *read)
-            doubt = (fleet_clock.suspend_aware() - asked_at) / 2
-            notes: list[Any] = list(await redis.zrange(keys.clock_notes, 0, -1))
-        own = before + doubt - int(fleet) / _US
-        step = (int(server) - int(fleet)) / _US
-        workers = _leads(notes)
-        facts = {"this_machine_ahead": round(own, 3), "redis_ahead": round(step, 3), "workers_ahead": workers}
-        return CheckResult(tuple(_wrong_clocks(own, step, workers, doubt=doubt)), facts)
+async def check_clocks(patient: Patient) -> CheckResult:
+    """Check the clocks against the fleet's time, which is Redis's, but for steps of its clock, which are bridged."""
+    keys = patient.settings.keys
+    async with patient.redis() as redis:
+        read = READ.parameters(clock_key=keys.clock, notes_key=keys.clock_notes, shown="", note="")
+        before, asked_at = machine_clock.wall(), fleet_clock.suspend_aware()
+        server, fleet, *_ = await redis.eval(READ.text, *read)
+        doubt = (fleet_clock.suspend_aware() - asked_at) / 2
+        notes: list[Any] = list(await redis.zrange(keys.clock_notes, 0, -1))
+    own = before + doubt - int(fleet) / _US
+    step = (int(server) - int(fleet)) / _US
+    workers = _leads(notes)
+    facts = {"this_machine_ahead": round(own, 3), "redis_ahead": round(step, 3), "workers_ahead": workers}
+    return CheckResult(tuple(_wrong_clocks(own, step, workers, doubt=doubt)), facts)
 
 
 def _wrong_clocks(own: float, step: float, workers: Mapping[str, float], *, doubt: float) -> Iterable[Diagnosis]:
@@ -157,22 +132,14 @@ def _leads(notes: Iterable[bytes | str]) -> dict[str, float]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseCheck:
-    """Checks the leases of messages, which RabbitMQ does not have."""
-
-    name: str = "leases"
-    asks_redis: bool = True
-    seconds: float = 8.0
-
-    async def examine(self, patient: Patient) -> CheckResult:
-        """See the module."""
-        settings, modes = patient.settings, dict[str, list[str]]()
-        if is_redis_url(str(settings.broker)):
-            async with async_client(str(settings.broker), master=settings.sentinel_master, timeout_seconds=3) as redis:
-                modes = await _modes(redis, settings)
-        findings = [*_of_modes(modes, settings), *_of_limits(settings)]
-        return CheckResult(tuple(findings), {"lease_seconds": settings.lease_seconds, "modes": modes})
+async def check_leases(patient: Patient) -> CheckResult:
+    """Check the leases of messages, which RabbitMQ does not have."""
+    settings, modes = patient.settings, dict[str, list[str]]()
+    if is_redis_url(str(settings.broker)):
+        async with async_client(str(settings.broker), master=settings.sentinel_master, timeout_seconds=3) as redis:
+            modes = await _modes(redis, settings)
+    findings = [*_of_modes(modes, settings), *_of_limits(settings)]
+    return CheckResult(tuple(findings), {"lease_seconds": settings.lease_seconds, "modes": modes})
 
 
 async def _modes(redis: Redis, settings: Settings) -> dict[str, list[str]]:

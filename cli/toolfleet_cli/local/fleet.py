@@ -15,9 +15,9 @@ from kombu.utils.url import maybe_sanitize_url
 from redis.exceptions import RedisError
 
 from toolfleet_cli.local.environment import FLOWER_LOGIN
-from toolfleet_cli.local.host_users import HostUsers
 from toolfleet_cli.local.modules import SLOW_EXAMPLES, Example, HostedModule, find_examples, find_examples_folder
 from toolfleet_cli.local.programs import (
+    HostUsers,
     agent_program,
     beat_program,
     example_program,
@@ -27,10 +27,8 @@ from toolfleet_cli.local.programs import (
     redis_program,
     worker_program,
 )
-from toolfleet_cli.local.redis_server import START_SECONDS, redis_url
-from toolfleet_cli.local.stop_signals import StopSignals, stop_signals
-from toolfleet_cli.local.supervisor import Child, Program, Supervisor
-from toolfleet_cli.local.tcp_ports import LOOPBACK, held_port, kept_port, named_port
+from toolfleet_cli.local.redis_server import LOOPBACK, START_SECONDS, held_port, kept_port, named_port, redis_url
+from toolfleet_cli.local.supervisor import Child, Program, StopSignals, Supervisor, stop_signals
 from toolfleet_gateway.auth.own_secrets import kept_key, kept_login
 from toolfleet_modules.hosts.child_process import PATIENCE_SECONDS
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT

@@ -1,12 +1,15 @@
 """Keeps the processes of a fleet alive: starts them, waits until they are ready, restarts them, ends them in order."""
 
+import asyncio
 import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Literal, TypeAlias
 
 from toolfleet_modules.hosts.child_process import OrphanReaper, spawn
@@ -29,6 +32,8 @@ _LARGEST_LOG_BYTES = 10 * 2**20
 
 State: TypeAlias = Literal["starting", "ready", "stopping", "restarting", "dead"]
 """`stopping`: it was asked to end, to be started anew; `restarting`: it has ended, and is started soon; `dead`: not any more."""
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,3 +365,81 @@ def _end(group: Sequence[Child], *, in_hurry: Callable[[], bool]) -> None:
         time.sleep(_POLL_SECONDS)
     for child in group:
         child.kill()  # what it has left behind
+
+
+class StopRequested(KeyboardInterrupt):
+    """A signal asks us to end. As for Ctrl-C, no `except Exception` stops it."""
+
+
+class StopSignals:
+    """The signals received so far.
+
+    Raises from within the handler only where `interrupts` allows it: raised at any other moment, it could lose track of
+    a child that was just started.
+    """
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._may_raise = False
+
+    @property
+    def in_hurry(self) -> bool:
+        """Whether we were asked more than once."""
+        return self._asked > 1
+
+    def check(self) -> None:
+        """Raise `StopRequested` if we were asked to end."""
+        if self._asked:
+            raise StopRequested
+
+    @contextmanager
+    def interrupts(self) -> Generator[None]:
+        """Raise `StopRequested` inside as soon as we are asked."""
+        self.check()
+        self._may_raise = True
+        try:
+            yield
+        finally:
+            self._may_raise = False
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Suspend `interrupts` inside; a request is raised at the end."""
+        before, self._may_raise = self._may_raise, False
+        try:
+            yield
+        finally:
+            self._may_raise = before
+        if before:
+            self.check()
+
+    def take(self, _signum: int, _frame: FrameType | None) -> None:
+        """Note a request, and raise where that is allowed. Called as the handler of the signals.
+
+        In an event loop it is raised between two tasks: a task that it struck would be reported as failed.
+        """
+        self._asked += 1
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._interrupt()
+        else:
+            loop.call_soon_threadsafe(self._interrupt)
+
+    def _interrupt(self) -> None:
+        if self._may_raise:
+            raise StopRequested
+
+
+@contextmanager
+def stop_signals() -> Generator[StopSignals]:
+    """Take the signals over, and give them back at the end. Main thread only."""
+    signals = StopSignals()
+    # Under `nohup` it is the terminal's end that must not end us.
+    taken = [signum for signum in _SIGNALS if (signum, signal.getsignal(signum)) != (signal.SIGHUP, signal.SIG_IGN)]
+    before = {signum: signal.signal(signum, signals.take) for signum in taken}
+    try:
+        yield signals
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

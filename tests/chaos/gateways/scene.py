@@ -23,7 +23,7 @@ from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.worker_process import READY as WORKER_READY
 from support.worker_process import TESTS
 from toolfleet_cli.local.environment import beat_command, environment_of, worker_command
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port
 from toolfleet_registry.access import new_key_text
 from toolfleet_registry.settings import Settings
 

@@ -19,7 +19,7 @@ from support.local_tools.talkers import Talker
 from support.module_server import ModuleServer
 from support.waiting import wait_until
 from support.worker_process import TESTS, WorkerProcess
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port
 
 PROGRAM = Path(__file__).with_name("run_mcp_client.py")
 TELLING = ["sdk", "pydantic_ai", "fastmcp"]

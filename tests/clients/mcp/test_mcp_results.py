@@ -24,7 +24,7 @@ from support.hosts.mcp_server import listens
 from support.hosts.texts_server import PIXEL, TABLE
 from support.waiting import wait_until_sync
 from support.worker_process import TESTS
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port
 
 PROGRAM = Path(__file__).with_name("run_mcp_client.py")
 SERVER = TESTS / "support" / "hosts" / "texts_server.py"

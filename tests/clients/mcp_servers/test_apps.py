@@ -15,7 +15,7 @@ from support.gateways.gateway_process import Gateway
 from support.gateways.node_clients import node, printed
 from support.hosts.hosted_program import hosted
 from support.waiting import wait_until_answered
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port
 
 # The revision that a client speaks, and what it finds said of apps: before 2026-07-28 no server says so.
 ERAS: dict[str, tuple[str, object]] = {"legacy": ("2025-11-25", None), "modern": ("2026-07-28", {})}

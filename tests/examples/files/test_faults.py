@@ -21,7 +21,7 @@ from support.files.stored import PAIRS, loose_keys, stored_keys
 from support.modules.example_modules import EXAMPLES
 from support.servers.postgres import PostgresServer, connections_to
 from support.servers.s3_server import S3Server
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port
 
 BOUND_SECONDS = 20  # more than any operation may take, on a busy machine
 

@@ -15,7 +15,7 @@ from modules.research.tools import Research
 from modules.research.web_search import WebResult, bounded
 from support.modules.example_modules import Module, in_process
 from support.servers.web_site import WebSite, web_site
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port
 
 JSON = "Content-Type: application/json"
 PAGES = [("Barn owl", "https://owls.example/barn", "It hunts at night."), ("Eagle owl", "http://owls.example/", "")]

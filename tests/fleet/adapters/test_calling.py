@@ -9,8 +9,7 @@ from support.local_tools.talkers import Talker
 from support.module_server import ModuleServer
 from support.waiting import wait_until
 from toolfleet import Caller, ToolDefinition, ToolFleet
-from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port, redis_server
 from toolfleet_registry.contracts import Effect
 from toolfleet_tasks.adapters.calling import AdapterCalls, FrameworkCall, StillRunning
 

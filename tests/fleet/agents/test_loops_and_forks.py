@@ -21,8 +21,7 @@ from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.environment import environment_of
-from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port, redis_server
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import aio
 from toolfleet_tasks.client.session import Session, Sessions

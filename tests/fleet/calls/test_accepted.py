@@ -15,8 +15,7 @@ from support.modules import sdk_program
 from support.servers.hatchery import HATCHED, Hatchery, make_hatchery
 from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from toolfleet import Caller, Progress, ToolCall, ToolFleet
-from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port, redis_server
 from toolfleet_tasks.messages.signing import module_key
 
 HATCH = ToolCall(tool_name="nest.hatch")

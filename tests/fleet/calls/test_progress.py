@@ -21,7 +21,7 @@ from support.module_server import ModuleServer, Request, serve
 from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import TESTS, WorkerProcess
 from toolfleet import Caller, CallHandle, Progress, SyncToolFleet, ToolCall, ToolFleet
-from toolfleet_cli.console import calls
+from toolfleet_cli.commands import call
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_cli.local.redis_server import redis_server
 
@@ -321,7 +321,7 @@ def test_the_command_shows_no_bar_elsewhere(
     bed: TestBed, worker: WorkerProcess, talker: Talker, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Into a pipe, or for a program, there is the result only."""
-    monkeypatch.setattr(calls, "_PATIENCE_SECONDS", 0)  # a bar would be there with the first step
+    monkeypatch.setattr(call, "_PATIENCE_SECONDS", 0)  # a bar would be there with the first step
     talker.forget()
     talker.go_on(len(STEPS))
     ended = run("call", "owls.talk", *options, env=environment_of(bed.settings))

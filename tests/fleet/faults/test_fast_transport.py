@@ -21,8 +21,7 @@ from support.streams.tcp_proxy import tcp_proxy
 from support.waiting import wait_until_sync
 from support.worker_process import READY
 from toolfleet_cli.local.environment import worker_command
-from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port, redis_server
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.keys import Keys
 

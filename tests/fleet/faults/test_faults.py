@@ -16,8 +16,7 @@ from support.fleet import TestBed, own_bed
 from support.module_server import ModuleServer, holding
 from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, FleetUnavailable, ToolCall, ToolFleet
-from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port, redis_server
 
 NAP = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 0.2})
 ECHO = ToolCall(tool_name="owls.echo")

@@ -16,7 +16,7 @@ from support.hosts.mcp_server import NEST
 from support.processes import is_gone
 from support.up import COMMAND, call, leave_nothing, up
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ import pytest
 from support.oauth.locked_server import LockedServer, locked_server
 from support.up import COMMAND
 from support.waiting import wait_until, wait_until_answered
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 

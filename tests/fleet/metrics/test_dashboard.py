@@ -16,7 +16,7 @@ from support.metrics.prometheus import (
     prometheus,
 )
 from support.metrics.scraping import wait_until_read
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.metric_families import FAMILIES
 

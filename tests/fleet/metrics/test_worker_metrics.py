@@ -10,7 +10,7 @@ from support.fleet import TestBed
 from support.metrics.scraping import names_in, scrape, sum_of, wait_until_read
 from support.waiting import wait_until_sync
 from toolfleet import ToolFleet
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port
 from toolfleet_registry.contracts import Caller, ToolCall
 from toolfleet_registry.metric_families import FAMILIES
 

@@ -14,7 +14,7 @@ from support.waiting import wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import ToolFleet
 from toolfleet_cli.doctor.check import Patient
-from toolfleet_cli.doctor.examination import ALL, Examination, examine
+from toolfleet_cli.doctor.examination import CHECKS, Examination, examine
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.operations import worker_probes
@@ -45,7 +45,7 @@ def well(ward: TestBed) -> Iterator[WorkerProcess]:
 
 
 def examined(settings: Settings) -> Examination:
-    return asyncio.run(examine(Patient(settings, environ={}, canary_seconds=10), ALL))
+    return asyncio.run(examine(Patient(settings, environ={}, canary_seconds=10), CHECKS))
 
 
 def weighty(found: Examination) -> list[str]:

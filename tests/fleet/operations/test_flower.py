@@ -18,7 +18,7 @@ from support.waiting import wait_until, wait_until_answered, wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.environment import flower_command
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.messages.envelope import TASK

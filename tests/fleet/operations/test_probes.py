@@ -26,7 +26,7 @@ from support.worker_process import WorkerProcess
 from support.workers.fast_worker import fast_fleet
 from toolfleet_cli.check import is_well
 from toolfleet_cli.local.environment import beat_command, environment_of
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port
 from toolfleet_tasks.control.probes import STILL_SECONDS
 
 WITHIN = 5.0  # seconds: for a check of readiness

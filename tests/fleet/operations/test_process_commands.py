@@ -14,7 +14,7 @@ from support.module_server import ModuleServer
 from support.servers.plain_http import PLAIN
 from support.up import COMMAND
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port
 from toolfleet_modules.hosts.child_process import spawn, stop
 
 

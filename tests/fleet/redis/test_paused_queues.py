@@ -7,8 +7,7 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.waiting import PATIENCE_SECONDS, wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port, redis_server
 
 
 async def test_a_pause_outlives_a_redis_that_is_started_again(

@@ -12,8 +12,7 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.waiting import wait_until_sync
 from toolfleet import SettingsError, ToolFleet
-from toolfleet_cli.local.redis_server import redis_command
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port, redis_command
 from toolfleet_modules.hosts.child_process import spawn, stop
 
 

@@ -11,8 +11,7 @@ from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.waiting import wait_until, wait_until_sync
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.redis_server import redis_command, redis_server
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port, redis_command, redis_server
 from toolfleet_modules.hosts.child_process import spawn, stop
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_tasks.calls.begun_calls import Owner

@@ -26,8 +26,7 @@ from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.environment import flower_command
-from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port, redis_server
 from toolfleet_registry.contracts.calls import DeadLetter
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.dead_letters.letters import DeadLetters

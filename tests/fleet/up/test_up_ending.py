@@ -25,8 +25,7 @@ from support.processes import is_gone
 from support.servers.plain_http import PLAIN
 from support.up import Up, publish, starting, up
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port, redis_server
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.config.run_file import find_run_file
 

@@ -19,8 +19,8 @@ from support.owls import make_module
 from support.programs.closed_port import closed_port
 from support.waiting import wait_until_sync
 from toolfleet_cli.check import quick_check
-from toolfleet_cli.commands.redis_cli import arguments
-from toolfleet_cli.console.caller import Level
+from toolfleet_cli.commands.servers import arguments
+from toolfleet_cli.remote import Level
 from toolfleet_registry.permissions import Permission
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.presence import ConsumerNotes
@@ -296,7 +296,7 @@ def test_a_check_with_wrong_settings_says_so(run: Run, monkeypatch: pytest.Monke
 
 def test_the_demo_needs_a_clone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed wheel has no example modules, and says so."""
-    monkeypatch.setattr("toolfleet_cli.commands.demo.find_examples_folder", lambda: None)
+    monkeypatch.setattr("toolfleet_cli.local.modules.find_examples_folder", lambda: None)
     ended = run("demo")
 
     assert ended.code == 2

@@ -19,7 +19,7 @@ from support.programs.fork_server import Process, end, start
 from support.servers.plain_http import PLAIN
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from toolfleet_cli.local.environment import beat_command, environment_of, worker_command
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 

@@ -17,7 +17,7 @@ from support.deployment.pods import (
     settings_of,
     variables_of,
 )
-from toolfleet_cli.console.values import SECRETS
+from toolfleet_cli.console import SECRETS
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, PREFIX, Settings
 from toolfleet_tasks.queues import lane_of

@@ -18,7 +18,7 @@ import httpx
 
 from support.programs.fork_server import Process, end, start
 from toolfleet.sdk import Context, Module, SQLiteReplies
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port
 from toolfleet_registry.directory.entries import Replica
 
 TESTS = Path(__file__).parents[2]

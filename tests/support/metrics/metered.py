@@ -10,7 +10,7 @@ from support.fleet import TestBed
 from support.gateways.gateway_process import Gateway, gateway_process
 from support.metrics.scraping import Series, scrape, sum_of
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port
 
 
 @dataclass

@@ -17,7 +17,7 @@ import yaml
 from support.metrics.scraping import wait_until_read
 from support.servers.plain_http import PLAIN
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port
 from toolfleet_modules.hosts.child_process import spawn, stop
 
 OPS = Path(__file__).parents[3] / "ops"

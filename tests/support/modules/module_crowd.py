@@ -11,7 +11,7 @@ from subprocess import Popen
 from support.modules.raw_modules import manifest_of
 from support.waiting import wait_until_sync
 from support.worker_process import TESTS
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

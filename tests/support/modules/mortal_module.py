@@ -101,7 +101,7 @@ class MortalModule:
 @contextmanager
 def mortal_module(folder: Path) -> Generator[MortalModule]:
     """One that runs, until it is killed."""
-    from toolfleet_cli.local.tcp_ports import held_port  # noqa: PLC0415 - as above
+    from toolfleet_cli.local.redis_server import held_port  # noqa: PLC0415 - as above
 
     with held_port() as port:
         module = MortalModule(port, folder / "owls.journal")

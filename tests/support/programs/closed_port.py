@@ -4,7 +4,7 @@ import atexit
 from contextlib import ExitStack
 from functools import cache
 
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port
 
 _held = ExitStack()
 

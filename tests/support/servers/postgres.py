@@ -18,7 +18,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port
 from toolfleet_modules.hosts.child_process import _end_with_parent
 from toolfleet_registry.store.sql_database import close_failed
 

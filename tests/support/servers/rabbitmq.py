@@ -17,7 +17,7 @@ from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.tcp_ports import LOOPBACK, held_port
+from toolfleet_cli.local.redis_server import LOOPBACK, held_port
 from toolfleet_modules.hosts.child_process import spawn, stop
 
 # Not the command in /usr/sbin, which changes to the package's user, folder and cookie.

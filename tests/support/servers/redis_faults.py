@@ -12,8 +12,7 @@ from redis import Redis
 
 from support.clocks import WallClock, clocked_command, redis_with_a_clock
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.redis_server import is_ours, redis_command, redis_log, redis_server
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port, is_ours, redis_command, redis_log, redis_server
 from toolfleet_modules.hosts.child_process import spawn, stop
 
 _REWRITES = "auto-aof-rewrite-percentage"  # without them the append-only file has all that has ever happened

@@ -21,8 +21,7 @@ from redis.exceptions import RedisError
 from support.documents import ROOT
 from support.programs.closed_port import closed_port
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.redis_server import find_redis_server, redis_command
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import find_redis_server, held_port, redis_command
 from toolfleet_modules.hosts.child_process import spawn, stop
 
 PASSWORD = "hoot/hoot@1"

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port
 from toolfleet_modules.hosts.child_process import spawn, stop
 
 # The server takes any; a client has to have some.

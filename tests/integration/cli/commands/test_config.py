@@ -9,8 +9,7 @@ import pytest
 
 from support.command import Run
 from support.module_server import ModuleServer
-from toolfleet_cli.console.output import shown_url
-from toolfleet_cli.console.values import SECRETS
+from toolfleet_cli.console import SECRETS, shown_url
 from toolfleet_registry.settings import Settings
 
 KEY = "0123456789abcdefghijklmnopqrstuvwxyz"

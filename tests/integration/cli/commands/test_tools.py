@@ -15,7 +15,7 @@ from support.command import Run
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from toolfleet_cli.doctor.check import Patient
-from toolfleet_cli.doctor.modules import ManifestCheck
+from toolfleet_cli.doctor.queues import check_manifests
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.presence import note_of
@@ -125,9 +125,9 @@ def test_a_change_that_is_served_is_shown_until_it_is_accepted(
     run("modules", "refresh")
     settings = Settings(redis_url=redis_url, module_services={"owls": module.url})
     said = tools("diff", "owls", "--last", "0").out
-    examined = [asyncio.run(ManifestCheck().examine(Patient(settings))).findings]
+    examined = [asyncio.run(check_manifests(Patient(settings))).findings]
     approved = tools("approve", "owls.echo")
-    examined.append(asyncio.run(ManifestCheck().examine(Patient(settings))).findings)
+    examined.append(asyncio.run(check_manifests(Patient(settings))).findings)
     changes = [json.loads(line) for line in run("audit", "tail", "--changes", "--json").out.splitlines()]
 
     assert said.startswith("owls.echo: in effect, changed (")

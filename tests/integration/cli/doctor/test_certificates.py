@@ -17,8 +17,8 @@ from cryptography.x509.oid import NameOID
 from support.programs.closed_port import closed_port
 from support.streams.stream_server import stream_server
 from toolfleet_cli.doctor.check import CheckResult, Patient
-from toolfleet_cli.doctor.settings import CertificateCheck
-from toolfleet_cli.local.tcp_ports import LOOPBACK
+from toolfleet_cli.doctor.settings import check_certificates
+from toolfleet_cli.local.redis_server import LOOPBACK
 from toolfleet_registry.settings import Settings
 
 
@@ -57,7 +57,7 @@ async def serving(certificate: Path) -> AsyncGenerator[int]:
 
 async def examined(url: str) -> CheckResult:
     """What the doctor finds in a fleet whose Redis is there."""
-    return await CertificateCheck().examine(Patient(Settings(redis_url=url), environ={}))
+    return await check_certificates(Patient(Settings(redis_url=url), environ={}))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ async def test_a_certificate_that_ends_soon_is_a_finding(
 
     said = [(finding.severity, finding.what.partition("ends in ")[2].rstrip(".")) for finding in result.findings]
     assert said == found
-    assert all(f"-connect {LOOPBACK}:{port} " in finding.mend for finding in result.findings)
+    assert all(f"-connect {LOOPBACK}:{port} " in finding.fix for finding in result.findings)
     assert int(result.facts["days_left"][f"{LOOPBACK}:{port}"]) == days
 
 

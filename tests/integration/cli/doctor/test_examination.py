@@ -5,7 +5,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,29 +12,25 @@ from redis import Redis
 
 from support.command import Run
 from support.programs.closed_port import closed_port
-from toolfleet_cli.doctor.check import CheckResult, Patient, remark, warning
-from toolfleet_cli.doctor.examination import ALL, Examination, examine
+from toolfleet_cli.doctor.check import Check, CheckResult, Patient, remark, warning
+from toolfleet_cli.doctor.examination import CHECKS, Examination, examine
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.settings import Settings
 
 
-@dataclass(frozen=True)
-class ScriptedCheck:
-    """Does what it is told to."""
+def scripted(name: str, result: CheckResult | Exception | None) -> Check:
+    """A check that returns or raises this; with `None` it hangs."""
 
-    name: str
-    result: CheckResult | Exception | None
-    asks_redis: bool = False
-    seconds: float = 0.05
-
-    async def examine(self, patient: Patient) -> CheckResult:
+    async def examine(patient: Patient) -> CheckResult:
         del patient
-        if self.result is None:
+        if result is None:
             await asyncio.Event().wait()
-        if isinstance(self.result, Exception):
-            raise self.result
-        assert self.result is not None
-        return self.result
+        if isinstance(result, Exception):
+            raise result
+        assert result is not None
+        return result
+
+    return Check(name, examine, seconds=0.05, asks_redis=False)
 
 
 @pytest.fixture
@@ -44,7 +39,7 @@ def url(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def examined(url: str, *checks: ScriptedCheck) -> Examination:
+def examined(url: str, *checks: Check) -> Examination:
     return asyncio.run(examine(Patient(Settings(redis_url=url), environ={}), checks))
 
 
@@ -52,18 +47,18 @@ def test_the_exit_code_says_what_was_found(redis_url: str) -> None:
     """0 for nothing and for notes, 1 for what weighs."""
     note, fault = remark("a", "b", "c"), warning("a", "b", "c")
 
-    assert examined(redis_url, ScriptedCheck("one", CheckResult())).exit_code == 0
-    assert examined(redis_url, ScriptedCheck("one", CheckResult((note,)))).exit_code == 0
-    assert examined(redis_url, ScriptedCheck("one", CheckResult((note, fault)))).exit_code == 1
+    assert examined(redis_url, scripted("one", CheckResult())).exit_code == 0
+    assert examined(redis_url, scripted("one", CheckResult((note,)))).exit_code == 0
+    assert examined(redis_url, scripted("one", CheckResult((note, fault)))).exit_code == 1
 
 
 def test_a_check_that_hangs_or_breaks_is_a_finding(redis_url: str) -> None:
     """The others are heard, and the doctor says that it could not look everywhere."""
     found = examined(
         redis_url,
-        ScriptedCheck("hangs", None),
-        ScriptedCheck("breaks", RuntimeError("a defect")),
-        ScriptedCheck("works", CheckResult((remark("seen", "b", "c"),))),
+        scripted("hangs", None),
+        scripted("breaks", RuntimeError("a defect")),
+        scripted("works", CheckResult((remark("seen", "b", "c"),))),
     )
 
     assert set(found.blind) == {"hangs", "breaks"}
@@ -100,4 +95,4 @@ def test_a_frozen_redis_is_a_finding_and_keeps_nobody_waiting(
 
     assert ended.code == 2
     assert '"severity": "error"' in ended.out
-    assert took < sum(check.seconds for check in ALL)  # none of them has waited for all of its time
+    assert took < sum(check.seconds for check in CHECKS)  # none of them has waited for all of its time

@@ -9,12 +9,11 @@ from redis import Redis
 
 from support.waiting import wait_until_sync
 from toolfleet import Caller, Conversation, HookSpec, ToolFleet
-from toolfleet_cli.doctor.check import Check, Diagnosis, Patient, Severity
-from toolfleet_cli.doctor.modules import ManifestCheck
-from toolfleet_cli.doctor.queues import QueueCheck
-from toolfleet_cli.doctor.redis import KeyCheck, RedisCheck, RightsCheck
-from toolfleet_cli.doctor.settings import SecretCheck, SettingCheck
-from toolfleet_cli.doctor.workers import ClockCheck, LeaseCheck, VersionCheck
+from toolfleet_cli.doctor.check import Diagnosis, Examine, Patient, Severity
+from toolfleet_cli.doctor.queues import check_manifests, check_queues
+from toolfleet_cli.doctor.servers import check_keys, check_redis, check_rights
+from toolfleet_cli.doctor.settings import check_secrets, check_settings
+from toolfleet_cli.doctor.workers import check_clocks, check_leases, check_versions
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.redis.keys import Keys, canary_key
 from toolfleet_registry.settings import Settings
@@ -49,12 +48,12 @@ def settings_at(redis: Redis, **more: Any) -> Settings:
     return Settings.model_validate({"redis_url": url, **more})
 
 
-def found_by(check: Check, settings: Settings, **patient: Any) -> list[Diagnosis]:
+def found_by(check: Examine, settings: Settings, **patient: Any) -> list[Diagnosis]:
     """What it finds, notes left out."""
     given: dict[str, Any] = {"environ": {}, **patient}
-    result = asyncio.run(check.examine(Patient(settings, **given)))
+    result = asyncio.run(check(Patient(settings, **given)))
     for finding in result.findings:
-        assert all([finding.what, finding.why, finding.mend]), finding
+        assert all([finding.what, finding.why, finding.fix]), finding
     return [finding for finding in result.findings if finding.weighs]
 
 
@@ -98,9 +97,9 @@ def test_a_redis_that_would_lose_something_is_found(
     """Before it does; one that is set up as the documents say has nothing."""
     settings = settings_at(server)
 
-    assert found_by(RedisCheck(), settings) == []
+    assert found_by(check_redis, settings) == []
     plant(server)
-    assert [(one.severity, word in one.what) for one in found_by(RedisCheck(), settings) if word in one.what] == [
+    assert [(one.severity, word in one.what) for one in found_by(check_redis, settings) if word in one.what] == [
         (severity, True)
     ]
 
@@ -118,10 +117,10 @@ def test_a_user_who_may_too_little_is_found(server: Redis) -> None:
     port = server.connection_pool.connection_kwargs["port"]
     url = "redis://{}:long%20enough%2C%20and%20of%20many%20letters@127.0.0.1:{}/0"
 
-    assert found_by(RightsCheck(), Settings(redis_url=url.format("fleet", port))) == []
-    (finding,) = found_by(RightsCheck(), Settings(redis_url=url.format("reader", port)))
+    assert found_by(check_rights, Settings(redis_url=url.format("fleet", port))) == []
+    (finding,) = found_by(check_rights, Settings(redis_url=url.format("reader", port)))
     assert "EVAL" in finding.what
-    assert "+@scripting" in finding.mend
+    assert "+@scripting" in finding.fix
 
 
 def test_keys_that_never_expire_are_found(server: Redis) -> None:
@@ -129,7 +128,7 @@ def test_keys_that_never_expire_are_found(server: Redis) -> None:
     server.set(canary_key(KEYS, "0" * 32), 1)
     server.set(KEYS.data_id, "x")
     server.set("somebody:else", 1)
-    (finding,) = found_by(KeyCheck(), settings_at(server))
+    (finding,) = found_by(check_keys, settings_at(server))
 
     assert finding.what.startswith("1 keys like toolfleet:canary:")
 
@@ -138,20 +137,20 @@ def test_workers_with_another_lease_are_found(server: Redis) -> None:
     """Of two kinds at once, and of another kind than these settings."""
     now = server.time()[0]
     server.zadd(KEYS.modes, {"fast/60s vm:1": now})
-    assert found_by(LeaseCheck(), settings_at(server)) == []
+    assert found_by(check_leases, settings_at(server)) == []
 
-    (other,) = found_by(LeaseCheck(), settings_at(server, visibility_timeout=90))
+    (other,) = found_by(check_leases, settings_at(server, visibility_timeout=90))
     assert other.severity is Severity.WARNING
     server.zadd(KEYS.modes, {"stock/7200s vm:2": now})
-    (mixed,) = found_by(LeaseCheck(), settings_at(server))
+    (mixed,) = found_by(check_leases, settings_at(server))
     assert (mixed.severity, "vm:2" in mixed.what) == (Severity.ERROR, True)
 
 
 def test_a_drain_that_is_shorter_than_calls_is_found(server: Redis) -> None:
     """Calls would be interrupted by each restart."""
-    (finding,) = found_by(LeaseCheck(), settings_at(server, drain_seconds=30))
+    (finding,) = found_by(check_leases, settings_at(server, drain_seconds=30))
 
-    assert ("30 s" in finding.what, finding.mend[:34]) == (True, "export TOOLFLEET_DRAIN_SECONDS=130")
+    assert ("30 s" in finding.what, finding.fix[:34]) == (True, "export TOOLFLEET_DRAIN_SECONDS=130")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +163,7 @@ def test_a_drain_that_is_shorter_than_calls_is_found(server: Redis) -> None:
 )
 def test_older_workers_are_found(server: Redis, lane: str, notes: list[str], said: str) -> None:
     server.zadd(KEYS.slots(lane), dict.fromkeys(notes, server.time()[0]))
-    (finding,) = found_by(VersionCheck(), settings_at(server))
+    (finding,) = found_by(check_versions, settings_at(server))
 
     assert said in finding.what
 
@@ -175,10 +174,10 @@ def test_a_queue_without_a_worker_is_found(server: Redis) -> None:
         server, module_services={"owls": "http://127.0.0.1:1", "larks": "http://127.0.0.1:1"}, slow_modules=["larks"]
     )
     server.lpush("tools.larks", "x")
-    mends = [(one.mend, one.severity) for one in found_by(QueueCheck(), settings)]
+    fixes = [(one.fix, one.severity) for one in found_by(check_queues, settings)]
 
-    assert mends.count(("toolfleet worker --lane slow", Severity.ERROR)) == 2
-    assert mends.count(("toolfleet worker --lane fast", Severity.ERROR)) == 2
+    assert fixes.count(("toolfleet worker --lane slow", Severity.ERROR)) == 2
+    assert fixes.count(("toolfleet worker --lane fast", Severity.ERROR)) == 2
 
 
 def test_a_paused_queue_is_found(server: Redis) -> None:
@@ -187,12 +186,12 @@ def test_a_paused_queue_is_found(server: Redis) -> None:
     for name, state in (("owls", "paused"), ("gone", "draining"), ("lane:slow", "paused")):
         server.hset("toolfleet:queue-states", name, f'{{"state":"{state}","since":1.0}}')
     server.lpush("tools.owls", "x")
-    found = [one for one in found_by(QueueCheck(), settings) if "toolfleet queues resume" in one.mend]
+    found = [one for one in found_by(check_queues, settings) if "toolfleet queues resume" in one.fix]
 
-    assert [one.mend.split(";")[0].split()[-1] for one in found] == ["gone", "lane:slow", "owls"]
+    assert [one.fix.split(";")[0].split()[-1] for one in found] == ["gone", "lane:slow", "owls"]
     assert {one.severity for one in found} == {Severity.WARNING}
     assert "whose module is not there" in found[0].what
-    assert "wait in tools.owls" not in str(found_by(QueueCheck(), settings))
+    assert "wait in tools.owls" not in str(found_by(check_queues, settings))
 
 
 def test_a_job_whose_hook_takes_another_jobs_request_is_found(server: Redis) -> None:
@@ -211,7 +210,7 @@ def test_a_job_whose_hook_takes_another_jobs_request_is_found(server: Redis) -> 
         return [job.job_id for job in jobs]
 
     ended, found, named = asyncio.run(made())
-    (finding,) = [one for one in found_by(QueueCheck(), settings) if "requires_job_id" in one.mend]
+    (finding,) = [one for one in found_by(check_queues, settings) if "requires_job_id" in one.fix]
 
     assert finding.severity == Severity.WARNING
     assert [job_id in finding.what for job_id in (ended, found, named)] == [False, True, False]
@@ -221,9 +220,9 @@ def test_a_lane_that_scales_from_zero_needs_no_worker_but_a_module_its_manifest(
     """Such a lane starts a worker when a call comes; without a manifest agents see none of a module's tools."""
     module = {"module_services": {"larks": "http://127.0.0.1:1"}, "slow_modules": ["larks"]}
     settings = settings_at(server, **module, scale_from_zero_lanes=["slow"])
-    (finding,) = found_by(ManifestCheck(), settings)
+    (finding,) = found_by(check_manifests, settings)
 
-    assert [one for one in found_by(QueueCheck(), settings) if "larks" in one.what] == []
+    assert [one for one in found_by(check_queues, settings) if "larks" in one.what] == []
     assert "larks" in finding.what
 
 
@@ -249,7 +248,7 @@ def test_a_module_that_calls_have_met_is_told_as_it_is(
     shown["pause"] = 60_000
     server.hset(breaker, mapping=dict[Any, Any](shown))
     settings = settings_at(server, module_services={"owls": "http://127.0.0.1:1"})
-    (finding,) = asyncio.run(ManifestCheck().examine(Patient(settings, environ={}))).findings
+    (finding,) = asyncio.run(check_manifests(Patient(settings, environ={}))).findings
 
     assert finding.severity is severity
     assert finding.weighs is (severity is not Severity.NOTE)
@@ -259,7 +258,7 @@ def test_a_module_that_calls_have_met_is_told_as_it_is(
 def test_a_worker_whose_clock_is_wrong_is_found(server: Redis) -> None:
     """By what it says of itself; far off, it takes no calls."""
     server.zadd(KEYS.clock_notes, {"vm:1 0": 1, "vm:2 -40": 2, "vm:3 900": 3})
-    found = {one.what.split()[4]: one.severity for one in found_by(ClockCheck(), settings_at(server))}
+    found = {one.what.split()[4]: one.severity for one in found_by(check_clocks, settings_at(server))}
 
     assert found == {"vm:2": Severity.WARNING, "vm:3": Severity.ERROR}
 
@@ -267,14 +266,14 @@ def test_a_worker_whose_clock_is_wrong_is_found(server: Redis) -> None:
 def test_a_misspelt_variable_and_an_option_without_effect_are_found() -> None:
     """With the name that was probably meant, or what is not set; an option only if somebody has set it."""
     settings, url = Settings(redis_url="redis://127.0.0.1:1", local_threads=5), "redis://127.0.0.1:1"
-    assert found_by(SettingCheck(), settings) == []
+    assert found_by(check_settings, settings) == []
     environ = {"TOOLFLEET_REDIS_ULR": url, "TOOLFLEET_REDIS_URL": url, "OTHER": "1"}
-    (misspelt,) = found_by(SettingCheck(), settings, environ=environ)
-    (without,) = found_by(SettingCheck(), settings, environ={"TOOLFLEET_LOCAL_THREADS": "5"})
+    (misspelt,) = found_by(check_settings, settings, environ=environ)
+    (without,) = found_by(check_settings, settings, environ={"TOOLFLEET_LOCAL_THREADS": "5"})
 
     assert misspelt.what.startswith("TOOLFLEET_REDIS_ULR")
-    assert "TOOLFLEET_REDIS_URL" in misspelt.mend
-    (gone,) = found_by(SettingCheck(), settings, environ={"TOOLFLEET_GATEWAY_STREAMS": "5"})
+    assert "TOOLFLEET_REDIS_URL" in misspelt.fix
+    (gone,) = found_by(check_settings, settings, environ={"TOOLFLEET_GATEWAY_STREAMS": "5"})
     assert "half of TOOLFLEET_GATEWAY_CONNECTIONS" in gone.what
     assert "TOOLFLEET_LOCAL_TOOLS is not set" in without.what
 
@@ -290,8 +289,8 @@ def test_a_misspelt_variable_and_an_option_without_effect_are_found() -> None:
     ],
 )
 def test_a_weak_secret_is_found(more: dict[str, Any], word: str) -> None:
-    (finding,) = found_by(SecretCheck(), Settings.model_validate({"redis_url": "redis://127.0.0.1:1", **more}))
+    (finding,) = found_by(check_secrets, Settings.model_validate({"redis_url": "redis://127.0.0.1:1", **more}))
 
     assert word in finding.what
     for secret in ("hush", "changeme", "a" * 40, "a long secret"):
-        assert secret not in f"{finding.what} {finding.why} {finding.mend}"
+        assert secret not in f"{finding.what} {finding.why} {finding.fix}"

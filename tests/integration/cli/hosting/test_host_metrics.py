@@ -9,7 +9,7 @@ from support.hosts.host_process import folder_host_process
 from support.metrics.scraping import names_in, scrape, sum_of
 from support.servers.plain_http import PLAIN
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port
 
 
 def test_a_host_counts_and_times_the_requests_of_its_module(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from support.processes import is_gone, next_line, python_program
 from toolfleet_cli.local.fleet import folder_lock
-from toolfleet_cli.local.stop_signals import StopRequested
+from toolfleet_cli.local.supervisor import StopRequested
 from toolfleet_registry.errors import FolderInUse
 
 _OWNER = """

@@ -14,8 +14,7 @@ from redis.retry import Retry
 
 from support.processes import is_gone, next_line, python_program
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.redis_server import find_redis_server, is_ours, redis_server
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import find_redis_server, free_port, is_ours, redis_server
 from toolfleet_registry.errors import FleetUnavailable, NoRedis
 
 _PARENT = """

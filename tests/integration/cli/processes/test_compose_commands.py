@@ -14,7 +14,7 @@ import yaml
 
 from support.servers.plain_http import PLAIN
 from support.waiting import wait_until_sync
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port
 from toolfleet_modules.hosts.child_process import spawn, stop
 
 _COMPOSE = yaml.safe_load((Path(__file__).parents[4] / "docker-compose.yml").read_text())["services"]

@@ -11,8 +11,8 @@ import pytest
 
 from support.servers.plain_http import PLAIN
 from support.waiting import wait_until_sync
+from toolfleet_cli import console as console_output
 from toolfleet_cli.commands.up import can_have_gateway
-from toolfleet_cli.console import output as console_output
 from toolfleet_gateway.auth.own_secrets import generate_key
 from toolfleet_modules.hosts.child_process import spawn, stop
 from toolfleet_registry.access import COMMAND_LINE, KeyDraft

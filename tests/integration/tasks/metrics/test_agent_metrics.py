@@ -9,7 +9,7 @@ from support.documents import programs
 from support.metrics.scraping import scrape, sum_of
 from support.programs.fork_server import run
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port
 from toolfleet_registry import metrics
 from toolfleet_registry.settings import Settings
 

@@ -18,8 +18,7 @@ from structlog.testing import capture_logs
 
 from support.servers.raw_redis import obliging, raw_redis
 from support.waiting import PATIENCE_SECONDS, wait_until
-from toolfleet_cli.local.redis_server import redis_server
-from toolfleet_cli.local.tcp_ports import held_port
+from toolfleet_cli.local.redis_server import held_port, redis_server
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_tasks import redis_connection
 from toolfleet_tasks.redis_connection import PipelinedConnection, Push, RedisConnectionClosed, RedisConnectionLost

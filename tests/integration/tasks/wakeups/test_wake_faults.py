@@ -21,7 +21,7 @@ from support.servers.postgres import find_postgres, postgres_server
 from support.servers.redis_faults import faulty_redis
 from support.waiting import wait_until
 from support.workers.wakes import delivering, hurry, never, put
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port
 from toolfleet_registry.redis.keys import Keys
 
 DELIVERER = """

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import typer
 
-from toolfleet_cli.console.calls import read_arguments
+from toolfleet_cli.commands.call import read_arguments
 from toolfleet_registry.contracts import ToolDefinition, ToolParameter
 
 FLAT = ToolDefinition(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolfleet_cli.console.values import show_load_errors
+from toolfleet_cli.console import show_load_errors
 from toolfleet_registry.contracts.tool_definition import InEffect, ToolLoadError
 
 

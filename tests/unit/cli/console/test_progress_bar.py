@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from support.waiting import wait_until
-from toolfleet_cli.console import calls
+from toolfleet_cli.commands import call
 
 
 class Broken:
@@ -21,7 +21,7 @@ class Broken:
 
 
 async def test_a_fault_of_the_bars_is_none_of_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(call, "_PATIENCE_SECONDS", 0.0)
     handle: Any = Broken()
-    async with calls.progress_bar(handle):
+    async with call.progress_bar(handle):
         await wait_until(lambda: hasattr(handle, "was_asked"), "the bar has asked")

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from toolfleet_cli.local.stop_signals import StopRequested, stop_signals
+from toolfleet_cli.local.supervisor import StopRequested, stop_signals
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolfleet_cli.local.tcp_ports import LOOPBACK, free_port, held_port, kept_port
+from toolfleet_cli.local.redis_server import LOOPBACK, free_port, held_port, kept_port
 
 
 def listen(port: int) -> socket.socket:

@@ -15,7 +15,7 @@ import pytest
 
 from support.hosts.mcp_server import HostedServer, hosted_nest, hosted_server, http_nest, stdio
 from support.waiting import wait_until
-from toolfleet_cli.local.tcp_ports import free_port
+from toolfleet_cli.local.redis_server import free_port
 from toolfleet_modules.hosts.child_process import Fence
 from toolfleet_modules.hosts.mcp.http_transport import HttpServer
 from toolfleet_modules.hosts.mcp.stdio_transport import StdioServer

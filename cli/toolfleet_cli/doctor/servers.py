@@ -1,16 +1,20 @@
-"""Checks each Redis: how it is set up, how full it is and how soon it answers, what the fleet may do there, and which keys grow without an end."""
+"""Checks the servers: how each Redis is set up, how full and fast it is, what the fleet may do there and which keys grow; and RabbitMQ."""
 
+import asyncio
+import re
+import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
+from toolfleet_cli.console import shown_url
 from toolfleet_cli.doctor.check import CheckResult, Diagnosis, Patient, error, remark, warning
 from toolfleet_registry.redis.keys import Keys, canary_key
 from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.settings import Settings
+from toolfleet_registry.redis.urls import is_redis_url
+from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.system import machine_clock, randomness
 from toolfleet_tasks.control.server_check import faults_in
 from toolfleet_tasks.operations.fleet_status import KeyCensus, count_keys
@@ -40,27 +44,23 @@ _SHOWN = (
 
 _SECONDS_LEFT = 5
 
+_ASK_SECONDS = 5.0
+_TIMEOUT = "rabbitmqctl eval 'application:get_env(rabbit, consumer_timeout).'"
+_FIX = "consumer_timeout = {} in rabbitmq.conf, then restart RabbitMQ"
+
 _MOST = 200_000  # keys: a second or two of Redis, a millisecond at a time
 _NEARLY = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class RedisCheck:
-    """Both servers, where the broker has one of its own."""
-
-    name: str = "redis"
-    asks_redis: bool = True
-    seconds: float = 15.0
-
-    async def examine(self, patient: Patient) -> CheckResult:
-        """See the module."""
-        findings, facts = list[Diagnosis](), dict[str, Any]()
-        for name, url in patient.servers().items():
-            async with async_client(url, master=patient.settings.sentinel_master, timeout_seconds=3) as redis:
-                found, seen = await _at(redis, name, allows_eviction=patient.settings.allow_eviction)
-            findings += found
-            facts[name] = seen
-        return CheckResult(tuple(findings), facts)
+async def check_redis(patient: Patient) -> CheckResult:
+    """Check both Redis servers, where the broker has one of its own."""
+    findings, facts = list[Diagnosis](), dict[str, Any]()
+    for name, url in patient.servers().items():
+        async with async_client(url, master=patient.settings.sentinel_master, timeout_seconds=3) as redis:
+            found, seen = await _at(redis, name, allows_eviction=patient.settings.allow_eviction)
+        findings += found
+        facts[name] = seen
+    return CheckResult(tuple(findings), facts)
 
 
 async def _at(redis: Redis, name: str, *, allows_eviction: bool) -> tuple[list[Diagnosis], dict[str, Any]]:
@@ -180,22 +180,14 @@ def _no_info(name: str, exc: RedisError) -> Diagnosis:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RightsCheck:
-    """Leaves one key, which expires after seconds."""
-
-    name: str = "redis rights"
-    asks_redis: bool = True
-    seconds: float = 10.0
-
-    async def examine(self, patient: Patient) -> CheckResult:
-        """See the module."""
-        findings, refused = list[Diagnosis](), dict[str, list[str]]()
-        for name, url in patient.servers().items():
-            async with async_client(url, master=patient.settings.sentinel_master, timeout_seconds=3) as redis:
-                refused[name] = await _refused(redis, patient.settings.keys)
-            findings += _refused_rights(name, refused[name], patient.settings.key_prefix)
-        return CheckResult(tuple(findings), {"refused": refused})
+async def check_rights(patient: Patient) -> CheckResult:
+    """Check that this user may send the commands that agents and workers send. Leaves one key, which expires after seconds."""
+    findings, refused = list[Diagnosis](), dict[str, list[str]]()
+    for name, url in patient.servers().items():
+        async with async_client(url, master=patient.settings.sentinel_master, timeout_seconds=3) as redis:
+            refused[name] = await _refused(redis, patient.settings.keys)
+        findings += _refused_rights(name, refused[name], patient.settings.key_prefix)
+    return CheckResult(tuple(findings), {"refused": refused})
 
 
 async def _refused(redis: Redis, keys: Keys) -> list[str]:
@@ -236,30 +228,22 @@ def _refused_rights(name: str, refused: list[str], prefix: str) -> Iterable[Diag
         )
 
 
-@dataclass(frozen=True, slots=True)
-class KeyCheck:
-    """Checks the stored keys; of more than 200,000 only the first ones that Redis returns."""
-
-    name: str = "keys"
-    asks_redis: bool = True
-    seconds: float = 20.0
-
-    async def examine(self, patient: Patient) -> CheckResult:
-        """See the module."""
-        settings, keys = patient.settings, patient.settings.keys
-        async with patient.redis() as redis:
-            census = await count_keys(redis, keys, at_most=_MOST)
-            kinds = keys.dead_order, keys.dead_wakes_order, keys.dead_webhooks("-order")
-            size = max([await redis.zcard(order) for order in kinds])
-            sizes = {"TOOLFLEET_DEAD_LETTERS_KEPT": (size, settings.dead_letters_kept)}
-        facts = {
-            "seen": census.seen,
-            "is_whole": census.is_whole,
-            "by_rule": dict(census.by_rule),
-            "endless": dict(census.endless),
-            "foreign": census.foreign,
-        }
-        return CheckResult((*_growing_keys(census, settings), *_full(sizes)), facts)
+async def check_keys(patient: Patient) -> CheckResult:
+    """Check the stored keys; of more than 200,000 only the first ones that Redis returns."""
+    settings, keys = patient.settings, patient.settings.keys
+    async with patient.redis() as redis:
+        census = await count_keys(redis, keys, at_most=_MOST)
+        kinds = keys.dead_order, keys.dead_wakes_order, keys.dead_webhooks("-order")
+        size = max([await redis.zcard(order) for order in kinds])
+        sizes = {"TOOLFLEET_DEAD_LETTERS_KEPT": (size, settings.dead_letters_kept)}
+    facts = {
+        "seen": census.seen,
+        "is_whole": census.is_whole,
+        "by_rule": dict(census.by_rule),
+        "endless": dict(census.endless),
+        "foreign": census.foreign,
+    }
+    return CheckResult((*_growing_keys(census, settings), *_full(sizes)), facts)
 
 
 def _growing_keys(census: KeyCensus, settings: Settings) -> Iterable[Diagnosis]:
@@ -287,3 +271,96 @@ def _full(sizes: dict[str, tuple[int, int]]) -> Iterable[Diagnosis]:
                 "The oldest are dropped from then on, unseen.",
                 "toolfleet dead-letters list, then replay or drop them",
             )
+
+
+async def check_rabbitmq(patient: Patient) -> CheckResult:
+    """Check RabbitMQ; with Redis as the broker there is nothing to ask."""
+    from toolfleet_tasks.aio import in_abandoned_thread
+
+    settings = patient.settings
+    if settings.broker is None or is_redis_url(settings.broker):
+        return CheckResult()
+    shown = shown_url(settings.broker)
+    try:
+        kinds = await in_abandoned_thread(lambda: _foreign_queues(settings), seconds=2 * _ASK_SECONDS)
+    except Exception as exc:  # noqa: BLE001 - kombu and its transports raise anything
+        text = f"The broker at {shown} does not answer: {exc or 'no answer in time'}."
+        fix = "Start RabbitMQ, or correct TOOLFLEET_BROKER_URL."
+        return CheckResult((error(text, "No call can be published or begun.", fix),))
+    milliseconds = await _consumer_timeout()
+    needed = int((settings.max_timeout + HARD_LIMIT_MARGIN) * 1000)
+    facts = {"foreign_queues": kinds, "consumer_timeout_ms": milliseconds}
+    return CheckResult((*_of_queues(kinds), *_of_timeout(milliseconds, needed)), facts)
+
+
+def _of_queues(kinds: dict[str, str]) -> Iterable[Diagnosis]:
+    for queue, reason in kinds.items():
+        yield error(
+            f"The queue {queue} is of another kind than the fleet's: {reason}.",
+            "Workers cannot consume it: they end when they start.",
+            f"Empty it, end all workers, then: rabbitmqctl delete_queue {queue}",
+        )
+
+
+def _of_timeout(milliseconds: int | None, needed: int) -> Iterable[Diagnosis]:
+    if milliseconds is None:
+        yield remark(
+            "RabbitMQ's `consumer_timeout` cannot be asked from here.",
+            f"It must exceed the longest call ({needed} ms): else RabbitMQ closes the worker's channel, and delivers its calls again.",
+            f"Where RabbitMQ runs: {_TIMEOUT}",
+        )
+    elif milliseconds < needed:
+        text = f"RabbitMQ lets a worker hold a message for {milliseconds} ms, and a call may take {needed} ms."
+        why = "It closes the worker's channel then, and delivers all of its calls again."
+        yield warning(text, why, f"{_FIX.format(needed)}; or lower TOOLFLEET_MAX_TIMEOUT")
+
+
+def _foreign_queues(settings: Settings) -> dict[str, str]:
+    """The fleet's queues that exist with other arguments than the fleet declares them with, and what RabbitMQ says of each."""
+    from amqp.exceptions import NotFound, PreconditionFailed
+
+    from toolfleet_tasks.app import make_app
+    from toolfleet_tasks.broker import make_queue
+    from toolfleet_tasks.queues import queues_of
+
+    found, app = dict[str, str](), make_app(settings, stores_results=False)
+    try:
+        with app.connection_for_read(connect_timeout=_ASK_SECONDS) as connection:
+            for name in queues_of("all", settings):
+                try:
+                    channel: Any = connection.channel()
+                    make_queue(name)(channel).queue_declare(passive=True)
+                    make_queue(name)(channel).queue_declare()
+                    channel.close()
+                except NotFound:
+                    continue  # the first worker makes it
+                except PreconditionFailed as exc:
+                    found[name] = str(exc.reply_text)
+    finally:
+        app.close()
+    return found
+
+
+async def _consumer_timeout() -> int | None:
+    """Return the time-out in milliseconds, if RabbitMQ's own tool is on this machine and answers."""
+    tool = shutil.which("rabbitmqctl")
+    if tool is None:
+        return None
+    command = [tool, "eval", "application:get_env(rabbit, consumer_timeout)."]
+    try:
+        async with asyncio.timeout(_ASK_SECONDS):
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+            try:
+                said, _ = await process.communicate()
+            finally:
+                if process.returncode is None:
+                    process.kill()
+    except OSError:
+        return None
+    found = re.search(rb"\{ok,\s*(\d+)\}", said)
+    return None if found is None else int(found[1])

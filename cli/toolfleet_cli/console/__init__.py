@@ -1,1 +1,0 @@
-"""Reads what is typed and writes what is shown."""
