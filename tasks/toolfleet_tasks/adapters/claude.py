@@ -72,12 +72,28 @@ class DeferredUse(Protocol):
 
 
 class FleetSession:
-    """The tools that `caller` may use, as a `server` for `mcp_servers`, and as a `hook` for `PreToolUse` of the tools that `matcher` names.
+    """The fleet's tools for one session of Claude's agent SDK, which can end with a call that is under way, and be resumed.
 
-    The arguments are those of `fleet_server`. The hook makes a call before Claude Code does, and ends the session's run
-    if the call continues after `defer_after` seconds, is a job of `jobs`, or, with `defer_approvals`, waits for an
-    approval. The session that is resumed runs it again, in any process. Claude Code defers no call together with
-    others: Claude is told that these continue.
+    `server` is a value for `mcp_servers`, `hook` one for `PreToolUse` of the tools that `matcher` names. The hook makes
+    a call before Claude Code does, and ends the session's run if the call is deferred. The session that is resumed runs
+    it again, in any process. Claude Code defers no call together with others: Claude is told that these continue.
+
+    Args:
+        fleet: The fleet; it must be open.
+        caller: In whose name calls are made; its permission, modules and agent decide which tools are offered.
+        name: The server's name in `mcp_servers`.
+        conversation: The conversation that calls belong to.
+        run_id: A part of the calls' keys, for models that restart their count of calls; by default Claude's ids are the
+            keys.
+        timeout: Seconds until a call has ended; by default as of `ToolFleet.call`.
+        defer_after: Seconds after which a call that continues ends the session's run; by default none does.
+        defer_approvals: Whether a call that waits for an approval ends the session's run.
+        jobs: Tools whose calls are jobs, which end the session's run at once: by a poll, or with `None` by their own
+            end.
+        most_characters: How long a result may be that the model is shown whole; Claude Code keeps a longer one in a
+            file.
+        where: Tells which tools are offered; by default all that the caller may use.
+
     """
 
     def __init__(
@@ -109,7 +125,16 @@ class FleetSession:
         self.server = FleetServer(type="sdk", name=name, instance=instance)
 
     async def hook(self, given: Mapping[str, Any], tool_use_id: str | None, _: object = None) -> dict[str, Any]:
-        """Defer a call that goes on; say nothing about any other one: its end is kept for the call that follows."""
+        """Defer a call that continues. Nothing is said about any other one: its end is kept for the call that follows.
+
+        Args:
+            given: The hook's input, as the SDK gives it.
+            tool_use_id: Claude's id of the call.
+
+        Returns:
+            The hook's output; empty unless the call is deferred.
+
+        """
         name = str(given.get("tool_name", ""))
         asked = await self._asked(name, given.get("tool_input"), tool_use_id)
         if asked is None or not (self._calls.is_deferring and tool_use_id):
@@ -124,10 +149,19 @@ class FleetSession:
         return {}
 
     async def is_over(self, use: DeferredUse, *, wait: float | None = None) -> bool:
-        """Return whether a deferred call has ended, within `wait` seconds (`None`: without a limit): resume its session then.
+        """Wait for the end of a deferred call, after which its session can be resumed.
 
-        False for a call that waits for an approval; true for one that the fleet no longer knows. Raises
-        `FleetUnavailable`.
+        Args:
+            use: The call: `ResultMessage.deferred_tool_use`.
+            wait: Seconds to wait at most; `None`: without a limit.
+
+        Returns:
+            Whether it has ended: false for a call that waits for an approval, true for one that the fleet no longer
+            knows.
+
+        Raises:
+            FleetUnavailable: Redis does not answer.
+
         """
         asked = await self._asked(use.name, use.input, use.id)
         step = None if asked is None else await self._calls.step_before(asked)
@@ -140,9 +174,17 @@ class FleetSession:
         return True
 
     async def deferred(self, use: DeferredUse) -> dict[str, Any] | None:
-        """Return the fleet's ids of a deferred call: its `kind` and `toolfleet_call_id`, the job's id if it is a job.
+        """Read the fleet's ids of a deferred call.
 
-        Raises `FleetUnavailable`.
+        Args:
+            use: The call: `ResultMessage.deferred_tool_use`.
+
+        Returns:
+            Its `kind` and `toolfleet_call_id`, which is the job's id if it is a job; `None` if it is not the fleet's.
+
+        Raises:
+            FleetUnavailable: Redis does not answer.
+
         """
         asked = await self._asked(use.name, use.input, use.id)
         step = None if asked is None else await self._calls.step_before(asked)
@@ -194,16 +236,31 @@ def fleet_server(
     most_characters: int | None = None,
     where: Callable[[ToolDefinition], bool] | None = None,
 ) -> FleetServer:
-    """Make a server with the tools that `caller` may use; `allowed_tools=["mcp__toolfleet"]` lets a session call all of them.
+    """Make a server with the tools that a caller may use; `allowed_tools=["mcp__toolfleet"]` lets a session call all of them.
 
-    The keys of calls are Claude's own ids of them, which no two sessions share; `run_id` is for models that restart
-    their count. `timeout`: seconds for a call. `most_characters`: of a result that is shown to the model whole; Claude
-    Code keeps a longer one in a file. `where` says which tools are offered. A call that Claude Code gives up is
+    The keys of calls are Claude's own ids of them, which no two sessions share. A call that Claude Code gives up is
     cancelled.
 
-    With `defer_after` Claude is told that a longer call continues, with its id, and so at once for calls of the tools
-    in `jobs`, which are jobs, by a poll or with `None` by their own end. It asks for them with `call_status`,
-    `call_wait` and `call_cancel`, and a repeat under Claude's id of the call returns its end.
+    With `defer_after` or `jobs`, Claude is told that a call continues, with its id. It asks for such calls with
+    `call_status`, `call_wait` and `call_cancel`, and a repeat under Claude's id of the call returns its end.
+
+    Args:
+        fleet: The fleet; it must be open.
+        caller: In whose name calls are made; its permission, modules and agent decide which tools are offered.
+        name: The server's name in `mcp_servers`.
+        conversation: The conversation that calls belong to.
+        run_id: A part of the calls' keys, for models that restart their count of calls; by default Claude's ids are the
+            keys.
+        timeout: Seconds until a call has ended; by default as of `ToolFleet.call`.
+        defer_after: Seconds after which Claude is told that a call continues; by default a call's end is waited for.
+        jobs: Tools whose calls are jobs, which continue at once: by a poll, or with `None` by their own end.
+        most_characters: How long a result may be that the model is shown whole; Claude Code keeps a longer one in a
+            file.
+        where: Tells which tools are offered; by default all that the caller may use.
+
+    Returns:
+        A value for `ClaudeAgentOptions(mcp_servers={"toolfleet": …})`.
+
     """
     session = FleetSession(
         fleet,

@@ -40,7 +40,7 @@ _TOOL_CALL = "tool_call_id"
 
 
 class FleetLimitReached(ToolCallLimitExceededError):
-    """An agent's profile ends the run because its calls are used up: a subclass of LangChain's own error."""
+    """The limit of calls of an agent's profile is reached, which ends the run: a subclass of LangChain's own error."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(0, 0, None, None, name)
@@ -48,16 +48,23 @@ class FleetLimitReached(ToolCallLimitExceededError):
 
 
 class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
-    """The tools that `caller` may use: `create_agent(model, middleware=[FleetMiddleware(fleet, caller)])`, for `ainvoke` and `astream`.
+    """The tools that a caller may use: `create_agent(model, middleware=[FleetMiddleware(fleet, caller)])`, with `ainvoke` or `astream`.
 
-    `caller` and `conversation` may be functions of the run's context. `timeout`: seconds for a call. With `defer_after`
-    a call that takes more seconds interrupts the graph, which needs a checkpointer for it; once it is resumed it waits
-    for the same call. Calls of the tools in `jobs` are jobs, by a poll or with `None` by their own end, and do so at
-    once. With `defer_approvals` so does one that needs an approval; `approver`, which may be a function of the value
-    that it is resumed with, is the person whose vote that is. `where` says which tools are offered. A run that is
-    cancelled cancels its calls.
+    A call that is deferred interrupts the graph, which needs a checkpointer for it; once it is resumed it waits for the
+    same call. A run that is cancelled cancels its calls. A custom graph takes `awrap_tool_call` for its `ToolNode`, and
+    binds `offers` to its model.
 
-    A custom graph takes `awrap_tool_call` for its `ToolNode`, and binds `offers` to its model.
+    Args:
+        fleet: The fleet; it must be open.
+        caller: In whose name calls are made; or a function of the run's context that returns it.
+        conversation: The conversation that calls belong to; or a function of the run's context.
+        timeout: Seconds until a call has ended; by default as of `ToolFleet.call`.
+        defer_after: Seconds after which a call that continues interrupts the graph; by default none does.
+        defer_approvals: Whether a call that needs an approval interrupts the graph.
+        jobs: Tools whose calls are jobs, which interrupt the graph at once: by a poll, or with `None` by their own end.
+        approver: The person whose vote the value is that the graph is resumed with; or a function of that value.
+        where: Tells which tools are offered; by default all that the caller may use.
+
     """
 
     def __init__(
@@ -84,25 +91,54 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         )
 
     async def offers(self, caller: Caller) -> list[dict[str, Any]]:
-        """Return the tools a caller may use now, for any chat model's `bind_tools`.
+        """List the tools that a caller may use now, for any chat model's `bind_tools`.
 
-        Raises `FleetUnavailable` as `ToolFleet` does.
+        Args:
+            caller: In whose name.
+
+        Returns:
+            The tools, in OpenAI's form.
+
+        Raises:
+            FleetUnavailable: Redis does not answer on a loop's first use.
+
         """
         return list((await self._offers.of(caller)).values())
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any] | AIMessage:
-        """Show the model the fleet's tools, as they are at this step, in addition to the agent's own."""
+        """Show the model the fleet's tools, as they are at this step, in addition to the agent's own.
+
+        Args:
+            request: The request to the model.
+            handler: What makes it.
+
+        Returns:
+            The model's answer.
+
+        Raises:
+            FleetUnavailable: Redis does not answer on a loop's first use.
+
+        """
         offers = await self.offers(caller_of(self._caller, request.runtime.context))
         return await handler(request.override(tools=[*request.tools, *offers]))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answer]]
     ) -> Answer:
-        """Run a call of the fleet's; one of the agent's own tools goes on as it is.
+        """Run a call of the fleet's. One of the agent's own tools is left to the handler.
 
-        Raises `FleetLimitReached` where the profile's `exit_behavior` ends the run.
+        Args:
+            request: The call.
+            handler: What runs calls of the agent's own tools.
+
+        Returns:
+            The message with the result.
+
+        Raises:
+            FleetLimitReached: The `exit_behavior` of the agent's profile ends the run.
+
         """
         if request.tool is not None:
             return await handler(request)

@@ -93,17 +93,25 @@ def _part(file: ResultFile) -> ToolOutputImage | ToolOutputFileContent:
 
 
 class FleetTools:
-    """The tools that `caller` may use, for a `FleetAgent`.
+    """The tools that a caller may use, for a `FleetAgent`.
 
-    `caller`, `conversation` and `run_id` may be functions of the run's context, for agents with many users. The `run_id` is a part of
-    the calls' keys: without one each run has its own. A run that another process goes on with, from a `RunState`, needs one
-    that is the same there. `timeout`: seconds for a call. `where` says which tools are offered. A run that is cancelled takes its
-    calls back.
+    A call that is deferred interrupts the run, as `needs_approval` does; `is_over` says when its `RunState` may approve
+    it. That needs a `run_id`. A run that is cancelled cancels its calls.
 
-    With `defer_approvals` a call that people have to approve interrupts the run, as `needs_approval` does. What the `RunState`
-    approves then is a vote of `approver`, who may follow from the run's context; `decide` takes more than that. With
-    `defer_after` so does a call that takes more seconds, and calls of the tools in `jobs` at once, which are jobs, by a poll or with
-    `None` by their own end: `is_over` says when the `RunState` may approve it. All of these need a `run_id`.
+    Args:
+        fleet: The fleet; it must be open.
+        caller: In whose name calls are made; or a function of the run's context that returns it.
+        conversation: The conversation that calls belong to; or a function of the run's context.
+        run_id: A function of the run's context that returns a part of the calls' keys: the same in a process that
+            continues the run from a `RunState`. By default each run has its own.
+        timeout: Seconds until a call has ended; by default as of `ToolFleet.call`.
+        defer_after: Seconds after which a call that continues interrupts the run; by default none does.
+        defer_approvals: Whether a call that people have to approve interrupts the run.
+        jobs: Tools whose calls are jobs, which interrupt the run at once: by a poll, or with `None` by their own end.
+        approver: The person whose vote it is if the `RunState` approves; or a function of the run's context. `decide`
+            takes more than that.
+        where: Tells which tools are offered; by default all that the caller may use.
+
     """
 
     def __init__(
@@ -135,9 +143,17 @@ class FleetTools:
         self._runs: WeakKeyDictionary[Context, ToolOffers[OfferedFunction]] = WeakKeyDictionary()
 
     async def of(self, run: Context) -> list[FunctionTool]:
-        """Return the tools the run's caller may use now. While nothing changes, the same objects in each of its turns.
+        """List the tools that the run's caller may use now. While nothing changes, the same objects in each of its turns.
 
-        Raises `FleetUnavailable` if nothing is known yet, and Redis is silent.
+        Args:
+            run: The run's context.
+
+        Returns:
+            The tools.
+
+        Raises:
+            FleetUnavailable: Nothing is known yet, and Redis does not answer.
+
         """
         offers, caller = (await self._offers_of(run)).values(), caller_of(self._caller, run)
         for offer in offers if self._calls.is_deferring else ():
@@ -148,10 +164,16 @@ class FleetTools:
         return [offer.tool for offer in offers]
 
     def run_config(self, config: RunConfig | None = None) -> RunConfig:
-        """Return a configuration for `Runner.run` with which a tool name that does not exist ends no run.
+        """Make a configuration for `Runner.run` with which a tool name that does not exist ends no run.
 
-        The model reads which tools have a name like it. The SDK has this for runs only, and not for agents. All else is as in
-        `config`, also what its `tool_error_formatter` says.
+        The model reads which tools have a name like it. The SDK has this for runs only, not for agents.
+
+        Args:
+            config: What else the configuration says, its `tool_error_formatter` included; by default nothing.
+
+        Returns:
+            The configuration.
+
         """
         config = config or RunConfig()
         worded = functools.partial(self._worded, config.tool_error_formatter)
@@ -166,9 +188,18 @@ class FleetTools:
         return shown_parts(no_such_tool(error.tool_name, [each.definition for each in offers.values()]))[0]
 
     async def question(self, item: ToolApprovalItem, run: Context) -> dict[str, Any] | None:
-        """Return the question of an interruption of the run, and who may decide until when; `None` if it is not the fleet's.
+        """Read the question of an interruption of the run, with who may decide until when.
 
-        `run`: the result's `context_wrapper`. Raises `FleetUnavailable`.
+        Args:
+            item: The interruption.
+            run: The run's context: the result's `context_wrapper`.
+
+        Returns:
+            The question; `None` if the interruption is not the fleet's.
+
+        Raises:
+            FleetUnavailable: Redis does not answer.
+
         """
         try:
             await self.decide(item, run, None, None)
@@ -179,20 +210,40 @@ class FleetTools:
     async def decide(
         self, item: ToolApprovalItem, run: Context, decision: Mapping[str, Any] | None, approver: Approver | None
     ) -> None:
-        """Make a decision about an interruption the vote of `approver`: `{"decision": "approve" | "reject", "id", "digest", "reason", "arguments"}`.
+        """Make a decision about an interruption the vote of a person. After it, `RunState.approve` continues the run with the call's end.
 
-        Once it returns, `RunState.approve` continues the run with the end of the call. Raises `WaitsForApproval`, whose
-        `refusal` says why the vote was not accepted, if so, and `FleetUnavailable`.
+        Args:
+            item: The interruption.
+            run: The run's context: the result's `context_wrapper`.
+            decision: `{"decision": "approve" | "reject", "id", "digest", "reason", "arguments"}`; `id` and `digest` as
+                the question has them, `reason` and `arguments` may be left out.
+            approver: The person; without one no vote is taken.
+
+        Raises:
+            WaitsForApproval: The vote was not taken, or is not enough; its `refusal` says why.
+            FleetUnavailable: Redis does not answer.
+
         """
         asked = await self._asked_by(item, run)
         if asked is not None:
             await self._calls.decide(asked, Decision.of(decision), approver)
 
     async def is_over(self, item: ToolApprovalItem, run: Context, *, wait: float | None = None) -> bool:
-        """Return whether a call that has interrupted the run has ended, within `wait` seconds (`None`: without a limit): `RunState.approve` it then.
+        """Wait for the end of a call that has interrupted the run, after which `RunState.approve` continues it.
 
-        False for a call that waits for an approval. True for one that the fleet no longer knows: its outcome is
-        unknown. Raises `FleetUnavailable`.
+        Args:
+            item: The interruption.
+            run: The run's context: the result's `context_wrapper`.
+            wait: Seconds to wait at most; `None`: without a limit.
+
+        Returns:
+            Whether it has ended: false for a call that waits for an approval, true for one that the fleet no longer
+            knows, whose
+            outcome is unknown.
+
+        Raises:
+            FleetUnavailable: Redis does not answer.
+
         """
         asked = await self._asked_by(item, run)
         step = None if asked is None else await self._calls.step_before(asked)
@@ -205,9 +256,18 @@ class FleetTools:
         return True
 
     async def deferred(self, item: ToolApprovalItem, run: Context) -> dict[str, Any] | None:
-        """Return the fleet's ids of the call that has interrupted the run: its `kind` and `toolfleet_call_id`, the job's id if it is a job.
+        """Read the fleet's ids of the call that has interrupted the run.
 
-        `None` if it is not the fleet's. Raises `FleetUnavailable`.
+        Args:
+            item: The interruption.
+            run: The run's context: the result's `context_wrapper`.
+
+        Returns:
+            Its `kind` and `toolfleet_call_id`, which is the job's id if it is a job; `None` if it is not the fleet's.
+
+        Raises:
+            FleetUnavailable: Redis does not answer.
+
         """
         asked = await self._asked_by(item, run)
         step = None if asked is None else await self._calls.step_before(asked)
@@ -287,6 +347,17 @@ class FleetAgent(Agent[TContext]):
     """What it has of the fleet; `None` for nothing."""
 
     async def get_all_tools(self, run_context: RunContextWrapper[TContext]) -> list[Tool]:
-        """Return the tools as `Agent` does, with the fleet's tools at this turn."""
+        """List the agent's tools as `Agent` does, with the fleet's tools at this turn.
+
+        Args:
+            run_context: The run's context.
+
+        Returns:
+            The tools.
+
+        Raises:
+            FleetUnavailable: Nothing is known yet, and Redis does not answer.
+
+        """
         own = await super().get_all_tools(run_context)
         return own if self.fleet_tools is None else [*own, *await self.fleet_tools.of(run_context)]

@@ -139,15 +139,25 @@ class AnyArguments:
 
 
 class FleetToolset(AbstractToolset[AgentDepsT]):
-    """The tools that `caller` may use: `Agent(model, toolsets=[FleetToolset(fleet, caller)])`.
+    """The tools that a caller may use: `Agent(model, toolsets=[FleetToolset(fleet, caller)])`.
 
-    `caller` and `conversation` may be functions of the run's context, for agents with many users. `timeout`: seconds
-    for a call, which also ends by the run's own deadline. With `defer_after` a call that takes more seconds ends the
-    run with `DeferredToolRequests`, which must be among the agent's output types; `deferred_results` returns what the
-    next run needs. Calls of the tools in `jobs` are jobs, by a poll or with `None` by their own end, and do so at once.
-    With `defer_approvals` so does a call that needs an approval; `approver`, which may be a function of the resumed
-    run, is the person whose vote that is. `where` says which tools are offered. A run that is cancelled cancels its
-    calls.
+    A call that is deferred ends the run with `DeferredToolRequests`, which must be among the agent's output types;
+    `deferred_results` returns what the next run needs. A run that is cancelled cancels its calls.
+
+    Args:
+        fleet: The fleet; it must be open.
+        caller: In whose name calls are made; or a function of the run's context that returns it.
+        conversation: The conversation that calls belong to; or a function of the run's context.
+        timeout: Seconds until a call has ended, which also ends by the run's own deadline; by default as of
+            `ToolFleet.call`.
+        defer_after: Seconds after which a call that continues ends the run; by default none does.
+        defer_approvals: Whether a call that needs an approval ends the run.
+        jobs: Tools whose calls are jobs, which end the run at once: by a poll, or with `None` by their own end.
+        approver: The person whose vote a decision is that the run is resumed with; or a function of the resumed run's
+            context.
+        where: Tells which tools are offered; by default all that the caller may use.
+        id: The toolset's id, as the framework uses it.
+
     """
 
     def __init__(
@@ -179,18 +189,40 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         return self._id
 
     async def get_tools(self, ctx: RunContext[AgentDepsT]) -> dict[str, ToolsetTool[AgentDepsT]]:
-        """Return the tools the run's caller may use at this step.
+        """List the tools that the run's caller may use at this step. From memory; converted again only if a tool has changed.
 
-        From memory; converted again only if a tool has changed.
+        Args:
+            ctx: The run's context.
+
+        Returns:
+            The tools, by name.
+
+        Raises:
+            FleetUnavailable: Redis does not answer on a loop's first use.
+
         """
         return dict(await self._offers.of(caller_of(self._caller, ctx)))
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[AgentDepsT], tool: ToolsetTool[AgentDepsT]
     ) -> Any:
-        """Run a call. Raises `ToolFailed` for one that failed, which the framework shows its model and does not repeat.
+        """Run a call.
 
-        Raises `CallDeferred`, `ApprovalRequired`, and `UsageLimitExceeded` where the profile's `exit_behavior` ends the run.
+        Args:
+            name: The tool's name, as the model was shown it.
+            tool_args: The arguments; the fleet validates them.
+            ctx: The run's context.
+            tool: The tool, as `get_tools` has returned it.
+
+        Returns:
+            The result, in the framework's form for its model.
+
+        Raises:
+            ToolFailed: The call has failed; the framework shows this to its model, and does not repeat the call.
+            CallDeferred: The call continues after the run.
+            ApprovalRequired: People have to approve the call.
+            UsageLimitExceeded: The `exit_behavior` of the agent's profile ends the run.
+
         """
         definition = _definition_of(tool)
         run_id, arguments = asked_by(ctx, name, tool_args)
@@ -228,9 +260,22 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
     ) -> DeferredToolResults:
         """Wait for the calls that a run has deferred, in any process: for `agent.run(deferred_tool_results=…)`.
 
-        The `decided` results of calls that wait for an approval are the votes of `approver`. A call that still waits,
-        or that has not ended after `wait` seconds (`None`: without a limit), is deferred again by the run. Never makes
-        a call again: one that the fleet has forgotten has an unknown outcome. Raises `FleetUnavailable`.
+        It never makes a call again: one that the fleet has forgotten has an unknown outcome.
+
+        Args:
+            requests: What the run has ended with.
+            caller: In whose name the calls were made.
+            decided: Results of calls that wait for an approval: they are the votes of `approver`. By default none.
+            approver: The person who has decided; without one no vote is taken.
+            wait: Seconds to wait at most; `None`: without a limit. A call that has not ended by then, or that still
+                waits for an approval, is deferred again by the run.
+
+        Returns:
+            What the next run needs.
+
+        Raises:
+            FleetUnavailable: Redis does not answer.
+
         """
         results = DeferredToolResults(metadata=dict(requests.metadata))
         votes = {} if decided is None else decided.to_tool_call_results()

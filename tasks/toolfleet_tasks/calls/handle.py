@@ -19,7 +19,7 @@ _CHECK_SECONDS = 5.0  # what was announced may not have been heard
 
 
 class CallHandle:
-    """One call: its `id`, its `result`, its `status`, and a way to `cancel` it."""
+    """A call that is under way: its `id`, its `result`, its `status`, and a way to `cancel` it."""
 
     def __init__(
         self,
@@ -37,31 +37,62 @@ class CallHandle:
         self._follow = follow
 
     async def result(self, timeout: float | None = None) -> ToolResult:
-        """Return the call's result, which comes by its deadline at the latest.
+        """Wait for the call's result, which comes by its deadline at the latest.
 
-        Raises `TimeoutError` when `timeout` seconds pass before; the call continues and can be awaited again.
+        Args:
+            timeout: Seconds to wait at most; by default until the call's deadline.
+
+        Returns:
+            The call's one result; every later call returns it at once.
+
+        Raises:
+            TimeoutError: The time is over before. The call continues, and can be awaited again.
+
         """
         async with asyncio.timeout(timeout):
             return as_spoken(await asyncio.shield(self._ending), self._spoken)
 
     @property
     def approval_expires_at(self) -> float | None:
-        """The time until which people may approve the call, in seconds since the epoch; None for a call without approval. It waits without its handle too."""
+        """Return until when people may approve the call, in seconds since the epoch; `None` for a call without approval.
+
+        The call waits for them without its handle too.
+        """
         return None if self._follow is None else self._follow.expires_at
 
     async def cancel(self) -> None:
-        """Take the call back: one that waits never begins, one that runs is interrupted. Its result says `cancelled`."""
+        """Cancel the call: one that waits is never started, one that runs is interrupted. Its result says `cancelled`."""
         if self._follow is not None and not self._ending.done():
             await self._follow.cancel()
 
     async def status(self) -> CallStatus:
-        """Return the call's present state, and its progress: `status.progress`."""
+        """Read where the call is.
+
+        Returns:
+            Its state, and its latest progress: `status.progress`.
+
+        Raises:
+            FleetUnavailable: Redis does not answer.
+
+        """
         if self._follow is None or self._ending.done():
             return DONE
         return await self._follow.status()
 
     async def next_stop(self, seconds: float, closing: Closing | None = None) -> ToolResult | PendingInput | None:
-        """Return the call's result, or its question; `None` if there is neither within `seconds`, or when `closing` begins."""
+        """Wait until the call has ended, or asks something.
+
+        Args:
+            seconds: How long to wait at most.
+            closing: Ends the wait when it begins; for programs that are about to end.
+
+        Returns:
+            The result, or the question; `None` if there is neither within `seconds`.
+
+        Raises:
+            FleetUnavailable: Redis does not answer.
+
+        """
         call = self._followed
         if call is None or self._ending.done():
             return self._ending.result() if self._ending.done() and not self._ending.cancelled() else None
@@ -69,9 +100,20 @@ class CallHandle:
         return as_spoken(stop, self._spoken) if isinstance(stop, ToolResult) else stop
 
     async def answer(self, responses: Mapping[str, Any], *, number: int | None = None) -> bool:
-        """Answer the call's question, by one object for each key of its requests; question `number`, or the present one.
+        """Answer the call's question.
 
-        False if it has the same answer already. Raises as `FleetBegunCalls.answer` does.
+        Args:
+            responses: One object for each key of the question's requests.
+            number: The number of the question, `PendingInput.round`; by default the present one.
+
+        Returns:
+            True if the answer was taken, False if the question has the same answer already.
+
+        Raises:
+            InputNotTaken: The call has ended, does not ask this, or was answered otherwise.
+            ValueError: The answer is invalid.
+            FleetUnavailable: Redis does not answer. The answer may have been taken; the same one may be given again.
+
         """
         if self._followed is None or self._ending.done():
             raise InputNotTaken(self.id, "ended")
@@ -82,10 +124,14 @@ class CallHandle:
         return self._follow
 
     async def progress(self) -> AsyncGenerator[Progress]:
-        """Yield the call's progress, a few times a second at most: from the latest on, until it ends.
+        """Follow the call's progress, from the latest on, until the call ends: `async for progress in handle.progress()`.
 
-        Ends with the call, at once for one that has ended; updates between two steps of the loop are not kept. Any
-        number of loops may follow one call.
+        It comes a few times a second at most; updates between two steps of the loop are not kept. Any number of loops
+        may follow one call.
+
+        Yields:
+            What the tool reports.
+
         """
         if self._follow is not None:
             async with contextlib.aclosing(self._follow.progress(self._ending)) as steps:
@@ -93,9 +139,13 @@ class CallHandle:
                     yield progress
 
     async def log(self) -> AsyncGenerator[LogMessage]:
-        """Yield the tool's log messages, of a call with a `log_level`: from the first message on, until the call ends.
+        """Follow the tool's log messages, of a call with a `log_level`: from the first message on, until the call ends.
 
         Messages sent while there is no connection are not kept. Any number of loops may follow one call.
+
+        Yields:
+            The messages.
+
         """
         if self._follow is not None:
             async with contextlib.aclosing(self._follow.log(self._ending)) as messages:

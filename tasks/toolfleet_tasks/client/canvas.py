@@ -25,7 +25,7 @@ _NO_DEADLINE_SECONDS = 3600.0  # of a link without a given one: others are befor
 
 
 class CallRefused(FleetError):
-    """A call cannot be made as it is wished; `result` says why, as it would have been the call's result."""
+    """A call may not be made; `result` says why, as it would have been the call's result."""
 
     def __init__(self, result: ToolResult) -> None:
         self.result = result
@@ -60,7 +60,19 @@ class CanvasApp:
 
 
 class FleetCanvas:
-    """Signatures of calls, for Celery's `group`, `chord` and `chain`."""
+    """Signatures of calls, for Celery's `group`, `chord` and `chain`.
+
+    A signature is immutable: no other link's result becomes an argument. Each link is one call, and published twice it
+    is run once. The guarantees of `ToolFleet.call` hold for each, whatever stops meanwhile: ledger, permission, limits
+    (taken when it starts) and retry. The number of calls under way is not bounded: a group of thousands is thousands of
+    messages.
+
+    A chain continues, and a chord's body is called, once the calls before have succeeded. If they fail, the next ones
+    are not called: their results are Celery's `FAILURE`, and `result_of` says so. The worker that gets a link's message
+    publishes the next ones, perhaps twice; each link runs once all the same. A chord counts each part of its header
+    once as long as Redis keeps the count (`result_ttl_seconds`; five minutes after the body was called). A RabbitMQ
+    that goes away just then may end a chord, or a chain, with `FAILURE`.
+    """
 
     def __init__(self, sessions: Sessions, app: CanvasApp) -> None:
         self._sessions = sessions
@@ -76,18 +88,20 @@ class FleetCanvas:
     ) -> "Signature":
         """Make a call a signature of Celery's canvas: judged now, sealed, and with id, queue, limits and deadline fixed.
 
-        It is immutable: no other link's result becomes an argument. It is one call, and published twice it is run once;
-        the guarantees of `call` hold for each link, whatever stops meanwhile: ledger, permission, limits (taken when it
-        starts), retry. It must end within `timeout` seconds from now, an hour if left out, at any place in a chain. The
-        number of calls under way is not bounded: a group of thousands is thousands of messages.
+        Args:
+            call: The tool and its arguments, without an idempotency key: the signature's own id is fixed.
+            caller: In whose name, and with which rights.
+            timeout: Seconds from now in which it must end, at any place in a chain; by default an hour.
+            conversation: As of `ToolFleet.call`.
 
-        A chain continues, and a chord's body is called, once the calls before have succeeded. If they fail the next
-        ones are not called: their results are Celery's `FAILURE`, and `result_of` says so. The worker that gets a
-        link's message publishes the next ones, perhaps twice; each link runs once all the same. A chord counts each
-        part of its header once as long as Redis keeps the count (`result_ttl_seconds`; five minutes after the body was
-        called). A RabbitMQ that goes away just then may end a chord, or a chain, with `FAILURE`.
+        Returns:
+            An immutable signature: no other link's result becomes an argument.
 
-        Raises `RunRefused` for a call that may not be made, and `FleetUnavailable` on a loop's first use.
+        Raises:
+            CallRefused: The call may not be made.
+            ValueError: The call has an idempotency key, or the timeout is not a positive number.
+            FleetUnavailable: Redis does not answer on a loop's first use.
+
         """
         if call.idempotency_key:
             raise ValueError("A signature has no idempotency key: its own id is fixed, and it runs once.")
@@ -108,10 +122,22 @@ class FleetCanvas:
         *,
         timeout: float | None = None,
     ) -> ToolResult | None:
-        """Return the result of a link, by its signature, Celery's result of it or its id; `None` if it has not ended in time.
+        """Wait for the result of a link.
 
-        Celery's own `AsyncResult(id).get()` gives it as JSON text, waits by blocking, and raises `LinkFailed` for a link
-        that was not called because one before it has failed. Raises `NotPublished` if the fleet is left meanwhile.
+        Celery's own `AsyncResult(id).get()` gives it as JSON text, waits by blocking, and raises `LinkFailed` for a
+        link that was not called because one before it has failed.
+
+        Args:
+            link: The signature, Celery's result of it, or its id.
+            timeout: Seconds to wait; by default without a limit.
+
+        Returns:
+            The result; `None` if the link has not ended in time.
+
+        Raises:
+            NotPublished: The fleet was left meanwhile.
+            FleetUnavailable: Redis does not answer on a loop's first use.
+
         """
         call_id = link if isinstance(link, str) else str(link.id)
         options: dict[str, Any] = getattr(link, "options", None) or {}  # of a signature

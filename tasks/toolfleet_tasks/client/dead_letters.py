@@ -15,7 +15,8 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances
 from toolfleet_tasks.calls.idempotency import end_of
 from toolfleet_tasks.calls.prepare import check_timeout
-from toolfleet_tasks.client.session import Session, Sessions
+from toolfleet_tasks.client.namespaces import Namespace
+from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 from toolfleet_tasks.dead_letters.letters import DeadLetters, Kept
 from toolfleet_tasks.ledger.dead_letters import NOT_KEPT
@@ -28,7 +29,7 @@ _MOST_NAMES = 20  # in one sentence
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The parts of a letter's new call. It has no idempotency key: the old call's stands for the old, unknown end."""
+    """The parts of a letter's new call. It has no idempotency key: the old call's key stands for the old, unknown end."""
 
     call: ToolCall
     caller: Caller
@@ -38,7 +39,7 @@ class Replay:
 
     @property
     def around(self) -> Circumstances:
-        """Its agent's facts about the old call: as a gate is told it, with the user."""
+        """Return its agent's facts about the old call, as a gate is asked with them, with the user."""
         if self.context is None:
             return replace(NOTHING_MORE, asked_by=self.asked_by) if self.asked_by else NOTHING_MORE
         user = self.caller.user_id or self.call.user_id or ""
@@ -47,9 +48,10 @@ class Replay:
 
 
 def replay_of(letter: Kept, given: Mapping[str, Any], caller: Caller | None = None) -> Replay | ToolResult:
-    """The new call, by default for the old caller, with the arguments `given` over the letter's, each as a whole.
+    """Return the new call of a letter, with the arguments `given` over the letter's, each as a whole; or a refusal.
 
-    Or the refusal, where the letter cannot be read, or some of its arguments were not kept and are not given.
+    The caller is the letter's own if none is given. It is refused if the letter cannot be read, or if some of its
+    arguments were not kept and are not given.
     """
     if not isinstance(letter, DeadLetter):
         text = f"Dead letter {letter.call_id!r} cannot be replayed: {letter.reason}"
@@ -118,21 +120,42 @@ def _is_incomplete(value: Any) -> bool:
 _NONE_KEPT = {"*": NOT_KEPT}
 
 
-class FleetDeadLetters:
-    """The calls with an unknown end, which a fleet keeps.
+class FleetDeadLetters(Namespace):
+    """The calls with an unknown end, which a fleet keeps: `fleet.dead_letters`.
 
-    Each method raises `FleetUnavailable` when Redis does not answer within 5 s.
+    Each method raises `FleetUnavailable` if Redis does not answer within 5 s.
     """
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
-
     async def list(self, limit: int = 50, offset: int = 0) -> builtins.list[Kept]:
-        """List at most `limit` (up to 1,000) of those that are kept, after `offset`, the latest first."""
+        """List dead letters, the latest first.
+
+        Args:
+            limit: How many at most, up to 1,000.
+            offset: How many of the first are left out.
+
+        Returns:
+            The letters; one that cannot be read is an `UnreadableLetter`.
+
+        Raises:
+            FleetUnavailable: Redis does not answer within 5 s.
+
+        """
         return await (await self._sessions.opened()).dead.calls.list(limit, offset)
 
     async def show(self, call_id: str) -> Kept:
-        """Return the dead letter of this call. Raises `NoSuchDeadLetter`."""
+        """Read the dead letter of a call.
+
+        Args:
+            call_id: The call's id.
+
+        Returns:
+            The letter; one that cannot be read is an `UnreadableLetter`.
+
+        Raises:
+            NoSuchDeadLetter: There is none of this call.
+            FleetUnavailable: Redis does not answer within 5 s.
+
+        """
         return await (await self._sessions.opened()).dead.calls.show(call_id)
 
     async def replay(
@@ -143,11 +166,27 @@ class FleetDeadLetters:
         arguments: Mapping[str, Any] | None = None,
         timeout: float | None = None,
     ) -> ToolResult:
-        """Run a dead letter's call once more, as a new call that names it, judged again; by default for its old caller.
+        """Run a dead letter's call once more, as a new call that names it, and that is judged again.
 
-        `arguments` replace the letter's, each as a whole; those that it no longer has must be among them. The letter is
-        dropped when the replay succeeds, or is a dead letter itself; only one replay of it runs at a time. Raises
-        `NoSuchDeadLetter`.
+        The letter is dropped when the replay succeeds, or is a dead letter itself. Only one replay of it runs at a
+        time.
+
+        Args:
+            call_id: The id of the letter's call.
+            caller: In whose name it is made; by default in that of the letter's own caller.
+            arguments: Replace the letter's, each as a whole. Those that the letter no longer has must be among them.
+            timeout: Seconds until the new call has ended, as of `ToolFleet.call`.
+
+        Returns:
+            The new call's result, or a refusal: arguments are missing (`invalid_arguments`), or another replay may
+            still run
+            (`busy`).
+
+        Raises:
+            NoSuchDeadLetter: There is none of this call.
+            ValueError: The timeout is not a number.
+            FleetUnavailable: Redis does not answer within 5 s.
+
         """
         check_timeout(timeout)
         session = await self._sessions.opened()
@@ -161,11 +200,30 @@ class FleetDeadLetters:
         return session.trail.refused(ToolCall(tool_name=result.tool_name), asked_by, result, {})
 
     async def drop(self, *call_ids: str) -> tuple[str, ...]:
-        """Forget these dead letters. Returns the ids of those that were there."""
+        """Forget dead letters.
+
+        Args:
+            *call_ids: The ids of their calls.
+
+        Returns:
+            The ids of those that were there.
+
+        Raises:
+            FleetUnavailable: Redis does not answer within 5 s.
+
+        """
         return await (await self._sessions.opened()).dead.calls.drop(call_ids)
 
     async def drop_all(self) -> int:
-        """Forget all dead letters. Returns how many there were."""
+        """Forget all dead letters.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            FleetUnavailable: Redis does not answer within 5 s.
+
+        """
         return await (await self._sessions.opened()).dead.calls.drop_all()
 
 

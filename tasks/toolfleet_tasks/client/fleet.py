@@ -41,20 +41,28 @@ def fleet_settings(url: str | None = None, settings: Settings | None = None) -> 
 class ToolFleet:
     """The fleet, for asyncio agents: `async with ToolFleet() as fleet: await fleet.call(call, caller)`.
 
-    `url` is the Redis URL; without it that of `settings`, of the environment, of `toolfleet.toml` or of a running
-    `toolfleet up` in this folder or above. `gate` is asked before each call of a tool that requires it. Entering it
-    raises `SettingsError` if there is none and `FleetUnavailable` if Redis does not answer. Once entered it works on
-    any event loop of the process, and of processes forked from it: each opens connections of its own with its first
-    call. Leaving it closes them all.
-
-    `metrics` has this process count what it does with calls, for Prometheus: on a port, or in a registry of
-    `prometheus_client`.
-
-    `is_shared`: many users' calls go through it, as through a gateway, and other requests to Redis have a connection of
-    their own.
+    Once entered it works on any event loop of the process, and in processes forked from it: each loop opens connections
+    of its own with its first call, and leaving the fleet closes them all. Every method raises `RuntimeError` while the
+    fleet is not open, and `FleetUnavailable` if a loop's first use finds that Redis does not answer; `call` and
+    `submit` give a result that says so instead.
 
     Functions other than calls are in its namespaces: `jobs`, `approvals`, `dead_letters`, `wakeups`, `modules`,
     `queues` and `canvas`.
+
+    Args:
+        url: The URL of Redis. Without it that of `settings` counts, of the environment, of `toolfleet.toml`, or of a
+            running `toolfleet up` in this folder or above.
+        settings: All settings; by default they are read from the environment and `toolfleet.toml`.
+        gate: Is asked before each call of a tool that requires it; without a gate such calls are refused or pass, as
+            the settings say.
+        metrics: Where this process counts what it does with calls, for Prometheus: a port, or a registry of
+            `prometheus_client`. By default it does not.
+        is_shared: Whether calls of many users go through it, as through a gateway: then other requests to Redis have a
+            connection of their own.
+
+    Raises:
+        SettingsError: There is no Redis URL, or it is invalid.
+
     """
 
     def __init__(
@@ -90,7 +98,21 @@ class ToolFleet:
         gate: "EvalGate | None" = None,
         metrics: "int | CollectorRegistry | None" = None,
     ) -> "SyncToolFleet":
-        """The same for programs without an event loop: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`."""
+        """Make a fleet for programs without an event loop: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`.
+
+        Args:
+            url: As of `ToolFleet`.
+            settings: As of `ToolFleet`.
+            gate: As of `ToolFleet`; it is called on the fleet's own loop, in a thread.
+            metrics: As of `ToolFleet`.
+
+        Returns:
+            A fleet whose methods wait for their results; it is not open yet.
+
+        Raises:
+            SettingsError: There is no Redis URL, or it is invalid.
+
+        """
         return SyncToolFleet(cls(url, settings, gate=gate, metrics=metrics))
 
     async def __aenter__(self) -> Self:
@@ -100,9 +122,17 @@ class ToolFleet:
         await self.close()
 
     async def open(self) -> Self:
-        """Open the fleet without `async with`, in a notebook or where a framework starts. Raises what entering it does.
+        """Open the fleet without `async with`, in a notebook or where a framework starts.
 
-        `close` it at the end: as often as it was opened and entered.
+        Close it at the end with `close`, as often as it was opened and entered.
+
+        Returns:
+            The fleet itself.
+
+        Raises:
+            FleetUnavailable: Redis does not answer.
+            SettingsError: The settings cannot be applied here, such as a profile that names a class that is missing.
+
         """
         await self._sessions.enter()
         try:
@@ -119,27 +149,61 @@ class ToolFleet:
         self._canvas_app.close()
 
     async def tools(self, caller: Caller) -> list[ToolDefinition]:
-        """The tools that `caller` may use, sorted by name. From memory: costs no round trip."""
+        """List the tools that a caller may use. From memory: it costs no round trip.
+
+        Args:
+            caller: Who asks: permission, modules and agent decide what is listed.
+
+        Returns:
+            The tools, sorted by name.
+
+        """
         return (await self._sessions.opened()).tools(caller)
 
     async def search(
         self, text: str, caller: Caller, *, tags: Sequence[str] = (), limit: int = 20
     ) -> list[ToolDefinition]:
-        """Return at most `limit` of the tools that `caller` may use: those with a word of `text` and all `tags`, the best first.
+        """Search the tools that a caller may use. From memory, in a thread.
 
-        A word may be the beginning of one. With an empty `text` those with the tags, by name. From memory, in a thread.
+        Args:
+            text: Words, or the beginnings of words, of which a tool must have one. With an empty text all tools with
+                the tags are found, by name.
+            caller: Who asks, as of `tools`.
+            tags: Tags that a tool must have, all of them.
+            limit: How many tools at most.
+
+        Returns:
+            The tools, the best first.
+
         """
         return await (await self._sessions.opened()).search(text, caller, tags=tags, limit=limit)
 
     @staticmethod
     def tools_to_openai_format(tools: Iterable[ToolDefinition]) -> "Converted":
-        """Tools as OpenAI's Chat Completions take them."""
+        """Convert tools for OpenAI's Chat Completions.
+
+        Args:
+            tools: What `tools` or `search` has returned.
+
+        Returns:
+            The value for `tools`, and notes about what was changed for the format.
+
+        """
         return parts.tools_to_openai_format(tools)
 
     async def remaining(self, caller: Caller, *, conversation: Conversation | None = None) -> "Remaining":
-        """Return what the caller's user has left today: of each cost class with a budget, of each limited tool, and of the run and thread that `conversation` names.
+        """Read what a caller's user has left today. All callers without a user id are one user.
 
-        All callers without a user id are one user. Raises `FleetUnavailable` when Redis does not answer within 5 s.
+        Args:
+            caller: Whose limits.
+            conversation: The run and thread whose limits are told too; by default none.
+
+        Returns:
+            The use of each cost class with a budget, of each limited tool, and of the run and thread.
+
+        Raises:
+            FleetUnavailable: Redis does not answer within 5 s.
+
         """
         return await (await self._sessions.opened()).remaining(caller, conversation)
 
@@ -156,27 +220,41 @@ class ToolFleet:
         on_progress: OnProgress | None = None,
         on_input: "OnInput | None" = None,
     ) -> ToolResult:
-        """Run a tool and return its result, by `timeout` seconds at the latest.
+        """Run a tool and return its result.
 
-        Never raises for what happens to the call.
+        It never raises for what happens to the call: a refusal, a failure and an unknown outcome are results. If Redis
+        is silent when the time is over, the result comes up to two seconds later: Redis is asked whether the call was
+        started.
 
-        If Redis is silent at that moment, up to two seconds later: it is asked whether the call was started. While its
-        caller has as many calls under way as `calls_per_caller` allows, it waits for its turn, within its time. With an
-        idempotency key that this user has used before it returns that call's result, or waits for it. `context` is for
-        the gate, and for functions of the fleet's own that take it: separate from the arguments, so that no model
-        writes it. `on_progress`, async or plain, gets each `Progress` that the tool reports, in order; its exceptions
-        are logged, and the result comes all the same. `on_input` answers the questions of the tool's module, within the
-        call's time; if it raises, or returns `None`, the call is cancelled.
+        A caller with `calls_per_caller` calls under way waits for a turn. With an idempotency key that this user has
+        used before, the result is that of the first call, which is waited for. If the awaiting task is cancelled, the
+        call is cancelled; one that waits for another call's result only stops waiting.
 
-        If no worker serves the tool's module it waits for one, and is `busy` once there has been none for
-        `unserved_seconds`; one that `waits_for_worker` waits in the queue, within its time.
+        Args:
+            call: The tool and its arguments.
+            caller: In whose name, and with which rights.
+            conversation: Where the call belongs; its ids are written into arguments that ask for them, and into the
+                audit.
+            context: What the gate is asked with, and what functions of the fleet's own get that take it. It is separate
+                from the arguments, so that no model writes it.
+            timeout: Seconds until the call has ended, its waiting included; by default time for two full attempts.
+            waits_for_worker: Whether it waits in the queue for a worker, within its time. By default its result is
+                `busy` once the tool's module has had no worker for `unserved_seconds`.
+            waits_for_approval: Seconds to wait for people, if the call needs an approval, and then for its end: its
+                time begins with their decision. By default the result is `approval_required`, with the id in
+                `audit.call_id`, while the call waits in the fleet.
+            on_progress: A function, async or plain, that gets each `Progress` that the tool reports, in order. Its
+                exceptions are logged, and the result comes all the same.
+            on_input: An async function that answers the questions of the tool's module, within the call's time: it gets
+                a `PendingInput`, and returns one object for each key of its requests. If it raises, or returns `None`,
+                the call is cancelled.
 
-        A call that needs an approval is `approval_required`, with its id in `audit.call_id`, and waits for it in the
-        fleet; one that `waits_for_approval` waits so many seconds for that here, and then for its end: its time begins
-        with the decision.
+        Returns:
+            The call's one result; `success` says whether the tool has done its work.
 
-        If the awaiting task is cancelled, the call is cancelled; one that waits for another's result only stops
-        waiting.
+        Raises:
+            ValueError: The timeout is not a number.
+
         """
         around = parts.Circumstances(context) if context is not None else parts.NOTHING_MORE
         call = call if on_input is None else call.model_copy(update={"takes_input": True})
@@ -197,7 +275,22 @@ class ToolFleet:
         conversation: Conversation | None = None,
         timeout: float | None = None,
     ) -> ToolResult:
-        """Make a call as `call` does, with more circumstances than a context: `TagRegistry` has terms of its own."""
+        """Make a call as `call` does, with more circumstances than a context: `TagRegistry` has terms of its own.
+
+        Args:
+            call: The tool and its arguments.
+            caller: In whose name.
+            around: The context, the tag and its terms, and the gate to ask.
+            conversation: As of `call`.
+            timeout: As of `call`.
+
+        Returns:
+            The call's one result.
+
+        Raises:
+            ValueError: The timeout is not a number.
+
+        """
         follow = await self._sessions.begin(call, caller, conversation, timeout, waits=True, around=around)
         return await parts.end_of(await parts.decided(follow, 0))
 
@@ -210,9 +303,21 @@ class ToolFleet:
         timeout: float | None = None,
         waits_for_worker: bool = False,
     ) -> list[ToolResult]:
-        """Run tools concurrently; the results come in the order of `calls`.
+        """Run tools concurrently. If the awaiting task is cancelled, those that have not ended are cancelled.
 
-        If the awaiting task is cancelled, those that have not ended are cancelled.
+        Args:
+            calls: The tools and their arguments.
+            caller: In whose name they are made.
+            conversation: As of `call`, for all of them.
+            timeout: As of `call`, for each of them.
+            waits_for_worker: As of `call`, for each of them.
+
+        Returns:
+            The results, in the order of `calls`.
+
+        Raises:
+            ValueError: The timeout is not a number.
+
         """
         run = functools.partial(
             self.call, caller=caller, conversation=conversation, timeout=timeout, waits_for_worker=waits_for_worker
@@ -235,12 +340,28 @@ class ToolFleet:
         waits_for_worker: bool = False,
         waits_for_turn: bool = False,
     ) -> "CallHandle":
-        """Publish a call and return its handle at once. A refused call's handle has its result already.
+        """Publish a call and return its handle, without waiting for its end. A refused call's handle has its result already.
 
-        If no worker serves the tool's module it returns once one has come, or the call is `busy`, as in `call`. Beyond
-        `calls_per_caller` its result is `busy`; one that `waits_for_turn` waits as in `call`, and the handle comes when
-        it is published. With an idempotency key that this user has used before the handle is one on that call, with its
-        id; cancelling it does not cancel the call for its first caller.
+        With an idempotency key that this user has used before, the handle is one on that call, with its id; cancelling
+        it does not cancel the call for its first caller.
+
+        Args:
+            call: The tool and its arguments.
+            caller: In whose name, and with which rights.
+            conversation: As of `call`.
+            context: As of `call`.
+            timeout: As of `call`: seconds until the call has ended.
+            waits_for_worker: As of `call`. By default this returns once a worker serves the tool's module, or the call
+                is `busy`.
+            waits_for_turn: Whether a call beyond `calls_per_caller` waits for its turn; this returns when it is
+                published. By default its result is `busy`.
+
+        Returns:
+            The handle, from which the call's state, progress and result are read.
+
+        Raises:
+            ValueError: The timeout is not a number.
+
         """
         around = parts.Circumstances(context) if context is not None else parts.NOTHING_MORE
         asked = call, caller, conversation, timeout
@@ -253,7 +374,8 @@ class ToolFleet:
 class SyncToolFleet(SyncFace[ToolFleet]):
     """`ToolFleet` with plain methods: `with ToolFleet.sync() as fleet: fleet.call(call, caller)`.
 
-    Safe from many threads, and in processes that are forked while it is open; a handle stays with its process.
+    It has the methods of `ToolFleet`, which document them: each waits for the result. It is safe from many threads, and
+    in processes that are forked while it is open; a handle stays with its process.
     """
 
     def __init__(self, fleet: ToolFleet) -> None:
@@ -273,7 +395,16 @@ class SyncToolFleet(SyncFace[ToolFleet]):
         self.close()
 
     def open(self) -> Self:
-        """Open the fleet without `with`, in a shell or where a framework starts; `close` it at the end. Raises what `with` does."""
+        """Open the fleet without `with`, in a shell or where a framework starts. `close` it at the end.
+
+        Returns:
+            The fleet itself.
+
+        Raises:
+            FleetUnavailable: Redis does not answer.
+            SettingsError: The settings cannot be applied here.
+
+        """
         if not self._runner.is_started:
             self._runner.start()
             try:

@@ -11,21 +11,17 @@ if TYPE_CHECKING:
     from toolfleet_tasks.calls.idempotency import end_of, handle_of
     from toolfleet_tasks.client.canvas import CanvasApp, FleetCanvas, SyncFleetCanvas
     from toolfleet_tasks.client.dead_letters import FleetDeadLetters, SyncFleetDeadLetters
+    from toolfleet_tasks.client.jobs import FleetHooks, FleetJobs, FleetWakeups, SyncFleetJobs, SyncFleetWakeups
     from toolfleet_tasks.client.listeners import listening
     from toolfleet_tasks.client.namespaces import (
         FleetApprovals,
         FleetBegunCalls,
-        FleetHooks,
-        FleetJobs,
         FleetModules,
         FleetQueues,
-        FleetWakeups,
         SyncCallHandle,
         SyncFleetApprovals,
-        SyncFleetJobs,
         SyncFleetModules,
         SyncFleetQueues,
-        SyncFleetWakeups,
     )
     from toolfleet_tasks.client.session import Sessions
     from toolfleet_tasks.operations.process_metrics import AgentMetrics
@@ -41,20 +37,20 @@ else:
             "FleetBegunCalls": "toolfleet_tasks.client.namespaces",
             "FleetCanvas": "toolfleet_tasks.client.canvas",
             "FleetDeadLetters": "toolfleet_tasks.client.dead_letters",
-            "FleetHooks": "toolfleet_tasks.client.namespaces",
-            "FleetJobs": "toolfleet_tasks.client.namespaces",
+            "FleetHooks": "toolfleet_tasks.client.jobs",
+            "FleetJobs": "toolfleet_tasks.client.jobs",
             "FleetModules": "toolfleet_tasks.client.namespaces",
             "FleetQueues": "toolfleet_tasks.client.namespaces",
-            "FleetWakeups": "toolfleet_tasks.client.namespaces",
+            "FleetWakeups": "toolfleet_tasks.client.jobs",
             "Sessions": "toolfleet_tasks.client.session",
             "SyncCallHandle": "toolfleet_tasks.client.namespaces",
             "SyncFleetApprovals": "toolfleet_tasks.client.namespaces",
             "SyncFleetCanvas": "toolfleet_tasks.client.canvas",
             "SyncFleetDeadLetters": "toolfleet_tasks.client.dead_letters",
-            "SyncFleetJobs": "toolfleet_tasks.client.namespaces",
+            "SyncFleetJobs": "toolfleet_tasks.client.jobs",
             "SyncFleetModules": "toolfleet_tasks.client.namespaces",
             "SyncFleetQueues": "toolfleet_tasks.client.namespaces",
-            "SyncFleetWakeups": "toolfleet_tasks.client.namespaces",
+            "SyncFleetWakeups": "toolfleet_tasks.client.jobs",
             "as_spoken": "toolfleet_registry.formats",
             "decided": "toolfleet_tasks.approvals.waiting",
             "end_of": "toolfleet_tasks.calls.idempotency",

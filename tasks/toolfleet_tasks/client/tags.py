@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 
 
 class TagRegistry(Tags):
-    """The tags of an agent, run by `fleet`; without one their functions run in this process, for bots and tests without a broker.
+    """The tags of an agent, run by a fleet. Without one their functions run in this process, for bots and tests without a broker.
 
-    `caller` returns the caller of a tool. By default that is the context's user, as a guest, with that tool's module
-    and no other: everybody who can write to the agent can call the tags that it has registered. `gate` is asked before
-    a tag that requires it, instead of the fleet's.
+    Args:
+        fleet: The fleet that runs the tags; by default none.
+        caller: Returns the caller of a tool. By default that is the context's user, as a guest, with that tool's module
+            and no other: everybody who can write to the agent can call the tags that it has registered.
+        gate: Is asked before a tag that requires it, instead of the fleet's gate.
+
     """
 
     def __init__(
@@ -47,15 +50,29 @@ class TagRegistry(Tags):
         conversation: Conversation | None = None,
         timeout: float | None = None,
     ) -> TagResult:
-        """Run a tool: within its limits, past the gate, in a worker. By `timeout` seconds at the latest.
+        """Run a tag's tool: within its limits, past the gate, in a worker.
 
         A module's tool gets the tag's groups as its arguments, by name and as text, without those that are empty. If it
         answers with `{"message": …}`, as a `TagResult` does, that is the message; otherwise its result is, as text or
         JSON.
 
-        Without a fleet functions run here by the same rules; limits are counted in memory, and a module's tool raises
-        `SettingsError`. Raises `ToolNotFound` for a tool that is not registered here or not available in the fleet, and
-        `ToolRateLimited`. Any other failure of the call is a result without success, whose message says what happened.
+        Without a fleet functions run here by the same rules, and limits are counted in memory.
+
+        Args:
+            name: The tag's name.
+            ctx: The context, with the user and the tag's argument.
+            conversation: As of `ToolFleet.call`.
+            timeout: As of `ToolFleet.call`: seconds until the call has ended.
+
+        Returns:
+            The tool's message. Any failure other than those below is a result without success, whose message says what
+            happened.
+
+        Raises:
+            ToolNotFound: The tool is not registered here, or not available in the fleet.
+            ToolRateLimited: A limit is used up.
+            SettingsError: Without a fleet: the tag calls a module's tool.
+
         """
         tag = self.tags().get(name)
         if tag is None:

@@ -16,15 +16,8 @@ from toolfleet_tasks.approvals.records import ListedApproval, StoredApproval
 from toolfleet_tasks.approvals.views import ShownApproval
 from toolfleet_tasks.client.canvas import FleetCanvas
 from toolfleet_tasks.client.dead_letters import FleetDeadLetters
-from toolfleet_tasks.client.namespaces import (
-    FleetApprovals,
-    FleetBegunCalls,
-    FleetHooks,
-    FleetJobs,
-    FleetModules,
-    FleetQueues,
-    FleetWakeups,
-)
+from toolfleet_tasks.client.jobs import FleetHooks, FleetJobs, FleetWakeups
+from toolfleet_tasks.client.namespaces import FleetApprovals, FleetBegunCalls, FleetModules, FleetQueues
 from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
 from toolfleet_tasks.dead_letters.store import DeadEntry
 from toolfleet_tasks.operations.queue_overview import QueueOverview
@@ -342,7 +335,9 @@ class TestClientOperations:
         differing = {
             name
             for name, default in asked.items()
-            if name not in offered.left_out and parameters[offered.names.get(name, name)].default != default
+            if (taken := parameters.get(offered.names.get(name, name))) is not None
+            and name not in offered.left_out
+            and taken.default != default
         }
 
         assert differing == offered.defaults.keys()

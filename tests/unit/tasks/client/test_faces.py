@@ -1,6 +1,7 @@
 """The two faces of a fleet: the asynchronous one, and the synchronous one that is derived from it."""
 
 import inspect
+import re
 import typing
 from collections.abc import AsyncGenerator, Generator
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from toolfleet import CallHandle, Settings, SyncCallHandle, SyncToolFleet, ToolFleet
+from toolfleet.tags import TagRegistry
 from toolfleet_registry.catalog.registry_events import RegistryEvents
 from toolfleet_registry.specs import RegistryEvent
 
@@ -81,3 +83,32 @@ def test_what_is_not_in_a_namespace_is_for_calls_and_tools() -> None:
         "begun_calls",
         "hooks",
     }
+
+
+DESCRIBED = [*(face for face, _ in PAIRS.values()), type(CLOSED.hooks), type(CLOSED.begun_calls), TagRegistry]
+
+
+def own_methods(face: type[Any]) -> dict[str, Any]:
+    found = {name: getattr(face, name) for name in vars(face) if not name.startswith("_")}
+    return {name: each for name, each in found.items() if callable(each)}
+
+
+@pytest.mark.parametrize("face", DESCRIBED, ids=lambda face: face.__name__)
+def test_each_method_describes_what_it_takes_and_returns(face: type[Any]) -> None:
+    """Its docstring has each parameter below `Args`, and what it returns below `Returns` or `Yields`."""
+    for name, method in own_methods(face).items():
+        signature, text = inspect.signature(method), inspect.getdoc(method) or ""
+        described = set(
+            re.findall(r"^    \*?(\w+): ", text.partition("\nArgs:\n")[2].partition("\n\n")[0], re.MULTILINE)
+        )
+        assert signature.parameters.keys() - {"self"} == described, name
+        ends = signature.return_annotation is None or name in {"cancel", "close"}
+        assert ends or "\nReturns:\n" in text or "\nYields:\n" in text, name
+
+
+@pytest.mark.parametrize("face", [ToolFleet, TagRegistry], ids=lambda face: face.__name__)
+def test_what_is_made_describes_what_it_is_made_of(face: type[Any]) -> None:
+    """The docstring of the class has each parameter below `Args`."""
+    text = (inspect.getdoc(face) or "").partition("\nArgs:\n")[2].partition("\n\n")[0]
+
+    assert set(re.findall(r"^    (\w+): ", text, re.MULTILINE)) == inspect.signature(face).parameters.keys()
