@@ -37,7 +37,7 @@ from toolfleet_registry.contracts.jobs import (
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
-from toolfleet_tasks.wakeups.inbox import CompletionInbox, is_entry_id
+from toolfleet_tasks.wakeups.service import CompletionInbox, is_entry_id
 
 _KEY = HeaderParameter(
     "Idempotency-Key",

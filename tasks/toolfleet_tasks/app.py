@@ -21,10 +21,10 @@ from toolfleet_registry.system.process import hide_process
 from toolfleet_tasks.broker import make_queue
 from toolfleet_tasks.control import fleet_tasks, startup_checks
 from toolfleet_tasks.messages.signing import Seal, seal_of
-from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.queues import CONTROL, Lane, queues_of
 from toolfleet_tasks.transport.kombu_publisher import KombuPublisher
 from toolfleet_tasks.worker import call_task
+from toolfleet_tasks.worker_runtime import Runner
 
 _CONNECT_SECONDS = 4  # Celery's default
 
@@ -43,7 +43,7 @@ class FleetApp(Celery):
     `modules` are those that the process knows of; in a worker `served_modules` keeps them in step with the directory.
     """
 
-    log_cls = "toolfleet_tasks.control.celery_logs:FleetLogging"
+    log_cls = "toolfleet_tasks.control.celery_parts:FleetLogging"
     settings: Settings
     lane: Lane
     modules: KnownModules
@@ -90,7 +90,7 @@ def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = T
         # Celery's own dispatcher takes a third of a worker's time, and its heartbeats wait on the loop for a broker that is away.
         events=f"toolfleet_tasks.transport.events:{kind}Events",
         # Celery's own has workers obey everybody who reaches the broker: an order ends them, or takes their queues away.
-        control="toolfleet_tasks.control.remote_control:FleetControl",
+        control="toolfleet_tasks.control.celery_parts:FleetControl",
     )
     if not stores_results:  # a client: its caller wants to know soon that the broker is away
         app.conf.broker_connection_timeout = 1

@@ -30,7 +30,7 @@ from toolfleet_tasks.messages.ids import job_id_for
 from toolfleet_tasks.operations.change_trail import Actor
 from toolfleet_tasks.operations.changes import HandledWakes, WakeupChanges
 from toolfleet_tasks.wakeups.events import WakeupOutcome
-from toolfleet_tasks.wakeups.inbox import CompletionInbox
+from toolfleet_tasks.wakeups.service import CompletionInbox
 
 _NO_DEADLINE_SECONDS = 7 * 86_400  # of a job without a given one: longer than anything that is still waited for
 _LONGEST_NAME = 200

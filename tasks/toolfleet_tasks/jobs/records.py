@@ -41,7 +41,7 @@ from toolfleet_tasks.results import stored as results
 from toolfleet_tasks.results.receipts import HAD
 from toolfleet_tasks.results.verifier import Verifier
 from toolfleet_tasks.scripts import script
-from toolfleet_tasks.wakeups.inbox import COMPLETIONS_KEPT_SECONDS
+from toolfleet_tasks.wakeups.service import COMPLETIONS_KEPT_SECONDS
 
 log = get_logger(__name__)
 

@@ -32,7 +32,6 @@ from toolfleet_tasks.messages import fleet_results, json_text
 from toolfleet_tasks.messages.envelope import DIED, begins_when_taken, deaths_of, opened
 from toolfleet_tasks.messages.fleet_results import unapproved
 from toolfleet_tasks.messages.json_text import NewerMessage
-from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.presence import live_workers
 from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN, lane_of, queue_of
 from toolfleet_tasks.redis_connection import RedisConnectionClosed, RedisConnectionLost
@@ -46,7 +45,7 @@ from toolfleet_tasks.worker.attempt_reports import AttemptReports
 from toolfleet_tasks.worker.attempt_span import processed
 from toolfleet_tasks.worker.health_checks import checks_of
 from toolfleet_tasks.worker.running_task import RunningTask, Superseded, ledger_of, publish_again
-from toolfleet_tasks.worker_runtime import WorkerRuntime
+from toolfleet_tasks.worker_runtime import Runner, WorkerRuntime
 
 log = get_logger(__name__)
 

@@ -39,7 +39,6 @@ from toolfleet_tasks.ledger import parameters
 from toolfleet_tasks.ledger.claims import Claim, NotClaimed
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages.ids import kept_seconds
-from toolfleet_tasks.ports import Runner
 from toolfleet_tasks.presence import read_notes
 from toolfleet_tasks.queues import lane_of, queue_of
 from toolfleet_tasks.redis_connection import (
@@ -50,7 +49,7 @@ from toolfleet_tasks.redis_connection import (
 )
 from toolfleet_tasks.scripts import PATIENCE_MS, SLOTS_COUNT_SECONDS, script
 from toolfleet_tasks.transport.leases import FetchedClaims
-from toolfleet_tasks.worker_runtime import WorkerRuntime
+from toolfleet_tasks.worker_runtime import Runner, WorkerRuntime
 
 log = get_logger(__name__)
 

@@ -15,7 +15,7 @@ from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.wakeups.events import wake_body
-from toolfleet_tasks.wakeups.inbox import CompletionInbox, Entry, is_entry_id
+from toolfleet_tasks.wakeups.service import CompletionInbox, Entry, is_entry_id
 
 ADA = Caller(user_id="ada")
 OF_ALL, OF_ADA = Keys().completions("talk-1"), Keys().completions_of("talk-1", "ada")

@@ -1,16 +1,18 @@
-"""Restricts Celery's remote control to allowed commands: questions, and the fleet's own orders to drop a call.
+"""Replaces Celery's logging and its remote control, for the fleet's app only.
 
-Everybody who reaches the broker can send such commands. The others are refused, unless `TOOLFLEET_REMOTE_CONTROL` names
-them.
+Remote control takes allowed commands only: questions, and the fleet's own orders to drop a call. Every client that reaches the broker
+can send such commands: the others are refused, unless `TOOLFLEET_REMOTE_CONTROL` names them.
 """
 
 from typing import Any
 
 from celery.app.control import Control
+from celery.app.log import Logging
 from kombu.pidbox import Mailbox, Node
 
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_tasks.control.logs import configure_logs
 from toolfleet_tasks.messages.envelope import is_signed_revocation
 
 # What `inspect` asks, with Celery's older names. Not `conf`, nor `report`, which quotes it; not `hello`, which revokes;
@@ -99,3 +101,18 @@ def _fault(settings: Settings, method: Any, arguments: Any) -> str | None:
     if settings.signing_key is None or is_signed_revocation(arguments or {}, settings):
         return None
     return "it is not signed by the fleet"
+
+
+class FleetLogging(Logging):
+    """The logging set-up of `celery worker` and `celery beat`.
+
+    It does not use Celery's signal `setup_logging`: that is the process's, and would take its logs from a program's own
+    Celery app.
+    """
+
+    def setup_logging_subsystem(self, *_: object, **__: Any) -> Any:
+        """Configure the process's logs, once. Returns True: Celery must not do anything of its own."""
+        if not self.already_setup:
+            Logging._setup = True  # noqa: SLF001 - as Celery's own does
+            configure_logs(self.app.settings)
+        return True
