@@ -80,34 +80,40 @@ class OverloadSettings(BaseSettings, defer_build=True):
     """Bounds of callers, modules and workers, and when a module counts as away."""
 
     worker_concurrency: Annotated[int, Field(gt=0, le=100_000)] = 1000
-    """Calls in flight in one worker process, its slots; up to a quarter more while one module holds half of them, for the others. A
-    waiting call costs about 30 kB."""
+    """Calls that can run at once in one worker process: its slots. If one module holds half of them, the other
+    modules get up to a quarter more. Each running call takes about 23 kB of memory."""
     backlog_limit: Count = 10_000
-    """Calls that wait in a module's queue before further ones are told `busy`: more would hardly be answered in time."""
+    """Calls that can wait in the queue of a module. Further calls are told `busy`, because they would hardly be
+    answered in time."""
     module_backlogs: Annotated[dict[str, Count], NoDecode] = {}
-    """Module name -> that limit, for single modules."""
+    """Module name -> `backlog_limit` of this module."""
     max_arguments_bytes: Annotated[int, Field(gt=0)] = 2**20
-    """Of a call's arguments, as the JSON that is published: what takes an agent or a worker longer than 20 ms to read, check and write
-    delays all others. One value for agents and workers."""
+    """The largest arguments of a call, as the JSON that is published. Larger ones would take an agent or a worker
+    more than 20 ms to read, check and write, and delay all other calls. Use one value for agents and workers."""
     unserved_seconds: Annotated[float, Field(ge=0)] = 5
-    """How long a module may have been without a worker before its calls are told `busy`: a worker that was killed is back by then,
-    most often. `inf`: calls always wait for a worker."""
+    """How long a module can be without a worker before its calls are told `busy`. A worker that was killed is usually
+    back by then. `inf`: calls always wait for a worker."""
     scale_from_zero_lanes: Annotated[frozenset[Literal["fast", "slow"]], NoDecode] = frozenset()
-    """Lanes whose workers are started when calls wait for them: these calls always wait."""
+    """Lanes whose workers are only started when calls wait for them. Calls of these lanes always wait for a
+    worker."""
     module_concurrency: Annotated[dict[str, Count], NoDecode] = {}
-    """Module name -> calls that may run there at once, over all workers; without an entry as many as there are slots."""
+    """Module name -> calls that can run at once in this module, over all workers. Without an entry: as many as there
+    are slots."""
     calls_per_caller: Count | None = None
-    """A caller's published, unfinished calls in a lane; None: twice the slots of its workers, so that none stays idle."""
+    """Unfinished calls that a caller can have in a lane. None: twice the slots of the lane's workers, so that no slot
+    stays unused."""
     backlog_bytes: Count = 256 * 2**20
-    """Bytes of calls that wait in a module's queue, roughly: a few hundred large ones fill a Redis as ten thousand small ones do not.
+    """Approximate bytes of the calls that can wait in the queue of a module: a few hundred large calls fill a Redis
+    as ten thousand small ones do not.
 
-    A call that is smaller than its part of them, which is 26 kB with 10,000 calls, is bounded by their number only.
+    Calls smaller than `backlog_bytes` / `backlog_limit` (26 kB by default) are limited by their number only.
     """
     stored_bytes_per_caller: Count = 256 * 2**20
-    """Bytes of a user's results that nobody has had yet, or had just now, and of their calls that wait for approvals, before
-    further calls are told `busy`. A call that waits counts with 16 KiB at least."""
+    """Bytes that can be stored for a user, before further calls are told `busy`: results that were not fetched yet or
+    were fetched just now, and calls that wait for approvals, which count with 16 KiB at least."""
     cost_budgets: Annotated[dict[CostClass, Count], NoDecode] = {}
-    """Cost class (free, cheap, expensive) -> calls a user may make a UTC day; one value for agents and workers."""
+    """Cost class (`free`, `cheap`, `expensive`) -> calls that a user can make in a UTC day. Use one value for agents
+    and workers."""
 
     @field_validator("module_backlogs", "module_concurrency", "cost_budgets", mode="before")
     @classmethod
@@ -122,19 +128,22 @@ class MetricsSettings(BaseSettings, defer_build=True):
     """
 
     metrics_port: Annotated[int, Field(gt=0, lt=2**16)] | None = None
-    """Answer `GET /metrics` for Prometheus on this port, in each worker, gateway and host, or on the first of the 15 after it that is
-    free: processes that share a machine share its settings. None: on none."""
+    """The port of `GET /metrics` for Prometheus, in each worker, gateway and host. If it is taken, the next free one
+    of the 15 after it is used, because processes that share a machine share this setting. None: no port."""
     metrics_address: str = "127.0.0.1"
-    """Of that port. Prometheus on another machine needs 0.0.0.0; whoever reaches it reads the names of modules and tools."""
+    """The address of `metrics_port`. A Prometheus on another machine needs 0.0.0.0; all who reach the address can
+    read the names of modules and tools."""
 
 
 class TraceSettings(BaseSettings, defer_build=True):
     """Settings of traces. OpenTelemetry's own variables say where traces go, and how many are kept."""
 
     traces: bool | None = None
-    """Whether this process writes traces. None: where it has a provider of OpenTelemetry, or OTEL_EXPORTER_OTLP_ENDPOINT is set."""
+    """Whether this process writes traces. None: it does if it has a provider of OpenTelemetry, or if
+    OTEL_EXPORTER_OTLP_ENDPOINT is set."""
     trace_contents: bool = False
-    """Whether traces have arguments and results as well, without those that are sensitive or may be personal data."""
+    """Whether traces contain arguments and results. Sensitive ones, and those that can be personal data, are always
+    left out."""
 
 
 class ModuleSpec(ToolLines):
@@ -147,18 +156,20 @@ class ModuleSettings(BaseSettings, defer_build=True):
     """Settings of modules' networks, and of the headers that they are sent with each request."""
 
     module: Annotated[dict[str, ModuleSpec], NoDecode] = {}
-    """Module name -> what is said of its tools: `[module.owls]` with `effects = {count = "read"}` for tools that do not say what a repeat
-    would do, `permission = "admin"`, which raises what they ask for, and `approval = ["pay"]`, which has people approve calls (`approvers`: who, in
-    the place of admins). For workers and beat, the same for all of them: they keep it with
-    the module's manifest, where agents read it."""
+    """Module name -> facts about its tools: `[module.owls]` with `effects = {count = "read"}` for tools that do not
+    declare their effect, `permission = "admin"`, which raises the permission that they need, and `approval =
+    ["pay"]`, the tools whose calls people approve (`approvers` names these people; otherwise admins do). Set it for
+    all workers and beat: they store it with the module's manifest, where agents read it."""
     module_headers: Annotated[dict[str, dict[str, SecretStr]], NoDecode] = Field(default={}, repr=False)
-    """JSON: module name -> header -> value, sent with each request to the module, such as `Authorization` with a token. For workers: an
-    agent asks modules only where there is no fleet. Never logged or shown; read at start."""
+    """JSON: module name -> header -> value. The headers are sent with each request to the module, such as
+    `Authorization` with a token. For workers; an agent uses them only if there is no fleet. They are read at start,
+    and never logged or shown."""
 
     module_networks: Networks = ()
-    """CIDRs in which they may be, comma-separated or JSON, as whoever may add one could else have workers ask any address that they
-    reach. None: everywhere but at link-local and cloud metadata addresses, of which those count that a CIDR names; and one that is added
-    over HTTP at public addresses only."""
+    """The networks, as CIDRs, in which modules can be: comma-separated or JSON. Set it if you do not trust all who
+    can add modules, because they could let workers send requests to almost any address. Modules are then in these
+    networks only, which can include link-local ones. None: modules can have any address except link-local addresses
+    and the metadata addresses of clouds; a module that is added over HTTP needs a public address."""
 
     @field_validator("module", mode="before")
     @classmethod
@@ -182,25 +193,27 @@ class ServerSettings(BaseSettings, defer_build=True):
     """Settings of a worker's requirements for its Redis server."""
 
     allow_eviction: bool = False
-    """Whether workers start at a Redis that deletes keys when its memory is full: it forgets what was executed, and runs it twice."""
+    """Whether workers start with a Redis that deletes keys when its memory is full. Such a Redis can forget that a
+    call was executed, and the call runs twice."""
 
 
 class RetrySettings(BaseSettings, defer_build=True):
     """Settings of retries beyond calls that are safe to repeat."""
 
     retry_undeclared: bool = False
-    """Whether a tool that declares no effect is tried once more after it has answered that it failed. It may have done the thing, and
-    then does it twice: for fleets whose modules count on that. A module may say the same of itself: `retries_undeclared`. Such failures make no
-    dead letters, as they make none without it."""
+    """Whether a tool that declares no effect is tried once more after it has answered that it failed. It may have had
+    its effect, and then has it twice: use this only if your modules expect it. A module can say the same of itself
+    with `retries_undeclared`. These failures never become dead letters."""
 
 
 class ProbeSettings(BaseSettings, defer_build=True):
     """A Unix socket, which only its user reaches, is always there; `toolfleet worker --check` asks at that."""
 
     probe_port: Annotated[int, Field(gt=0, lt=2**16)] | None = None
-    """Answer `GET /livez` and `GET /readyz` on this port; None, for several processes share a machine: on none."""
+    """The port of `GET /livez` and `GET /readyz`. None: no port, because several processes can share a machine."""
     probe_address: str = "127.0.0.1"
-    """Of that port. Kubernetes asks from elsewhere and needs 0.0.0.0; whoever reaches it learns that the process lives."""
+    """The address of `probe_port`. Kubernetes probes from outside and needs 0.0.0.0; all who reach the address can
+    see that the process is alive."""
 
 
 class LocalSettings(BaseSettings, defer_build=True):
@@ -210,11 +223,13 @@ class LocalSettings(BaseSettings, defer_build=True):
     """
 
     local_tools: str | None = None
-    """`package.module:name` of tools that are functions of our own and run in the workers, as module `local`."""
+    """`package.module:name` of your own functions that run in the workers, as tools of the module `local`."""
     local_tools_required: bool = False
-    """Whether a worker ends that cannot import all of them. Others serve what there is, and say what is missing."""
+    """Whether a worker stops if it cannot import all `local_tools`. Otherwise it serves those that it can import, and
+    reports the others."""
     local_threads: int = Field(default=32, ge=1, le=1000)
-    """How many of them that are no async functions run at once in a worker, each in a thread: who comes later waits within its call's time."""
+    """How many functions of `local_tools` that are not async run at once in a worker, each in a thread. Further calls
+    wait, within their time limit."""
 
 
 class Settings(
@@ -252,63 +267,71 @@ class Settings(
 
     # URLs may hold passwords: they are in no repr, which logs and tracebacks show.
     redis_url: str | None = Field(default=None, repr=False)
-    """Redis: manifests, results and, unless `broker_url` says otherwise, the queues. None: the local fleet's own."""
+    """The Redis of the fleet: manifests, results and, unless `broker_url` is set, the queues. None: the one of the
+    local fleet."""
     broker_url: str | None = Field(default=None, repr=False)
-    """The broker, if it is not that Redis: another one, or RabbitMQ."""
+    """The broker, if it is not `redis_url`: another Redis, or RabbitMQ."""
     sentinel_master: str | None = None
     """The name of the master that the sentinels of a `sentinel://` URL watch."""
     key_prefix: str = ""
-    """Put before every key and channel in Redis, so that a fleet may share one, and an ACL user be kept to its own."""
+    """A prefix of every key and channel in Redis: several fleets can share a server, and an ACL can restrict a user
+    to one of them."""
     module_services: Annotated[dict[str, str], NoDecode] = Field(default={}, repr=False)
-    """JSON: module name -> base URL. For workers and beat; agents learn it from them."""
+    """JSON: module name -> base URL. Workers and beat need it; agents learn it from them."""
     slow_modules: Names = frozenset({"myfitnesspal", "garmin", "renpho_biometrics", "claude_code", "deployer"})
-    """Modules of the `slow` lane: of those that Toolfleet was first made for, the ones that wait for services, builds or deployments."""
+    """Modules of the `slow` lane. The default names the modules of Toolfleet's first application that wait for
+    services, builds or deployments."""
     default_timeout: Seconds = 30
-    """A call's limit: longer than nearly every tool, shorter than a person's patience."""
+    """The time limit of a call in seconds: longer than nearly every tool takes, and shorter than a person waits."""
     tool_execution_timeout: Seconds = 120
-    """A call's limit in a slow module."""
+    """The time limit of a call in a slow module, in seconds."""
     module_timeouts: Annotated[dict[str, Seconds], NoDecode] = {}
-    """JSON: module name -> limit in seconds, over both of the above."""
+    """JSON: module name -> time limit in seconds; takes precedence over the two limits above."""
     max_timeout: Seconds = 3600
-    """No call may run longer, whatever a manifest says."""
+    """The longest time limit of a call in seconds, whatever a manifest asks for."""
     default_guest_modules: Names = frozenset({"research", "file_manager", "code_executor", "knowledge"})
-    """What a guest reaches who names no modules: of those that Toolfleet was first made for, the ones without private data."""
+    """The modules that guests can use who have no list of their own. The default names the modules of Toolfleet's
+    first application that hold no private data."""
     context_modules: Names = frozenset({"scheduler", "location"})
-    """Modules that are told on which platform and channel a conversation runs, to send messages back; and what an agent knows of it, in tools that take that (tag tools of a folder)."""
+    """Modules that are told the platform and the channel of a conversation, so that they can send messages there;
+    they are also told what an agent knows of it, in tools that take a context (tag tools of a folder)."""
     refresh_interval_seconds: Seconds = 300
-    """How often all manifests are read. After three missed readings a module's tools are marked as stale; they are kept for an hour, or
-    for three readings if that is longer."""
+    """How often all manifests are read. After three missed readings the tools of a module are marked as stale; they
+    are kept for an hour, or for three readings if that is longer."""
     discovery_timeout_seconds: float = Field(default=10, gt=0)
-    """For one module's manifest in total, so that a trickling module delays nobody; and for the import of a worker's functions, or of
-    one file of a tool folder."""
+    """The time limit for reading one module's manifest, from connecting to its last byte, so that a slow module does
+    not delay the others. It also limits the import of a worker's functions and of each file of a tool folder."""
     max_reply_bytes: int = Field(default=8 * 2**20, gt=0)
-    """A module's reply; it passes through Redis, which every other call shares."""
+    """The largest reply of a module. Replies pass through Redis, which all calls share."""
     visibility_timeout: Seconds | None = None
-    """Seconds after which a dead worker's calls go to others; one value for the whole fleet. None: 60. RabbitMQ has no leases."""
+    """Seconds after which the calls of a dead worker go to other workers; use one value for the whole fleet. None:
+    60. RabbitMQ has no such leases."""
     lane: Literal["fast", "slow", "all"] = "all"
     """Which modules a worker serves: the slow ones, the others, or all."""
     drain_seconds: float = Field(default=140, gt=0)
-    """How long a stopping worker lets running calls finish: the slow lane's hard limit, and a margin."""
+    """How long a stopping worker lets running calls finish: the hard limit of the slow lane, and a margin."""
     result_ttl_seconds: Seconds = 6 * 3600
-    """How long a result can be fetched, and a caller's idempotency key is remembered."""
+    """How long a result can be fetched, and how long a caller's idempotency key is remembered."""
     dead_letters_kept: Count = 10_000
-    """What is kept for an operator of each kind: calls with an unknown end; wake-ups that nobody accepted, of 100 MB together at
-    most; and such events of the registry, likewise. The oldest go first."""
+    """How many dead letters of each kind are kept for an operator: calls with an unknown end; wake-ups that were not
+    accepted, of 100 MB together at most; and events of the registry that were not accepted, also of 100 MB. The
+    oldest are removed first."""
     registry_url: str | None = Field(default=None, repr=False)
-    """Where the registry keeps what operators decide: a Redis or SQLAlchemy URL (`postgresql+pg8000://…`), the same for all. None: the fleet's Redis."""
+    """Where the registry stores the decisions of operators: a Redis URL or a SQLAlchemy URL
+    (`postgresql+pg8000://…`), the same for all processes. None: in the fleet's Redis."""
     coerce_numbers_modules: Names = frozenset()
-    """Modules whose number arguments may come as strings: "5" becomes 5. For others that is an error."""
+    """Modules that accept numbers as strings: the argument "5" becomes 5. In other modules that is an error."""
     gate_fails_closed: bool = False
-    """Whether each call of a tool that requires a gate is blocked where that fails, is late, or is not there."""
+    """Whether a call of a tool that requires a gate is blocked if the gate fails, is late, or is not configured."""
     audit_kept: Count = 50_000
-    """Lines of the audit in Redis, of about half a kB; the oldest go first."""
+    """How many lines of the audit are kept in Redis, each of about half a kB. The oldest are removed first."""
     call_contents: Literal["off", "failures", "all"] = "off"
-    """Of which calls the arguments and the result are kept for an hour, at most 16 KiB of each, for admins and for the call's user:
-    `off`, `failures` or `all`, which `toolfleet up` takes. One value for agents and workers."""
+    """The calls whose arguments and results are kept for an hour, at most 16 KiB of each, for admins and for the
+    call's user: `off`, `failures` or `all`. `toolfleet up` uses `all`. Use one value for agents and workers."""
     log_format: Literal["console", "json"] = "console"
-    """How our commands write their logs: for people, or one JSON object a line."""
+    """The format of the logs of Toolfleet's commands: `console` for people, `json` for one JSON object a line."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """What our commands log: this and whatever is more serious."""
+    """The lowest level of the lines that Toolfleet's commands log."""
 
     @property
     def broker(self) -> str | None:

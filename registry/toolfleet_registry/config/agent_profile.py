@@ -324,12 +324,14 @@ class AgentSettings(BaseSettings, defer_build=True):
     """Settings of agents' profiles in this process; profiles in the registry apply as well."""
 
     agents: Annotated[dict[str, AgentProfile], NoDecode] = {}
-    """Agent's name -> its profile: `[agents.production]` with `tools`, `allowed_modules`, `permission_at_most` and `middleware`. Agents and workers have to know it: by the same file, or by `toolfleet agents put`."""
+    """Name of an agent -> its profile: `[agents.production]` with `tools`, `allowed_modules`, `permission_at_most`
+    and `middleware`. Both agents and workers need the profiles: from the same file, or by `toolfleet agents put`."""
     default_agent: str | None = None
-    """The profile of callers that name none, as older programs do. None: such callers have what they have."""
+    """The profile of callers that name no agent, as older programs do. None: no profile applies to them."""
 
     trusted_middleware_namespaces: Annotated[frozenset[str], NoDecode] = frozenset()
-    """Where classes may be that profiles name as middleware, such as `acme.middleware`: comma-separated or JSON. Nothing else is imported."""
+    """Packages from which profiles can name classes as middleware, such as `acme.middleware`: comma-separated or
+    JSON. No other class is imported."""
 
     @field_validator("trusted_middleware_namespaces", mode="before")
     @classmethod

@@ -51,49 +51,65 @@ class GatewaySettings(BaseSettings, defer_build=True):
     """Settings of a gateway: its address, its token issuer, and limits of requests."""
 
     gateway_url: str | None = None
-    """The gateway's URL as its clients know it, with its path if it is below one. It is in what is said of OAuth; None: the first audience."""
+    """The URL of the gateway as its clients know it, with its path if it has one. It appears in the OAuth metadata.
+    None: the first audience."""
     oauth_issuer: str | None = None
-    """The authorization server whose tokens gateways take: its issuer URL, letter for letter. None: they take API keys only."""
+    """The issuer URL of the authorization server whose tokens gateways accept, exactly as the tokens have it. None:
+    gateways accept API keys only."""
     oauth_audience: Annotated[tuple[str, ...], NoDecode] = ()
-    """What must be in a token's `aud`: the URL of the gateway, by RFC 8707. One of several, comma-separated or JSON; needed with an issuer."""
+    """The URL of the gateway that a token must have in `aud` (RFC 8707), or several URLs of which it must have one:
+    comma-separated or JSON. Required with an issuer."""
     oauth_jwks_url: str | None = None
-    """The issuer's public keys. None: where its metadata say, of RFC 8414 or of OpenID Connect."""
+    """The URL of the issuer's public keys. None: it is read from the issuer's metadata, as RFC 8414 or OpenID Connect
+    define them."""
     oauth_claims: Annotated[dict[ClaimUse, str], NoDecode] = {}
-    """JSON: which claims become `user_id` (`sub`), `permission`, `modules`, `role`, `agent`, `conversation_id` (`toolfleet_permission` and so
-    on), `acts_for_others`, `requests_per_second` and `streams` (as an API key has them), where they are others. Dots lead into objects: `realm_access.roles`."""
+    """JSON: use -> claim, for claims with other names than the default ones. The uses are `user_id` (by default the
+    claim `sub`), `permission`, `modules`, `role`, `agent`, `conversation_id`, `acts_for_others`,
+    `requests_per_second` and `streams` (`toolfleet_permission` and so on; each means what it means in an API key). A
+    dot selects a member of an object: `realm_access.roles`."""
     oauth_algorithms: Annotated[frozenset[Signature], NoDecode] = frozenset({"RS256", "ES256", "EdDSA"})
-    """How tokens may be signed. An issuer uses one or two of these; each other one is an attack."""
+    """The algorithms that tokens can be signed with. Name only the one or two that your issuer uses: a token with any
+    other algorithm is an attack."""
     oauth_scopes: Annotated[tuple[str, ...], NoDecode] = ()
-    """What must be in a token's `scope`, all of them, comma-separated or JSON."""
+    """Scopes that a token must have in `scope`, all of them: comma-separated or JSON."""
 
     gateway_port: int | None = Field(default=None, ge=0, lt=2**16)
-    """Where a gateway listens; 0: at a port that is free. None: at 8484, and that of `toolfleet up` at another one where that is taken."""
+    """The port of the gateway; 0: any free port. None: 8484, or for the gateway of `toolfleet up` another port if
+    that is taken."""
     gateway_key: str | None = Field(default=None, repr=False)
-    """The one key of gateways on loopback that were started together, as one of them would make it. None: a gateway without other keys makes one."""
+    """The API key that gateways on a loopback address accept, in the form in which a gateway prints its own. Set it
+    to give several gateways on one machine the same key. None: a gateway without an issuer and without API keys
+    creates a key at start, and prints it."""
     gateway_hosts: _Names = frozenset({"localhost", "127.0.0.1", "[::1]"})
-    """Names in a request's `Host` that a gateway answers to, without ports: comma-separated or JSON. `*`: any; then a website may reach
-    a gateway on its visitor's machine by a name of its own."""
+    """Host names, without ports, that the gateway accepts in the header `Host`: comma-separated or JSON. `*`: any
+    name; then a website can reach a gateway on its visitor's machine by a name that it controls."""
     gateway_origins: _Names = frozenset()
-    """Websites whose scripts are let in, such as `https://console.example.com`, beside those of `gateway_hosts`: comma-separated or JSON."""
+    """Websites whose scripts can use the gateway, such as `https://console.example.com`, in addition to those of
+    `gateway_hosts`: comma-separated or JSON."""
     gateway_root_path: str = ""
-    """The path before every route, if a proxy serves the gateway below one and takes that off, such as `/toolfleet`."""
+    """The path, such as `/toolfleet`, under which a proxy serves the gateway, if the proxy removes it from
+    requests."""
     gateway_connections: Count = 4_000
-    """Connections that one gateway has open at once; each needs a file descriptor. A few more are answered about health. Of one address
-    a quarter may have sent no request yet. Half of them may be streams of events."""
+    """Connections that a gateway can have open at once, each with a file descriptor. Above that, a few more are
+    accepted for health checks. At most a quarter of them, from one address, can be without a request yet; at most
+    half of them can be streams of events."""
     gateway_trusted_proxies: Networks = ()
-    """CIDRs of the proxies in front of a gateway, comma-separated or JSON: the connections of their many clients come from few addresses,
-    and may be silent in any number."""
+    """CIDRs of the proxies in front of a gateway, comma-separated or JSON. Many clients share their addresses, so the
+    limit on connections without a request does not apply to them."""
     gateway_leave_seconds: float = Field(default=1, ge=0)
-    """How long a gateway that is told to end still takes requests, not ready by `/readyz`: for load balancers to see it."""
+    """How long a gateway that was told to stop still accepts requests, while `/readyz` says that it is not ready, so
+    that load balancers notice."""
     gateway_stop_seconds: Seconds = 30
-    """How long requests that are under way then may take to end."""
+    """How long requests that are still running then can take to end."""
 
     mcp_task_tools: _Names = frozenset()
-    """Tools, as `module.tool`, that take longer than anybody waits: an MCP client that takes no tasks is refused their calls, and told what it lacks.
-    By default there are none: such a client is told that its call runs, and how to ask for it."""
+    """Tools, as `module.tool`, whose calls take too long to wait for. An MCP client without support for tasks gets an
+    error that names what it lacks. Without this setting such a client is told that its call runs, and how to ask for
+    the result."""
     mcp_repeat_window_seconds: float = Field(default=0, ge=0, le=3600, allow_inf_nan=False)
-    """For so long a call of a tool that could be done twice is taken for a repeat, if an MCP client without keys makes it again with the same
-    arguments. 0: never; what is meant twice within it happens once."""
+    """How long a second call with the same arguments counts as a repeat of the first one, if the tool is not safe to
+    run twice and the MCP client sends no idempotency key. 0: never. Two calls within this time that are both intended
+    are executed once."""
 
     @property
     def oauth_claim_names(self) -> dict[ClaimUse, str]:

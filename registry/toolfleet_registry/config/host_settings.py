@@ -74,7 +74,8 @@ class HostBase(ToolLines):
     description: str = ""
     """What the module is for."""
     secrets: tuple[SecretName, ...] = ()
-    """The secrets that it may use, by name."""
+    """Name of a secret -> where hosts read it: `[secrets.GITHUB_TOKEN]` with `variable`, `file` or `command`. A
+    secret without an entry is read from the environment variable of its name."""
     replicas: int = Field(default=1, ge=1, le=MOST_REPLICAS)
     """How many processes of it `toolfleet up` runs: calls go to the one with less to do, and one may end while others go on."""
 
@@ -327,30 +328,36 @@ class HostSettings(BaseSettings, defer_build=True):
     """Settings of the hosted modules, and of reading and watching tool folders."""
 
     hosts: Annotated[dict[str, HostSpec], NoDecode] = {}
-    """Module name -> what `toolfleet up` serves as this module: `[hosts.owls]` with `folder = "owls"`, say. A folder of Python files, an MCP server (`command` or `url`), or an OpenAPI document (`document`)."""
+    """Module name -> what `toolfleet up` serves as this module, such as `[hosts.owls]` with `folder = "owls"`: a
+    folder of Python files, an MCP server (`command` or `url`), or an OpenAPI document (`document`)."""
     secrets: Annotated[dict[str, SecretSource], NoDecode] = {}
     """Secret's name -> where hosts read it: `[secrets.GITHUB_TOKEN]` with `variable`, `file` or `command`. One that is not here is the environment variable of its name."""
     tool_security: ToolSecurity = "warn"
-    """Whether files are scanned before they are imported: `warn` says what is found, `strict` refuses the file."""
+    """Whether files are scanned before they are imported: `warn` logs what is found, `strict` refuses the file."""
     tool_allowed_imports: Annotated[frozenset[str], NoDecode] = frozenset()
-    """Names that the scan has nothing against, of the modules and functions that it knows: comma-separated or JSON."""
+    """Modules and functions that the scan of `tool_security` allows although it would report them: comma-separated or
+    JSON."""
     trusted_tool_namespaces: Annotated[frozenset[str], NoDecode] = frozenset()
-    """Where functions may be that hosts name as tools by dotted paths, such as `acme.tools`: comma-separated or JSON."""
+    """Packages from which hosts can take functions as tools by a dotted path, such as `acme.tools`: comma-separated
+    or JSON."""
     tool_lazy: bool = False
-    """Whether a file is imported with the first call of one of its tools only, for folders of thousands."""
+    """Whether a file is imported only with the first call of one of its tools: for folders of thousands of tools."""
     tool_processes: Count = os.cpu_count() or 1
-    """How many calls of tools with `runs_in="process"` run at once in a host."""
+    """How many calls of tools with `runs_in="process"` can run at once in a host."""
 
     host_replies_in_redis: bool = False
-    """Whether announced hosts keep for a day what became of calls in the fleet's Redis, where the other processes of their module find it; else each keeps its own. Have it the same for all of them."""
+    """Whether announced hosts keep the outcome of calls in the fleet's Redis for a day, where the other processes of
+    their module find it. Otherwise each process keeps its own. Use one value for all hosts of a module."""
 
     host_oauth_folder: Path = Path(".toolfleet/oauth")
-    """Where hosts of MCP servers keep their tokens, a file that nobody else can read for each; a relative one is beside `toolfleet.toml`. The hosts of one module that are on one machine share it."""
+    """The folder in which hosts of MCP servers keep their tokens, each in a file that only its user can read. A
+    relative path starts at the folder of `toolfleet.toml`. The hosts of one module on one machine share it."""
 
     tool_environments: Path = Path(".toolfleet/environments")
-    """Where packages are kept that tool files ask for, each set under its digest; a relative one is beside `toolfleet.toml`."""
+    """The folder for the packages that tool files ask for, each set of packages under its digest. A relative path
+    starts at the folder of `toolfleet.toml`."""
     tool_install_options: Annotated[tuple[str, ...], NoDecode] = ()
-    """More options for `uv pip install`, such as `--index-url` with its value: blank-separated or JSON."""
+    """More options for `uv pip install`, such as `--index-url` with its value: separated by blanks, or JSON."""
 
     @field_validator("hosts", "secrets", mode="before")
     @classmethod

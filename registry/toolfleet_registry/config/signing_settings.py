@@ -15,18 +15,21 @@ class SigningSettings(BaseSettings, defer_build=True):
     """Settings of the signing keys, and of what is refused without a signature."""
 
     signing_key: str | None = Field(default=None, repr=False, min_length=_SHORTEST_KEY)
-    """Signs calls on their way and all that is told of them, and callers to modules: 32 random characters at least, the same for agents
-    and workers. None: nothing is signed."""
+    """The key that signs calls on their way and all reports about them, and the callers' names in requests to
+    modules: at least 32 random characters, the same for agents and workers. None: nothing is signed."""
     signing_keys_old: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False)
-    """Verified, never signed with: the key before, or the next one, while a fleet goes from one to the other. Comma-separated or JSON."""
+    """Keys that are accepted, but not used to sign: the previous key or the next one, while a fleet changes its key.
+    Comma-separated or JSON."""
     require_signed_results: bool = False
-    """Whether unsigned results are refused also while workers are at work that do not sign: for when all have been upgraded."""
+    """Whether unsigned results are refused even while there are workers that do not sign. Set it when all workers
+    have been upgraded."""
     remote_control: Annotated[frozenset[str], NoDecode] = frozenset()
-    """Commands of Celery's remote control that workers obey beyond those that change nothing: whoever reaches the broker can send them."""
+    """Commands of Celery's remote control that workers obey, in addition to those that change nothing. Everyone who
+    reaches the broker can send them."""
 
     hide_process: bool = True
-    """Whether workers, beat, gateways, Flower and `up` hide their environment, which has all this, from other programs of their user.
-    Without it they leave core dumps, and profilers such as py-spy need no root."""
+    """Whether workers, beat, gateways, Flower and `up` hide their environment, which contains all secrets, from other
+    programs of the same user. If false, they can leave core dumps, and profilers such as py-spy do not need root."""
 
     @property
     def signing_keys(self) -> tuple[str, ...]:

@@ -30,22 +30,25 @@ class JobSettings(BaseSettings, defer_build=True):
     """Settings of jobs, and of the delivery of their wake-ups."""
 
     core_url: str | None = Field(default=None, repr=False)
-    """The agent's core: `POST {core_url}/continue` wakes a conversation. None: `fleet.wakeups.completions` has the wake-ups."""
+    """The agent's core: `POST {core_url}/continue` wakes a conversation. None: wake-ups are read with
+    `fleet.wakeups.completions`."""
     core_secret: str | None = Field(default=None, repr=False)
-    """Signs what is sent there, as Standard Webhooks does: `whsec_` and base64 of 24 to 64 random bytes. Needed with `core_url`."""
+    """The secret that signs requests to the core, as Standard Webhooks defines it: `whsec_` and base64 of 24 to 64
+    random bytes. Required with `core_url`."""
     wake_give_up_seconds: Seconds = 3 * 86_400
-    """How long a core that does not accept is tried, before the wake-up becomes a dead letter: a long weekend.
-
-    And, with an hour more, how long the keys of calls hold that follow from it (`Delivery.key`): one value for all."""
+    """How long a wake-up is sent again to a core that does not accept it, before it becomes a dead letter: a long
+    weekend. The idempotency keys of calls that follow from a wake-up (`Delivery.key`) are remembered for an hour
+    longer. Use one value for all processes."""
     jobs_interval_seconds: float = Field(default=1, ge=0.1, le=60)
-    """How often beat has a worker look for jobs that are due: how late a poll may be. No job may poll more often than once a
-    second, or than that if it is less."""
+    """How often beat looks for jobs that are due, and so how late a poll can be. A job can poll once a second at
+    most, or once in this interval if it is shorter."""
     jobs_per_user: Count = 100
-    """Jobs of one user that have not ended; a model in a loop makes more."""
+    """Unfinished jobs that a user can have. More of them come from a model in a loop."""
     scheduler: bool = False
-    """Whether the fleet offers the module `scheduler`, with which a model makes jobs; one value for agents and workers."""
+    """Whether the fleet has the module `scheduler`, with which a model creates jobs. Use one value for agents and
+    workers."""
     scheduler_permission: Literal["guest", "user", "admin", "owner"] = "admin"
-    """Who may use it."""
+    """The permission that the tools of `scheduler` need."""
 
     @field_validator("core_url")
     @classmethod
@@ -100,11 +103,12 @@ class WebhookSettings(BaseSettings, defer_build=True):
 
     # A URL may hold a token in its path: neither is shown anywhere.
     registry_webhooks: Annotated[dict[str, tuple[EventKind, ...]], NoDecode] = Field(default={}, repr=False)
-    """URLs that get a `POST` for each event of the registry: comma-separated, or a JSON list; or JSON: URL -> kinds of event, none of
-    them: all. At most 20."""
+    """URLs that get a `POST` for each event of the registry, at most 20: comma-separated, or a JSON list, or a JSON
+    object of URL -> kinds of events (an empty list: all kinds)."""
     registry_webhooks_secret: str | None = Field(default=None, repr=False)
-    """Signs them, as Standard Webhooks does: `whsec_` and base64 of 24 to 64 random bytes. Needed with `registry_webhooks`; another one than
-    the core's, or a receiver could wake the core."""
+    """The secret that signs requests to the webhooks, as Standard Webhooks defines it: `whsec_` and base64 of 24 to
+    64 random bytes. Required with `registry_webhooks`. It must differ from `core_secret`, or a receiver could wake
+    the core."""
 
     @field_validator("registry_webhooks", mode="before")
     @classmethod
@@ -179,7 +183,8 @@ class WebhookApprover(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
     secrets: Annotated[tuple[SecretName, ...], Field(min_length=1, max_length=5)]
-    """The secrets that its requests are signed with, by name; several while one is changed."""
+    """Name of a secret -> where hosts read it: `[secrets.GITHUB_TOKEN]` with `variable`, `file` or `command`. A
+    secret without an entry is read from the environment variable of its name."""
     user_id: Annotated[str, Field(min_length=1, max_length=256)]
     """The user in whose name it decides."""
     permission: Level = "user"
@@ -229,7 +234,9 @@ class ApprovalSettings(BaseSettings, defer_build=True):
     """Settings of the people outside of the fleet who hear of approvals and decide them."""
 
     approvals: Annotated[ApprovalChannels, NoDecode] = Field(default=ApprovalChannels.model_construct(), repr=False)
-    """`[approvals]` with `webhooks` (each `url`, `secret` and perhaps `events`) and `approvers` (name -> `secret`, `user_id` and `permission`); or JSON. Workers need the webhooks, gateways the approvers. Secrets are named, and read as those of hosts."""
+    """`[approvals]` with `webhooks` (each with `url`, `secret` and perhaps `events`) and `approvers` (name ->
+    `secret`, `user_id` and `permission`); or JSON. Workers need the webhooks, gateways the approvers. Secrets are
+    given by name, and read like those of hosts."""
 
     @field_validator("approvals", mode="before")
     @classmethod
