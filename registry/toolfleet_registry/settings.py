@@ -16,7 +16,6 @@ from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
     InitSettingsSource,
-    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -27,7 +26,7 @@ from toolfleet_registry.config.agent_profile import AgentSettings
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.config.host_settings import HostSettings
 from toolfleet_registry.config.run_file import find_run_file
-from toolfleet_registry.config.setting_values import Count, Networks, Seconds, read_json
+from toolfleet_registry.config.setting_values import Count, Mapped, Names, Networks, Seconds, read_json
 from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.config.webhook_settings import ApprovalSettings, JobSettings, WebhookSettings
 from toolfleet_registry.contracts import CostClass
@@ -50,8 +49,6 @@ _RABBITMQ_LEASE_SECONDS = 7200  # RabbitMQ has no leases: delays of calls in its
 _MANIFEST_TTL_SECONDS = 3600
 _HOST_KINDS = frozenset({"folder", "mcp", "openapi"})  # of a host, which pydantic puts into the place
 _SHORTEST_LEASE_SECONDS = 2  # below, a worker that is briefly busy renews too late
-
-Names = Annotated[frozenset[str], NoDecode]
 
 
 class _SetVariables(PydanticBaseSettingsSource):
@@ -85,7 +82,7 @@ class OverloadSettings(BaseSettings, defer_build=True):
     backlog_limit: Count = 10_000
     """Calls that can wait in the queue of a module. Further calls are told `busy`, because they would hardly be
     answered in time."""
-    module_backlogs: Annotated[dict[str, Count], NoDecode] = {}
+    module_backlogs: Mapped[str, Count] = {}
     """Module name -> `backlog_limit` of this module."""
     max_arguments_bytes: Annotated[int, Field(gt=0)] = 2**20
     """The largest arguments of a call, as the JSON that is published. Larger ones would take an agent or a worker
@@ -93,10 +90,10 @@ class OverloadSettings(BaseSettings, defer_build=True):
     unserved_seconds: Annotated[float, Field(ge=0)] = 5
     """How long a module can be without a worker before its calls are told `busy`. A worker that was killed is usually
     back by then. `inf`: calls always wait for a worker."""
-    scale_from_zero_lanes: Annotated[frozenset[Literal["fast", "slow"]], NoDecode] = frozenset()
+    scale_from_zero_lanes: Names[Literal["fast", "slow"]] = frozenset()
     """Lanes whose workers are only started when calls wait for them. Calls of these lanes always wait for a
     worker."""
-    module_concurrency: Annotated[dict[str, Count], NoDecode] = {}
+    module_concurrency: Mapped[str, Count] = {}
     """Module name -> calls that can run at once in this module, over all workers. Without an entry: as many as there
     are slots."""
     calls_per_caller: Count | None = None
@@ -111,14 +108,9 @@ class OverloadSettings(BaseSettings, defer_build=True):
     stored_bytes_per_caller: Count = 256 * 2**20
     """Bytes that can be stored for a user, before further calls are told `busy`: results that were not fetched yet or
     were fetched just now, and calls that wait for approvals, which count with 16 KiB at least."""
-    cost_budgets: Annotated[dict[CostClass, Count], NoDecode] = {}
+    cost_budgets: Mapped[CostClass, Count] = {}
     """Cost class (`free`, `cheap`, `expensive`) -> calls that a user can make in a UTC day. Use one value for agents
     and workers."""
-
-    @field_validator("module_backlogs", "module_concurrency", "cost_budgets", mode="before")
-    @classmethod
-    def _read_bounds(cls, value: Any) -> Any:
-        return read_json(value) if isinstance(value, str) else value
 
 
 class MetricsSettings(BaseSettings, defer_build=True):
@@ -155,12 +147,12 @@ class ModuleSpec(ToolLines):
 class ModuleSettings(BaseSettings, defer_build=True):
     """Settings of modules' networks, and of the headers that they are sent with each request."""
 
-    module: Annotated[dict[str, ModuleSpec], NoDecode] = {}
+    module: Mapped[str, ModuleSpec] = {}
     """Module name -> facts about its tools: `[module.owls]` with `effects = {count = "read"}` for tools that do not
     declare their effect, `permission = "admin"`, which raises the permission that they need, and `approval =
     ["pay"]`, the tools whose calls people approve (`approvers` names these people; otherwise admins do). Set it for
     all workers and beat: they store it with the module's manifest, where agents read it."""
-    module_headers: Annotated[dict[str, dict[str, SecretStr]], NoDecode] = Field(default={}, repr=False)
+    module_headers: Mapped[str, dict[str, SecretStr]] = Field(default={}, repr=False)
     """JSON: module name -> header -> value. The headers are sent with each request to the module, such as
     `Authorization` with a token. For workers; an agent uses them only if there is no fleet. They are read at start,
     and never logged or shown."""
@@ -170,11 +162,6 @@ class ModuleSettings(BaseSettings, defer_build=True):
     can add modules, because they could let workers send requests to almost any address. Modules are then in these
     networks only, which can include link-local ones. None: modules can have any address except link-local addresses
     and the metadata addresses of clouds; a module that is added over HTTP needs a public address."""
-
-    @field_validator("module", mode="before")
-    @classmethod
-    def _read_module(cls, value: Any) -> Any:
-        return read_json(value) if isinstance(value, str) else value
 
     @field_validator("module")
     @classmethod
@@ -186,7 +173,7 @@ class ModuleSettings(BaseSettings, defer_build=True):
     @field_validator("module_headers", mode="before")
     @classmethod
     def _check_headers(cls, value: Any) -> Any:
-        return check_headers(read_json(value) if isinstance(value, str) else value)
+        return check_headers(read_json(value))
 
 
 class ServerSettings(BaseSettings, defer_build=True):
@@ -276,23 +263,23 @@ class Settings(
     key_prefix: str = ""
     """A prefix of every key and channel in Redis: several fleets can share a server, and an ACL can restrict a user
     to one of them."""
-    module_services: Annotated[dict[str, str], NoDecode] = Field(default={}, repr=False)
+    module_services: Mapped[str, str] = Field(default={}, repr=False)
     """JSON: module name -> base URL. Workers and beat need it; agents learn it from them."""
-    slow_modules: Names = frozenset({"myfitnesspal", "garmin", "renpho_biometrics", "claude_code", "deployer"})
+    slow_modules: Names[str] = frozenset({"myfitnesspal", "garmin", "renpho_biometrics", "claude_code", "deployer"})
     """Modules of the `slow` lane. The default names the modules of Toolfleet's first application that wait for
     services, builds or deployments."""
     default_timeout: Seconds = 30
     """The time limit of a call in seconds: longer than nearly every tool takes, and shorter than a person waits."""
     tool_execution_timeout: Seconds = 120
     """The time limit of a call in a slow module, in seconds."""
-    module_timeouts: Annotated[dict[str, Seconds], NoDecode] = {}
+    module_timeouts: Mapped[str, Seconds] = {}
     """JSON: module name -> time limit in seconds; takes precedence over the two limits above."""
     max_timeout: Seconds = 3600
     """The longest time limit of a call in seconds, whatever a manifest asks for."""
-    default_guest_modules: Names = frozenset({"research", "file_manager", "code_executor", "knowledge"})
+    default_guest_modules: Names[str] = frozenset({"research", "file_manager", "code_executor", "knowledge"})
     """The modules that guests can use who have no list of their own. The default names the modules of Toolfleet's
     first application that hold no private data."""
-    context_modules: Names = frozenset({"scheduler", "location"})
+    context_modules: Names[str] = frozenset({"scheduler", "location"})
     """Modules that are told the platform and the channel of a conversation, so that they can send messages there;
     they are also told what an agent knows of it, in tools that take a context (tag tools of a folder)."""
     refresh_interval_seconds: Seconds = 300
@@ -319,7 +306,7 @@ class Settings(
     registry_url: str | None = Field(default=None, repr=False)
     """Where the registry stores the decisions of operators: a Redis URL or a SQLAlchemy URL
     (`postgresql+pg8000://…`), the same for all processes. None: in the fleet's Redis."""
-    coerce_numbers_modules: Names = frozenset()
+    coerce_numbers_modules: Names[str] = frozenset()
     """Modules that accept numbers as strings: the argument "5" becomes 5. In other modules that is an error."""
     gate_fails_closed: bool = False
     """Whether a call of a tool that requires a gate is blocked if the gate fails, is late, or is not configured."""
@@ -373,27 +360,6 @@ class Settings(
     @classmethod
     def _drop_removed(cls, given: dict[str, Any]) -> dict[str, Any]:
         return setting_sources.drop_removed(given)
-
-    @field_validator(
-        "slow_modules",
-        "default_guest_modules",
-        "context_modules",
-        "coerce_numbers_modules",
-        "scale_from_zero_lanes",
-        mode="before",
-    )
-    @classmethod
-    def _read_names(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value.lstrip().startswith("["):
-            return read_json(value)
-        return [name.strip() for name in value.split(",") if name.strip()]
-
-    @field_validator("module_services", "module_timeouts", mode="before")
-    @classmethod
-    def _read_mapping(cls, value: Any) -> Any:
-        return read_json(value) if isinstance(value, str) else value
 
     @field_validator("module_services")
     @classmethod

@@ -12,9 +12,9 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode
+from pydantic_settings import BaseSettings
 
-from toolfleet_registry.config.setting_values import Seconds, read_json
+from toolfleet_registry.config.setting_values import Mapped, Names, Seconds
 from toolfleet_registry.contracts import CostClass, ErrorCode, Level, ToolDefinition
 from toolfleet_registry.contracts.calls import LONGEST_PAUSE_SECONDS, MOST_CALLS, MOST_RETRIES, ExitBehavior, Pause
 from toolfleet_registry.contracts.message import DEFERS_BUILD
@@ -323,27 +323,15 @@ class AgentProfile(BaseModel):
 class AgentSettings(BaseSettings, defer_build=True):
     """Settings of agents' profiles in this process; profiles in the registry apply as well."""
 
-    agents: Annotated[dict[str, AgentProfile], NoDecode] = {}
+    agents: Mapped[str, AgentProfile] = {}
     """Name of an agent -> its profile: `[agents.production]` with `tools`, `allowed_modules`, `permission_at_most`
     and `middleware`. Both agents and workers need the profiles: from the same file, or by `toolfleet agents put`."""
     default_agent: str | None = None
     """The profile of callers that name no agent, as older programs do. None: no profile applies to them."""
 
-    trusted_middleware_namespaces: Annotated[frozenset[str], NoDecode] = frozenset()
+    trusted_middleware_namespaces: Names[str] = frozenset()
     """Packages from which profiles can name classes as middleware, such as `acme.middleware`: comma-separated or
     JSON. No other class is imported."""
-
-    @field_validator("trusted_middleware_namespaces", mode="before")
-    @classmethod
-    def _read_namespaces(cls, value: Any) -> Any:
-        if not isinstance(value, str) or value.lstrip().startswith("["):
-            return read_json(value) if isinstance(value, str) else value
-        return [name.strip() for name in value.split(",") if name.strip()]
-
-    @field_validator("agents", mode="before")
-    @classmethod
-    def _read_agents(cls, value: Any) -> Any:
-        return read_json(value) if isinstance(value, str) else value
 
     @field_validator("agents")
     @classmethod

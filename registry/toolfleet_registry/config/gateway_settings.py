@@ -4,10 +4,10 @@ import re
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode
 
-from toolfleet_registry.config.setting_values import Count, Networks, Seconds, read_json, read_list
+from toolfleet_registry.config.setting_values import Count, Mapped, Names, Networks, Ordered, Seconds, read_list
 from toolfleet_registry.redis.urls import is_http_url
 
 LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -19,7 +19,16 @@ DEFAULT_PORT: Final = 8484
 Signature = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """How a token may be signed: by a private key. What its verifiers could sign as well, or nobody has signed, is none of them."""
 
-_Names = Annotated[frozenset[str], NoDecode]
+
+def _read_hosts(value: Any) -> Any:
+    """Read a list as `read_list` does; `[::1]` is an address."""
+    try:
+        return read_list(value)
+    except ValueError:
+        return [name.strip() for name in value.split(",") if name.strip()]
+
+
+_Hosts = Annotated[frozenset[str], NoDecode, BeforeValidator(_read_hosts)]
 
 ClaimUse = Literal[
     "user_id",
@@ -56,21 +65,21 @@ class GatewaySettings(BaseSettings, defer_build=True):
     oauth_issuer: str | None = None
     """The issuer URL of the authorization server whose tokens gateways accept, exactly as the tokens have it. None:
     gateways accept API keys only."""
-    oauth_audience: Annotated[tuple[str, ...], NoDecode] = ()
+    oauth_audience: Ordered[str] = ()
     """The URL of the gateway that a token must have in `aud` (RFC 8707), or several URLs of which it must have one:
     comma-separated or JSON. Required with an issuer."""
     oauth_jwks_url: str | None = None
     """The URL of the issuer's public keys. None: it is read from the issuer's metadata, as RFC 8414 or OpenID Connect
     define them."""
-    oauth_claims: Annotated[dict[ClaimUse, str], NoDecode] = {}
+    oauth_claims: Mapped[ClaimUse, str] = {}
     """JSON: use -> claim, for claims with other names than the default ones. The uses are `user_id` (by default the
     claim `sub`), `permission`, `modules`, `role`, `agent`, `conversation_id`, `acts_for_others`,
     `requests_per_second` and `streams` (`toolfleet_permission` and so on; each means what it means in an API key). A
     dot selects a member of an object: `realm_access.roles`."""
-    oauth_algorithms: Annotated[frozenset[Signature], NoDecode] = frozenset({"RS256", "ES256", "EdDSA"})
+    oauth_algorithms: Names[Signature] = frozenset({"RS256", "ES256", "EdDSA"})
     """The algorithms that tokens can be signed with. Name only the one or two that your issuer uses: a token with any
     other algorithm is an attack."""
-    oauth_scopes: Annotated[tuple[str, ...], NoDecode] = ()
+    oauth_scopes: Ordered[str] = ()
     """Scopes that a token must have in `scope`, all of them: comma-separated or JSON."""
 
     gateway_port: int | None = Field(default=None, ge=0, lt=2**16)
@@ -80,10 +89,10 @@ class GatewaySettings(BaseSettings, defer_build=True):
     """The API key that gateways on a loopback address accept, in the form in which a gateway prints its own. Set it
     to give several gateways on one machine the same key. None: a gateway without an issuer and without API keys
     creates a key at start, and prints it."""
-    gateway_hosts: _Names = frozenset({"localhost", "127.0.0.1", "[::1]"})
+    gateway_hosts: _Hosts = frozenset({"localhost", "127.0.0.1", "[::1]"})
     """Host names, without ports, that the gateway accepts in the header `Host`: comma-separated or JSON. `*`: any
     name; then a website can reach a gateway on its visitor's machine by a name that it controls."""
-    gateway_origins: _Names = frozenset()
+    gateway_origins: _Hosts = frozenset()
     """Websites whose scripts can use the gateway, such as `https://console.example.com`, in addition to those of
     `gateway_hosts`: comma-separated or JSON."""
     gateway_root_path: str = ""
@@ -102,7 +111,7 @@ class GatewaySettings(BaseSettings, defer_build=True):
     gateway_stop_seconds: Seconds = 30
     """How long requests that are still running then can take to end."""
 
-    mcp_task_tools: _Names = frozenset()
+    mcp_task_tools: Names[str] = frozenset()
     """Tools, as `module.tool`, whose calls take too long to wait for. An MCP client without support for tasks gets an
     error that names what it lacks. Without this setting such a client is told that its call runs, and how to ask for
     the result."""
@@ -121,16 +130,6 @@ class GatewaySettings(BaseSettings, defer_build=True):
         """The gateway's URL, without a slash at its end, if it is known."""
         url = self.gateway_url or next(iter(self.oauth_audience), None)
         return url.rstrip("/") if url is not None and is_http_url(url) else None
-
-    @field_validator("oauth_audience", "oauth_algorithms", "oauth_scopes", "mcp_task_tools", mode="before")
-    @classmethod
-    def _read_texts(cls, value: Any) -> Any:
-        return read_list(value)
-
-    @field_validator("oauth_claims", mode="before")
-    @classmethod
-    def _read_claims(cls, value: Any) -> Any:
-        return read_json(value) if isinstance(value, str) else value
 
     @field_validator("gateway_url")
     @classmethod
@@ -152,18 +151,6 @@ class GatewaySettings(BaseSettings, defer_build=True):
         if not algorithms:
             raise ValueError("must name one at least")
         return algorithms
-
-    @field_validator("gateway_hosts", "gateway_origins", mode="before")
-    @classmethod
-    def _read_hosts_and_origins(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value.lstrip().startswith("["):
-            try:
-                return read_json(value)
-            except ValueError:  # `[::1]` is an address
-                pass
-        return [name.strip() for name in value.split(",") if name.strip()]
 
     @field_validator("gateway_origins")
     @classmethod

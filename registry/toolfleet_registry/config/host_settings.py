@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode
+from pydantic_settings import BaseSettings
 
-from toolfleet_registry.config.setting_values import Count, Seconds, read_json
+from toolfleet_registry.config.setting_values import Count, Mapped, Names, Ordered, Seconds, read_json
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.contracts.tool_definition import ToolLines
@@ -327,17 +327,17 @@ ToolSecurity = Literal["off", "warn", "strict"]
 class HostSettings(BaseSettings, defer_build=True):
     """Settings of the hosted modules, and of reading and watching tool folders."""
 
-    hosts: Annotated[dict[str, HostSpec], NoDecode] = {}
+    hosts: Mapped[str, HostSpec] = {}
     """Module name -> what `toolfleet up` serves as this module, such as `[hosts.owls]` with `folder = "owls"`: a
     folder of Python files, an MCP server (`command` or `url`), or an OpenAPI document (`document`)."""
-    secrets: Annotated[dict[str, SecretSource], NoDecode] = {}
+    secrets: Mapped[str, SecretSource] = {}
     """Secret's name -> where hosts read it: `[secrets.GITHUB_TOKEN]` with `variable`, `file` or `command`. One that is not here is the environment variable of its name."""
     tool_security: ToolSecurity = "warn"
     """Whether files are scanned before they are imported: `warn` logs what is found, `strict` refuses the file."""
-    tool_allowed_imports: Annotated[frozenset[str], NoDecode] = frozenset()
+    tool_allowed_imports: Names[str] = frozenset()
     """Modules and functions that the scan of `tool_security` allows although it would report them: comma-separated or
     JSON."""
-    trusted_tool_namespaces: Annotated[frozenset[str], NoDecode] = frozenset()
+    trusted_tool_namespaces: Names[str] = frozenset()
     """Packages from which hosts can take functions as tools by a dotted path, such as `acme.tools`: comma-separated
     or JSON."""
     tool_lazy: bool = False
@@ -356,13 +356,8 @@ class HostSettings(BaseSettings, defer_build=True):
     tool_environments: Path = Path(".toolfleet/environments")
     """The folder for the packages that tool files ask for, each set of packages under its digest. A relative path
     starts at the folder of `toolfleet.toml`."""
-    tool_install_options: Annotated[tuple[str, ...], NoDecode] = ()
+    tool_install_options: Ordered[str] = ()
     """More options for `uv pip install`, such as `--index-url` with its value: separated by blanks, or JSON."""
-
-    @field_validator("hosts", "secrets", mode="before")
-    @classmethod
-    def _read_hosts(cls, value: Any) -> Any:
-        return read_json(value) if isinstance(value, str) else value
 
     @field_validator("hosts")
     @classmethod
@@ -388,10 +383,3 @@ class HostSettings(BaseSettings, defer_build=True):
         if not isinstance(value, str):
             return value
         return read_json(value) if value.lstrip().startswith("[") else value.split()
-
-    @field_validator("tool_allowed_imports", "trusted_tool_namespaces", mode="before")
-    @classmethod
-    def _read_allowed(cls, value: Any) -> Any:
-        if not isinstance(value, str) or value.lstrip().startswith("["):
-            return read_json(value) if isinstance(value, str) else value
-        return [name.strip() for name in value.split(",") if name.strip()]

@@ -1,11 +1,11 @@
 """Declares the settings of keys that sign what travels through Redis; a part of `Settings`."""
 
-from typing import Annotated, Any, Self
+from typing import Self
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode
+from pydantic_settings import BaseSettings
 
-from toolfleet_registry.config.setting_values import read_json
+from toolfleet_registry.config.setting_values import Names, Ordered
 
 _SHORTEST_KEY = 32  # characters
 _SIGNS_IN_A_KEY = 8  # different ones: blanks and a repeated letter are no secret
@@ -17,13 +17,13 @@ class SigningSettings(BaseSettings, defer_build=True):
     signing_key: str | None = Field(default=None, repr=False, min_length=_SHORTEST_KEY)
     """The key that signs calls on their way and all reports about them, and the callers' names in requests to
     modules: at least 32 random characters, the same for agents and workers. None: nothing is signed."""
-    signing_keys_old: Annotated[tuple[str, ...], NoDecode] = Field(default=(), repr=False)
+    signing_keys_old: Ordered[str] = Field(default=(), repr=False)
     """Keys that are accepted, but not used to sign: the previous key or the next one, while a fleet changes its key.
     Comma-separated or JSON."""
     require_signed_results: bool = False
     """Whether unsigned results are refused even while there are workers that do not sign. Set it when all workers
     have been upgraded."""
-    remote_control: Annotated[frozenset[str], NoDecode] = frozenset()
+    remote_control: Names[str] = frozenset()
     """Commands of Celery's remote control that workers obey, in addition to those that change nothing. Everyone who
     reaches the broker can send them."""
 
@@ -35,15 +35,6 @@ class SigningSettings(BaseSettings, defer_build=True):
     def signing_keys(self) -> tuple[str, ...]:
         """All keys that count, first the one that signs."""
         return () if self.signing_key is None else (self.signing_key, *self.signing_keys_old)
-
-    @field_validator("signing_keys_old", "remote_control", mode="before")
-    @classmethod
-    def _read_list(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if value.lstrip().startswith("["):
-            return read_json(value)
-        return [part.strip() for part in value.split(",") if part.strip()]
 
     @field_validator("signing_key")
     @classmethod

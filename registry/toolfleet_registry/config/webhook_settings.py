@@ -4,11 +4,11 @@ import re
 from base64 import b64decode
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode
 
 from toolfleet_registry.config.host_settings import SecretName
-from toolfleet_registry.config.setting_values import Count, Seconds, read_json
+from toolfleet_registry.config.setting_values import Count, Mapped, Seconds, read_json, read_list
 from toolfleet_registry.contracts import Level
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import SCHEDULER
@@ -102,7 +102,7 @@ class WebhookSettings(BaseSettings, defer_build=True):
     """Settings of the webhooks that are told of the fleet's tools."""
 
     # A URL may hold a token in its path: neither is shown anywhere.
-    registry_webhooks: Annotated[dict[str, tuple[EventKind, ...]], NoDecode] = Field(default={}, repr=False)
+    registry_webhooks: Mapped[str, tuple[EventKind, ...]] = Field(default={}, repr=False)
     """URLs that get a `POST` for each event of the registry, at most 20: comma-separated, or a JSON list, or a JSON
     object of URL -> kinds of events (an empty list: all kinds)."""
     registry_webhooks_secret: str | None = Field(default=None, repr=False)
@@ -113,9 +113,7 @@ class WebhookSettings(BaseSettings, defer_build=True):
     @field_validator("registry_webhooks", mode="before")
     @classmethod
     def _read_webhooks(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            is_json = value.lstrip()[:1] in {"{", "["}
-            value = read_json(value) if is_json else [url.strip() for url in value.split(",") if url.strip()]
+        value = read_json(value) if isinstance(value, str) and value.lstrip().startswith("{") else read_list(value)
         if isinstance(value, list | tuple) and all(isinstance(url, str) for url in value):
             return dict.fromkeys(value, ())
         if not isinstance(value, dict) or not all(_are_kinds(kinds) for kinds in value.values()):
@@ -233,12 +231,9 @@ def _with_list(approver: Any) -> Any:
 class ApprovalSettings(BaseSettings, defer_build=True):
     """Settings of the people outside of the fleet who hear of approvals and decide them."""
 
-    approvals: Annotated[ApprovalChannels, NoDecode] = Field(default=ApprovalChannels.model_construct(), repr=False)
+    approvals: Annotated[ApprovalChannels, NoDecode, BeforeValidator(read_json)] = Field(
+        default=ApprovalChannels.model_construct(), repr=False
+    )
     """`[approvals]` with `webhooks` (each with `url`, `secret` and perhaps `events`) and `approvers` (name ->
     `secret`, `user_id` and `permission`); or JSON. Workers need the webhooks, gateways the approvers. Secrets are
     given by name, and read like those of hosts."""
-
-    @field_validator("approvals", mode="before")
-    @classmethod
-    def _read_approvals(cls, value: Any) -> Any:
-        return read_json(value) if isinstance(value, str) else value
