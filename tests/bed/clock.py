@@ -33,6 +33,11 @@ def passed() -> float:
     return _passed / _MICROSECONDS
 
 
+def milliseconds() -> int:
+    """Return the same as whole milliseconds, by which Redis ends the waits of its clients."""
+    return _passed // 1000
+
+
 def begin(at: float) -> None:
     """Have the clock begin at another time than this morning: what a seed has made is the same on every day."""
     global _wall, _monotonic

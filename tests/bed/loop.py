@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from bed import clock, settling, trace
-from bed.site import OwnedFuture, owned_task
+from bed.site import OwnedFuture, here, owned_task
 from toolfleet_tasks.greenlet_bridge import Bridge
 
 _MARGIN_SECONDS = 0.25
@@ -62,6 +62,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             return await Bridge(lambda: func(*args))
 
         return self.create_task(run())
+
+    def _asyncgen_firstiter_hook(self, agen: Any) -> None:
+        """Implements asyncio's. What a member has begun is not closed at the loop's end: that member is dead by then."""
+        if here() is None:
+            super()._asyncgen_firstiter_hook(agen)  # type: ignore[misc] # asyncio's own
 
     def set_exception_handler(self, handler: Any) -> None:
         """Do nothing: a worker would hide the errors of all others."""

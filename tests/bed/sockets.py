@@ -115,6 +115,7 @@ def shutdown(self: socket.socket, how: int) -> None:
 def _write(self: socket.socket, data: Any, send: Callable[[Any], Any]) -> Any:
     site = here()
     whole = b"".join(data) if isinstance(data, list) else data
+    settling.before_wait(self, whole)
     settling.before_write(self, len(whole))
     if site is None or not site.carries:
         trace.note(f"{site and site.host} writes {len(whole)} bytes {zlib.crc32(whole):08x}", bytes(whole))

@@ -2,16 +2,21 @@
 
 import asyncio
 import signal
+import socket
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 from kombu.connection import Connection
 from kombu.exceptions import LimitExceeded
 
-from bed import clock
+from bed import clock, settling
 from bed.fleet import Bed, until
+from bed.loop import VirtualLoop
+from bed.site import Site
 from support.module_server import ModuleServer
 from toolfleet import Caller, ToolCall
+from toolfleet_cli.local.redis_server import LOOPBACK
 from toolfleet_tasks.greenlet_bridge import Bridge
 
 ECHO = ToolCall(tool_name="owls.echo")
@@ -36,6 +41,59 @@ async def test_redis_shows_the_same_time(bed: Bed) -> None:
         await asyncio.sleep(seconds)
         told, micro = bed.ask("TIME")
         assert abs(int(told) + int(micro) / 1e6 - time.time()) < 1e-3
+
+
+async def test_waits_that_are_over_together_end_in_the_order_in_which_they_began(bed: Bed) -> None:
+    """Redis itself would end them in the order of its clients' addresses in memory."""
+    connections = [bed.redis.client().connection_pool.get_connection() for _ in range(8)]
+    began = [5, 2, 7, 0, 4, 1, 6, 3]
+    for number in began:
+        wait_and_tell = ("BRPOP", "nothing", "1.0"), ("RPUSH", "over", number)
+        connections[number].send_packed_command(connections[number].pack_commands(wait_and_tell))
+    await asyncio.sleep(2)
+    assert bed.ask("LRANGE", "over", 0, -1) == [str(number) for number in began]
+    bed.ask("DEL", "over")
+    for connection in connections:
+        connection.disconnect()
+
+
+async def test_a_server_that_has_settled_has_ended_what_its_client_has_ended(bed: Bed) -> None:
+    """A hundred times, as whether it already has is else for its speed to decide."""
+    for _ in range(100):
+        with socket.create_connection((LOOPBACK, bed.redis.port)) as connection:
+            connection.sendall(b"PING\r\n")
+            connection.shutdown(socket.SHUT_WR)
+            settling.settle()
+            assert connection.recv(100) == b"+PONG\r\n"
+            connection.setblocking(False)
+            assert connection.recv(100) == b""
+
+
+def test_the_end_of_the_loop_closes_no_generator_of_a_killed_member() -> None:
+    """As its process would not have: a generator's `finally` may write."""
+    closed = list[str]()
+
+    async def generate(name: str) -> AsyncIterator[str]:
+        try:
+            yield name
+        finally:
+            closed.append(name)
+
+    async def hold(name: str) -> None:
+        held = generate(name)
+        await anext(held)
+        await asyncio.Event().wait()
+
+    async def play() -> None:
+        member, own = Site("member"), asyncio.create_task(hold("the test's own"))
+        member.start(hold("the member's"))
+        await asyncio.sleep(1)
+        member.kill()
+        assert not own.done()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(play())
+    assert closed == ["the test's own"]
 
 
 async def test_a_killed_worker_says_nothing_more(bed: Bed, owls: ModuleServer, owner: Caller) -> None:
