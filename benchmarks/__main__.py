@@ -32,6 +32,7 @@ _RESULTS = HERE / "results"
 PARTS = {
     "install": "benchmarks.environments",
     "catalog": "benchmarks.features.catalog",
+    "counters": "benchmarks.counters",
     "folders": "benchmarks.features.folders",
     "gateway": "benchmarks.features.gateway",
     "hosts": "benchmarks.features.hosts",

@@ -55,6 +55,11 @@ class Producer:
         self._unread = b""
         self._said: list[str] = []
 
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
+
     def tell(self, **order: Any) -> None:
         """Give an order."""
         assert self._process.stdin is not None
