@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> None:
-    """The entry point. Ctrl-C ends it with exit code 130, also while any of it is still being loaded."""
+    """Run the command. Ctrl-C ends it with exit code 130, also while any of it is still being loaded."""
     gc.disable()  # nothing that is loaded goes away again: looking through it takes a tenth of the time
     try:
         from toolfleet_cli.check import quick_check

@@ -177,7 +177,7 @@ def _common(
 
 
 def _log_errors_only() -> None:
-    """The rest is for processes that run for long: here a table or a result says it. And stdout is for results."""
+    """Log errors only, on stderr: a table or a result says the rest, and stdout is for results."""
     import logging
 
     import structlog

@@ -105,17 +105,17 @@ def say_json(value: Any) -> None:
 
 
 def plain(text: str) -> str:
-    """The text without control characters."""
+    """Return the text without control characters."""
     return _CONTROL.sub("", text)
 
 
 def shown_url(url: str) -> str:
-    """The URL without passwords that it may have, also among several hosts and in its query. Other text is as it was."""
+    """Return the URL without the passwords in it, also of several hosts and in its query. Other text is unchanged."""
     return _QUERY_SECRET.sub(r"\1**", _PASSWORD.sub(r"\1:**@", url))
 
 
 def shown_value(settings: Settings, name: str) -> Any:
-    """A setting as JSON: secrets are `(hidden)`, and URLs have no passwords."""
+    """Return a setting as JSON: secrets are `(hidden)`, and URLs have no passwords."""
     value: Any = settings.model_dump(mode="json", include={name})[name]
     if value == math.inf:
         return "inf"  # JSON has no such number
@@ -131,7 +131,7 @@ def _without_passwords(value: Any) -> Any:
 
 
 def table(*columns: str) -> Table:
-    """A table for people: the first column stays whole, long values in the others are folded and not cut off."""
+    """Return a table for people: the first column stays whole, long values in the others are folded."""
     made = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         made.add_column(column, overflow="fold", no_wrap=column == columns[0])
@@ -331,7 +331,7 @@ async def _show(what: str) -> None:
 
 
 def missing_for(command: str) -> list[str]:
-    """The libraries that the command needs, and that are not here."""
+    """Return the libraries that the command needs and that are not installed."""
     return [name for name in _LIBRARIES[command] if importlib.util.find_spec(name) is None]
 
 

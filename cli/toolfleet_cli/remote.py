@@ -128,7 +128,7 @@ class Gateway:
         return self.ask("POST", path, seconds=seconds, **({} if body is None else {"json": body}))
 
     def delete(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
-        """Delete, and return the answer."""
+        """Send a DELETE request and return the answer."""
         known = {name: value for name, value in (query or {}).items() if value is not None}
         return self.ask("DELETE", path, seconds=_SECONDS, params=known)
 
@@ -138,7 +138,7 @@ class Gateway:
         return None if answer.status_code == _NOT_FOUND else self._read(answer)
 
     def ask(self, method: str, path: str, *, seconds: float, about: str = "", **options: Any) -> Any:
-        """The answer as JSON, `None` if it has none. A problem ends the command with exit code 1, and names what it is `about`."""
+        """Return the answer as JSON, or `None` without a body. A problem raises an error that names the subject `about`."""
         return self._read(self._answer(method, path, seconds=seconds, **options), about)
 
     def _answer(self, method: str, path: str, *, seconds: float, **options: Any) -> "httpx.Response":
@@ -170,7 +170,7 @@ class Gateway:
 
 
 def gateway_of(url: str | None, host: str | None = None, port: int | None = None) -> Gateway | None:
-    """The gateway that is to be asked; `None`: Redis is. Raises `BadParameter` for a URL that is none."""
+    """Return the gateway to ask, or `None` for Redis. Raises `BadParameter` for an invalid URL."""
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if url is not None and (host is not None or port is not None):
         raise typer.BadParameter("say either --url, or --host and --port.")
@@ -187,7 +187,7 @@ def gateway_of(url: str | None, host: str | None = None, port: int | None = None
 
 
 def _kept_key(url: str) -> str:
-    """Return the key that `toolfleet up` keeps here or in a folder above; none for another machine, which it is no business of."""
+    """Return the key that `toolfleet up` keeps here or in a folder above; none for another machine."""
     if urlsplit(url).hostname not in _LOOPBACK:
         return ""
     kept = (folder / FOLDER / "gateway-key" for folder in (Path.cwd(), *Path.cwd().parents))
@@ -196,12 +196,12 @@ def _kept_key(url: str) -> str:
 
 
 def place(*parts: str) -> str:
-    """A path out of parts that may have any characters."""
+    """Return a path of parts, which may have any characters."""
     return "".join(f"/{quote(part, safe='')}" for part in parts)
 
 
 def _refuse(status: int, problem: Any, about: str, *, has_key: bool) -> NoReturn:
-    """End the command with what a problem says."""
+    """Raise the error that a problem describes."""
     if status == _NO_KEY and not has_key:
         fail(f"The gateway needs a key: set {KEY_VARIABLE}.", code=1)
     known = problem if isinstance(problem, dict) else {}
@@ -304,7 +304,7 @@ def _validated(model: type[BaseModel] | None, values: Mapping[str, Any]) -> Base
 
 
 def over_fleet(command: Command) -> Command:
-    """The command, with `--url`, `--host` and `--port` for its parameter `gateway`, and with `--as` for `by`, if it has one.
+    """Return the command, with `--url`, `--host` and `--port` for its parameter `gateway`, and with `--as` for `by`, if it has one.
 
     `gateway` is `None` where Redis is to be asked; `by` is `None` for this machine's user, and at a gateway, which goes by its key.
     A refused operation ends the command with its sentence and exit code 1.
@@ -368,7 +368,7 @@ def refuse_unknown(caller: Caller, known: Collection[str]) -> None:
 def refuse_caller_options(
     user: str | None, permission: Level = Level.OWNER, modules: str | None = None, agent: str | None = None
 ) -> None:
-    """Raise `BadParameter` if one of them is not as it is by default."""
+    """Raise `BadParameter` if an option is not at its default."""
     if user is not None or permission is not Level.OWNER or modules is not None:
         raise typer.BadParameter("a gateway goes by its key: leave --user, --permission and --modules out.")
     if agent is not None:
@@ -376,7 +376,7 @@ def refuse_caller_options(
 
 
 def offered(gateway: Gateway, name: str) -> ToolDefinition | None:
-    """The tool as the key sees it; `None`: it does not, and may call it all the same."""
+    """Return the tool as the key sees it, or `None` if it does not see it; it may still call it."""
     found = gateway.find(place("tools", name))
     return None if found is None else ToolDefinition.model_validate(found)
 

@@ -19,13 +19,12 @@ from toolfleet_gateway.http.entrance import operator_of
 from toolfleet_gateway.http.problems import Problem, ProblemBody, invalid_request, not_found, problem_of
 from toolfleet_gateway.http.routes import (
     Answer,
-    AnyRoute,
     HeaderParameter,
-    Route,
     RouteRequest,
     json_answer,
     json_text,
     nothing,
+    route,
     text_answer,
 )
 from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, OpenStreams, ServerSentEvent
@@ -250,7 +249,7 @@ def _preference_of(headers: Headers, *, usual: float) -> Preference:
 
 
 def idempotency_key_of(headers: Headers) -> str | None:
-    """The key, if there is one. Raises `Problem` (400) for one that is none."""
+    """Return the idempotency key, if there is one. Raises `Problem` (400) for an invalid one."""
     key = headers.get("idempotency-key")
     if key is None:
         return None
@@ -273,7 +272,7 @@ async def absence_for(fleet: ToolFleet, who: Identity, refusal: ToolResult) -> T
 
 
 async def unknown_tool(fleet: ToolFleet, who: Identity, name: str) -> Problem:
-    """The problem that a tool is which does not exist, as far as this key is to know."""
+    """Return the problem of a tool that does not exist, as far as this key may know."""
     return _absent(await fleet.begun_calls.absence(name, who.caller))
 
 
@@ -289,7 +288,7 @@ def _absent(absence: ToolResult) -> Problem:
 
 
 def problem_of_refusal(result: ToolResult) -> Problem | None:
-    """The problem that a call is which was refused before it was in a queue; `None` if that is how the call ended."""
+    """Return the problem of a call that was refused before it was queued; `None` for any other end."""
     code = result.error_code
     status = None if code is None else _REFUSED.get(code)
     if code is None or status is None:
@@ -373,7 +372,7 @@ class Calling:
         return result if result is not None else await handle.end_within(0)
 
     async def answer(self, handle: BegunHandle, preference: Preference) -> Response:
-        """200 with the call's result, or 202 with where it is."""
+        """Answer with 200 and the call's result, or with 202 and its state."""
         result = await self.end_of(handle, preference)
         if result is not None:
             return _result_answer(result, preference)
@@ -386,7 +385,7 @@ class Calling:
 
 
 def _result_answer(result: ToolResult, preference: Preference) -> Response:
-    """A call's result, as it is."""
+    """Return a call's result as an answer."""
     return text_answer(json_text(result, with_none=True), headers=preference.headers)
 
 
@@ -416,6 +415,8 @@ _ANSWERS = {
     202: Answer("The call is under way.", CallState, headers=_LOCATION),
 }
 
+_STATE = {200: Answer("Where the call is, and its result once it has ended.", CallState)}
+
 
 @dataclass(frozen=True, slots=True)
 class BeginningRoutes:
@@ -423,30 +424,36 @@ class BeginningRoutes:
 
     calling: Calling
 
-    def routes(self) -> list[AnyRoute]:
-        """Return the routes."""
-        begin = Route(
-            method="POST", path=_CALLS, name="beginCall", summary="Call a tool", handle=self.begin, answers=_ANSWERS,
-            body=CallBody, headers=(_IDEMPOTENCY_KEY, _PREFER), problems=_PROBLEMS,
-        )  # fmt: skip
-        batch = Route(
-            method="POST", path=f"{_CALLS}/batch", name="beginCalls", summary="Call up to 50 tools side by side",
-            handle=self.batch, answers={200: Answer("What became of each.", BatchAnswer)}, body=BatchBody,
-            headers=(_PREFER,), problems=_PROBLEMS,
-        )  # fmt: skip
-        execute = Route(
-            method="POST", path="/api/modules/{module}/execute", name="executeTool", summary="Call a tool of one module",
-            handle=self.execute, answers=_ANSWERS, body=ExecuteBody, headers=(_IDEMPOTENCY_KEY, _PREFER),
-            problems=_PROBLEMS, tag="modules",
-        )  # fmt: skip
-        return [begin, batch, execute]
-
-    async def begin(self, asked: RouteRequest[CallBody, None]) -> Response:
+    @route("POST", _CALLS, "Call a tool", _ANSWERS, headers=(_IDEMPOTENCY_KEY, _PREFER), problems=_PROBLEMS)
+    async def begin_call(self, asked: RouteRequest[CallBody, None]) -> Response:
         """Call a tool."""
         key, preference = idempotency_key_of(asked.raw.headers), self._preference(asked)
         return await self.calling.answer(await self.calling.begin(asked.who, asked.body, key), preference)
 
-    async def execute(self, asked: RouteRequest[ExecuteBody, None]) -> Response:
+    @route(
+        "POST",
+        f"{_CALLS}/batch",
+        "Call up to 50 tools side by side",
+        {200: Answer("What became of each.", BatchAnswer)},
+        headers=(_PREFER,),
+        problems=_PROBLEMS,
+    )
+    async def begin_calls(self, asked: RouteRequest[BatchBody, None]) -> Response:
+        """Call tools side by side: what keeps one from its queue is its own matter."""
+        path, preference = asked.raw.url.path, self._preference(asked)
+        one = [self._one(asked.who, call, preference, path) for call in asked.body.calls]
+        return json_answer(BatchAnswer(calls=await asyncio.gather(*one)), headers=preference.headers)
+
+    @route(
+        "POST",
+        "/api/modules/{module}/execute",
+        "Call a tool of one module",
+        _ANSWERS,
+        headers=(_IDEMPOTENCY_KEY, _PREFER),
+        problems=_PROBLEMS,
+        tag="modules",
+    )
+    async def execute_tool(self, asked: RouteRequest[ExecuteBody, None]) -> Response:
         """Call a tool of the module in the path."""
         key, preference = idempotency_key_of(asked.raw.headers), self._preference(asked)
         module, name = asked.path["module"], asked.body.tool_name
@@ -459,12 +466,6 @@ class BeginningRoutes:
             tool_name=full, arguments=said.arguments, user_id=said.user_id, agent=said.agent
         )
         return await self.calling.answer(await self.calling.begin(asked.who, body, key), preference)
-
-    async def batch(self, asked: RouteRequest[BatchBody, None]) -> Response:
-        """Call tools side by side: what keeps one from its queue is its own matter."""
-        path, preference = asked.raw.url.path, self._preference(asked)
-        one = [self._one(asked.who, call, preference, path) for call in asked.body.calls]
-        return json_answer(BatchAnswer(calls=await asyncio.gather(*one)), headers=preference.headers)
 
     async def _one(self, who: Identity, call: BatchedCall, preference: Preference, path: str) -> BatchedAnswer:
         try:
@@ -491,25 +492,8 @@ class FollowingRoutes:
     calling: Calling
     streams: OpenStreams
 
-    def routes(self) -> list[AnyRoute]:
-        """Return the routes."""
-        state = {200: Answer("Where the call is, and its result once it has ended.", CallState)}
-        get = Route(
-            method="GET", path=_PATH, name="getCall", summary="Where a call is", handle=self.state, answers=state,
-            headers=(_PREFER,), problems=(404, 503),
-        )  # fmt: skip
-        cancel = Route(
-            method="DELETE", path=_PATH, name="cancelCall", summary="Take a call back", handle=self.cancel,
-            answers=state, problems=(404, 409, 503),
-        )  # fmt: skip
-        events = Route(
-            method="GET", path=f"{_PATH}/events", name="followCall", summary="Follow a call: its approval, progress, log, and its end",
-            handle=self.events, answers=_FOLLOWED,
-            headers=(_LAST_EVENT_ID,), problems=(404, 503),
-        )  # fmt: skip
-        return [get, cancel, events]
-
-    async def state(self, asked: RouteRequest[None, None]) -> Response:
+    @route("GET", _PATH, "Where a call is", _STATE, headers=(_PREFER,), problems=(404, 503))
+    async def get_call(self, asked: RouteRequest[None, None]) -> Response:
         """Answer with a call's state; with `Prefer: wait=N`, as soon as it has ended."""
         preference = _preference_of(asked.raw.headers, usual=0)
         handle = await self._attached(asked.who, asked.path["call_id"])
@@ -519,7 +503,8 @@ class FollowingRoutes:
         finally:
             handle.leave()
 
-    async def cancel(self, asked: RouteRequest[None, None]) -> Response:
+    @route("DELETE", _PATH, "Take a call back", _STATE, problems=(404, 409, 503))
+    async def cancel_call(self, asked: RouteRequest[None, None]) -> Response:
         """Take a call back. One that has ended stays as it ended."""
         handle = await self._attached(asked.who, asked.path["call_id"])
         try:
@@ -532,7 +517,15 @@ class FollowingRoutes:
         finally:
             handle.leave()
 
-    async def events(self, asked: RouteRequest[None, None]) -> Response:
+    @route(
+        "GET",
+        f"{_PATH}/events",
+        "Follow a call: its approval, progress, log, and its end",
+        _FOLLOWED,
+        headers=(_LAST_EVENT_ID,),
+        problems=(404, 503),
+    )
+    async def follow_call(self, asked: RouteRequest[None, None]) -> Response:
         """Follow a call: how far it is, what it logs from now on, and its end. Who comes again gets the latest, and what follows.
 
         After its end that is nothing, in the one way after which a browser's `EventSource` does not come again: 204.
@@ -550,7 +543,7 @@ class FollowingRoutes:
         )
 
     async def _approvals(self, who: Identity, handle: BegunHandle) -> AsyncGenerator[ShownApproval]:
-        """The approval that the call waits for, or waited for: as it is, and after each step."""
+        """Yield the approval that the call waits for, or waited for: as it is, and after each step."""
         viewer = operator_of(who).approver
         steps = self.calling.fleet.approvals.steps(handle.id, lambda: handle.has_ended)
         async with aclosing(steps):

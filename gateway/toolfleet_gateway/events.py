@@ -14,7 +14,15 @@ from starlette.responses import Response
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.http.entrance import operator_of
 from toolfleet_gateway.http.problems import invalid_request
-from toolfleet_gateway.http.routes import Answer, AnyRoute, HeaderParameter, Route, RouteRequest, json_text
+from toolfleet_gateway.http.routes import (
+    Answer,
+    AnyRoute,
+    HeaderParameter,
+    RouteRequest,
+    declared_routes,
+    json_text,
+    route,
+)
 from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, OpenStreams, ServerSentEvent
 from toolfleet_registry.catalog.registry_events import RegistryEvents
 from toolfleet_registry.contracts import Caller, ModuleStatus
@@ -71,12 +79,12 @@ class FeedEvent:
     is_for_viewers: bool = False
 
     def sent(self) -> ServerSentEvent:
-        """As it is sent."""
+        """Return the event as it is sent."""
         return ServerSentEvent(self.kind, json.dumps(self.data, separators=(",", ":")), self.id)
 
 
 EVENTS_LOST = FeedEvent("events_lost", {})
-"""Events are gone that were not heard of: look at all tools anew."""
+"""The kind of the event that events were lost: clients must read all tools again."""
 
 _KINDS = (
     "state",
@@ -119,13 +127,13 @@ def _of_registry(event: RegistryEvent, needs: str | None) -> FeedEvent:
 
 
 def of_load_error(module: str, error: ToolLoadError) -> FeedEvent:
-    """A file is not served as it stands."""
+    """Return the event that a file is not served as it stands."""
     data = {**error.model_dump(mode="json", exclude_none=True), "module": module}
     return FeedEvent("tool_load_error", data, module=module, is_for_viewers=True)
 
 
 def of_module(module: str, *, is_up: bool) -> FeedEvent:
-    """A module answers again, or does not any more."""
+    """Return the event that a module answers again, or no longer answers."""
     return FeedEvent("module_up" if is_up else "module_down", {"module": module}, module=module, needs="guest")
 
 
@@ -193,7 +201,7 @@ class EventFeed:
         return self._follower.after
 
     async def _missed(self, after: str, until: str) -> AsyncGenerator[FeedEvent]:
-        """The events between two that the registry has told of."""
+        """Yield the registry's events between two positions."""
         follower = self._fleet.modules.events(after)
         while (follower.after or "") < until:
             try:
@@ -282,20 +290,8 @@ def changes_between(before: Mapping[str, ModuleStatus], present: Mapping[str, Mo
 
 
 def event_routes(fleet: ToolFleet, settings: Settings, streams: OpenStreams) -> list[AnyRoute]:
-    """The stream of the fleet's events."""
-    about = _AboutEvents(fleet, settings, streams)
-    return [
-        Route(
-            method="GET",
-            path="/events",
-            name="streamEvents",
-            summary="What happens to tools and modules: a stream that goes on",
-            handle=about.stream,
-            headers=(_LAST_ID,),
-            answers={200: Answer("First `state`, then what happens.", media=MEDIA_TYPE, events=dict.fromkeys(_KINDS))},
-            tag="tools",
-        )
-    ]
+    """Return the route of the stream of the fleet's events."""
+    return declared_routes(_AboutEvents(fleet, settings, streams), tag="tools")
 
 
 class _AboutEvents:
@@ -305,7 +301,14 @@ class _AboutEvents:
         self._guest_modules = settings.default_guest_modules
         self._streams = streams
 
-    async def stream(self, request: RouteRequest[None, None]) -> Response:
+    @route(
+        "GET",
+        "/events",
+        "What happens to tools and modules: a stream that goes on",
+        {200: Answer("First `state`, then what happens.", media=MEDIA_TYPE, events=dict.fromkeys(_KINDS))},
+        headers=(_LAST_ID,),
+    )
+    async def stream_events(self, request: RouteRequest[None, None]) -> Response:
         last = _last_id_of(request)
         return EventStream(request.who, self._events(Listener(request.who, self._guest_modules), last), self._streams)
 
@@ -341,24 +344,25 @@ _APPROVAL_EVENTS: Mapping[str, type[BaseModel] | None] = {
 
 
 def approval_routes(fleet: ToolFleet, streams: OpenStreams) -> list[AnyRoute]:
-    """Return the route of the stream."""
+    """Return the route of the stream of approvals."""
+    return declared_routes(_ApprovalStream(fleet, streams), tag="approvals")
 
-    async def stream(request: RouteRequest[None, None]) -> Response:
+
+@dataclass(frozen=True, slots=True)
+class _ApprovalStream:
+    fleet: ToolFleet
+    streams: OpenStreams
+
+    @route(
+        "GET",
+        "/approvals/events",
+        "What happens to approvals that the key's holder may see: a stream that goes on",
+        {200: Answer("First `following`, then what happens.", media=MEDIA_TYPE, events=_APPROVAL_EVENTS)},
+        headers=(_LAST_ID,),
+    )
+    async def stream_approvals(self, request: RouteRequest[None, None]) -> Response:
         last = _last_id_of(request)
-        return EventStream(request.who, _approval_events(fleet, request.who, last), streams)
-
-    return [
-        Route(
-            method="GET",
-            path="/approvals/events",
-            name="streamApprovals",
-            summary="What happens to approvals that the key's holder may see: a stream that goes on",
-            handle=stream,
-            headers=(_LAST_ID,),
-            answers={200: Answer("First `following`, then what happens.", media=MEDIA_TYPE, events=_APPROVAL_EVENTS)},
-            tag="approvals",
-        )
-    ]
+        return EventStream(request.who, _approval_events(self.fleet, request.who, last), self.streams)
 
 
 async def _approval_events(fleet: ToolFleet, who: Identity, last: str | None) -> AsyncGenerator[ServerSentEvent]:

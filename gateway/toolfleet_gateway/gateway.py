@@ -17,15 +17,14 @@ from toolfleet_gateway.events import approval_routes, event_routes
 from toolfleet_gateway.hooks import approval_hook_routes, hook_routes
 from toolfleet_gateway.http.app import build_app, metadata_routes
 from toolfleet_gateway.http.entrance import Entrance
-from toolfleet_gateway.http.routes import AnyRoute
+from toolfleet_gateway.http.routes import AnyRoute, declared_routes
 from toolfleet_gateway.http.server import make_server
 from toolfleet_gateway.http.streams import OpenStreams
 from toolfleet_gateway.jobs import conversation_routes, job_routes
 from toolfleet_gateway.mcp.front import PATHS, McpFront
 from toolfleet_gateway.metrics import gateway_metrics, metrics_routes
-from toolfleet_gateway.modules import module_routes
 from toolfleet_gateway.operations import resource_routes
-from toolfleet_gateway.tools import tool_routes
+from toolfleet_gateway.tools import module_routes, tool_routes
 from toolfleet_gateway.tracing import gateway_tracing
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
@@ -105,8 +104,8 @@ def routes_of(
     """Return every route of the gateway, each from the folder of its concern."""
     calling = Calling(fleet, settings, closing)
     return [
-        *BeginningRoutes(calling).routes(),
-        *FollowingRoutes(calling, streams).routes(),
+        *declared_routes(BeginningRoutes(calling), tag="calls"),
+        *declared_routes(FollowingRoutes(calling, streams), tag="calls"),
         *tool_routes(fleet, settings),
         *module_routes(fleet, settings),
         *job_routes(fleet, settings),

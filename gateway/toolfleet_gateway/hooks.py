@@ -12,10 +12,11 @@ from toolfleet_gateway.http.routes import (
     Answer,
     AnyRoute,
     HeaderParameter,
-    Route,
     RouteRequest,
+    declared_routes,
     json_answer,
     read_json_body,
+    route,
 )
 from toolfleet_gateway.operations import problem_of
 from toolfleet_registry.config.setting_sources import channel_secret
@@ -64,7 +65,7 @@ def verified_delivery(secrets: Sequence[str], headers: Mapping[str, str], body: 
 
 
 def signed_delivery(secrets: Sequence[str], headers: Mapping[str, str], body: bytes) -> tuple[str, str | None]:
-    """The id that a request says, and which of `secrets` it is signed with, if any. Raises `Problem` for one that is not as it should be."""
+    """Return the id of a request, and the secret that it is signed with, if any. Raises `Problem` for a malformed request."""
     said = {name: headers.get(name, "") for name in _NAMES}
     if not all(said.values()):
         raise invalid_request(f"A hook's request has the headers {', '.join(_NAMES)}.")
@@ -138,29 +139,25 @@ _BODY = TypeAdapter(HookBody)
 
 def hook_routes(fleet: ToolFleet) -> list[AnyRoute]:
     """Return the routes for outside systems, which have no key: they sign."""
-    return [
-        Route(
-            method="POST",
-            path="/hooks/{job_id}",
-            name="endJobByHook",
-            summary="End a job that waits for it, signed as Standard Webhooks has it; a repeat changes nothing",
-            handle=_Hooks(fleet).end,
-            body=HookBody,
-            headers=_SIGNED_HEADERS,
-            answers={200: Answer("The job has ended so.", HookAnswer)},
-            problems=(404, 410, 503),
-            tag="jobs",
-            is_public=True,
-            takes_bytes=True,
-        )
-    ]
+    return declared_routes(_Hooks(fleet), tag="jobs")
 
 
 class _Hooks:
     def __init__(self, fleet: ToolFleet) -> None:
         self._hooks = fleet.hooks
 
-    async def end(self, request: RouteRequest[bytes, None]) -> Response:
+    @route(
+        "POST",
+        "/hooks/{job_id}",
+        "End a job that waits for it, signed as Standard Webhooks has it; a repeat changes nothing",
+        {200: Answer("The job has ended so.", HookAnswer)},
+        body=HookBody,
+        headers=_SIGNED_HEADERS,
+        problems=(404, 410, 503),
+        is_public=True,
+        takes_bytes=True,
+    )
+    async def end_job_by_hook(self, request: RouteRequest[bytes, None]) -> Response:
         """End a job. The body is parsed only after it is verified."""
         data, job_id = request.body, request.path["job_id"]
         if len(data) > _MOST_BYTES:
@@ -211,26 +208,11 @@ def approval_hook_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]
 
     Raises `SettingsError` for a missing secret, or one of two approvers.
     """
-    return [
-        Route(
-            method="POST",
-            path="/hooks/approvals/{approval_id}",
-            name="decideApprovalByHook",
-            summary="Approve or reject a call, signed as Standard Webhooks has it; a repeat changes nothing",
-            handle=_ApprovalHooks(fleet, _approvers_of(settings)).decide,
-            body=SignedDecision,
-            headers=_SIGNED_HEADERS,
-            answers={200: Answer("It is noted so.", DecisionTaken)},
-            problems=(403, 404, 409, 422, 503),
-            tag="approvals",
-            is_public=True,
-            takes_bytes=True,
-        )
-    ]
+    return declared_routes(_ApprovalHooks(fleet, _approvers_of(settings)), tag="approvals")
 
 
 def _approvers_of(settings: Settings) -> dict[str, Approver]:
-    """Secret -> who signs with it."""
+    """Return the approvers by the secrets that they sign with."""
     found = dict[str, Approver]()
     for name, spec in settings.approvals.approvers.items():
         for secret in (channel_secret(each, settings.secrets) for each in spec.secrets):
@@ -246,7 +228,18 @@ class _ApprovalHooks:
     def __init__(self, fleet: ToolFleet, approvers: dict[str, Approver]) -> None:
         self._approvals, self._approvers = fleet.approvals, approvers
 
-    async def decide(self, request: RouteRequest[bytes, None]) -> Response:
+    @route(
+        "POST",
+        "/hooks/approvals/{approval_id}",
+        "Approve or reject a call, signed as Standard Webhooks has it; a repeat changes nothing",
+        {200: Answer("It is noted so.", DecisionTaken)},
+        body=SignedDecision,
+        headers=_SIGNED_HEADERS,
+        problems=(403, 404, 409, 422, 503),
+        is_public=True,
+        takes_bytes=True,
+    )
+    async def decide_approval_by_hook(self, request: RouteRequest[bytes, None]) -> Response:
         """Decide about a call. The body is parsed only after it is verified."""
         data, approval_id = request.body, request.path["approval_id"]
         if len(data) > _MOST_DECISION_BYTES:

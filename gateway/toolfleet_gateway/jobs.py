@@ -15,11 +15,12 @@ from toolfleet_gateway.http.routes import (
     Answer,
     AnyRoute,
     HeaderParameter,
-    Route,
     RouteRequest,
+    declared_routes,
     json_answer,
     json_text,
     nothing,
+    route,
 )
 from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, OpenStreams, ServerSentEvent
 from toolfleet_registry.contracts import Conversation, ToolCall, ToolResult
@@ -67,7 +68,7 @@ class JobCall(BaseModel):
     """The version of the tool that is meant, letter for letter."""
 
     def call(self) -> ToolCall:
-        """As the fleet takes it."""
+        """Return the call in the fleet's form."""
         return ToolCall(tool_name=self.tool_name, arguments=self.arguments, tool_version=self.tool_version)
 
 
@@ -149,89 +150,7 @@ _OfUser: TypeAlias = RouteRequest[None, OfUserQuery]
 
 def job_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
     """Return the routes of the jobs of the caller's user."""
-    about = _AboutJobs(fleet, settings)
-    return [*_routes_of_all(about), *_routes_of_one(about), *_routes_of_workflows(about)]
-
-
-def _routes_of_all(about: "_AboutJobs") -> list[AnyRoute]:
-    return [
-        Route(
-            method="POST",
-            path="/jobs",
-            name="startJob",
-            summary="Have long work done and polled, once, whatever stops meanwhile",
-            handle=about.start,
-            body=JobRequest,
-            headers=(_KEY,),
-            answers={
-                201: Answer("The job, or the one that its key stands for.", Job, headers={"Location": "Where it is."})
-            },
-            problems=(404, 409, 422),
-            tag="jobs",
-        ),
-        Route(
-            method="GET",
-            path="/jobs",
-            name="listJobs",
-            summary="The caller's jobs",
-            handle=about.listed,
-            query=JobQuery,
-            answers={200: Answer("The newest first.", JobList)},
-            tag="jobs",
-        ),
-    ]
-
-
-def _routes_of_one(about: "_AboutJobs") -> list[AnyRoute]:
-    return [
-        Route(
-            method="GET",
-            path="/jobs/{job_id}",
-            name="getJob",
-            summary="One of the caller's jobs",
-            handle=about.one,
-            query=OfUserQuery,
-            answers={200: Answer("The job.", Job)},
-            problems=(404,),
-            tag="jobs",
-        ),
-        Route(
-            method="DELETE",
-            path="/jobs/{job_id}",
-            name="cancelJob",
-            summary="End a job, and tell nobody; one that has ended stays as it is",
-            handle=about.cancelled,
-            query=OfUserQuery,
-            answers={200: Answer("The job.", Job)},
-            problems=(404,),
-            tag="jobs",
-        ),
-    ]
-
-
-def _routes_of_workflows(about: "_AboutJobs") -> list[AnyRoute]:
-    return [
-        Route(
-            method="GET",
-            path="/workflows/{workflow_id}",
-            name="getWorkflow",
-            summary="The jobs of one of the caller's workflows",
-            handle=about.workflow,
-            query=OfUserQuery,
-            answers={200: Answer("The newest first.", JobList)},
-            tag="jobs",
-        ),
-        Route(
-            method="DELETE",
-            path="/workflows/{workflow_id}",
-            name="cancelWorkflow",
-            summary="End all jobs of a workflow",
-            handle=about.workflow_cancelled,
-            query=OfUserQuery,
-            answers={200: Answer("How many were ended.", CancelledJobs)},
-            tag="jobs",
-        ),
-    ]
+    return declared_routes(_AboutJobs(fleet, settings), tag="jobs")
 
 
 class _AboutJobs:
@@ -239,7 +158,15 @@ class _AboutJobs:
         self._fleet, self._jobs = fleet, fleet.jobs
         self._root = settings.gateway_root_path
 
-    async def start(self, request: RouteRequest[JobRequest, None]) -> Response:
+    @route(
+        "POST",
+        "/jobs",
+        "Have long work done and polled, once, whatever stops meanwhile",
+        {201: Answer("The job, or the one that its key stands for.", Job, headers={"Location": "Where it is."})},
+        headers=(_KEY,),
+        problems=(404, 409, 422),
+    )
+    async def start_job(self, request: RouteRequest[JobRequest, None]) -> Response:
         body, key = request.body, idempotency_key_of(request.raw.headers)
         try:
             job = await self._jobs.start(
@@ -261,26 +188,47 @@ class _AboutJobs:
             raise await self._refused(request.who, exc.result) from exc
         return json_answer(job, 201, {"location": f"{self._root}/jobs/{quote(job.job_id, safe='')}"})
 
-    async def listed(self, request: RouteRequest[None, JobQuery]) -> Response:
+    @route("GET", "/jobs", "The caller's jobs", {200: Answer("The newest first.", JobList)})
+    async def list_jobs(self, request: RouteRequest[None, JobQuery]) -> Response:
         query = request.query
         caller = request.who.caller_for(query.user_id)
         listed = await self._jobs.list(caller, ended=query.ended, limit=query.limit, workflow_id=query.workflow_id)
         return json_answer(JobList(jobs=listed, count=len(listed)))
 
-    async def one(self, request: _OfUser) -> Response:
+    @route("GET", "/jobs/{job_id}", "One of the caller's jobs", {200: Answer("The job.", Job)}, problems=(404,))
+    async def get_job(self, request: _OfUser) -> Response:
         job = await self._jobs.get(request.path["job_id"], request.who.caller_for(request.query.user_id))
         return json_answer(_there(job))
 
-    async def cancelled(self, request: _OfUser) -> Response:
+    @route(
+        "DELETE",
+        "/jobs/{job_id}",
+        "End a job, and tell nobody; one that has ended stays as it is",
+        {200: Answer("The job.", Job)},
+        problems=(404,),
+    )
+    async def cancel_job(self, request: _OfUser) -> Response:
         job = await self._jobs.cancel(request.path["job_id"], request.who.caller_for(request.query.user_id))
         return json_answer(_there(job))
 
-    async def workflow(self, request: _OfUser) -> Response:
+    @route(
+        "GET",
+        "/workflows/{workflow_id}",
+        "The jobs of one of the caller's workflows",
+        {200: Answer("The newest first.", JobList)},
+    )
+    async def get_workflow(self, request: _OfUser) -> Response:
         caller, workflow_id = request.who.caller_for(request.query.user_id), _workflow_id(request)
         listed = await self._jobs.list(caller, limit=1_000, workflow_id=workflow_id)
         return json_answer(JobList(jobs=listed, count=len(listed)))
 
-    async def workflow_cancelled(self, request: _OfUser) -> Response:
+    @route(
+        "DELETE",
+        "/workflows/{workflow_id}",
+        "End all jobs of a workflow",
+        {200: Answer("How many were ended.", CancelledJobs)},
+    )
+    async def cancel_workflow(self, request: _OfUser) -> Response:
         caller = request.who.caller_for(request.query.user_id)
         return json_answer(CancelledJobs(cancelled=await self._jobs.cancel_workflow(_workflow_id(request), caller)))
 
@@ -323,32 +271,7 @@ _EVENTS: dict[str, type[BaseModel] | None] = {"completion": WakeUp, "events_lost
 
 def conversation_routes(fleet: ToolFleet, streams: OpenStreams) -> list[AnyRoute]:
     """Return the routes of conversations: only for the user whose jobs they are about."""
-    about = _AboutConversations(fleet, streams)
-    return [
-        Route(
-            method="GET",
-            path="/conversations/{conversation_id}/completions",
-            name="streamCompletions",
-            summary="How the caller's jobs of a conversation have ended: a stream that goes on",
-            handle=about.completions,
-            query=OfUserQuery,
-            headers=(_LAST_ID,),
-            answers={200: Answer("An end each.", media=MEDIA_TYPE, events=_EVENTS)},
-            problems=(409,),
-            tag="jobs",
-        ),
-        Route(
-            method="POST",
-            path="/conversations/{conversation_id}/completions/{completion_id}/ack",
-            name="confirmCompletion",
-            summary="Confirm a completion: it does not come again",
-            handle=about.confirm,
-            query=OfUserQuery,
-            answers={204: Answer("It is confirmed.")},
-            problems=(404, 409),
-            tag="jobs",
-        ),
-    ]
+    return declared_routes(_AboutConversations(fleet, streams), tag="jobs")
 
 
 class _AboutConversations:
@@ -356,7 +279,15 @@ class _AboutConversations:
         self._fleet = fleet
         self._streams = streams
 
-    async def completions(self, request: _OfUser) -> Response:
+    @route(
+        "GET",
+        "/conversations/{conversation_id}/completions",
+        "How the caller's jobs of a conversation have ended: a stream that goes on",
+        {200: Answer("An end each.", media=MEDIA_TYPE, events=_EVENTS)},
+        headers=(_LAST_ID,),
+        problems=(409,),
+    )
+    async def stream_completions(self, request: _OfUser) -> Response:
         inbox, last = await self._inbox(request), request.raw.headers.get("last-event-id")
         if last:
             if not is_entry_id(last):
@@ -364,7 +295,14 @@ class _AboutConversations:
             await inbox.confirm_up_to(last)
         return EventStream(request.who, _events(inbox), self._streams)
 
-    async def confirm(self, request: _OfUser) -> Response:
+    @route(
+        "POST",
+        "/conversations/{conversation_id}/completions/{completion_id}/ack",
+        "Confirm a completion: it does not come again",
+        {204: Answer("It is confirmed.")},
+        problems=(404, 409),
+    )
+    async def confirm_completion(self, request: _OfUser) -> Response:
         completion_id = request.path["completion_id"]
         inbox = await self._inbox(request)
         if not is_entry_id(completion_id) or not await inbox.confirm(completion_id):

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from toolfleet_gateway.http.entrance import needing
+from toolfleet_gateway.http.entrance import require_role
 from toolfleet_gateway.http.problems import Problem, unavailable
-from toolfleet_gateway.http.routes import Answer, AnyRoute, Route, RouteRequest, json_answer
+from toolfleet_gateway.http.routes import Answer, AnyRoute, RouteRequest, declared_routes, json_answer, route
 from toolfleet_registry import metrics
 from toolfleet_registry.metrics import CONTENT_TYPE, Exposition, Sample
 from toolfleet_registry.settings import Settings
@@ -41,11 +41,11 @@ class GatewayMetrics:
         self._sampler = ProcessSampler(recorder)
 
     async def text(self) -> bytes:
-        """All of it, as Prometheus reads it. Takes some seconds at most, and raises nothing for a Redis that is away."""
+        """Return all metrics in Prometheus's format. Takes some seconds at most, and raises nothing if Redis is away."""
         return self._exposition.text(await self.fleet.samples())
 
     def text_now(self) -> bytes:
-        """The same from another thread; where the loop stands still, without the fleet."""
+        """Return the metrics to another thread; without those of the fleet if the loop stands still."""
         samples: Iterable[Sample] = ()
         asking = asyncio.run_coroutine_threadsafe(self.fleet.samples(), self._loop)
         try:
@@ -99,45 +99,44 @@ class LaneScale(BaseModel):
     """Since when the oldest of the waiting calls has waited. Left out where nobody knows it, as with RabbitMQ."""
 
 
-def metrics_routes(metrics: GatewayMetrics, settings: Settings) -> list[AnyRoute]:
-    """Both, for viewers."""
+class _MetricsRoutes:
+    def __init__(self, metrics: GatewayMetrics, settings: Settings) -> None:
+        self._metrics, self._usual_slots = metrics, settings.worker_concurrency
 
-    async def written(_: RouteRequest[None, None]) -> Response:
-        return Response(await metrics.text(), media_type=None, headers={"content-type": CONTENT_TYPE})
+    @route(
+        "GET",
+        "/metrics",
+        "Metrics of this gateway and of the fleet, for Prometheus; for viewers",
+        {200: Answer("Metrics in Prometheus's text format.", media="text/plain")},
+    )
+    async def get_metrics(self, request: RouteRequest[None, None]) -> Response:
+        require_role(request.who, "viewer")
+        return Response(await self._metrics.text(), media_type=None, headers={"content-type": CONTENT_TYPE})
 
-    async def scale(request: RouteRequest[None, None]) -> Response:
+    @route(
+        "GET",
+        "/scale/{lane}",
+        "How many workers a lane needs; for viewers",
+        {200: Answer("What runs and waits, and how many workers that needs.", LaneScale)},
+        problems=(404, 503),
+    )
+    async def get_lane_scale(self, request: RouteRequest[None, None]) -> Response:
+        require_role(request.who, "viewer")
         lane: Lane | None = next((lane for lane in LANES if lane == request.path["lane"]), None)
         if lane is None:
             raise Problem(404, "unknown_lane", "There are the lanes fast and slow.")
-        facts = await metrics.fleet.facts()
+        facts = await self._metrics.fleet.facts()
         if facts is None:  # no number: an autoscaler must keep the present number
-            raise unavailable("Nobody knows what the lane needs: Redis does not answer.")
-        load = lane_load(facts, lane, usual_slots=settings.worker_concurrency)
+            raise unavailable("What the lane needs is not known: Redis does not answer.")
+        load = lane_load(facts, lane, usual_slots=self._usual_slots)
         if load is None:
-            raise unavailable("Nobody knows what the lane needs: the broker does not answer.")
+            raise unavailable("What the lane needs is not known: the broker does not answer.")
         return json_answer(_scale_of(load))
 
-    return [
-        Route(
-            method="GET",
-            path="/metrics",
-            name="getMetrics",
-            summary="Metrics of this gateway and of the fleet, for Prometheus; for viewers",
-            handle=needing("viewer", written),
-            answers={200: Answer("Metrics in Prometheus's text format.", media="text/plain")},
-            tag="operations",
-        ),
-        Route(
-            method="GET",
-            path="/scale/{lane}",
-            name="getLaneScale",
-            summary="How many workers a lane needs; for viewers",
-            handle=needing("viewer", scale),
-            answers={200: Answer("What runs and waits, and how many workers that needs.", LaneScale)},
-            problems=(404, 503),
-            tag="operations",
-        ),
-    ]
+
+def metrics_routes(metrics: GatewayMetrics, settings: Settings) -> list[AnyRoute]:
+    """Return the routes of metrics, for viewers."""
+    return declared_routes(_MetricsRoutes(metrics, settings), tag="operations")
 
 
 def _scale_of(load: LaneLoad) -> LaneScale:

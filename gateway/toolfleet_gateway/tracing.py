@@ -47,7 +47,7 @@ class TracedPath:
         self._route, self._app, self._tracing = route, app, tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI."""
+        """Implement ASGI."""
         method = scope["method"]
         started = self._tracing.start(
             f"{method} {self._route}",

@@ -18,10 +18,9 @@ STRICT = {
 SOURCES = sorted(path for room in ("registry", "tasks", "workers", "gateway") for path in (ROOT / room).rglob("*.py"))
 
 CLOCKS = {
-    "gateway/toolfleet_gateway/auth/fleet_codec.py": "makes the key of what is sealed, which nobody shall guess",
-    "gateway/toolfleet_gateway/auth/own_secrets.py": "makes a password that nobody shall guess",
+    "gateway/toolfleet_gateway/auth/own_secrets.py": "makes a password, and the key of what is sealed, which nobody shall guess",
     "gateway/toolfleet_gateway/console/sessions.py": "marks a session's forms as nobody shall guess",
-    "gateway/toolfleet_gateway/mcp/old_sessions.py": "names a session, and a question, as nobody shall guess",
+    "gateway/toolfleet_gateway/mcp/old_clients.py": "names a session, and a question, as nobody shall guess",
     "registry/toolfleet_registry/contracts/jobs.py": "makes the secret of a job's hook, which nobody shall guess",
     "registry/toolfleet_registry/system/fleet_clock.py": "the port to the fleet's time",
     "registry/toolfleet_registry/system/machine_clock.py": "the port to this machine's clocks",

@@ -251,7 +251,7 @@ def _named(document: Any, name: str | None) -> tuple[str, Any]:
 
 
 def _profile_in(document: Any, name: str) -> tuple[Any, tuple[str, ...]]:
-    """The profile, and where in the document it stands."""
+    """Return the profile, and where in the document it stands."""
     table = document.get(_TABLE) if isinstance(document, dict) else None
     if not isinstance(table, dict):
         return document, ()

@@ -1,4 +1,4 @@
-"""Prints who called what, and what became of it, and removes what calls were asked and answered: `toolfleet audit`."""
+"""Prints who called what and how it ended, and removes the arguments and results of calls: `toolfleet audit`."""
 
 import json
 import sys

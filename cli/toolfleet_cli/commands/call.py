@@ -248,7 +248,7 @@ def _show(found: "ToolExplanation") -> None:
 
 
 def read_arguments(words: Sequence[str], whole: str | None, tool: ToolDefinition | None) -> Any:
-    """The arguments: those of `whole`, a JSON document, and over them those of the words.
+    """Return the arguments: those of `whole`, a JSON document, overridden by those of the words.
 
     `name:=value` is JSON. `name=value` is text, unless the tool takes no text under this name: then it is JSON if it
     can be read as such, and what cannot be is left for the fleet to judge. Raises `typer.BadParameter`.
@@ -291,7 +291,7 @@ def _takes_text(tool: ToolDefinition, name: str) -> bool:
 
 
 def _types(schema: Any) -> Iterable[str]:
-    """The JSON types that a schema names, itself or as alternatives."""
+    """Yield the JSON types that a schema names, itself or as alternatives."""
     if not isinstance(schema, dict):
         return
     named = schema.get("type", [])

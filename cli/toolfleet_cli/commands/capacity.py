@@ -76,7 +76,7 @@ class CapacityPlan:
 
 
 def plan(load: FleetLoad, costs: CallCosts = MEASURED) -> CapacityPlan:
-    """The processes for this load, of all fleets together; `redis_cores` and `redis_memory` are those of one of the fleets."""
+    """Return the processes for this load, of all fleets together; `redis_cores` and `redis_memory` are those of one of the fleets."""
     at_once = math.ceil(load.rate * load.latency)
     by_slots = math.ceil(at_once / (costs.slots * costs.slot_use))
     by_cpu = math.ceil(load.rate * costs.worker_cpu / costs.core_use)

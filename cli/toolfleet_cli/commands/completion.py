@@ -22,22 +22,22 @@ _Ask: TypeAlias = Callable[["Redis", "Settings", str], Iterable[str]]
 
 
 def complete_tools(incomplete: str) -> list[str]:
-    """Tools; where they are of too many modules, the names of these."""
+    """Return the tools, or the modules' names if there are too many modules."""
     return _asked(_tools, incomplete)
 
 
 def complete_modules(incomplete: str) -> list[str]:
-    """Modules."""
+    """Return the modules."""
     return _asked(lambda redis, settings, _: _modules(redis, settings), incomplete)
 
 
 def complete_modules_and_tools(incomplete: str) -> list[str]:
-    """Both."""
+    """Return the modules and the tools."""
     return [*complete_modules(incomplete), *complete_tools(incomplete)]
 
 
 def complete_dead(incomplete: str) -> list[str]:
-    """The ids of the latest dead letters of each kind."""
+    """Return the ids of the latest dead letters of each kind."""
     return _asked(
         lambda redis, settings, _: [
             *_latest(redis, settings.keys.dead_order),
@@ -49,7 +49,7 @@ def complete_dead(incomplete: str) -> list[str]:
 
 
 def complete_keys(incomplete: str) -> list[str]:
-    """The ids of API keys that are kept in Redis."""
+    """Return the ids of API keys that are kept in Redis."""
     return _asked(
         lambda redis, settings, _: map(_text, cast("list[Any]", redis.hkeys(settings.keys.registry.api_keys))),
         incomplete,
@@ -57,7 +57,7 @@ def complete_keys(incomplete: str) -> list[str]:
 
 
 def complete_agents(incomplete: str) -> list[str]:
-    """The agents that have a profile, in the settings or in Redis."""
+    """Return the agents that have a profile, in the settings or in Redis."""
     return _asked(
         lambda redis, settings, _: [
             *settings.agents,
@@ -68,7 +68,7 @@ def complete_agents(incomplete: str) -> list[str]:
 
 
 def complete_jobs(incomplete: str) -> list[str]:
-    """The jobs that are due next, and the latest that have ended."""
+    """Return the jobs that are due next, and the latest that have ended."""
     return _asked(
         lambda redis, settings, _: [
             *_first(redis, settings.keys.jobs_due),
@@ -79,7 +79,7 @@ def complete_jobs(incomplete: str) -> list[str]:
 
 
 def complete_wakes(incomplete: str) -> list[str]:
-    """The wake-ups that are due next."""
+    """Return the wake-ups that are due next."""
     return _asked(
         lambda redis, settings, _: [
             *_first(redis, settings.keys.wakes_due),
@@ -90,14 +90,14 @@ def complete_wakes(incomplete: str) -> list[str]:
 
 
 def complete_approvals(incomplete: str) -> list[str]:
-    """The calls that wait for people."""
+    """Return the calls that wait for people."""
     from toolfleet_registry.redis.keys import ApprovalKeys
 
     return _asked(lambda redis, settings, _: _first(redis, ApprovalKeys(settings.keys).waiting), incomplete)
 
 
 def complete_processes(incomplete: str) -> list[str]:
-    """The processes of the `up` that runs here."""
+    """Return the processes of the `up` that runs here."""
     return _in_time(_processes, incomplete)
 
 

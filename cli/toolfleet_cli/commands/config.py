@@ -56,7 +56,7 @@ def config(
 
 
 async def _newly_reached(settings: Settings) -> tuple[list[str] | None, str]:
-    """The names of the tools, and why they are not known if they are not."""
+    """Return the names of the tools, and why they are not known if that is so."""
     if settings.redis_url is None:
         return None, ""
     from toolfleet import ToolFleet

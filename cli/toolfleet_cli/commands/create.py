@@ -119,7 +119,7 @@ def create_tool(name: str, directory: Path) -> Path:
 
 
 def _contents(kind: str, values: dict[str, str]) -> dict[str, str]:
-    """The files' texts by their paths."""
+    """Return the files' texts by their paths."""
     return {path: Template(text).substitute(values) for path, text in _templates(kind, values["name"]).items()}
 
 
@@ -135,7 +135,7 @@ def _check(name: str) -> None:
 
 
 def _templates(kind: str, name: str) -> dict[str, str]:
-    """The texts by their files' paths."""
+    """Return the texts by their files' paths."""
     found: dict[str, str] = {}
 
     def collect(folder: Traversable, before: str) -> None:

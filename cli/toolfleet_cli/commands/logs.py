@@ -129,7 +129,7 @@ class RestartRequests:
         (self._folder / name).touch(mode=0o600)
 
     def take(self) -> list[str]:
-        """The names that were asked for since the last time; each is asked for no more."""
+        """Return the names that were requested since the last call, and forget the requests."""
         taken: list[str] = []
         with contextlib.suppress(OSError):  # there is no request yet, or an invalid one
             for path in sorted(self._folder.iterdir()):
@@ -154,7 +154,7 @@ class LogTail:
             pass  # it may come
 
     def read(self) -> list[str]:
-        """The whole lines that have come, without their ends: some 256 kB of them at most. None where there is no file."""
+        """Return the whole lines that were added, without their ends, 256 kB at most; none if there is no file."""
         try:
             with self._path.open("rb") as file:
                 text = self._rest + self._more(file)

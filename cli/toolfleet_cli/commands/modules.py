@@ -232,7 +232,7 @@ class _Row:
 
 
 def _who(module: str, overview: "ModuleOverview") -> tuple[str, int]:
-    """The lane that serves a module, and how many workers do."""
+    """Return the lane that serves a module, and the number of its workers."""
     return overview.lanes.get(module, "fast"), overview.workers.get(module, 0)
 
 

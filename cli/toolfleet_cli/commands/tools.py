@@ -668,7 +668,7 @@ def _short_digest(digest: str) -> str:
 
 
 def _warn_of_older_workers(older: list[str]) -> None:
-    """Workers of a release that knows no rollback register what a module offers as it comes."""
+    """Warn of workers of an earlier release, which register whatever a module offers and so undo a rollback."""
     if older:
         many = f" and {len(older) - _MOST_NAMED} more" if len(older) > _MOST_NAMED else ""
         names = ", ".join(older[:_MOST_NAMED])

@@ -230,7 +230,7 @@ def _print_modules(
 
 
 def _example(tools: Sequence[ToolDefinition]) -> list[str]:
-    """A command that is likely to work and does nothing: the example that is there, else the reading tool that wants least."""
+    """Return a harmless command that is likely to work: the example's, else the reading tool with the fewest required arguments."""
     if any(tool.name == _FAVOURITE for tool in tools):
         return [f"toolfleet call {_FAVOURITE} query=redis max_results=1"]
     harmless = [tool for tool in tools if effect_of(tool) == "read"]

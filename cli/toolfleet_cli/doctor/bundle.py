@@ -98,7 +98,7 @@ def write_bundle(path: Path, patient: Patient, found: Examination) -> list[str]:
 
 
 def _secrets(patient: Patient) -> list[str]:
-    """All that this process knows and that must not be in it."""
+    """Return the secrets that this process knows and that must not be in the bundle."""
     settings = patient.settings
     headers = [value.get_secret_value() for each in settings.module_headers.values() for value in each.values()]
     environ = [value for name, value in patient.environ.items() if _SECRET_NAME.search(name)]
@@ -128,7 +128,7 @@ def _settings(patient: Patient) -> Mapping[str, Any]:
 
 
 def _logs(folder: Path) -> Iterable[tuple[str, list[str]]]:
-    """The last lines of each log of a `toolfleet up` here or in a folder above."""
+    """Yield the last lines of each log of a `toolfleet up` here or in a folder above."""
     candidates = (each / FOLDER / "logs" for each in (folder, *folder.parents))
     logs = next((each for each in candidates if each.is_dir()), None)
     for path in sorted(logs.glob("*.log")) if logs is not None else ():
@@ -151,12 +151,12 @@ class Redaction:
         self._secrets = re.compile("|".join(map(re.escape, found))) if found else None
 
     def text(self, text: str) -> str:
-        """The text without them."""
+        """Return the text without the secrets."""
         known = text if self._secrets is None else self._secrets.sub(HIDDEN, text)
         return _USER_INFO.sub(f"{HIDDEN}@", shown_url(known))
 
     def value(self, value: Any) -> Any:
-        """JSON, with the texts in it so treated; its keys, too."""
+        """Return JSON without the secrets in its texts and keys."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):

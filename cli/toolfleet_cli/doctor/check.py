@@ -83,12 +83,12 @@ class Patient:
     canary_seconds: float = 5.0
 
     def redis(self) -> AbstractAsyncContextManager[Redis]:
-        """A client of the fleet's Redis; each answer is waited for at most 3 s. Raises `SettingsError` without an address."""
+        """Return a client of the fleet's Redis; each answer is waited for at most 3 s. Raises `SettingsError` without an address."""
         url = fleet_url(self.settings.redis_url)
         return async_client(url, master=self.settings.sentinel_master, timeout_seconds=_ANSWER_SECONDS)
 
     def servers(self) -> dict[str, str]:
-        """The URLs of the Redis servers that the fleet has, each with the name that people are shown."""
+        """Return the URLs of the Redis servers that the fleet has, each with the name that people are shown."""
         settings = self.settings
         found = {"The broker's Redis": settings.broker, "Redis": settings.redis_url}
         urls = {url: name for name, url in found.items() if url is not None and is_redis_url(url)}

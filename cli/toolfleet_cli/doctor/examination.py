@@ -123,7 +123,7 @@ def _blind(check: Check, reason: str) -> Diagnosis:
 
 
 def as_json(found: Examination, *, with_quotes: bool = True) -> dict[str, Any]:
-    """All of it; without words of others, if these are not to be in it."""
+    """Return the examination as JSON, with or without quoted text of others."""
     return {
         "exit_code": found.exit_code,
         "findings": [

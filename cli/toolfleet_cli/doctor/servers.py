@@ -191,7 +191,7 @@ async def check_rights(patient: Patient) -> CheckResult:
 
 
 async def _refused(redis: Redis, keys: Keys) -> list[str]:
-    """The commands that this user may not send, of those that agents and workers do."""
+    """Return the commands of agents and workers that this user may not send."""
     key, channel = canary_key(keys, randomness.uuid4().hex), keys.manifests_changed
     tried: list[tuple[str | int, ...]] = [
         ("TIME",),
@@ -316,7 +316,7 @@ def _of_timeout(milliseconds: int | None, needed: int) -> Iterable[Diagnosis]:
 
 
 def _foreign_queues(settings: Settings) -> dict[str, str]:
-    """The fleet's queues that exist with other arguments than the fleet declares them with, and what RabbitMQ says of each."""
+    """Return the queues that exist with other arguments than the fleet declares, and what RabbitMQ says about each."""
     from amqp.exceptions import NotFound, PreconditionFailed
 
     from toolfleet_tasks.app import make_app

@@ -51,7 +51,7 @@ async def check_secrets(patient: Patient) -> CheckResult:
 
 
 def secrets_of(settings: Settings) -> dict[str, str]:
-    """The secrets that are set, by what they are."""
+    """Return the secrets that are set, by their names."""
     found = {name: str(getattr(settings, name)) for name in _NAMED if getattr(settings, name)}
     for name in sorted(_OF_URLS):
         password = urlsplit(getattr(settings, name) or "").password
@@ -211,7 +211,7 @@ async def check_certificates(patient: Patient) -> CheckResult:
 
 
 def _places(settings: Settings) -> set[tuple[str, int, str]]:
-    """Host, port, and the file of authorities or ''."""
+    """Return the hosts, ports, and files of authorities, or '' for those of this machine."""
     urls = [settings.redis_url, settings.broker_url, settings.core_url, *settings.module_services.values()]
     found = set[tuple[str, int, str]]()
     for url in urls:

@@ -58,7 +58,7 @@ _OTHERS_SECONDS = 1.5  # for workers to send what comes to other hosts: they ask
 
 
 def read_secrets(names: Iterable[str], sources: Mapping[str, SecretSource], *, folder: Path) -> Secrets:
-    """The secrets of these names; `folder` is where relative files lie. Raises `SettingsError`, which shows no value."""
+    """Return the secrets of these names; `folder` is where relative files lie. Raises `SettingsError`, which shows no value."""
     try:
         return Secrets({name: secret_value(name, sources, folder=folder) for name in names})
     except SecretUnknown as exc:
@@ -192,7 +192,7 @@ class HostMetrics:
         self._module = module
 
     def around(self, app: ASGIApp) -> ASGIApp:
-        """The app, with its requests counted."""
+        """Return the app, wrapped so that its requests are counted."""
 
         async def counted(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
@@ -242,7 +242,7 @@ def _host_metrics(settings: Settings | None, module: str) -> Generator[HostMetri
 
 
 def check_host_name(name: str, *, option: str | None = None) -> str:
-    """The name, if a module that is hosted can have it. `option`: of a command, by which it can have another. Raises `SettingsError`."""
+    """Return the name if a hosted module can have it. `option` is the command's option for another name. Raises `SettingsError`."""
     if not is_module_name(name) or name in {LOCAL, SCHEDULER}:
         other = "" if option is None else f" with {option}"
         raise SettingsError(f"{name[:80]!r} is no name for a module: give it another one{other}.")

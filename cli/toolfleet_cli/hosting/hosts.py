@@ -187,7 +187,7 @@ class ReloadListener:
 
 
 def openapi_host(settings: Settings, name: str, spec: OpenApiSpec, *, folder: Path) -> OpenApiHost:
-    """The host of a document; `folder` is where relative files lie.
+    """Return the host of a document; `folder` is where relative files lie.
 
     Raises `SettingsError` for a name that will not do, a file that is not there, an address that is none, and a secret that cannot be read.
     """
@@ -218,7 +218,7 @@ def openapi_host(settings: Settings, name: str, spec: OpenApiSpec, *, folder: Pa
 
 
 def auth_of(texts: Iterable[str]) -> dict[str, str]:
-    """`SCHEME=${SECRET}` by schemes. Raises `SettingsError`, which shows nothing of a value."""
+    """Return the secrets by their security schemes, from `SCHEME=${SECRET}`. Raises `SettingsError`, which shows no value."""
     found = dict[str, str]()
     for text in texts:
         scheme, separator, value = text.partition("=")

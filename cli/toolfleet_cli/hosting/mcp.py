@@ -117,7 +117,7 @@ def _command(command: tuple[str, ...], beside: Path) -> tuple[str, ...]:
 
 
 def _check_arguments(name: str, words: Iterable[str]) -> None:
-    """Arguments and addresses stand in lists of processes and in logs. Raises `SettingsError`."""
+    """Refuse secrets in arguments and addresses, which lists of processes and logs show. Raises `SettingsError`."""
     if any(_PLACE.search(word) for word in words):
         raise SettingsError(
             f"A secret of {name!r} is in its command or url, where others can read it: give it by `env` or `headers`."
@@ -142,7 +142,7 @@ def _oauth_texts(spec: OAuthSpec | None) -> dict[str, str]:
 def _oauth_options(
     settings: Settings, spec: OAuthSpec, url: str, name: str, secrets: Secrets, *, beside: Path
 ) -> OAuthOptions:
-    """The options for the server at `url`, which is the module `name`. Raises `SettingsError`, which shows no value."""
+    """Return the options for the server at `url`, which is the module `name`. Raises `SettingsError`, which shows no value."""
     filled = {field: secrets.fill(text) for field, text in _oauth_texts(spec).items()}
     private_key = filled.get("private_key")
     if private_key is not None:
@@ -177,7 +177,7 @@ class RedisWatches:
         self._redis: Redis | None = None
 
     async def watched(self) -> frozenset[str]:
-        """The addresses of resources that clients watch now."""
+        """Return the addresses of resources that clients watch now."""
         return await WatchedResources(self._opened(), self._keys).of(self._module)
 
     async def tell(self, changes: Sequence[ServerChange]) -> None:

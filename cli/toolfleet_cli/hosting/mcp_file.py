@@ -19,7 +19,7 @@ _OLD = {"sse"}  # transports that are no longer used
 
 
 def servers_in(file: Path, *, may_be_none: bool = False) -> dict[str, McpSpec]:
-    """The servers by the modules' names that they get; those that are switched off are left out.
+    """Return the servers by the names of their modules; disabled servers are left out.
 
     Raises `SettingsError` for a file that is none, and for a server that cannot be meant; it shows no value. So it does for a
     file without servers, unless there `may_be_none`.
@@ -39,7 +39,7 @@ def servers_in(file: Path, *, may_be_none: bool = False) -> dict[str, McpSpec]:
 
 
 def module_of(name: str) -> str:
-    """The module's name for a server's: the same where that will do, else its readable part and a digest of it."""
+    """Return the module's name for a server: the server's name if it is valid, else its readable part and a digest of it."""
     if is_module_name(name) and name not in {LOCAL, SCHEDULER}:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
@@ -65,7 +65,7 @@ def _listed(file: Path) -> Mapping[str, Any]:
 
 
 def _spec(facts: Any) -> McpSpec:
-    """A server's table. What only other programs understand is left out."""
+    """Return the spec of a server's table. Fields that only other programs understand are ignored."""
     if not isinstance(facts, dict):
         raise SettingsError("it is no object.")
     if facts.get("type") in _OLD or facts.get("transport") in _OLD:
@@ -86,7 +86,7 @@ def _spec(facts: Any) -> McpSpec:
 
 
 def _texts(facts: Mapping[str, Any], key: str) -> Any:
-    """Variables or headers, with `${NAME}` for `${env:NAME}`."""
+    """Return variables or headers with `${NAME}` in place of `${env:NAME}`."""
     texts = facts.get(key) or {}
     if not isinstance(texts, dict):
         return texts
@@ -99,7 +99,7 @@ def spec_of(*, env: Sequence[str], headers: Sequence[str], **facts: Any) -> McpS
 
 
 def checked_spec(facts: Mapping[str, Any]) -> McpSpec:
-    """A spec of these facts. Raises `SettingsError`, which shows no value."""
+    """Return a spec with these fields. Raises `SettingsError`, which shows no value."""
     try:
         return McpSpec.model_validate(dict(facts))
     except ValidationError as exc:

@@ -34,19 +34,19 @@ _TASKS_APP = "toolfleet_tasks.app"
 
 
 def no_secrets() -> dict[str, str]:
-    """Variables that take the `SECRETS` from a child, however those of this process and its files write them."""
+    """Return variables that unset the `SECRETS` for a child, in any spelling that this process has."""
     names = {f"{PREFIX}{name.upper()}": nothing for name, nothing in _NOTHING.items()}
     return {variable: names[variable.upper()] for variable in {*names, *os.environ} if variable.upper() in names}
 
 
 def flower_environment(settings: Settings) -> dict[str, str]:
-    """All that Flower knows of the fleet: it reads no file."""
+    """Return the variables for Flower, which reads no file."""
     others = {f"{PREFIX}HOSTS": "{}", f"{PREFIX}SECRETS": "{}", f"{PREFIX}REGISTRY_URL": NULL}
     return {**environment_of(settings), **no_secrets(), **others}
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
-    """`TOOLFLEET_…` variables that `load_settings` reads back as equal settings."""
+    """Return `TOOLFLEET_…` variables that `load_settings` reads back as equal settings."""
     values = settings.model_dump(mode="json")
     values["module_headers"] = {name: own.plain() for name, own in headers_by_module(settings.module_headers).items()}
     written = {f"{PREFIX}{name.upper()}": _written(value) for name, value in values.items() if value is not None}
@@ -58,16 +58,16 @@ def _written(value: object) -> str:
 
 
 def worker_command(lane: Lane, *, generation: int = 1) -> list[str]:
-    """A worker. What it does comes from the environment; the lane in its name is for people.
+    """Return the command of a worker. It is set up by the environment; the lane in its name is for people.
 
-    `generation`: it follows so many others of its lane, one of which may still run.
+    `generation` counts the workers of its lane, as the one before may still run.
     """
     role = lane if generation == 1 else f"{lane}-{generation}"
     return [sys.executable, "-m", "toolfleet_workers", "--hostname", _node(role)]
 
 
 def beat_command() -> list[str]:
-    """Beat. It answers Celery's pings.
+    """Return the command of beat, which answers Celery's pings.
 
     Its schedule stays in memory: it does everything once at its start anyway, and the file that Celery keeps by
     default may be broken for good when beat is killed.
@@ -85,15 +85,15 @@ def beat_command() -> list[str]:
 
 
 def flower_command(address: str, port: int) -> list[str]:
-    """Flower; its other options come from the environment (`FLOWER_…`)."""
+    """Return the command of Flower; its other options come from the environment (`FLOWER_…`)."""
     return [*_CELERY, "-A", f"{_TASKS_APP}:flower", "flower", f"--address={address}", f"--port={port}"]
 
 
 def gateway_command(port: int) -> list[str]:
-    """A gateway for this machine only."""
+    """Return the command of a gateway for this machine only."""
     return [sys.executable, "-m", "toolfleet_cli", "gateway", "--port", str(port)]
 
 
 def _node(role: str) -> str:
-    """A name for Celery's remote control: the process id keeps two of a role on one machine apart."""
+    """Return a name for Celery's remote control: the process id keeps two of a role on one machine apart."""
     return f"{role}-{os.getpid()}@%h"

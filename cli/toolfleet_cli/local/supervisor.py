@@ -31,7 +31,7 @@ _TAIL_BYTES = 64 * 2**10
 _LARGEST_LOG_BYTES = 10 * 2**20
 
 State: TypeAlias = Literal["starting", "ready", "stopping", "restarting", "dead"]
-"""`stopping`: it was asked to end, to be started anew; `restarting`: it has ended, and is started soon; `dead`: not any more."""
+"""`stopping`: it was asked to end, to be started again; `restarting`: it has ended, and is started soon; `dead`: it is not started again."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -75,7 +75,7 @@ class Child:
 
     @property
     def name(self) -> str:
-        """The program's."""
+        """The program's name."""
         return self.program.name
 
     @property
@@ -144,21 +144,21 @@ class Child:
             self.program.reports.tend()
 
     def said(self) -> str:
-        """The last that it has written since its start."""
+        """Return the end of what it has written since its start."""
         with self.log_path.open("rb") as lines:
             size = lines.seek(0, 2)
             lines.seek(max(self._log_start, size - _TAIL_BYTES))
             return lines.read().decode(errors="replace")
 
     def plan_restart(self, now: float) -> bool:
-        """Plan a restart after its end, each time with a longer delay. False if there is no hope for it."""
+        """Plan a restart after its end, each time with a longer delay. Return False after too many ends."""
         self._deaths.append(now)
         recent = sum(1 for death in self._deaths if now - death < DEATHS_WINDOW_SECONDS)
         self.restart_at = now + _FIRST_BACKOFF_SECONDS * 2 ** (recent - 1)
         return recent < DEATHS
 
     def failure(self, what: str) -> ChildFailed:
-        """The error that says what happened, where the log is, and how it ends."""
+        """Return the error that says what happened, where the log is, and how it ends."""
         tail = "\n".join(self.said().splitlines()[-_TAIL_LINES:])
         return ChildFailed(f"{self.name} {what}; its log is {self.log_path}" + (f":\n{tail}" if tail else "."))
 
@@ -269,7 +269,7 @@ class Supervisor:
         return child is not None
 
     def dismiss(self, child: Child) -> None:
-        """Have one end in good order, within its patience, and forget it then; returns at once, `tend` sees to it."""
+        """Have one end in good order, within its patience, and forget it then. Returns at once; `tend` does it."""
         self._dismissed.add(child)
         if child.exit_code is None:
             child.ask_to_restart(time.monotonic())
@@ -384,7 +384,7 @@ class StopSignals:
 
     @property
     def in_hurry(self) -> bool:
-        """Whether we were asked more than once."""
+        """Whether the end was requested more than once."""
         return self._asked > 1
 
     def check(self) -> None:

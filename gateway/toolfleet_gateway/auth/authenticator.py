@@ -33,7 +33,7 @@ class ProtectedResource:
     scopes: Sequence[str] = ()
 
     def metadata(self, endpoint: str = "") -> dict[str, Any]:
-        """The document about it, or about an endpoint below it such as `/mcp`, as JSON."""
+        """Return the metadata of the resource, or of an endpoint below it such as `/mcp`, as JSON."""
         document: dict[str, Any] = {
             "resource": f"{self.url}{endpoint}",
             "authorization_servers": [self.issuer],
@@ -48,7 +48,7 @@ class ProtectedResource:
         return frozenset(f"{self.url}/{'/'.join(parts[:count])}" for count in range(1, len(parts) + 1))
 
     def metadata_path(self, endpoint: str = "") -> str:
-        """The path of that document at the gateway's origin."""
+        """Return the path of that document at the gateway's origin."""
         return f"{WELL_KNOWN}{urlsplit(self.url).path}{endpoint}"
 
     def metadata_url(self, endpoint: str = "") -> str:
@@ -58,7 +58,7 @@ class ProtectedResource:
 
 
 def challenge_of(refused: AuthRefused, resource: ProtectedResource | None, endpoint: str = "") -> str | None:
-    """The `WWW-Authenticate` of a refusal; `None`: other credentials would change nothing."""
+    """Return the `WWW-Authenticate` header of a refusal, or `None` if other credentials would not help."""
     if refused.status != 401 and refused.problem != "insufficient-scope":  # noqa: PLR2004 - HTTP's
         return None
     fields = {"realm": "toolfleet"}
@@ -72,7 +72,7 @@ def challenge_of(refused: AuthRefused, resource: ProtectedResource | None, endpo
 
 
 def _quotable(text: str) -> str:
-    """The characters that RFC 6750 allows in a description."""
+    """Return the characters that RFC 6750 allows in a description."""
     return "".join(each if " " <= each <= "~" and each not in '"\\' else "'" for each in text)
 
 
@@ -142,7 +142,7 @@ class Authenticator:
 
 @asynccontextmanager
 async def authenticating(settings: Settings, generated: GeneratedKey | None = None) -> AsyncGenerator[Authenticator]:
-    """The authenticator of a gateway. `generated`: as `key_to_generate` has made it. Raises `SettingsError`."""
+    """Yield the authenticator of a gateway. `generated` is the key that `key_to_generate` made. Raises `SettingsError`."""
     async with AsyncExitStack() as stack:
         keys = LiveKeys.of(settings)
         stack.push_async_callback(keys.aclose)

@@ -55,7 +55,7 @@ STATUSES: Mapping[AuthProblem, int] = {
 """The HTTP status of each."""
 
 LONGEST_TOKEN = 16 * 1024
-"""Characters: more than any issuer's, and little enough to be looked at before anybody is known."""
+"""The most characters of a token: more than any issuer's, and few enough to be read before the sender is known."""
 
 _BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9!#$%&'*.^_`|~+-]*")
@@ -126,7 +126,7 @@ class Identity:
         return self.caller.model_copy(update={"user_id": user_id})
 
     def for_user(self, user_id: str | None) -> "Identity":
-        """The same, acting for that user. Raises as `caller_for`."""
+        """Return the same identity, acting for that user. Raises the errors of `caller_for`."""
         return replace(self, caller=self.caller_for(user_id))
 
     def key_maker(self) -> KeyMaker:
@@ -184,7 +184,7 @@ class SentCredential:
 
 
 def read_credential(headers: Iterable[tuple[bytes, bytes]], query: bytes = b"") -> SentCredential | None:
-    """The credential in the headers, as ASGI has them; `None` if there is none.
+    """Return the credential in the headers, as ASGI has them; `None` if there is none.
 
     Raises `AuthRefused`: for several, for one that cannot be read, and for one in the query, where logs and histories keep it.
     """

@@ -1,13 +1,22 @@
-"""Makes the secrets of a gateway and of a local fleet: a key for its process only, and those that are kept in files."""
+"""Makes the secrets of a gateway and of a local fleet, and seals texts that clients keep for any gateway of the fleet.
 
+The secrets are a key for one process only, and those that are kept in files.
+"""
+
+import hashlib
 import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mcp.server.request_state import AESGCMRequestStateCodec, InvalidRequestState
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
 from toolfleet_registry.access import ApiKey, KeyText, new_key_text, read_key_text
-from toolfleet_registry.errors import SettingsError
+from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.system import fleet_clock
 
 _USER = "operator"
@@ -51,7 +60,7 @@ def generate_key(text: str | None = None) -> GeneratedKey:
 
 
 def kept_key(path: Path) -> str:
-    """The gateway's key in the file; a new one, which the file has from then on, if there is none that can be read.
+    """Return the gateway's key in the file; write a new one if the file has none that can be read.
 
     Raises `OSError` where the file cannot be written.
     """
@@ -59,7 +68,7 @@ def kept_key(path: Path) -> str:
 
 
 def kept_login(path: Path) -> str:
-    """The name and password, with a colon between, in the file; new ones as `kept_key` has it. Raises `OSError` as that does."""
+    """Return `name:password` in the file; write a new one as `kept_key` does. Raises `OSError`."""
     return _kept(path, lambda text: 0 < text.find(":") < len(text) - 1, new_login)
 
 
@@ -84,3 +93,52 @@ def _kept(path: Path, is_good: Callable[[str], bool], make: Callable[[], str]) -
         os.fsync(file.fileno())
     draft.replace(path)
     return made
+
+
+class NotSealedHere(ValueError):
+    """A sealed text was changed on its way, or another fleet has sealed it, or for another purpose."""
+
+
+class FleetCodec:
+    """Seals with the fleet's signing key; with a key stored in its Redis if it has none.
+
+    `purpose`: a text sealed for one is not opened for another. An empty one is that of MCP clients' states.
+    """
+
+    def __init__(self, redis: Redis, keys: GatewayKeys, signing_keys: tuple[str, ...], *, purpose: str = "") -> None:
+        self._redis = redis
+        self._keys = keys
+        self._purpose = purpose
+        self._codec = (
+            AESGCMRequestStateCodec([self._derived(key) for key in map(_long, signing_keys)]) if signing_keys else None
+        )
+
+    async def seal(self, data: bytes) -> str:
+        """Return the data as a text for headers and URLs. Raises `FleetUnavailable`."""
+        return (await self._opened()).seal(data)
+
+    async def unseal(self, text: str) -> bytes:
+        """Open a sealed text. Raises `NotSealedHere` and `FleetUnavailable`."""
+        codec = await self._opened()
+        try:
+            return codec.unseal(text)
+        except (InvalidRequestState, ValueError):
+            raise NotSealedHere("It was not sealed here.") from None
+
+    async def _opened(self) -> AESGCMRequestStateCodec:
+        if self._codec is None:
+            try:
+                await self._redis.set(self._keys.mcp_state_key, secrets.token_hex(32), nx=True)
+                key = await self._redis.get(self._keys.mcp_state_key)
+            except (RedisError, OSError) as exc:
+                raise FleetUnavailable("Redis does not answer.") from exc
+            self._codec = AESGCMRequestStateCodec([self._derived(key if isinstance(key, bytes) else str(key).encode())])
+        return self._codec
+
+    def _derived(self, key: bytes) -> bytes:
+        return key if not self._purpose else hashlib.sha256(f"{self._purpose}\n".encode() + key).digest()
+
+
+def _long(key: str) -> bytes:
+    """Return a key of the codec's length, for any key that the operator has chosen."""
+    return hashlib.sha256(key.encode()).digest()

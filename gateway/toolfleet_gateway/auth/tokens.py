@@ -56,7 +56,7 @@ _LEEWAY_SECONDS: Final = 30
 """By how much clocks may differ: an issuer's, and ours."""
 
 MOST_GOOD: Final = 1000
-"""Tokens that are known to be good, until they end or the issuer's keys are read anew."""
+"""The number of tokens that are remembered as valid, until they end or the issuer's keys are read again."""
 
 _TYPES = frozenset({"jwt", "at+jwt", "application/at+jwt", "application/jwt"})
 # A key that comes with the token proves nothing, and an extension that a token insists on is one that we do not have.
@@ -111,7 +111,7 @@ class _IssuerKey:
 
 
 def _read_key_set(document: Mapping[str, Any], allowed: Collection[str]) -> list[_IssuerKey]:
-    """The keys for signatures by allowed algorithms; of others, of secrets and of what cannot be read there is none."""
+    """Return the keys for signatures by allowed algorithms; other keys, secrets and unreadable entries are left out."""
     listed = document.get("keys")
     if not isinstance(listed, Sequence):
         return []
@@ -158,7 +158,7 @@ def _public_key(fields: Mapping[str, Any], key_id: str | None, algorithms: froze
 
 
 async def _find_jwks_url(issuer: str, get: _GetDocument) -> str:
-    """The URL of its keys. Raises `_NoDocument`."""
+    """Return the URL of its keys. Raises `_NoDocument`."""
     last: _NoDocument = _DocumentNotFound(f"{issuer} has no metadata")
     for url in _metadata_urls(issuer):
         try:
@@ -207,7 +207,7 @@ class IssuerKeys:
         self._asking: asyncio.Task[None] | None = None
 
     async def find(self, key_id: str | None, algorithm: str) -> _IssuerKey | None:
-        """The key of that id, for that algorithm; without an id the only one there is. `None`: the issuer has no such key.
+        """Return the key of that id and algorithm, without an id the only one; `None` if the issuer has no such key.
 
         Raises `AuthRefused`, 503, if no keys were ever had.
         """
@@ -342,7 +342,7 @@ class TokenVerifier:
         return claims
 
     def _header(self, token: str) -> dict[str, Any]:
-        """The header of a token that may be one. Nothing in it is proved yet."""
+        """Return the header of a token. It is not verified yet."""
         if len(token) > LONGEST_TOKEN or token.count(".") != _SEGMENTS - 1:
             raise _invalid("it is no signed JWT")
         try:
@@ -414,7 +414,7 @@ def identity_of(claims: Mapping[str, Any], names: Mapping[ClaimUse, str], *, exp
 
 
 def claim_of(claims: Mapping[str, Any], name: str) -> Any:
-    """The claim of that name; if there is none, what its dots lead to; `None` if there is nothing."""
+    """Return the claim of that name, else the value at the path that its dots describe, else `None`."""
     if name in claims:
         return claims[name]
     at: Any = claims
@@ -424,7 +424,7 @@ def claim_of(claims: Mapping[str, Any], name: str) -> Any:
 
 
 def _words_of(value: Any) -> list[str]:
-    """The words of a claim: a list of texts, or one text with spaces or commas between them. Others have none."""
+    """Return the words of a claim: a list of texts, or one text with spaces or commas. Other values have no words."""
     if isinstance(value, str):
         return value.replace(",", " ").split()
     return [word for word in value if isinstance(word, str)] if isinstance(value, Sequence) else []
@@ -439,7 +439,7 @@ def _text(value: Any, name: str) -> str | None:
 
 
 def _limit(value: Any, name: str, least: float = LEAST_RATE) -> float | None:
-    """A limit that is not understood refuses the token: without it, it would have none."""
+    """Parse a limit. An invalid one refuses the token, which would otherwise have no limit."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= MOST_LIMIT:
@@ -455,7 +455,7 @@ def _whole_limit(value: Any, name: str) -> int | None:
 
 
 def _level(value: Any) -> Level:
-    """The highest of those that are named, and a guest without any."""
+    """Return the highest of the named permissions, or `guest` without any."""
     words = _words_of(value)
     named: list[Level] = [level for level in _LEVELS if words.count(level)]
     return named[-1] if named else "guest"

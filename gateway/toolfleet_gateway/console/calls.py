@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from toolfleet_gateway.console.page import PER_PAGE, ConsolePage, FormFields, Outcome, RouteQuestion, Shown, Visit
+from toolfleet_gateway.console.page import PER_PAGE, ConsolePage, FormFields, Outcome, Shown, Visit
 from toolfleet_gateway.http.problems import invalid_request
 from toolfleet_registry.system import fleet_clock
 
@@ -51,7 +51,7 @@ async def _list_calls(visit: Visit) -> Outcome:
     wanted = visit.query.chosen(*_NAMES, _CONVERSATION, *_MOMENTS)
     cursor = visit.query.chosen("cursor")
     chosen = {**visit.query.chosen(*_NAMES, _CONVERSATION), **_milliseconds(visit.query)}
-    found = await visit.ask("listCalls", RouteQuestion(query={**chosen, **cursor, "limit": PER_PAGE}))
+    found = await visit.ask("listCalls", query={**chosen, **cursor, "limit": PER_PAGE})
     values = {
         "calls": found["calls"],
         "found": found["found"],
@@ -66,12 +66,12 @@ async def _list_calls(visit: Visit) -> Outcome:
 
 async def _show_call(visit: Visit) -> Outcome:
     call_id = visit.path["call_id"]
-    story = await visit.ask("showCall", RouteQuestion({"call_id": call_id}))
+    story = await visit.ask("showCall", call_id)
     line = story["lines"][-1] if story["lines"] else {}
     answer, approval, letters, places = await asyncio.gather(
-        visit.find("getCall", RouteQuestion({"call_id": call_id})),
-        visit.find("getApproval", RouteQuestion({"approval_id": call_id})),
-        visit.find("getDeadLetter", RouteQuestion({"letter_id": call_id})),
+        visit.find("getCall", call_id),
+        visit.find("getApproval", call_id),
+        visit.find("getDeadLetter", call_id),
         visit.ask("listPlacedModules"),
     )
     module = str(line.get("tool", "")).partition(".")[0]
@@ -95,12 +95,12 @@ def _with_approval(spans: Sequence[dict[str, Any]], approval: Any) -> Sequence[d
 
 
 async def _proposals(visit: Visit, name: str) -> list[str]:
-    values = (await visit.ask("completeCallField", RouteQuestion(query={"field": name, "limit": _COMPLETED})))["values"]
+    values = (await visit.ask("completeCallField", query={"field": name, "limit": _COMPLETED}))["values"]
     return [each["value"] for each in values]
 
 
 def _milliseconds(query: FormFields) -> dict[str, int]:
-    """The moments of the filter, in UTC as browsers write them. Raises `Problem`."""
+    """Return the moments of the filter, in UTC as browsers write them. Raises `Problem`."""
     moments = dict[str, int]()
     for name, text in query.chosen(*_MOMENTS).items():
         try:
@@ -118,7 +118,7 @@ async def _show_conversation(visit: Visit) -> Outcome:
         raise invalid_request(f"Name a conversation by its `id`, of at most {_LONGEST_ID} characters.")
     cursor = visit.query.chosen("cursor")
     of_this = {"conversation": conversation_id}
-    found = await visit.ask("listCalls", RouteQuestion(query={**of_this, **cursor, "limit": PER_PAGE}))
+    found = await visit.ask("listCalls", query={**of_this, **cursor, "limit": PER_PAGE})
     lines = [each["line"] for each in reversed(found["calls"])]
     users = _users(lines, user)
     jobs, wakeups, waiting, settled = await asyncio.gather(
@@ -160,7 +160,7 @@ async def _jobs(visit: Visit, conversation_id: str, users: list[str]) -> list[di
     """
     query: dict[str, Any] = {"ended": True, "limit": _MOST_JOBS, "wakeups": True}
     asked = [{**query, "user_id": user} for user in users] or [query]
-    found = await asyncio.gather(*(visit.ask("listAllJobs", RouteQuestion(query=each)) for each in asked))
+    found = await asyncio.gather(*(visit.ask("listAllJobs", query=each) for each in asked))
     jobs = [
         job | {"outcomes": each.get("wakeups", {}).get(job["job_id"], [])}
         for each in found
@@ -175,7 +175,7 @@ async def _wakeups(visit: Visit, conversation_id: str) -> list[dict[str, Any]]:
     query = {"conversation_id": conversation_id, "limit": _MOST_WAKEUPS}
     dead = {"kind": "wakeup", "about": conversation_id, "limit": _MOST_WAKEUPS}
     waiting, given_up = await asyncio.gather(
-        visit.ask("listWakeups", RouteQuestion(query=query)), visit.ask("listDeadLetters", RouteQuestion(query=dead))
+        visit.ask("listWakeups", query=query), visit.ask("listDeadLetters", query=dead)
     )
     own = [letter for letter in given_up["letters"] if letter["subject"] == conversation_id]
     letters = [
@@ -187,7 +187,7 @@ async def _wakeups(visit: Visit, conversation_id: str) -> list[dict[str, Any]]:
 
 async def _approvals(visit: Visit, conversation_id: str, *, settled: bool) -> list[dict[str, Any]]:
     query = {"conversation_id": conversation_id, "settled": settled, "limit": _MOST_APPROVALS}
-    found = (await visit.ask("listApprovals", RouteQuestion(query=query)))["approvals"]
+    found = (await visit.ask("listApprovals", query=query))["approvals"]
     return sorted(found, key=lambda each: float(each["requested_at"]))
 
 
@@ -226,7 +226,7 @@ class _TimeBar:
 
 
 def _bars_of(spans: Sequence[dict[str, Any]], *, now: float) -> list[_TimeBar]:
-    """The bars of the spans of a story, in their order. What goes on ends `now` (ms)."""
+    """Return the bars of a story's spans, in their order. Spans without an end last until `now` (ms)."""
     if not spans:
         return []
     ends = [float(span["ends"]) if span.get("ends") is not None else max(now, float(span["begins"])) for span in spans]

@@ -11,11 +11,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from toolfleet_gateway.auth.fleet_codec import FleetCodec, NotSealedHere
 from toolfleet_gateway.auth.identity import AuthRefused, Identity
+from toolfleet_gateway.auth.own_secrets import FleetCodec, NotSealedHere
 from toolfleet_gateway.console.calls import call_pages
 from toolfleet_gateway.console.letters import letter_pages
-from toolfleet_gateway.console.modules import module_pages
 from toolfleet_gateway.console.overview import FleetReadings, overview_pages
 from toolfleet_gateway.console.page import (
     ConsolePage,
@@ -23,12 +22,13 @@ from toolfleet_gateway.console.page import (
     GatewayRoutes,
     Outcome,
     PagePaths,
+    PageTemplates,
     Shown,
+    StaticFiles,
     Visit,
     fields_of,
     read_form,
 )
-from toolfleet_gateway.console.rendering import PageTemplates, StaticFiles
 from toolfleet_gateway.console.resources import resource_pages
 from toolfleet_gateway.console.sessions import (
     SAID,
@@ -38,7 +38,7 @@ from toolfleet_gateway.console.sessions import (
     ConsoleSessions,
     CredentialTooLong,
 )
-from toolfleet_gateway.console.tools import KnownTools, tool_pages
+from toolfleet_gateway.console.tools import KnownTools, module_pages, tool_pages
 from toolfleet_gateway.http.entrance import Entrance, require_role
 from toolfleet_gateway.http.problems import Problem, problem_of
 from toolfleet_gateway.http.routes import AnyRoute, ClientGone
@@ -137,7 +137,7 @@ class ConsoleFront:
     files: StaticFiles
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI."""
+        """Implement ASGI."""
         request = Request(scope, receive)
         below = str(request.scope["path"]).removeprefix(self.templates.path) or "/"
         try:
@@ -300,7 +300,7 @@ def _entries_for(who: Identity) -> list[_NavigationEntry]:
 
 
 def _with_page_headers(response: Response) -> Response:
-    """The same, with them."""
+    """Return the response with the headers of every page."""
     response.headers.update(_HEADERS)
     return response
 
@@ -313,7 +313,7 @@ def console_of(
     streams: OpenStreams,
     routes: Sequence[AnyRoute],
 ) -> ConsoleFront:
-    """The console of the gateway that has these routes."""
+    """Return the console of the gateway that has these routes."""
     path = settings.gateway_root_path + _CONSOLE
     files = StaticFiles()
     templates = PageTemplates(path, files.address)

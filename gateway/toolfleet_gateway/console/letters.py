@@ -15,7 +15,6 @@ from toolfleet_gateway.console.page import (
     Done,
     FormFields,
     Outcome,
-    RouteQuestion,
     Shown,
     Visit,
     json_object,
@@ -109,12 +108,12 @@ class _ListFilter:
 
     @property
     def fields(self) -> dict[str, str]:
-        """As a URL or a form says it."""
+        """The fields of a URL or a form."""
         age = str(self.age) if self.age else ""
         return {"kind": self.kind, "about": self.about, "error": self.error, self.chosen_of.age: age}
 
     def query(self, limit: int, cursor: str | None) -> dict[str, Any]:
-        """As a route takes it: at most `limit` rows behind a cursor."""
+        """Return the query of a route for at most `limit` rows behind a cursor."""
         seconds = self.age * self.chosen_of.age_seconds
         asked = {"limit": limit, "about": self.about, "error": self.error, "min_age_seconds": seconds}
         return asked | ({"kind": self.kind} if self.kind else {}) | ({"cursor": cursor} if cursor else {})
@@ -124,7 +123,7 @@ class _ListFilter:
 
         With fewer rows than `limit`, and a cursor, not all were searched.
         """
-        found = await visit.ask(self.chosen_of.route, RouteQuestion(query=self.query(limit, cursor)))
+        found = await visit.ask(self.chosen_of.route, query=self.query(limit, cursor))
         return found[self.chosen_of.rows], found.get("next")
 
     async def count(self, visit: Visit, cursor: str | None) -> int:
@@ -139,7 +138,7 @@ class _ListFilter:
 
     @classmethod
     async def page(cls, chosen_of: _FilteredList, visit: Visit) -> dict[str, Any]:
-        """The rows that a URL asks for, and all else that its page shows of them."""
+        """Return the template's values of the page that a URL asks for."""
         limit, wanted = window_of(visit.query).limit, cls.of(chosen_of, visit.query)
         cursor = _cursor_in(visit.query) or None
         rows, following = await wanted.matching(visit, limit=limit, cursor=cursor)
@@ -199,7 +198,7 @@ class _BulkProgress:
 
     @property
     def fields(self) -> dict[str, str | int]:
-        """As the next step's form says it."""
+        """The fields of the next step's form."""
         counts = {name: getattr(self, name) for name in _COUNTS}
         return {"action": self.action, "cursor": self.cursor, "total": self.total, **counts}
 
@@ -229,15 +228,14 @@ async def _show_letter(visit: Visit) -> Outcome:
 
 async def _change_letter(visit: Visit) -> Outcome:
     kind, letter_id = visit.path["kind"], visit.path["letter_id"]
-    asked: dict[str, Any] = {"path": {"letter_id": letter_id}, "query": {"kind": kind}}
     if visit.form.get("action") == "drop":
-        await visit.ask("dropDeadLetter", RouteQuestion(**asked))
+        await visit.ask("dropDeadLetter", letter_id, query={"kind": kind})
         return Done(f"Dropped the {kind} {letter_id}.", "/dead-letters")
     if visit.form.get("action") != "replay":
         raise invalid_request("A dead letter is replayed or dropped.")
     try:
         body = {"timeout_seconds": _REPLAY_SECONDS, **_other_arguments(visit)}
-        report = await visit.ask("replayDeadLetter", RouteQuestion(**asked, body=body))
+        report = await visit.ask("replayDeadLetter", letter_id, query={"kind": kind}, body=body)
     except Problem as exc:
         if exc.status not in {400, 409}:
             raise
@@ -252,7 +250,7 @@ async def _change_letter(visit: Visit) -> Outcome:
 
 async def _letter_page(visit: Visit, *, refusal: str | None = None, status: int = 200) -> Shown:
     kind, letter_id = visit.path["kind"], visit.path["letter_id"]
-    found = await visit.ask("getDeadLetter", RouteQuestion({"letter_id": letter_id}, {"kind": kind}))
+    found = await visit.ask("getDeadLetter", letter_id, query={"kind": kind})
     letters = [letter for letter in found["letters"] if letter["kind"] == kind]
     if not letters:
         raise not_found("There is no such dead letter, or not any more.")
@@ -279,7 +277,7 @@ async def _step_letters(visit: Visit) -> Outcome:
 
 
 async def _chosen_letters(visit: Visit, wanted: _ListFilter, progress: _BulkProgress) -> tuple[list[Any], str | None]:
-    """The letters of this step, and the cursor of the next; `None`: nothing is left."""
+    """Return the letters of this step, and the cursor of the next step, or `None` if nothing is left."""
     chosen, most = list[Any](), _LETTERS_AT_ONCE[progress.action]
     cursor: str | None = progress.cursor
     for _ in range(_MOST_SEARCHES):
@@ -291,14 +289,14 @@ async def _chosen_letters(visit: Visit, wanted: _ListFilter, progress: _BulkProg
 
 
 async def _handle_letter(visit: Visit, action: _BulkAction, letter: Any) -> str | None:
-    """Handle one, with its own line in the audit. Returns why it was not handled, or `None`."""
-    path, query = {"letter_id": letter["id"]}, {"kind": letter["kind"]}
+    """Handle one letter, with its own line in the audit. Return why it was not handled, or `None`."""
+    letter_id, query = str(letter["id"]), {"kind": letter["kind"]}
     try:
         if action == "drop":
-            await visit.ask("dropDeadLetter", RouteQuestion(path, query))
+            await visit.ask("dropDeadLetter", letter_id, query=query)
             return None
         report = await visit.ask(
-            "replayDeadLetter", RouteQuestion(path, query, {"timeout_seconds": _STEP_REPLAY_SECONDS})
+            "replayDeadLetter", letter_id, query=query, body={"timeout_seconds": _STEP_REPLAY_SECONDS}
         )
     except Problem as exc:
         return f"{letter['id']}: {exc}"
@@ -311,20 +309,19 @@ async def _list_wakeups(visit: Visit) -> Outcome:
 
 
 async def _show_wakeup(visit: Visit) -> Outcome:
-    wakeup = await visit.ask("getWakeup", RouteQuestion({"wake_id": visit.path["wake_id"]}))
+    wakeup = await visit.ask("getWakeup", visit.path["wake_id"])
     return Shown("wakeup", "Wake-up", {"wakeup": wakeup})
 
 
 async def _change_wakeup(visit: Visit) -> Outcome:
     wake_id, action = visit.path["wake_id"], visit.form.get("action")
-    question = RouteQuestion({"wake_id": wake_id})
     if action == "drop":
-        dropped = await visit.ask("dropWakeup", question)
+        dropped = await visit.ask("dropWakeup", wake_id)
         under_way = " It is tried just now, and may still be accepted." if dropped["under_way"] else ""
         return Done(f"Dropped {wake_id}.{under_way}", "/wake-ups")
     if action != "replay":
         raise invalid_request("A wake-up is replayed or dropped.")
-    await visit.ask("replayWakeup", question)
+    await visit.ask("replayWakeup", wake_id)
     return Done("It is tried now.", "/wake-ups")
 
 
@@ -332,7 +329,7 @@ async def _step_wakeups(visit: Visit) -> Outcome:
     wanted = _ListFilter.of(_WAKEUPS, visit.form)
     progress = await _BulkProgress.of(visit.form).counted(visit, wanted)
     query = wanted.query(_WAKEUPS_AT_ONCE, progress.cursor)
-    step = await visit.ask(_ROUTES[progress.action], RouteQuestion(query=query))
+    step = await visit.ask(_ROUTES[progress.action], query=query)
     faults = step["problems"]
     counts = {name: step[name] for name in ("done", "passed", "under_way")}
     progress = progress.advanced(step.get("next"), **counts, failed=len(faults))

@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from toolfleet_gateway.console.page import ConsolePage, Outcome, Shown, Visit
-from toolfleet_gateway.console.rendering import PageTemplates
+from toolfleet_gateway.console.page import ConsolePage, Outcome, PageTemplates, Shown, Visit
 from toolfleet_gateway.console.sessions import ConsoleSession, ConsoleSessions
 from toolfleet_gateway.http.streams import LAST, EventStream, OpenStreams, ServerSentEvent
 from toolfleet_registry.contracts import ModuleStatus
@@ -69,7 +68,7 @@ class RecentCalls:
         self._calls = deque[_EndedCall](maxlen=MOST_LINES)
 
     def take(self, lines: Iterable[dict[str, Any]]) -> None:
-        """More lines. Those of changes are no calls, and are left out."""
+        """Take more lines. Lines of changes are ignored."""
         for line in lines:
             ts = line.get("ts")
             if "change" not in line and isinstance(ts, int | float):
@@ -177,7 +176,7 @@ class FleetReadings:
 def overview_pages(
     readings: FleetReadings, streams: OpenStreams, sessions: ConsoleSessions, templates: PageTemplates
 ) -> list[ConsolePage]:
-    """The page, and the stream that keeps it current."""
+    """Return the overview's page, and the stream that keeps it current."""
     about = _AboutOverview(readings, streams, sessions, templates)
     return [ConsolePage("GET", "/", about.shown), ConsolePage("GET", "/live", about.streamed)]
 

@@ -1,12 +1,20 @@
-"""Describes a page of the console: who may see it, what a visit of it has typed, and how it asks the gateway's own routes."""
+"""Describes a page of the console: who may see it, its form and query, and how it asks the gateway's own routes; and writes it.
 
+Jinja templates write the pages and escape all values. The console's own files are served from here, too.
+"""
+
+import hashlib
 import json
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote, urlencode
 
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 from starlette.requests import Request
@@ -18,13 +26,30 @@ from toolfleet_gateway.console.sessions import ConsoleSession
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import AnyRoute, RouteRequest, faults_of, read_bytes
 from toolfleet_registry.access import Role
+from toolfleet_registry.policy.hints import TONES
+from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.http_bodies import loads_strict
+
+_LONGEST_TEXT: Final = 20_000
+"""Characters of a value that a page shows."""
+
+_NONE: Final = "\N{EN DASH}"
+"""In the place of what is not there."""
+
+_MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
+_YEARS = 253_402_300_799.0  # what a `datetime` takes
+
+_MEDIA = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_DIGITS = 12
 
 _MOST_FIELDS = 500
 _OWN_SITES = frozenset({"same-origin", "none"})
 
 Json = Any
-"""What a route has answered."""
+"""The answer of a route."""
+
+Fields: TypeAlias = Mapping[str, Any]
+_PARAMETER = re.compile(r"{(\w+)}")
 
 Tone = Literal["good", "bad"]
 """Whether something has gone well."""
@@ -36,11 +61,133 @@ _SIZES = (10, 200)
 _FARTHEST = 1_000_000
 
 
+_TEMPLATES: Final = Path(__file__).parent / "templates"
+
+
+class PageTemplates:
+    """The templates of a console at `path`. `asset` gives the address of a file below that."""
+
+    def __init__(self, path: str, asset: Callable[[str], str], folder: Path = _TEMPLATES) -> None:
+        self.path = path
+        self._templates = Environment(
+            loader=FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True, auto_reload=False
+        )
+        self._templates.filters |= {
+            "when": when,
+            "span": _span,
+            "millis": _millis,
+            "pretty": _pretty,
+            "brief": _brief,
+            "part": lambda text: quote(str(text), safe=""),
+        }
+        own: dict[str, Callable[..., str]] = {"at": self.at, "asset": lambda name: path + asset(name)}
+        own["tone"] = lambda state: TONES.get(state, "bad")
+        self._templates.globals.update(own)
+
+    def write(self, name: str, values: Mapping[str, Any]) -> str:
+        """Return the text of a page, or of a part of one."""
+        return self._templates.get_template(f"{name}.html").render(values)
+
+    def at(self, below: str, **query: Any) -> str:
+        """Return the address of a page with the non-empty fields of a query."""
+        said = {name: value for name, value in query.items() if value not in {None, ""}}
+        return f"{self.path}{below}" + (f"?{urlencode(said)}" if said else "")
+
+
+def when(at: float | None) -> Markup | str:
+    """Return a moment (seconds since the epoch) in UTC, with how far it is from now; a dash if there is none."""
+    if not isinstance(at, int | float) or not 0 <= at <= _YEARS:
+        return _NONE
+    moment = datetime.fromtimestamp(at, UTC)
+    away = at - fleet_clock.now()
+    is_near = moment.year == datetime.fromtimestamp(fleet_clock.now(), UTC).year
+    said = f"in {_span(away)}" if away > 0 else f"{_span(-away)} ago"
+    return Markup('<time datetime="{}" title="{} UTC">{} <span class="quiet">{}</span></time>').format(
+        moment.isoformat(timespec="seconds"),
+        moment.strftime("%Y-%m-%d %H:%M:%S"),
+        moment.strftime("%m-%d %H:%M:%S" if is_near else "%Y-%m-%d %H:%M:%S"),
+        said,
+    )
+
+
+def _span(seconds: float | None) -> str:
+    """Return a duration in one or two units."""
+    if not isinstance(seconds, int | float):
+        return _NONE
+    if seconds < _MINUTE:
+        return f"{seconds:.0f} s" if seconds >= 1 or seconds == 0 else f"{seconds * 1000:.0f} ms"
+    if seconds < _HOUR:
+        return f"{seconds // _MINUTE:.0f} min {seconds % _MINUTE:.0f} s"
+    if seconds < _DAY:
+        return f"{seconds // _HOUR:.0f} h {seconds % _HOUR // _MINUTE:.0f} min"
+    return f"{seconds // _DAY:.0f} d {seconds % _DAY // _HOUR:.0f} h"
+
+
+def _millis(value: float | None) -> str:
+    """Return milliseconds as text, from a second on in seconds."""
+    if not isinstance(value, int | float):
+        return _NONE
+    return f"{value / 1000:.2f} s" if value >= 1_000 else f"{value:.0f} ms"  # noqa: PLR2004 - a second
+
+
+def _pretty(value: Any) -> str:
+    """Return a value as JSON on several lines; only its beginning if it is long."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    return (
+        text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}\n… {len(text) - _LONGEST_TEXT} characters more"
+    )
+
+
+def _brief(value: Any, most: int = 120) -> str:
+    """Return a text on one line, shortened if it is long."""
+    text = " ".join(str("" if value is None else value).split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+STATIC: Final = Path(__file__).parent / "static"
+
+
+@dataclass(frozen=True, slots=True)
+class _StaticFile:
+    content: bytes
+    media: str
+    version: str
+
+
+class StaticFiles:
+    """The files of a folder that browsers may have. Other names are not looked up."""
+
+    def __init__(self, folder: Path = STATIC) -> None:
+        self._files = {
+            path.relative_to(folder).as_posix(): _read(path)
+            for path in sorted(folder.rglob("*"))
+            if path.suffix in _MEDIA
+        }
+
+    def address(self, name: str) -> str:
+        """Return the path below the console's, with the digest of the file. Raises `KeyError`."""
+        return f"/static/{name}?v={self._files[name].version}"
+
+    def answer(self, request: Request, name: str) -> Response:
+        """Return the file. Raises `Problem`, 404."""
+        file = self._files.get(name)
+        if file is None:
+            raise not_found("There is no such file.")
+        is_exact = request.query_params.get("v") == file.version
+        kept = "public, max-age=31536000, immutable" if is_exact else "no-cache"
+        return Response(file.content, headers={"cache-control": kept}, media_type=file.media)
+
+
+def _read(path: Path) -> _StaticFile:
+    content = path.read_bytes()
+    return _StaticFile(content, _MEDIA[path.suffix], hashlib.sha256(content).hexdigest()[:_DIGITS])
+
+
 class FormFields(dict[str, str]):
     """The fields of a form, or of a query, by name; of one that comes twice the last."""
 
     def number(self, name: str, usual: int, *, least: int = 0, most: int) -> int:
-        """A whole number; the usual one if it is none."""
+        """Return the field as a whole number, or the usual number if it is invalid."""
         text = self.get(name, "")
         return min(max(int(text), least), most) if text.isascii() and text.isdigit() and len(text) < 10 else usual  # noqa: PLR2004 - digits
 
@@ -50,7 +197,7 @@ class FormFields(dict[str, str]):
 
 
 async def read_form(request: Request) -> FormFields:
-    """The form of a `POST`. Raises `Problem` and `ClientGone`."""
+    """Return the form of a `POST`. Raises `Problem` and `ClientGone`."""
     if request.headers.get("sec-fetch-site", "same-origin") not in _OWN_SITES:
         raise Problem(403, "wrong_origin", "Another site has sent this form.")
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -68,20 +215,6 @@ def fields_of(text: str) -> FormFields:
     return FormFields(pairs)
 
 
-@dataclass(frozen=True, slots=True)
-class RouteQuestion:
-    """A request to a route: the parts of its path, its query, body and headers."""
-
-    path: Mapping[str, str] = field(default_factory=dict)
-    query: Mapping[str, Any] = field(default_factory=dict)
-    body: Mapping[str, Any] | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-NOTHING: Final = RouteQuestion()
-"""A route is asked as it is."""
-
-
 class GatewayRoutes:
     """The routes by their names. Each checks itself who may ask it."""
 
@@ -89,15 +222,24 @@ class GatewayRoutes:
         self._routes = {route.name: route for route in routes}
         self._readers = dict[type[Any], TypeAdapter[Any]]()
 
-    async def ask(self, who: Identity, name: str, asked: RouteQuestion = NOTHING) -> Json:
+    async def ask(
+        self,
+        who: Identity,
+        name: str,
+        *path: str,
+        query: Fields | None = None,
+        body: Fields | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Json:
         """Return the route's answer to `who`, as JSON; `None` for an answer without a body.
 
-        Raises the route's errors, such as `Problem`.
+        `path` has the values of the path's parameters, in their order. Raises the route's errors, such as `Problem`.
         """
         route = self._routes[name]
-        body = None if route.body is None else self._read(route.body, asked.body or {})
-        query = None if route.query is None else self._read(route.query, asked.query, strict=False)
-        answer = await route.handle(RouteRequest(who, body, query, asked.path, _request(route, asked.headers)))
+        parts = dict(zip(_PARAMETER.findall(route.path), path, strict=True))
+        read_body = None if route.body is None else self._read(route.body, body or {})
+        read_query = None if route.query is None else self._read(route.query, query or {}, strict=False)
+        answer = await route.handle(RouteRequest(who, read_body, read_query, parts, _request(route, headers or {})))
         text = bytes(answer.body)
         return json.loads(text) if text else None
 
@@ -111,7 +253,7 @@ class GatewayRoutes:
 
 
 def _request(route: AnyRoute, headers: Mapping[str, str]) -> Request:
-    """A request without what the browser has sent: its headers are the console's."""
+    """Return a request that has the console's headers, and nothing that the browser sent."""
     return Request(
         {
             "type": "http",
@@ -135,14 +277,21 @@ class Visit:
     query: FormFields
     form: FormFields
 
-    async def ask(self, name: str, asked: RouteQuestion = NOTHING) -> Json:
-        """Ask a route of the gateway, as who is signed in."""
-        return await self.routes.ask(self.who, name, asked)
+    async def ask(
+        self,
+        name: str,
+        *path: str,
+        query: Fields | None = None,
+        body: Fields | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Json:
+        """Ask a route of the gateway for the signed-in user, as `GatewayRoutes.ask` does."""
+        return await self.routes.ask(self.who, name, *path, query=query, body=body, headers=headers)
 
-    async def find(self, name: str, asked: RouteQuestion = NOTHING, *, absent: Collection[int] = (404,)) -> Json | None:
-        """Ask a route as `ask` does; `None` if there is nothing, or who is signed in may not see it."""
+    async def find(self, name: str, *path: str, absent: Collection[int] = (404,)) -> Json | None:
+        """Ask a route as `ask` does; return `None` if there is nothing, or the user may not see it."""
         try:
-            return await self.ask(name, asked)
+            return await self.ask(name, *path)
         except Problem as exc:
             if exc.status not in absent:
                 raise
@@ -191,7 +340,7 @@ class PagePaths:
         ]
 
     def find(self, method: str, path: str) -> tuple[ConsolePage, Mapping[str, str]]:
-        """The page, and the parts of the path that it names. Raises `Problem`: 404, or 405."""
+        """Return the page, and the parts of the path that it names. Raises `Problem`: 404, or 405."""
         found = [(page, match.groupdict()) for pattern, page in self._patterns if (match := pattern.match(path))]
         if not found:
             raise not_found("The console has no such page.")
@@ -225,7 +374,7 @@ class ListWindow:
         }
 
     def cut(self, rows: Sequence[Any]) -> dict[str, Any]:
-        """The same of a list that is there as a whole."""
+        """Return the template's values for a whole list."""
         return self.shown(rows[self.offset : self.offset + self.limit + 1]) | {"count": len(rows)}
 
 

@@ -7,7 +7,6 @@ from toolfleet_gateway.console.page import (
     ConsolePage,
     Done,
     Outcome,
-    RouteQuestion,
     Shown,
     Visit,
     json_object,
@@ -54,8 +53,8 @@ async def _list_agents(visit: Visit) -> Outcome:
 
 async def _show_agent(visit: Visit) -> Outcome:
     name = visit.path["name"]
-    agent = await visit.ask("getAgent", RouteQuestion({"name": name}))
-    found = await visit.find("listAgentVersions", RouteQuestion({"name": name}))  # none: it is in the settings only
+    agent = await visit.ask("getAgent", name)
+    found = await visit.find("listAgentVersions", name)  # none: it is in the settings only
     return Shown("agent", f"Agent {name}", {"agent": agent, "versions": [] if found is None else found["versions"]})
 
 
@@ -66,10 +65,10 @@ async def _change_agent(visit: Visit) -> Outcome:
     match form.get("action"):
         case "rollback":
             body: dict[str, Any] = {"version": form.number("version", 0, most=10**9)}
-            made = await visit.ask("rollBackAgent", RouteQuestion({"name": name}, body=body, headers=headers))
+            made = await visit.ask("rollBackAgent", name, body=body, headers=headers)
             return Done(f"It is in force again, as version {made['version']}.", f"/agents/{name}")
         case "remove":
-            await visit.ask("removeAgent", RouteQuestion({"name": name}, headers=headers))
+            await visit.ask("removeAgent", name, headers=headers)
             return Done(f"The registry has no profile of {name} any more.", "/agents")
         case _:
             raise invalid_request("A profile is rolled back or removed.")
@@ -84,13 +83,13 @@ async def _list_keys(visit: Visit) -> Outcome:
 
 async def _revoke_key(visit: Visit) -> Outcome:
     key_id = visit.path["key_id"]
-    await visit.ask("revokeKey", RouteQuestion({"key_id": key_id}))
+    await visit.ask("revokeKey", key_id)
     return Done(f"The key {key_id} is revoked: within two seconds no gateway takes it.", "/keys")
 
 
 async def _list_approvals(visit: Visit) -> Outcome:
     window, settled = window_of(visit.query), visit.query.get("settled") == "true"
-    found = await visit.ask("listApprovals", RouteQuestion(query={**window.asked, "settled": settled}))
+    found = await visit.ask("listApprovals", query={**window.asked, "settled": settled})
     # What people have decided stands among the waiting ones until its call is settled.
     shown = window.shown(found["approvals"])
     shown["rows"] = [each for each in shown["rows"] if settled or each["state"] == "waiting"]
@@ -108,7 +107,7 @@ async def _decide_approval(visit: Visit) -> Outcome:
     try:
         if decision == "approve" and form.get("edits") == "true":
             body["arguments"] = json_object(form.get("arguments", ""))
-        found = await visit.ask("decideApproval", RouteQuestion({"approval_id": approval_id}, body=body))
+        found = await visit.ask("decideApproval", approval_id, body=body)
     except Problem as exc:
         if exc.status not in {400, 409, 422}:
             raise
@@ -123,7 +122,7 @@ async def _decide_approval(visit: Visit) -> Outcome:
 async def _approval_page(
     visit: Visit, *, refusal: str | None = None, typed: str | None = None, status: int = 200
 ) -> Shown:
-    found = await visit.ask("getApproval", RouteQuestion({"approval_id": visit.path["approval_id"]}))
+    found = await visit.ask("getApproval", visit.path["approval_id"])
     values = {"approval": found, "refusal": refusal, "typed": typed}
     return Shown("approval", f"Approval of {found['tool']}", values, status)
 
@@ -132,9 +131,7 @@ async def _list_audit(visit: Visit) -> Outcome:
     wanted = visit.query.chosen(*_AUDIT_FILTER)
     changes = visit.query.get("changes") == "true"
     cursor = visit.query.chosen("cursor")
-    found = await visit.ask(
-        "listAudit", RouteQuestion(query={**wanted, **cursor, "changes": changes, "limit": PER_PAGE})
-    )
+    found = await visit.ask("listAudit", query={**wanted, **cursor, "changes": changes, "limit": PER_PAGE})
     values = {
         "lines": found["lines"],
         "next": found.get("next"),
@@ -148,26 +145,26 @@ async def _list_audit(visit: Visit) -> Outcome:
 async def _list_jobs(visit: Visit) -> Outcome:
     wanted = visit.query.chosen("user_id", "workflow_id")
     ended = visit.query.get("ended") == "true"
-    found = await visit.ask("listAllJobs", RouteQuestion(query={**wanted, "ended": ended, "limit": _MOST_JOBS}))
+    found = await visit.ask("listAllJobs", query={**wanted, "ended": ended, "limit": _MOST_JOBS})
     values = {"jobs": found["jobs"], "wanted": wanted, "ended": ended, "is_cut": found["count"] == _MOST_JOBS}
     return Shown("jobs", "Jobs", values)
 
 
 async def _cancel_jobs(visit: Visit) -> Outcome:
     wanted = visit.form.chosen("user_id", "workflow_id")
-    found = await visit.ask("cancelJobsOfUser", RouteQuestion(query=wanted))
+    found = await visit.ask("cancelJobsOfUser", query=wanted)
     return Done(f"Ended {found['cancelled']} jobs.", "/jobs")
 
 
 async def _show_job(visit: Visit) -> Outcome:
-    question = RouteQuestion({"job_id": visit.path["job_id"]})
-    job = await visit.ask("getAnyJob", question)
-    wakeups = (await visit.ask("listWakeupsOfJob", question))["wakeups"]
+    job_id = visit.path["job_id"]
+    job = await visit.ask("getAnyJob", job_id)
+    wakeups = (await visit.ask("listWakeupsOfJob", job_id))["wakeups"]
     return Shown("job", "Job", {"job": job, "wakeups": wakeups[::-1]})
 
 
 async def _cancel_job(visit: Visit) -> Outcome:
-    job = await visit.ask("cancelAnyJob", RouteQuestion({"job_id": visit.path["job_id"]}))
+    job = await visit.ask("cancelAnyJob", visit.path["job_id"])
     return Done(f"The job is {job['state']}.", f"/jobs/{job['job_id']}")
 
 
@@ -185,6 +182,6 @@ async def _change_queue(visit: Visit) -> Outcome:
     name, action, reason = (visit.form.get(field, "") for field in ("queue", "action", "reason"))
     if action not in _QUEUE_SAYINGS or not name:
         raise invalid_request("A queue is paused, drained or resumed.")
-    made = await visit.ask("changeQueue", RouteQuestion({"queue": name}, body={"action": action, "reason": reason}))
+    made = await visit.ask("changeQueue", name, body={"action": action, "reason": reason})
     said = _QUEUE_SAYINGS[action] if made["changed"] else f"It is so already: {made['before']}."
     return Done(f"{name}: {said}", "/queues")

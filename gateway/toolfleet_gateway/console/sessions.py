@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolfleet_gateway.auth.fleet_codec import FleetCodec, NotSealedHere
+from toolfleet_gateway.auth.own_secrets import FleetCodec, NotSealedHere
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.redis.servers import answering
@@ -67,7 +67,7 @@ class ConsoleSessions:
         self._keys = keys
 
     async def begin(self, credential: str) -> str:
-        """The cookie of a new session. Raises `CredentialTooLong` and `FleetUnavailable`."""
+        """Return the cookie of a new session. Raises `CredentialTooLong` and `FleetUnavailable`."""
         facts = {"key": credential, "csrf": secrets.token_urlsafe(24), "until": fleet_clock.now() + LASTS_SECONDS}
         sealed = await self._codec.seal(zlib.compress(json.dumps(facts).encode()))
         if len(sealed) > _LONGEST_COOKIE:
@@ -75,7 +75,7 @@ class ConsoleSessions:
         return sealed
 
     async def find(self, cookies: Mapping[str, str]) -> ConsoleSession | None:
-        """The session of these cookies, if it is one and has not ended. Raises `FleetUnavailable`."""
+        """Return the session of these cookies, if it is valid and has not ended. Raises `FleetUnavailable`."""
         try:
             facts = json.loads(zlib.decompress(await self._codec.unseal(cookies[COOKIE])))
             session = ConsoleSession(facts["key"], facts["csrf"], facts["until"])

@@ -1,4 +1,4 @@
-"""Shows tools, their versions and their limits, has operators change what is in effect, and people try a tool in a form made of its schema.
+"""Shows tools and modules, has operators change what is in effect, and people try a tool in a form made of its schema.
 
 A value of a simple type has a field of its own; any other is typed as JSON. The schema's own rules are checked where
 calls are.
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from toolfleet_gateway.console.page import ConsolePage, Done, Outcome, RouteQuestion, Shown, Visit, window_of
+from toolfleet_gateway.console.page import ConsolePage, Done, Outcome, Shown, Visit, window_of
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_registry.contracts import Caller, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import tool_named
@@ -62,11 +62,11 @@ class KnownTools:
     fleet: ToolFleet
 
     async def of_module(self, module: str) -> list[ToolDefinition]:
-        """A module's, by name."""
+        """Return the tools of a module by name."""
         return [tool for tool in await self.all() if tool.name.partition(".")[0] == module]
 
     async def all(self) -> list[ToolDefinition]:
-        """All of them, by name."""
+        """Return all tools by name."""
         return await self.fleet.tools(_EVERYBODY)
 
     async def find(self, words: str) -> list[ToolDefinition]:
@@ -74,7 +74,7 @@ class KnownTools:
         return await self.fleet.search(words, _EVERYBODY, limit=_MOST_FOUND) if words else await self.all()
 
     async def one(self, name: str) -> ToolDefinition | None:
-        """The tool of that name, if it is in effect."""
+        """Return the tool of that name, if it is in effect."""
         return tool_named(name, await self.all())
 
 
@@ -106,8 +106,8 @@ class _AboutToolPages:
     async def shown(self, visit: Visit) -> Outcome:
         name = visit.path["name"]
         tool = await self._tools.one(name)
-        state = await visit.ask("getToolState", RouteQuestion(query={"module": name.partition(".")[0]}))
-        known = await visit.find("listToolVersions", RouteQuestion({"name": name}), absent=_ABSENT)
+        state = await visit.ask("getToolState", query={"module": name.partition(".")[0]})
+        known = await visit.find("listToolVersions", name, absent=_ABSENT)
         versions = [] if known is None else known["versions"]
         pending = next((each for each in state["pending"] if each["tool_name"] == name), None)
         closed = state["closed"].get(name)
@@ -132,7 +132,7 @@ class _AboutToolPages:
             "approve": {"digest": visit.form.get("digest") or None},
             "rollback": {"version": visit.form.get("version", "")},
         }
-        await visit.ask(route, RouteQuestion({"name": name}, body=bodies.get(action)))
+        await visit.ask(route, name, body=bodies.get(action))
         return Done(f"{name}: {said}", "/tools" if action == "forget" else f"/tools/{name}")
 
 
@@ -144,7 +144,7 @@ class _AboutTrials:
         return self._page(await self._tool(visit), {})
 
     async def tried(self, visit: Visit) -> Outcome:
-        """A form that is sent again joins the call that it has made: its key says so."""
+        """Call the tool. A form that is sent again joins the call that it made, by its idempotency key."""
         tool = await self._tool(visit)
         fields = None if "json" in visit.form else fields_of_schema(input_schema(tool))
         headers = {"prefer": f"wait={_WAIT_SECONDS}"}
@@ -152,7 +152,7 @@ class _AboutTrials:
             headers["idempotency-key"] = key.encode("ascii", "ignore").decode()[:200]
         try:
             body = {"tool_name": tool.name, "arguments": arguments_of(fields, visit.form)}
-            found = await visit.ask("beginCall", RouteQuestion(body=body, headers=headers))
+            found = await visit.ask("beginCall", body=body, headers=headers)
         except Problem as exc:
             if exc.status >= _SERVER_ERROR:
                 raise
@@ -161,13 +161,11 @@ class _AboutTrials:
 
     async def followed(self, visit: Visit) -> Outcome:
         tool = await self._tool(visit)
-        return self._page(
-            tool, {}, answer=await visit.ask("getCall", RouteQuestion({"call_id": visit.path["call_id"]}))
-        )
+        return self._page(tool, {}, answer=await visit.ask("getCall", visit.path["call_id"]))
 
     async def _tool(self, visit: Visit) -> ToolDefinition:
-        """The tool, if the key may call it: else it is as if there were none, as for its other clients."""
-        found = await visit.ask("getTool", RouteQuestion({"name": visit.path["name"]}))
+        """Return the tool if the key may call it. Raises `Problem` as if it did not exist, as for other clients."""
+        found = await visit.ask("getTool", visit.path["name"])
         tools = await self._fleet.tools(visit.who.caller)
         return next(tool for tool in tools if tool.name == found["name"])
 
@@ -208,7 +206,7 @@ class _AboutLimits:
     async def shown(self, visit: Visit) -> Outcome:
         window, user = window_of(visit.query), visit.query.get("user", "").strip()
         limited = [tool for tool in await self._tools.all() if terms_of(tool) is not None]
-        refused = await visit.ask("listCalls", RouteQuestion(query={"error": _REFUSALS, "limit": _SHOWN_REFUSALS}))
+        refused = await visit.ask("listCalls", query={"error": _REFUSALS, "limit": _SHOWN_REFUSALS})
         values = {
             **window.cut(limited),
             "user": user,
@@ -239,7 +237,7 @@ class _SchemaField:
 
 
 def fields_of_schema(schema: Mapping[str, Any]) -> list[_SchemaField] | None:
-    """The fields of a schema's properties; `None` where only JSON will do."""
+    """Return the fields of a schema's properties, or `None` if the arguments can only be typed as JSON."""
     properties = schema.get("properties")
     if not isinstance(properties, dict) or len(properties) > MOST_FIELDS:
         return None
@@ -322,3 +320,85 @@ def _whole(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise invalid_request("The arguments must be a JSON object.")
     return value
+
+
+def module_pages(tools: KnownTools) -> list[ConsolePage]:
+    """Return the pages of modules."""
+    about = _AboutModulePages(tools)
+    return [
+        ConsolePage("GET", "/modules", about.listed),
+        ConsolePage("POST", "/modules", about.refreshed, "operator"),
+        ConsolePage("GET", "/modules/{module}", about.shown),
+        ConsolePage("POST", "/modules/{module}", about.changed, "operator"),
+        ConsolePage("GET", "/errors", _list_errors),
+        ConsolePage("POST", "/errors", _reload_tools, "operator"),
+    ]
+
+
+class _AboutModulePages:
+    def __init__(self, tools: KnownTools) -> None:
+        self._tools = tools
+
+    async def listed(self, visit: Visit) -> Outcome:
+        window = window_of(visit.query)
+        return Shown("modules", "Modules", window.cut(await self._modules(visit)))
+
+    async def refreshed(self, visit: Visit) -> Outcome:
+        found = await visit.ask("refreshTools")
+        bad = [module["module"] for module in found["modules"] if not module["ok"]]
+        if bad:
+            return Done(f"All were asked; these have not answered well: {', '.join(bad[:20])}.", "/modules", "bad")
+        return Done("All were asked, and have answered.", "/modules")
+
+    async def shown(self, visit: Visit) -> Outcome:
+        name = visit.path["module"]
+        module = next((each for each in await self._modules(visit) if each["module"] == name), None)
+        if module is None:
+            raise not_found("There is no such module, or not any more.")
+        window = window_of(visit.query)
+        tools = await self._tools.of_module(name)
+        state = await visit.ask("getToolState", query={"module": name})
+        own = {tool: why for tool, why in state["closed"].items() if tool.partition(".")[0] == name}
+        values = {"module": module, "closed": own, "pending": state["pending"], **window.cut(tools)}
+        return Shown("module", name, values)
+
+    async def changed(self, visit: Visit) -> Outcome:
+        name, action = visit.path["module"], visit.form.get("action", "")
+        here = f"/modules/{name}"
+        match action:
+            case "pin":
+                found = await visit.ask("pinModule", name)
+                return Done(f"Pinned: {len(found['digests'])} tools are approved as they are.", here)
+            case "unpin":
+                await visit.ask("unpinModule", name)
+                return Done("It is not pinned any more.", here)
+            case "remove":
+                await visit.ask("removeModule", name)
+                return Done(f"{name} takes no more calls; those that wait are run.", "/modules")
+            case _:
+                raise invalid_request("A module is pinned, unpinned or removed.")
+
+    async def _modules(self, visit: Visit) -> list[dict[str, Any]]:
+        """Return each module with its address, its status, and whether it is pinned."""
+        placed = (await visit.ask("listPlacedModules"))["modules"]
+        known = {module["module"]: module for module in (await visit.ask("listModules"))["modules"]}
+        pinned = set((await visit.ask("getToolState"))["pinned"])
+        names = {module["module"] for module in placed}
+        found = [{**known.get(each["module"], {}), **each} for each in placed]
+        found += [each for name, each in known.items() if name not in names]
+        return [
+            {**each, "is_pinned": each["module"] in pinned} for each in sorted(found, key=lambda one: one["module"])
+        ]
+
+
+async def _list_errors(visit: Visit) -> Outcome:
+    window = window_of(visit.query)
+    return Shown("tool_errors", "Tool files", window.cut((await visit.ask("listToolErrors"))["errors"]))
+
+
+async def _reload_tools(visit: Visit) -> Outcome:
+    found = await visit.ask("reloadTools")
+    if not found["hosts"]:
+        return Done("No host of a tool folder has answered.", "/errors", "bad")
+    pending = f" Still at it: {', '.join(found['pending'])}." if found["pending"] else ""
+    return Done(f"{found['hosts']} hosts serve {found['count']} tools.{pending}", "/errors", "good")

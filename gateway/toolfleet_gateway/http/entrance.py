@@ -1,17 +1,13 @@
 """Admits a request: finds out who sends it, counts it in their limits, and checks the roles of operators."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
-from starlette.responses import Response
 from starlette.types import Scope
 
 from toolfleet_gateway.auth.authenticator import Authenticator
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.auth.key_limits import KeyLimits
 from toolfleet_gateway.http.problems import Problem
-from toolfleet_gateway.http.routes import RouteRequest
 from toolfleet_registry.access import Role
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.errors import RoleNeeded
@@ -20,10 +16,7 @@ from toolfleet_tasks.operations.change_trail import Actor
 from toolfleet_tasks.resources.operation import FleetOperator
 
 ANONYMOUS = Identity(Caller())
-"""Nobody in particular, as routes see them that answer everybody."""
-
-B = TypeVar("B")
-Q = TypeVar("Q")
+"""The sender that public routes see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +47,3 @@ def require_role(who: Identity, needed: Role) -> None:
     if not who.has_role(needed):
         refusal = RoleNeeded(needed)
         raise Problem(403, refusal.error_code, str(refusal), hint=refusal.hint)
-
-
-def needing(
-    role: Role, handle: Callable[[RouteRequest[B, Q]], Awaitable[Response]]
-) -> Callable[[RouteRequest[B, Q]], Awaitable[Response]]:
-    """The handler of a route that answers only those with this role, or a higher one."""
-
-    async def checked(request: RouteRequest[B, Q]) -> Response:
-        require_role(request.who, role)
-        return await handle(request)
-
-    return checked

@@ -40,7 +40,7 @@ _ANY = "*"
 _HOST = re.compile(r"([^\s:/?#@\[\]]*|\[[0-9a-f:.]+\])(?::[0-9]*)?")  # RFC 3986, 3.2.2
 
 ROUTE = "toolfleet.route"
-"""Of a request's scope: its path as the route has it, without anybody's ids."""
+"""The key in a request's scope of its path as the route has it, without ids."""
 
 ShownIds = Callable[[Caller], Mapping[str, str]]
 """Says how logs name a caller's user, by `user_id`; nothing where no profile hides that."""
@@ -66,7 +66,7 @@ class BodySize:
         self._most = most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI."""
+        """Implement ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -97,7 +97,7 @@ class BodyTime:
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI."""
+        """Implement ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -127,7 +127,7 @@ class HeaderRules:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI."""
+        """Implement ASGI."""
         if scope["type"] == "http":
             _check_headers(scope["headers"])
         await self._app(scope, receive, send)
@@ -159,7 +159,7 @@ class HostCheck:
         self._paths = frozenset(paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI."""
+        """Implement ASGI."""
         if scope["type"] == "http":
             self._check(scope)
         await self._app(scope, receive, send)
@@ -176,7 +176,7 @@ class HostCheck:
 
 
 def _host_name(host: str) -> str:
-    """The name in a `Host` header, without its port, in lower case; an IPv6 address keeps its brackets. Any other form is no name."""
+    """Return the name in a `Host` header, without its port, in lower case; an IPv6 address keeps its brackets; "" for any other form."""
     found = _HOST.fullmatch(host.lower())
     return found[1] if found else ""
 
@@ -190,7 +190,7 @@ class OriginCheck:
         self._hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI."""
+        """Implement ASGI."""
         if scope["type"] == "http":
             for name, value in scope["headers"]:
                 if name == b"origin" and not self._allows(value.decode("latin-1").lower()):
@@ -214,7 +214,7 @@ class QueryKeys:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI."""
+        """Implement ASGI."""
         if scope["type"] == "http" and scope["query_string"]:
             read_credential((), scope["query_string"])
         await self._app(scope, receive, send)
@@ -231,7 +231,7 @@ class AccessLog:
         self._quiet, self._shown = quiet, shown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI."""
+        """Implement ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -279,7 +279,7 @@ class SecurityHeaders:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI."""
+        """Implement ASGI."""
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":

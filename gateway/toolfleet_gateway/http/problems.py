@@ -104,7 +104,7 @@ class Problem(Exception):
         )
 
     def answer(self, instance: str) -> Response:
-        """The HTTP answer."""
+        """Return the HTTP answer."""
         headers = dict(self.headers)
         if self.retry_after_seconds is not None:
             headers.setdefault("retry-after", str(max(1, round(self.retry_after_seconds + 0.5))))
@@ -115,7 +115,7 @@ class Problem(Exception):
 
 
 def title_of(status: int) -> str:
-    """An HTTP status in words."""
+    """Return an HTTP status in words."""
     return HTTPStatus(status).phrase
 
 
@@ -125,7 +125,7 @@ def not_found(detail: str, *, code: Literal["not_found", "unknown_tool"] = "not_
 
 
 def invalid_request(detail: str, *, hint: str | None = None) -> Problem:
-    """The request itself is wrong: its body, its query or a header."""
+    """Return the problem of an invalid body, query or header."""
     return Problem(400, "invalid_request", detail, hint=hint)
 
 
@@ -136,7 +136,7 @@ class ProblemAnswers:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI."""
+        """Implement ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

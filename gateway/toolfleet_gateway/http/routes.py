@@ -4,7 +4,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -28,6 +28,7 @@ _MOST_FAULTS = 5  # that one answer names
 _MOST_FIELDS = 100  # of a query
 
 JSON = "application/json"
+_FACTS = "toolfleet_route"  # the attribute of a method that has what `route` declares
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,42 @@ class Route(Generic[B, Q]):
 
 
 AnyRoute: TypeAlias = Route[Any, Any]
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
+
+
+def route(
+    method: Method, path: str, summary: str, answers: Mapping[int, Answer], **facts: Any
+) -> Callable[[Handler], Handler]:
+    """Declare a method of a class as a route. See `Route` for the `facts`.
+
+    The method's name, such as `list_jobs`, makes the route's name, `listJobs`; the annotation of its request names the models of the
+    body and the query.
+    """
+
+    def declared(handle: Handler) -> Handler:
+        setattr(handle, _FACTS, {"method": method, "path": path, "summary": summary, "answers": answers, **facts})
+        return handle
+
+    return declared
+
+
+def declared_routes(about: object, *, tag: str) -> list[AnyRoute]:
+    """Return the routes that the class of an object declares with `route`, in their order."""
+    return [
+        _declared_route(getattr(about, name), {"tag": tag, **getattr(each, _FACTS)})
+        for name, each in vars(type(about)).items()
+        if hasattr(each, _FACTS)
+    ]
+
+
+def _declared_route(
+    handle: Callable[[RouteRequest[Any, Any]], Awaitable[Response]], facts: Mapping[str, Any]
+) -> AnyRoute:
+    first, *others = handle.__name__.split("_")
+    asked = next(hint for hint in get_type_hints(handle).values() if get_origin(hint) is RouteRequest)
+    body, query = (None if model is type(None) else model for model in get_args(asked))
+    name = first + "".join(word.capitalize() for word in others)
+    return Route(**{"name": name, "handle": handle, "body": body, "query": query, **facts})
 
 
 class ClientGone(Exception):
@@ -104,7 +141,7 @@ class ClientGone(Exception):
 
 
 async def read_bytes(receive: Receive) -> bytes:
-    """The whole body, as far as the bounds around `receive` let it pass. Raises `ClientGone`."""
+    """Return the whole body, within the bounds around `receive`. Raises `ClientGone`."""
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False):
         return bytes(message.get("body", b""))
@@ -137,7 +174,7 @@ def read_json_body(scope: Scope, data: bytes, adapter: TypeAdapter[M]) -> M:
 
 
 def read_query(scope: Scope, adapter: TypeAdapter[M], names: Mapping[str, bool]) -> M:
-    """The query as its model has it; `names`: its fields, and whether each is a list. Raises `Problem` (400)."""
+    """Parse the query by its model; `names` are its fields, and whether each is a list. Raises `Problem` (400)."""
     try:
         pairs = parse_qsl(
             scope["query_string"].decode("latin-1"),
@@ -164,7 +201,7 @@ def read_query(scope: Scope, adapter: TypeAdapter[M], names: Mapping[str, bool])
 
 @cache  # a schema takes milliseconds, and many routes have the same model
 def list_fields(model: type[BaseModel]) -> Mapping[str, bool]:
-    """A query model's fields by the names that clients use, and whether each is a list."""
+    """Return a query model's fields by the names that clients use, and whether each is a list."""
     properties = model.model_json_schema()["properties"] if model.model_fields else {}
     return {name: schema.get("type") == "array" for name, schema in properties.items()}
 
@@ -226,5 +263,5 @@ def text_answer(text: str | bytes, status: int = 200, headers: Mapping[str, str]
 
 
 def nothing(status: int = 204, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer without a body."""
+    """Return an answer without a body."""
     return Response(None, status, headers)

@@ -127,7 +127,7 @@ class _GuardedProtocol(HttpToolsProtocol):
             super().data_received(data)
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Start a request."""
         super().on_message_begin()
         self.scope["toolfleet.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key] # for streams
         self._head_bytes = 0
@@ -135,17 +135,17 @@ class _GuardedProtocol(HttpToolsProtocol):
             self._arm(self.limits.header_seconds, self._headers_late)
 
     def on_url(self, url: bytes) -> None:
-        """A part of the request's URL has come."""
+        """Take a part of the request's URL."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header has come."""
+        """Take a header."""
         self._count(len(name) + len(value) + 4)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The body follows, if there is one."""
+        """End the request's head: the body follows, if there is one."""
         self._check_line()
         self._is_reserved = self._is_reserved and len(self.connections) > self.limits.connections
         if len(self._unanswered) > _MOST_WAITING or (self._is_reserved and self.url.partition(b"?")[0] not in _HEALTH):
@@ -159,7 +159,7 @@ class _GuardedProtocol(HttpToolsProtocol):
         self._unanswered.append(self.cycle)
 
     def on_message_complete(self) -> None:
-        """The request is complete."""
+        """End the request."""
         self._is_in_body = False
         self._disarm()
         super().on_message_complete()
@@ -180,7 +180,7 @@ class _GuardedProtocol(HttpToolsProtocol):
         self._watch(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """The client has taken almost all of it."""
+        """Resume: the client has taken almost all that it was sent."""
         self._unwatch()
         super().resume_writing()
 
@@ -190,7 +190,7 @@ class _GuardedProtocol(HttpToolsProtocol):
         self._arm(_FLUSH_SECONDS, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
-        """The request is no HTTP, or is beyond the limits."""
+        """Answer a request that is not HTTP, or is beyond the limits."""
         del msg
         if self._head_bytes > self.limits.header_bytes:
             most = self.limits.header_bytes
@@ -206,7 +206,7 @@ class _GuardedProtocol(HttpToolsProtocol):
             raise _TooLarge  # the parser stops, and has `send_400_response` called
 
     def _check_line(self) -> None:
-        """A URL with a host is for that host: uvicorn would look at its path only. Nor does it know HTTP/0.9, which has no `Host`."""
+        """Check the request's line: a URL with a host is for that host, and HTTP/0.9 has no `Host`. Uvicorn checks neither."""
         if self.parser is None or self.parser.get_http_version() not in _VERSIONS:
             raise _Refused
         if not self.url.startswith(b"/"):
@@ -311,7 +311,7 @@ class _GuardedProtocol(HttpToolsProtocol):
 
 
 def _protocol_of(limits: _ConnectionLimits) -> type[_GuardedProtocol]:
-    """Uvicorn makes a protocol a connection by itself: its limits are the class's."""
+    """Return a protocol class with these limits: uvicorn makes an object of it for each connection."""
     return type("LimitedProtocol", (_GuardedProtocol,), {"limits": limits, "silent": {}})
 
 
@@ -356,7 +356,7 @@ class GatewayServer(uvicorn.Server):
 def make_server(
     app: ASGIApp, settings: GatewaySettings, *, listening: Callable[[], None], leaving: Callable[[], None]
 ) -> GatewayServer:
-    """The server of `app`. `listening` is called once it takes requests, `leaving` when it is to end, before anything else is."""
+    """Return the server of `app`. It calls `listening` once it takes requests, and `leaving` first when it is to end."""
     limits = _ConnectionLimits(
         HEADER_BYTES,
         HEADER_SECONDS,

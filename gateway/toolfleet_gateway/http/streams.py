@@ -23,7 +23,7 @@ _FRACTION = 0.5  # of the streams, for a key without a limit of its own: no sing
 _WATCH_SECONDS = 0.7  # between two looks at each key: a revocation is effective within two seconds
 
 _HEARTBEAT_SECONDS = 15.0
-"""Proxies cut a connection on which nothing is said for a minute, most often."""
+"""Most proxies cut a connection that is silent for a minute."""
 
 RETRY_MS = 1_000
 """Until a client comes again whose stream has ended."""
@@ -111,7 +111,7 @@ class ServerSentEvent:
     id: str | None = None
 
     def encode(self) -> bytes:
-        """As it is sent."""
+        """Return the event as it is sent."""
         name = "" if self.id is None else f"id: {self.id}\n"
         return f"{name}event: {self.kind}\ndata: {self.data}\n\n".encode()
 
@@ -146,7 +146,7 @@ class EventStream(Response):
         self._heartbeat_seconds = heartbeat_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI."""
+        """Implement ASGI."""
         try:
             async with self._streams.place(self._who) as ending:
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})

@@ -14,9 +14,10 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from toolfleet_gateway.calls import absence_for, owner_of
-from toolfleet_gateway.mcp.approvals import CallApproval, ClientApprovals
 from toolfleet_gateway.mcp.results import (
     PROGRESS,
+    CallApproval,
+    ClientApprovals,
     ProgressNotes,
     call_result,
     lacks_tasks,
@@ -24,7 +25,7 @@ from toolfleet_gateway.mcp.results import (
     running_result,
     task_facts,
 )
-from toolfleet_gateway.mcp.rounds import InputRounds, Kinds
+from toolfleet_gateway.mcp.tasks import InputRounds, Kinds
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts import Conversation, Effect, ErrorCode, ToolCall, ToolResult
@@ -91,7 +92,7 @@ class WrongKey(ValueError):
 
 
 def _client_key(meta: Mapping[str, Any] | None) -> str | None:
-    """The key that a client gives; `None` if it gives none. Raises `WrongKey`."""
+    """Return the key that a client gives; `None` if it gives none. Raises `WrongKey`."""
     for name in _NAMES:
         value = None if meta is None else meta.get(name)
         if value is None:
@@ -103,7 +104,7 @@ def _client_key(meta: Mapping[str, Any] | None) -> str | None:
 
 
 def _call_key(given: str, tool_name: str, arguments: Mapping[str, Any]) -> str:
-    """The idempotency key of a call: of the client's own one, the tool and its arguments.
+    """Return the idempotency key of a call, made of the client's key, the tool and its arguments.
 
     Clients give the same id to other calls now and then; those are other intentions, and no conflict.
     """
@@ -172,7 +173,7 @@ class AbandonedCalls:
             return False
 
     def leave(self, handle: BegunHandle, owner: Owner, *, has_key: bool) -> None:
-        """A client has gone. What a gateway that ends has under way goes on: its clients come again, elsewhere."""
+        """Note that a client has gone. The calls of a gateway that ends go on: its clients come again at another one."""
         if self._closing.has_begun:
             return
         call = handle.published
@@ -181,7 +182,7 @@ class AbandonedCalls:
         self._start(self._cancel(handle.id, owner, grace=grace))
 
     def take_back(self, call_id: str, owner: Owner) -> None:
-        """A client says that it does not want its call any more: that is no broken stream."""
+        """Cancel a call that its client does not want any more, which is not a broken stream."""
         self._start(self._cancel(call_id, owner, grace=None))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

@@ -28,7 +28,7 @@ _NOT_GIVEN: Final[Mapping[InputMethod, Mapping[str, Any]]] = {
     "elicitation/create": {"action": "cancel"},
     "roots/list": {"roots": []},
 }
-"""What a client would answer that has nobody to ask, and no files."""
+"""The answers of a client that has no user to ask, and no files."""
 
 _MORE = "more_body"
 
@@ -54,7 +54,7 @@ class LogLevels:
         return types.EmptyResult()
 
     def of(self, context: Context, meta: Mapping[str, Any]) -> LogLevel | None:
-        """The level for a call. Raises `MCPError` for one that is none."""
+        """Return the log level for a call. Raises `MCPError` for an invalid one."""
         if types.PROTOCOL_VERSION_META_KEY in meta:
             return level_in(meta)
         if context.request is None:
@@ -72,7 +72,7 @@ def level_in(meta: Mapping[str, Any]) -> LogLevel | None:
 
 
 def kinds_of(capabilities: Mapping[str, Any]) -> frozenset[InputMethod]:
-    """The requests that a client takes which declares this."""
+    """Return the requests that a client with these capabilities takes."""
     return frozenset(method for method, name in _CAPABILITIES.items() if isinstance(capabilities.get(name), dict))
 
 
@@ -83,18 +83,18 @@ def takes_forms(capabilities: Mapping[str, Any]) -> bool:
 
 
 def in_its_place(request: InputRequest) -> dict[str, Any] | None:
-    """The answer for a client that cannot be asked; `None`: nothing can stand for one."""
+    """Return the answer in place of a client that cannot be asked; `None` if there is no such answer."""
     given = _NOT_GIVEN.get(request.method)
     return None if given is None else dict(given)
 
 
 def capability_of(method: InputMethod) -> str:
-    """The capability that a client would have to declare."""
+    """Return the capability that a client would have to declare."""
     return _CAPABILITIES[method]
 
 
 async def whole_body(receive: Receive) -> bytes | None:
-    """All of it; `None` if the client went away before its end."""
+    """Return the whole body, or `None` if the client went away before its end."""
     parts = list[bytes]()
     while True:
         message = await receive()
@@ -106,7 +106,7 @@ async def whole_body(receive: Receive) -> bytes | None:
 
 
 def again(body: bytes, receive: Receive) -> Receive:
-    """The body once more, and then what else the client does."""
+    """Return a `receive` that yields the body again, and then the client's further messages."""
     is_read = False
 
     async def receiving() -> Message:

@@ -46,7 +46,7 @@ class McpFront:
     _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI. Raises `Problem`, `AuthRefused` and `FleetUnavailable`."""
+        """Implement ASGI. Raises `Problem`, `AuthRefused` and `FleetUnavailable`."""
         module = scope.get("path_params", {}).get("module")
         endpoint = ENDPOINT if module is None else f"{ENDPOINT}/{module}"
         scope[ROUTE] = ENDPOINT

@@ -128,7 +128,7 @@ class ModuleMethods:
         raise MCPError(types.INVALID_PARAMS, "No module here has an app: its resources are at /mcp/{module}.")
 
     async def asked(self, view: McpView, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The result of a module's server to a method. Raises `MCPError`: its own, or that of a call that failed."""
+        """Return the result of a method at a module's server. Raises `MCPError`: the server's, or that of a failed call."""
         call = ToolCall(tool_name=f"{view.module}.{passing_method(method)}", arguments=params)
         result = await self._fleet.call(call, view.who.caller, timeout=_SECONDS)
         if not result.success:

@@ -17,14 +17,19 @@ from redis.asyncio import Redis
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.events import EventFeed
 from toolfleet_gateway.http.streams import End
-from toolfleet_gateway.mcp.approvals import ClientApprovals
 from toolfleet_gateway.mcp.calls import AbandonedCalls, RepeatWindow, ToolCalls
 from toolfleet_gateway.mcp.client_request import LogLevels, ViewOf
 from toolfleet_gateway.mcp.module_methods import ModuleMethods
-from toolfleet_gateway.mcp.results import EXTENSION
-from toolfleet_gateway.mcp.rounds import InputRounds, PartialAnswers, SealedStates
+from toolfleet_gateway.mcp.results import EXTENSION, ClientApprovals
 from toolfleet_gateway.mcp.subscriptions import Place, ResourceWatching, ServerFeed, Subscriptions
-from toolfleet_gateway.mcp.tasks import TaskIdParams, TaskMethods, TaskUpdateParams
+from toolfleet_gateway.mcp.tasks import (
+    InputRounds,
+    PartialAnswers,
+    SealedStates,
+    TaskIdParams,
+    TaskMethods,
+    TaskUpdateParams,
+)
 from toolfleet_gateway.mcp.tools import FollowedCalls, McpListing, MetaTools, ToolMethods
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.functions.passed_methods import APPS
@@ -83,12 +88,12 @@ class HeaderArguments:
 
 
 def _called_schema(_: str) -> Mapping[str, Any] | None:
-    """The schema of the tool that this task's request calls, as the SDK asks for it."""
+    """Return the schema of the tool that this task's request calls, as the SDK asks for it."""
     return _called.get()
 
 
 def _build_server(tools: ToolMethods, tasks: TaskMethods, subscriptions: Subscriptions | None) -> Server[Any]:
-    """The server; without `subscriptions` it tells of no changes."""
+    """Return the server; without `subscriptions` it announces no changes."""
     server: Server[Any] = Server(
         SERVER_INFO["name"],
         version=SERVER_INFO["version"],
@@ -123,7 +128,7 @@ class McpMethods:
     def of(
         cls, fleet: ToolFleet, settings: Settings, redis: Redis, closing: Closing, place: Place, view_of: ViewOf
     ) -> Self:
-        """The methods of one process. `view_of` says what the client of a request sees, and `place` holds its streams."""
+        """Return the methods of one process. `view_of` says what the client of a request sees, and `place` holds its streams."""
         keys = GatewayKeys(settings.keys)
         abandoned = AbandonedCalls(fleet, redis, keys, closing)
         window = RepeatWindow(fleet, redis, keys, seconds=settings.mcp_repeat_window_seconds)
@@ -142,7 +147,7 @@ class McpMethods:
         return cls(tools, tasks, modules, abandoned, watching, subscriptions, log_levels)
 
     def server(self, kinds: frozenset[str]) -> Server[Any]:
-        """A server of tools, and of what else a module of these `kinds` has."""
+        """Return a server of tools, and of the other methods that modules of these `kinds` have."""
         server = _build_server(self.tools, self.tasks, self.subscriptions)
         server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, self.log_levels.set)
         self.modules.add_to(server, kinds)

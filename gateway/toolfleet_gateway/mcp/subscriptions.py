@@ -50,7 +50,7 @@ LISTS: Final = frozenset(_LISTS)
 """What may change as a list."""
 
 _Hear = Callable[[str, ServerChange | Literal["lost", "returned"]], None]
-"""Is told of a module's change; of "" where changes are gone that nobody has heard of, or Redis has returned."""
+"""Takes the name of a changed module; "" after changes were lost, or when Redis has returned."""
 
 _START_SECONDS = 2.0  # for Redis to say where the stream is; later, who listens is told that changes may be lost
 _AWAY_SECONDS = 1.0  # before a Redis, or the registry, is asked again that does not answer

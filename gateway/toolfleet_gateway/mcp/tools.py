@@ -10,12 +10,18 @@ from mcp.shared.exceptions import MCPError
 
 from toolfleet_gateway.calls import attached
 from toolfleet_gateway.http.problems import Problem
-from toolfleet_gateway.mcp.approvals import CallApproval, ClientApprovals
 from toolfleet_gateway.mcp.calls import MESSAGE, WAIT_SECONDS, McpCall, Report, ToolCalls, UnknownTool, WrongKey
 from toolfleet_gateway.mcp.client_request import Context, LogLevels, ViewOf, in_its_place, kinds_of, takes_forms
-from toolfleet_gateway.mcp.results import ERROR, EXTENSION, PROGRESS, call_result, running_result
-from toolfleet_gateway.mcp.rounds import Kinds, WrongState, lacks
-from toolfleet_gateway.mcp.tasks import capabilities_of
+from toolfleet_gateway.mcp.results import (
+    ERROR,
+    EXTENSION,
+    PROGRESS,
+    CallApproval,
+    ClientApprovals,
+    call_result,
+    running_result,
+)
+from toolfleet_gateway.mcp.tasks import Kinds, WrongState, capabilities_of, lacks
 from toolfleet_gateway.mcp.view import ASK, BEGAN, END, IS_CANCELLED, McpView
 from toolfleet_gateway.tools import Cursor, read_cursor
 from toolfleet_registry.contracts import ToolDefinition
@@ -69,7 +75,7 @@ class McpListing:
         self._fleet = fleet
 
     async def own_names(self, view: McpView) -> frozenset[str]:
-        """The names that stand for tools of the gateway's own here: a module's tool of the same name is the module's."""
+        """Return the names of the gateway's own tools here. A module's tool of the same name has precedence."""
         names = FOLLOWING_TOOLS.keys() | _META_TOOLS.keys()
         if view.module is None:
             return frozenset(names)
@@ -77,7 +83,7 @@ class McpListing:
         return frozenset(names - {view.shown(tool.name) for tool in tools})
 
     async def page(self, view: McpView, cursor: str | None, *, takes_tasks: bool) -> dict[str, Any]:
-        """A page of tools. Who takes tasks is not shown the tools that ask for a call. Raises `Problem` for a wrong cursor."""
+        """Return a page of tools. Clients that take tasks are not shown the tools that ask for a call. Raises `Problem` for a wrong cursor."""
         tools = view.of(await self._fleet.tools(view.who.caller))
         taken = {view.shown(tool.name) for tool in tools} if view.module is not None else set[str]()
         following = [] if takes_tasks else [tool for name, tool in FOLLOWING_TOOLS.items() if name not in taken]
@@ -128,7 +134,7 @@ _META_TOOLS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def listed(view: McpView, tools: list[ToolDefinition]) -> list[dict[str, Any]]:
-    """Tools as the protocol lists them, under the names that they have at this endpoint."""
+    """Return tools as the protocol lists them, under the names that they have at this endpoint."""
     return [{**offer, "name": view.shown(tool.name)} for tool, offer in zip(tools, convert(tools, "mcp"), strict=True)]
 
 
@@ -139,7 +145,7 @@ class MetaTools:
         self._fleet = fleet
 
     async def run(self, view: McpView, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The result of `search_tools` or `describe_tools`."""
+        """Return the result of `search_tools` or `describe_tools`."""
         return await (self._search if name == _SEARCH else self._describe)(view, arguments)
 
     async def _search(self, view: McpView, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,7 +192,7 @@ class FollowedCalls:
         }
 
     async def run(self, view: McpView, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The result of one of `FOLLOWING_TOOLS`."""
+        """Return the result of one of `FOLLOWING_TOOLS`."""
         if (asked := asked_of(arguments, WAIT_SECONDS)) is None:
             return _text_result(WRONG_ARGUMENTS, is_error=True)
         try:
@@ -230,7 +236,7 @@ class FollowedCalls:
 
 
 def _text_result(text: str, *, is_error: bool = False) -> dict[str, Any]:
-    """A result that is a sentence."""
+    """Return a result that is a sentence."""
     return {"content": [{"type": "text", "text": text}], "isError": is_error, "resultType": "complete"}
 
 
@@ -257,7 +263,7 @@ class ToolMethods:
         self._view_of = view_of
 
     async def list(self, context: Context, params: types.PaginatedRequestParams | None) -> dict[str, Any]:
-        """A page of the tools that the client's caller may use."""
+        """Return a page of the tools that the client's caller may use."""
         takes_tasks = EXTENSION in (capabilities_of(context.params).get("extensions") or {})
         cursor = None if params is None else params.cursor
         try:

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from toolfleet import ToolFleet
 from toolfleet_gateway.gateway import routes_of
-from toolfleet_gateway.http.openapi import openapi_document
+from toolfleet_gateway.http.app import openapi_document
 from toolfleet_gateway.http.streams import OpenStreams
 from toolfleet_registry.agents.data_guards import DataGuards
 from toolfleet_registry.settings import Settings

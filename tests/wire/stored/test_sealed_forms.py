@@ -7,8 +7,8 @@ import pytest
 from redis.asyncio import Redis
 
 from toolfleet_gateway.console.sessions import COOKIE, ConsoleSessions
-from toolfleet_gateway.mcp.old_sessions import ClientSession, ClientSessions
-from toolfleet_gateway.mcp.rounds import SealedStates, WrongState
+from toolfleet_gateway.mcp.old_clients import ClientSession, ClientSessions
+from toolfleet_gateway.mcp.tasks import SealedStates, WrongState
 from toolfleet_registry.redis.keys import GatewayKeys, Keys
 from toolfleet_registry.system import fleet_clock
 from wire.stored.samples.job_forms import AT

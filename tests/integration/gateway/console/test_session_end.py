@@ -3,7 +3,7 @@
 import pytest
 from redis.asyncio import Redis
 
-from toolfleet_gateway.auth.fleet_codec import FleetCodec
+from toolfleet_gateway.auth.own_secrets import FleetCodec
 from toolfleet_gateway.console.sessions import COOKIE, LASTS_SECONDS, ConsoleSessions
 from toolfleet_registry.redis.keys import GatewayKeys, Keys
 from toolfleet_registry.system import fleet_clock

@@ -7,8 +7,8 @@ from redis.asyncio import Redis
 
 from support.there import there
 from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.mcp import old_sessions
-from toolfleet_gateway.mcp.old_sessions import ClientSessions
+from toolfleet_gateway.mcp import old_clients
+from toolfleet_gateway.mcp.old_clients import ClientSessions
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.redis.keys import GatewayKeys, Keys
@@ -63,7 +63,7 @@ async def test_a_key_has_so_many_sessions(
     redis: Redis, sessions: ClientSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one more those end that were silent for the longest time, and none of another key's."""
-    monkeypatch.setattr(old_sessions, "_MOST_SESSIONS", 10)
+    monkeypatch.setattr(old_clients, "_MOST_SESSIONS", 10)
     other = await sessions.open(view_of("b"), "2025-11-25", {}, {})
     opened = [await sessions.open(view_of("a"), "2025-11-25", {}, {}) for _ in range(10)]
     for number, each in enumerate(opened):  # as if each had been silent for a second less than the one before it
@@ -82,7 +82,7 @@ async def test_sessions_that_are_over_make_room(
     redis: Redis, sessions: ClientSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that have expired or were ended by their clients do not count, and cost no other one."""
-    monkeypatch.setattr(old_sessions, "_MOST_SESSIONS", 10)
+    monkeypatch.setattr(old_clients, "_MOST_SESSIONS", 10)
     opened = [await sessions.open(view_of("a"), "2025-11-25", {}, {}) for _ in range(10)]
     for each in opened[:5]:
         await sessions.end(each)

@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio import Redis
 
 from toolfleet_gateway.auth.identity import Identity
-from toolfleet_gateway.mcp.rounds import AskedRound, SealedStates, WrongState
+from toolfleet_gateway.mcp.tasks import AskedRound, SealedStates, WrongState
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.redis.keys import GatewayKeys, Keys

@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import Request
 
 from toolfleet_gateway.console.overview import MOST_LINES, RecentCalls
-from toolfleet_gateway.console.rendering import STATIC, StaticFiles, when
+from toolfleet_gateway.console.page import STATIC, StaticFiles, when
 from toolfleet_gateway.console.tools import MOST_FIELDS, arguments_of, fields_of_schema, typed
 from toolfleet_gateway.http.problems import Problem
 from toolfleet_registry.system import fleet_clock

@@ -6,11 +6,11 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from toolfleet_gateway.auth.fleet_codec import FleetCodec
 from toolfleet_gateway.auth.identity import Identity
+from toolfleet_gateway.auth.own_secrets import FleetCodec
 from toolfleet_gateway.console.sessions import ConsoleSessions
-from toolfleet_gateway.mcp.old_sessions import ClientSessions
-from toolfleet_gateway.mcp.rounds import AskedRound, SealedStates
+from toolfleet_gateway.mcp.old_clients import ClientSessions
+from toolfleet_gateway.mcp.tasks import AskedRound, SealedStates
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.redis.keys import GatewayKeys
