@@ -1,4 +1,4 @@
-"""Defines what classes of one's own get and return that stand around an agent's calls: the guide to agents says how."""
+"""Exports what your own middleware classes receive and return. The guide to agents shows how to write one."""
 
 from toolfleet_registry.agents.own_classes import AttemptMiddleware, CallMiddleware, ProceedWithCall
 from toolfleet_registry.contracts import PublishedCall

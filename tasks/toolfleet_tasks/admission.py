@@ -1,4 +1,4 @@
-"""Decides whether a call may be published: limits, breaker, backlog, callers' limits.
+"""Decides whether a call may be published: by limits, the breaker, the backlog and callers' limits.
 
 All of it is asked of Redis at once, where the calls travel by our own transport in the step that publishes them. If Redis
 does not answer, nothing is published.
@@ -36,11 +36,17 @@ from toolfleet_tasks.redis_connection import (
 from toolfleet_tasks.scripts import CALLER_LIMIT_KEPT_SECONDS, script
 
 ADMIT = script("admission/admit")
-"""Returns the caller's limit if it was looked up, else 0, with 'served' before it where somebody had to consume the queue; or what
-stands against the call: ['joined' or 'conflict', the call id that the key stands for], ['unserved', for how many ms nobody has consumed
-the queue], ['draining', 0] where an operator has the queue take no new calls, ['open', ms until the breaker lets one through, if that is long], ['backlog', how many wait], ['bytes', how many bytes wait],
-['share', how many it may have], ['stored', how many bytes of its results are stored], ['ended', its id] if it has a record already: this
-comes late, or ['failed', why]. Then nothing was written, or it was taken back. 0 for a call that was let in before, if it is sent again.
+"""Returns the caller's limit if it was looked up, otherwise 0, with 'served' before it if the queue had to have a worker. A call that was
+admitted before and is sent again gets 0. A refused call gets its reason, and nothing is written:
+
+- ['joined' or 'conflict', the call id that the idempotency key stands for]
+- ['unserved', for how many ms the queue has had no worker]
+- ['draining', 0]: an operator has the queue take no new calls
+- ['open', the ms until the breaker lets a call through, if that is long]
+- ['backlog', how many calls wait], ['bytes', how many bytes wait]
+- ['share', how many calls the caller may have], ['stored', how many bytes of the caller's results are stored]
+- ['ended', the call's id]: it has a record already, and this comes late
+- ['failed', why]
 """
 
 ADMIT_MANY = script("admission/admit_many")
@@ -106,7 +112,7 @@ class Refusal:
 
 
 class AdmissionControl:
-    """Asks on behalf of the agents that have these settings."""
+    """Admits the calls of agents with these settings."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -215,7 +221,10 @@ class AdmissionControl:
         return self.parse_reply(call, await _run(connection, script_for(call), command))
 
     async def retract(self, connection: PipelinedConnection, call: PublishedCall) -> None:
-        """The call was let in, and is surely in no queue. Without Redis it counts until its deadline; raises nothing."""
+        """Undo the admission of a call that is surely in no queue.
+
+        Without Redis it counts until its deadline; raises nothing.
+        """
         keys, key = self._keys, call.idempotency_key
         parameters = RETRACT.parameters(
             caller_limit=keys.caller_limit(call.lane, call.user_id),
@@ -227,7 +236,7 @@ class AdmissionControl:
             await _run(connection, RETRACT, parameters)
 
     def intention_of(self, call: PublishedCall) -> tuple[str, int, str]:
-        """The key of a call's intention, for how many seconds it is kept, and what it stands for."""
+        """Return the key of a call's intention, for how many seconds it is kept, and its value."""
         return self._intent_of(call, fleet_clock.now())
 
     def _intent_of(self, call: PublishedCall, now: float) -> tuple[str, int, str]:
@@ -291,7 +300,7 @@ def refusal_in(reply: Any) -> Refusal | None:
 
 
 def refused(tool_name: str, refusal: Refusal) -> ToolResult:
-    """The result of a call that is not published, and not joined to another."""
+    """Return the result of a call that is not published, and not joined to another."""
     if (calls := metrics.calls()) is not None:
         calls.recorder.count(metric_families.ADMISSION_REFUSALS, (_REASONS.get(refusal.kind, refusal.kind),))
     if refusal.result is not None:

@@ -205,7 +205,7 @@ def _broker(settings: Settings) -> dict[str, Any]:
         conf["broker_use_ssl"] = tls_options(settings.broker) or False
         conf["broker_transport_options"] = {
             **_shared(settings.broker, settings),
-            # What a worker has not renewed for so long is lost, as whoever sweeps judges: one value everywhere.
+            # What a worker has not renewed for so long is lost. All that sweep must use one value.
             "visibility_timeout": settings.lease_seconds,
             # The default waits for ever on a half-open connection.
             "socket_timeout": 10,

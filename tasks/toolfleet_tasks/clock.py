@@ -1,6 +1,6 @@
 """Keeps a process's clock in step with Redis's.
 
-A step of Redis's clock is known by monotonic time, and bridged: whoever sees it first writes into Redis by how much the fleet's
+A step of Redis's clock is known by monotonic time, and bridged: the process that sees it first writes into Redis by how much the fleet's
 time differs from now on, and processes that start later go by that as well. One that starts in between finds that workers have
 shown another time, and waits for one that lives to say which is right. Fails open: while Redis does not answer, the clock goes
 on by itself.

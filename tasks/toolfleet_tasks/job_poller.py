@@ -1,4 +1,4 @@
-"""Keeps jobs going in a worker: claims due jobs, reads jobs whose call has ended, delivers wake-ups."""
+"""Keeps jobs going in a worker: claims due jobs, reads jobs whose call has ended, and delivers wake-ups."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ _TRACE_SECONDS = 1.0  # to find out where a job was made in a trace: its wake-up
 
 
 class WorkerJobs:
-    """Does the work of jobs for the workers of `app`."""
+    """The work of jobs in the workers of `app`."""
 
     def __init__(self, app: FleetApp) -> None:
         self._app = app
@@ -81,7 +81,7 @@ class WorkerJobs:
             log.warning("job_not_evaluated", job_id=job_id, error=str(exc) or repr(exc))
 
     async def _tick_alone(self, bench: "_Bench", seconds: float) -> None:
-        """One at a time; ticks that come meanwhile are one more, behind it."""
+        """Run one tick at a time; ticks that come meanwhile are one more, after it."""
         bench.wanted.set()
         if bench.is_ticking:
             return
@@ -274,7 +274,7 @@ class _Bench:
 
     @asynccontextmanager
     async def _session(self) -> AsyncGenerator[Session]:
-        """The loop's, which stays open; under a pool without a loop that of this use."""
+        """Open the loop's session, which stays open; under a pool without a loop, one for this use."""
         opening = worker_session(self._settings)
         if self._stack is None:
             async with opening as session:

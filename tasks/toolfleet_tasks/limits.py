@@ -1,4 +1,4 @@
-"""Limits users: by a tool's cooldown and daily limit, a budget for each cost class, and what their runs and threads may call in all.
+"""Limits users: by a tool's cooldown and daily limit, a budget for each cost class, and totals for runs and threads.
 
 Days are UTC, by Redis's clock. Limits are kept where calls are let in, and once more where they begin (`lua/limits.lua`); a call that ends with
 nothing done counts in none.
@@ -59,7 +59,7 @@ class Limit:
 
     @property
     def args(self) -> tuple[int, int, int, int]:
-        """As the scripts take it: `daily`, `cooldown`, `total`, and for how many ms a total is kept after its last call."""
+        """Return the limit as the scripts take it: `daily`, `cooldown`, `total`, and for how many ms a total is kept after its last call."""
         if self.total is None:
             return self.daily, self.cooldown_ms, _NO_TOTAL, 0
         return 0, 0, self.total.most, _TOTAL_KEPT_SECONDS[self.total.kind] * 1000
@@ -74,12 +74,12 @@ class Within:
 
     @classmethod
     def of(cls, call: PublishedCall) -> "Within":
-        """As the call's message has it."""
+        """Return the run and thread of a call's message."""
         return cls(call.run_id, call.thread_id)
 
     @classmethod
     def of_conversation(cls, conversation: Conversation) -> "Within":
-        """As an agent says it. A long name is its digest, an empty one is none."""
+        """Return the run and thread of an agent's conversation. A long name becomes its digest, an empty one none."""
         return cls(_bounded(conversation.run_id), _bounded(conversation.conversation_id))
 
     def id_of(self, total: CallTotal) -> str | None:
@@ -123,12 +123,15 @@ def limits_of(
 
 
 def limits_of_call(call: PublishedCall, terms: Terms | None, settings: Settings) -> tuple[Limit, ...]:
-    """The limits under these terms of a call, as its message names its user, run and thread."""
+    """Return the limits of a call under these terms, as its message names its user, run and thread."""
     return limits_of(call.tool_name, call.user_id, terms, settings, Within.of(call))
 
 
 def unnamed(tool_name: str, terms: Terms | None, within: Within) -> ToolResult | None:
-    """The refusal of a call that must say of which run or thread it is, and does not. Fails closed: else nothing would count."""
+    """Return the refusal of a call that must name its run or thread, and does not.
+
+    Fails closed: otherwise nothing would count.
+    """
     if terms is None or not terms.totals:
         return None
     missing = next((total for total in terms.totals if within.id_of(total) is None), None)
@@ -142,7 +145,7 @@ def unnamed(tool_name: str, terms: Terms | None, within: Within) -> ToolResult |
 
 
 def refused_by(tool_name: str, limits: Sequence[Limit], answer: Sequence[Any]) -> ToolResult:
-    """The result of a call for which a script has found no room: its answer, without the first word."""
+    """Return the result of a call for which a script has found no room: its answer, without the first word."""
     which, kind, rest_ms, now_ms = (int(part) for part in answer)
     limit = limits[which - 1]
     if limit.total is not None:
@@ -178,7 +181,7 @@ def limits_among(
 
 
 def remaining(limits: Sequence[Limit], answer: Sequence[int]) -> Remaining:
-    """Parse the answer of `lua.limits.LOOK` about the limits."""
+    """Parse the answer of `READ` about the limits."""
     now_ms, *rest = answer
     used = zip(limits, rest[::2], rest[1::2], strict=True)
     uses, totals = dict[tuple[bool, str], LimitUse](), dict[str, LimitUse]()
@@ -221,7 +224,7 @@ def _total_limits(
 
 @lru_cache(maxsize=_KEYS_KEPT)
 def _key_of_total(keys: Keys, user_id: str | None, kind: str, name: str, named: str) -> str:
-    """The calls of one run or thread have the same."""
+    """Return the key that all calls of one run or thread share."""
     return keys.limit(user_id, json.dumps([kind, name, named]))
 
 
@@ -247,5 +250,5 @@ def _duration(ms: int) -> str:
 
 
 def _shown(at_ms: int) -> str:
-    """Whole seconds, the next one: a call at that time gets in."""
+    """Return whole seconds, rounded up: a call at that time gets in."""
     return datetime.fromtimestamp(math.ceil(at_ms / 1000), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

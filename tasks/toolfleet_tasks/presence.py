@@ -39,12 +39,12 @@ from toolfleet_tasks.scripts import NOTE_SECONDS, RESTART, SLOTS_COUNT_SECONDS, 
 from toolfleet_tasks.wakeups.service import WAKES_CORE
 
 NOTE = script("consumers/note")
-"""Returns 0 where nobody has written the queues yet."""
+"""Returns 0 if the queues have to be written first."""
 
 LEAVE = script("consumers/leave")
 
 COUNT = script("consumers/count")
-"""Returns queues, by their keys, and how many workers have each: a queue comes as often as there are digests with it."""
+"""Returns the keys of queues, each with its number of workers; a queue comes once for each digest that has it."""
 
 log = get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""Pauses, drains and resumes queues: what operators have said of them, and who follows that.
+"""Pauses, drains and resumes queues, and follows in each process what operators have set.
 
 What is stored is a hash of JSON texts, by module, and by lane as `lane:<lane>`. Scripts that admit and claim calls read it where it is
 there at all: they use `state_holds` of `lua/queue_states.lua`.
@@ -59,7 +59,7 @@ class QueueState(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class QueueStates:
-    """All of them at one moment, by module, and by lane as `lane:<lane>`."""
+    """All queue states at one moment, by module, and by lane as `lane:<lane>`."""
 
     stored: Mapping[str, QueueState] = field(default_factory=dict[str, QueueState])
 
@@ -122,7 +122,7 @@ class StateChange(NamedTuple):
 
 
 class QueueStateStore:
-    """The queue states of the fleet whose Redis the client is.
+    """The queue states of the fleet in the client's Redis.
 
     Raises `FleetUnavailable` when that does not answer within 5 s.
     """
@@ -132,7 +132,7 @@ class QueueStateStore:
         self._key = QueueKeys(settings.key_prefix).states
 
     async def read(self) -> QueueStates:
-        """All of them."""
+        """Return all of them."""
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             answer = await self._redis.execute_command("HGETALL", self._key, **_AS_BYTES)
         return states_of(cast("Mapping[bytes, bytes]", answer))
@@ -154,7 +154,10 @@ class QueueStateStore:
 
 
 def read_states_now(settings: Settings, *, seconds: float) -> QueueStates:
-    """All of them, for a process that has no loop yet. Raises redis-py's errors, or `OSError`, after about so long."""
+    """Return all of them, for a process that has no loop yet.
+
+    Raises redis-py's errors, or `OSError`, after about so long.
+    """
     with sync_client(str(settings.redis_url), master=settings.sentinel_master, timeout_seconds=seconds) as redis:
         answer = redis.execute_command("HGETALL", QueueKeys(settings.key_prefix).states, **_AS_BYTES)
     return states_of(cast("Mapping[bytes, bytes]", answer))

@@ -23,7 +23,7 @@ def queue_of(module: str) -> str:
 
 
 def queue_for(call: PublishedCall) -> str:
-    """The queue that a call waits in: its module's."""
+    """Return the queue that a call waits in: its module's."""
     return queue_of(call.tool_name.partition(".")[0])
 
 
@@ -37,12 +37,12 @@ def limit_of(tool: ToolDefinition, settings: Settings) -> float:
 
 
 def nets_around(limit: float) -> tuple[float, float]:
-    """The soft and the hard limit of a task, in seconds: the nets around a module's own limit."""
+    """Return the soft and the hard limit of a task, in seconds: the nets around a module's own limit."""
     return limit + SOFT_LIMIT_MARGIN, limit + HARD_LIMIT_MARGIN
 
 
 def queues_of(lane: Lane, settings: Settings) -> list[str]:
-    """The queues that a worker of this lane consumes by its settings, sorted; without any, one in which nothing ever lies."""
+    """Return the queues that a worker of this lane consumes by its settings, sorted; without any, one that is always empty."""
     modules = sorted(module for module in settings.modules if lane in {"all", lane_of(module, settings)})
     return [queue_of(module) for module in modules] + ([] if lane == "slow" else [CONTROL]) or [IDLE]
 

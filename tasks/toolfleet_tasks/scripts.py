@@ -10,82 +10,82 @@ from toolfleet_registry.system.fleet_clock import LONGEST_BRIDGE_SECONDS, RETURN
 from toolfleet_tasks.messages.json_text import VERSION
 
 LONGEST_LEASE_SECONDS = 15.0
-"""Of a call that runs. RabbitMQ delivers the calls of a dead worker at once, and they wait for this."""
+"""The longest lease of a running call. RabbitMQ delivers the calls of a dead worker at once, and they wait for its end."""
 
 CALLER_LIMIT_KEPT_SECONDS = 3600
-"""How long the limit's key lives at least after its last call, so that its end need hardly ever be moved."""
+"""How long the key of a caller's limit lives at least after its last call: its end has to be moved only rarely."""
 
 SLOTS_COUNT_SECONDS = 20
-"""A worker that has noted no slots for so long has died."""
+"""A worker that has not noted its slots for so long has died."""
 
 WORKER_COUNTS_SECONDS = 20
-"""A worker that has said nothing of its clock for so long has died."""
+"""A worker that has not noted its clock for so long has died."""
 
 COUNTED_FROM_BYTES = 4096
-"""Of a stored result, that it counts: smaller ones take less room than their call's record and audit line."""
+"""The size from which a stored result counts: smaller ones take less room than their call's record and audit line."""
 
 WAITING_COUNTS_BYTES = 16_384
-"""With at least so many a waiting approval counts in its user's share: so the share bounds their number, too."""
+"""What a waiting approval counts at least in its user's share: so the share bounds the number of approvals, too."""
 
 BYTES_FROM_MESSAGES = 16
-"""That wait in a queue: fewer are bounded by what one of them may have."""
+"""The number of waiting messages from which their bytes are bounded: fewer are bounded by the size of one."""
 
 FIRST_PAUSE_MS, GROWTH = 1000, 1.5
-"""How long a module is left alone at first, and how much longer each time. A restart takes a second or two."""
+"""The first pause of a breaker, and the factor by which each pause grows. A module's restart takes a second or two."""
 
 TOKENS = 4
-"""So many calls begin at once when a module has come back; each that is answered lets two more in."""
+"""How many calls start at once when a module has come back. Each that is answered lets two more in."""
 
 LONGEST_WAIT_MS = 120_000
-"""No call that its module goes on with waits longer until it is asked for: Redis's clock was set back."""
+"""The longest time until a module is asked about a call that it continues. A longer one means that Redis's clock was set back."""
 
 END_CHECK_SECONDS = 10.0
-"""So often it is checked whether a call has ended that its module goes on with, and that waits for an answer."""
+"""How often a call is checked for its end that its module continues and that waits for an answer."""
 
 YOUNG_MS, GLANCE_MS = 5000, 100
-"""So long after a module has come back, calls wait for their turn, and ask again after so long."""
+"""How long calls wait for their turn after a module has come back, and how soon they ask again."""
 
 PATIENCE_MS = 5000
-"""How long a call waits for a module that is away, counted from its publishing and again from the end of each attempt, in seconds."""
+"""How long a call waits for a module that is away, counted from its publishing and again from the end of each attempt."""
 
 DEFERENCE_MS = 400
-"""So long whoever has looked last in vain lets others go first: it may be its own trouble."""
+"""How long a worker whose probe has failed lets others probe first: the fault may be its own."""
 
 FRESH_MS = 30_000
-"""So long at least it counts that a worker could not connect. It must exceed the time between two looks of a worker's."""
+"""How long a worker's failure to connect counts at least. It must exceed the time between two probes of a worker."""
 
 MEMORY_MS = 600_000
-"""Failures that are longer ago say nothing of now."""
+"""Failures that are longer ago no longer count."""
 
 REPLICAS_SINCE = 2
-"""The first version whose workers know that what became of a call may be known to one process of its module only."""
+"""The first version whose workers know that a call's outcome may be known to one process of its module only."""
 
 APPROVALS_SINCE = 3
 """The first version whose workers know that people may have to approve a call."""
 
 APPROVAL_EVENTS_KEPT, APPROVAL_EVENTS_SECONDS = 10_000, 7 * 86_400
-"""So many of the last events of approvals are there for whoever comes again, and for so long after the last."""
+"""How many of the last events of approvals are kept for readers that come again, and for how long after the last one."""
 
 ANSWERED_THERE_SINCE = 3
-"""The first version whose workers give what a call asks that its module goes on with its answer there."""
+"""The first version whose workers deliver an answer to a call that its module continues."""
 
 RESTART = "restart"
-"""In the place of the worker's name: a note of nobody, for the queues of a worker that is being restarted."""
+"""Stands for the worker's name in a note for the queues of a worker that is being restarted."""
 
 NOTE_SECONDS = 2.0
-"""A worker notes which queues it consumes every second, and one that is a second late has not died."""
+"""How long a note of the consumed queues counts. A worker writes one every second, and may be a second late."""
 
 KEPT_SECONDS = 3600
-"""Notes that count no longer still tell since when a queue has had nobody."""
+"""How long old notes are kept: they tell since when a queue has had no worker."""
 
 MOST_EVENTS_WAITING = 1_000
-"""Of the registry, for one receiver of webhooks: the others wait in the registry, which keeps 10,000."""
+"""The registry's events that wait for one receiver of webhooks. The others wait in the registry, which keeps 10,000."""
 
 OUTCOMES_BYTES = 4_000
-"""Of what a job keeps of its wake-ups: about the latest twenty, as one that recurs has new ones for ever."""
+"""The size of a job's record of its wake-ups: about the latest twenty. A recurring job has new ones without end."""
 
 TRAIL_BYTES = 3_000
-"""Of what is kept of a call's attempts and waits: some thirty of them."""
+"""The size of the record of a call's attempts and waits: some thirty of them."""
 
 IN_LUA: dict[str, float | str] = {
     "ANSWERED_THERE_SINCE": ANSWERED_THERE_SINCE,
@@ -120,7 +120,7 @@ IN_LUA: dict[str, float | str] = {
     "WORKER_COUNTS_SECONDS": WORKER_COUNTS_SECONDS,
     "YOUNG_MS": YOUNG_MS,
 }
-"""What a script may ask for at its head."""
+"""The numbers that scripts use by name."""
 
 FILES = ScriptFolder(Path(__file__).parent / "lua", IN_LUA)
 """The scripts below `lua/`, by file and name: `ledger/claim`."""

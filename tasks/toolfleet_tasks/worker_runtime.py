@@ -125,7 +125,7 @@ async def _settled(settle: Callable[[], Awaitable[object]]) -> None:
 
 
 dropped: list[Callable[[Any], None]] = []
-"""Who is to hear of each of Celery's requests whose call nobody wants any more: it is dropped, interrupted, or will be dropped."""
+"""Is called with each of Celery's requests whose call was cancelled: it is dropped, interrupted, or will be dropped."""
 
 
 def current() -> WorkerRuntime | None:

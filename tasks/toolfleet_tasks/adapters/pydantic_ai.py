@@ -62,7 +62,7 @@ class ToolProgress(CustomEvent):
     """The progress of a call, in the run's stream of events."""
 
     fraction: float | None
-    """How much of the work is done, from 0 to 1; `None` if nobody knows."""
+    """How much of the work is done, from 0 to 1; `None` if it is unknown."""
     message: str
     """What is going on."""
 

@@ -1,1 +1,1 @@
-"""Has people approve calls before they begin: durably, bound to what they see, and once."""
+"""Has people approve calls before they start: a decision is durable, is made once, and is bound to what was shown."""

@@ -1,4 +1,4 @@
-"""Defines what people see of a call that they have to approve, and judges who may decide and whether enough have."""
+"""Defines what people see of a call that they have to approve, and decides who may vote and when the votes are enough."""
 
 import hashlib
 import json
@@ -61,7 +61,10 @@ class ApprovalSummary(Message):
 
 
 class ApprovalVote(Message):
-    """One person's decision. `binding`: of what they have seen; `by`: `user ada`, `key <id>` or `command line`."""
+    """One person's decision.
+
+    `binding` is the digest of what they have seen; `by` is `user ada`, `key <id>` or `command line`.
+    """
 
     approval_id: str
     binding: str
@@ -75,7 +78,7 @@ class ApprovalVote(Message):
 
     @property
     def name(self) -> str:
-        """One for each person, as far as that is known."""
+        """Return one name for each person, as far as that is known."""
         return self.by if self.user_id is None else f"user {self.user_id}"
 
 
@@ -111,7 +114,7 @@ class Approver:
 
     @property
     def name(self) -> str:
-        """One for each person, as far as that is known."""
+        """Return one name for each person, as far as that is known."""
         return self.by if self.user_id is None else f"user {self.user_id}"
 
 
@@ -132,7 +135,7 @@ def may_decide(request: AskedApproval, approver: Approver) -> bool:
 
 
 def has_asked(request: AskedApproval, who: Approver | ApprovalVote) -> bool:
-    """Return whether the call is this person's own: as its user, or as the key, the token or the user that has asked for it in another user's name."""
+    """Return whether the call is this person's own: as its user, or as the key, token or user that asked for it in another user's name."""
     users = {f"user {each}" for each in (request.user_id, request.caller.user_id) if each is not None}
     return not {who.by, who.name}.isdisjoint(users.union(request.asked_by))
 
@@ -164,7 +167,7 @@ def word_of_conversation(conversation_id: str) -> str:
 
 
 def missing_votes(request: AskedApproval, votes: Iterable[ApprovalVote]) -> int:
-    """Return how many more have to approve, at least: each rule counts different approvers who have seen this very call."""
+    """Return how many more people have to approve, at least: each rule counts different approvers who have seen this very call."""
     counting = [vote for vote in votes if vote.verdict == "approve" and vote.binding == request.binding]
     return max(
         (rule.quorum - len({vote.name for vote in counting if _counts(request, rule, vote)}) for rule in request.rules),

@@ -58,7 +58,7 @@ class ApprovalEvent:
 
 
 class ApprovalFeed:
-    """The events of one Redis. `watching` hears of a channel."""
+    """The events of one Redis. `watching` follows a channel."""
 
     def __init__(self, connection: PipelinedConnection, records: ApprovalRecords, watching: Watching) -> None:
         self._connection, self._records, self._watching = connection, records, watching
@@ -160,7 +160,7 @@ class ApprovalNotices:
         self._kinds = {approval_receiver_of(each.url): frozenset(each.events) for each in settings.approvals.webhooks}
 
     async def put(self) -> int:
-        """Put what has happened since into the outbox; a receiver that is new is told of what happens from now on.
+        """Put all new events into the outbox. A new receiver is told of events from now on.
 
         Returns how far the receivers got, in events.
         """
@@ -194,12 +194,12 @@ class ApprovalNotices:
         return done
 
     async def _note_gap(self, receiver: str, position: str) -> None:
-        """Say that events may be gone: the stream has forgotten where the receiver was, and has others."""
+        """Log that events may be lost: the stream no longer has the receiver's place, and has later ones."""
         if await self._connection.execute("EXISTS", self._records.keys.events):
             log.error("approval_events_lost", receiver=receiver, after=position)
 
     async def _move(self, receiver: str, at: str, to: str, entries: list[Any]) -> bool:
-        """Put these into the outbox and note that, in one step; whether it was done."""
+        """Put these into the outbox and store the new place, in one step. Returns whether it was done."""
         made = await asyncio.gather(*(self._notice(receiver, name.decode(), said) for name, said in entries))
         events = [each for each in made if each is not None]
         became = await feed_receiver(self._connection, self._keys, receiver, at=at, to=to, events=events)

@@ -86,7 +86,7 @@ _SETTLE = script("approvals/settle")
 
 @dataclass(frozen=True, slots=True)
 class ListedApproval:
-    """An approval as lists and streams have it: of its `request` large arguments may be left out."""
+    """An approval as lists and streams have it: large arguments of its `request` may be left out."""
 
     request: AskedApproval
     """What people are asked."""
@@ -160,7 +160,10 @@ class ApprovalRecords:
     async def request(
         self, call: PublishedCall, request: AskedApproval, *, intention: tuple[str, int, str] | None
     ) -> Refusal | None:
-        """Have the call wait; `None`, or why it does not. `intention`: of an idempotency key, as admission has it."""
+        """Have the call wait; return why it does not, or `None`.
+
+        `intention` is that of an idempotency key, as admission has it.
+        """
         intent, intent_seconds, digest = intention or (self._keys.call(call.call_id), 0, "")
         left = request.expires_at - fleet_clock.now()
         parameters = _REQUEST.parameters(
@@ -225,7 +228,7 @@ class ApprovalRecords:
         return read
 
     async def decide(self, found: StoredApproval, decision: ApprovalChange) -> str:
-        """Write what becomes of an approval that was read. Returns what `_DECIDE` says."""
+        """Write the new state of an approval that was read. Returns what `_DECIDE` returns."""
         approval_id, now = found.approval_id, fleet_clock.now()
         left = max(decision.call.deadline_at, decision.request.expires_at) - now
         approved = decision.approved
@@ -257,18 +260,18 @@ class ApprovalRecords:
         return int(await self._connection.execute("ZCOUNT", self.keys.waiting, "-inf", now))
 
     async def due(self, *, count: int, lease_seconds: float) -> list[str]:
-        """Take the ids about which something is to be done now."""
+        """Take the ids of approvals that need a step now."""
         parameters = _DUE.parameters(
             waiting=self.keys.waiting, fleet_ms=_ms(fleet_clock.now()), lease_ms=_ms(lease_seconds), count=count
         )
         return [found.decode() for found in await run(self._connection, _DUE, parameters)]
 
     async def put_off(self, approval_id: str, until: float) -> None:
-        """Look at it again then, in seconds since the epoch."""
+        """Check the approval again at this time, in seconds since the epoch."""
         await self._connection.execute("ZADD", self.keys.waiting, "XX", str(_ms(until)), approval_id)
 
     async def settle(self, approval_id: str, found: StoredApproval | None = None) -> None:
-        """Note that there is nothing more to do about it. Of what was `found` large arguments are dropped."""
+        """Note that the approval needs nothing more. Large arguments of what was `found` are dropped."""
         request = call = ""
         summary = None if found is None else ApprovalSummary.of(found.request, found.effect)
         if found is not None and summary is not None and summary.arguments_left_out:
@@ -288,7 +291,7 @@ class ApprovalRecords:
         await run(self._connection, _SETTLE, parameters)
 
     async def keep_asked(self, user_id: str | None, idempotency_key: str, request: AskedApproval) -> None:
-        """Keep which call the user's key has stood for, also after its end, which opens the key again."""
+        """Store which call the user's key has stood for. It outlives the call's end, which opens the key again."""
         seconds = math.ceil(max(request.expires_at - fleet_clock.now(), 0)) + KEPT_SECONDS
         key = self.keys.asked(user_id, idempotency_key)
         await self._connection.execute("SET", key, request.approval_id, "EX", str(seconds))
@@ -332,7 +335,7 @@ class ApprovalRecords:
         return found
 
     async def listed(self, approval_id: str) -> ListedApproval | None:
-        """Return one as lists have it; `None` as of `read`."""
+        """Return one approval as lists have it; `None` as of `read`."""
         start, found = 0, list[ListedApproval]()
         while start >= 0 and not found:
             start, _, found = await self._listed(ids=(approval_id,))
@@ -351,7 +354,7 @@ class ApprovalRecords:
         viewer: Sequence[str] = (),
         ids: Sequence[str] = (),
     ) -> tuple[int, int, list[ListedApproval]]:
-        """Ask for one answer of `_LIST_APPROVALS`, and add the summaries that are missing: then it is to be asked again."""
+        """Ask for one answer of `_LIST_APPROVALS`, and add the summaries that are missing: then it has to be asked again."""
         parameters = _LIST_APPROVALS.parameters(
             index=index or self.keys.waiting,
             start=start,
@@ -383,7 +386,7 @@ class ApprovalRecords:
         await run(self._connection, _SUMMARISE, parameters)
 
     def _index_fields(self, request: AskedApproval, call: PublishedCall) -> dict[str, str]:
-        """Return by what an approval is listed, and where it counts."""
+        """Return the words by which an approval is listed, and the counters that it counts in."""
         return {
             "summary": self._sealed(ApprovalSummary.of(request, call.effect)),
             "words": words_of_request(request),
@@ -433,7 +436,7 @@ class ApprovalRecords:
 
 
 def _kinds(decision: ApprovalChange, before: int) -> list[str]:
-    """Return the kinds of its events; an approval that does not yet suffice is a vote."""
+    """Return the kinds of an approval's events; an approval that is not enough yet is a vote."""
     is_open = decision.state == "waiting"
     return ["voted" if is_open and line.what == "approved" else line.what for line in decision.journal[before:]]
 

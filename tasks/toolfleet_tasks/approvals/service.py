@@ -72,7 +72,9 @@ class ApprovedCalls:
         self._ledger, self._dispatcher = ledger, dispatcher
 
     async def publish(self, call: PublishedCall, origin: TraceContext | None = None) -> None:
-        """Get an approved call into its queue, where it counts in its limits. One that has reached one ends so.
+        """Put an approved call into its queue, where it counts towards its limits.
+
+        If a limit is reached, the call ends with that.
 
         What may pass, such as a full queue or a broker that is away, leaves it as it is: it is tried again until its deadline.
         `origin`: where it was made in a trace, which goes on from there.
@@ -159,11 +161,11 @@ class ApprovalService:
         return refused(call.tool_name, refusal)
 
     def rules_of(self, call: PublishedCall) -> tuple[ApprovalRule, ...]:
-        """The rules that have people approve such a call, as they are now."""
+        """Return the rules by which such a call needs an approval now."""
         return self._preparation.approval_rules(call.tool_name, call.caller)
 
     async def show(self, approval_id: str) -> StoredApproval:
-        """One of them. Raises `ApprovalNotTaken` (`unknown`)."""
+        """Return one approval. Raises `ApprovalNotTaken` (`unknown`)."""
         found = await self.records.read(approval_id)
         if found is None:
             raise ApprovalNotTaken(approval_id, "unknown")
@@ -194,7 +196,7 @@ class ApprovalService:
     async def reject(
         self, approval_id: str, approver: Approver, *, reason: str = "", seen: str | None = None
     ) -> StoredApproval:
-        """Deny a call; the first one who does so decides. `seen` as of `approve`. Raises `ApprovalNotTaken`."""
+        """Reject a call; the first rejection decides. `seen` as of `approve`. Raises `ApprovalNotTaken`."""
 
         def make(found: StoredApproval) -> ApprovalChange:
             self._check(found, approver, seen, rejects=True)
@@ -203,7 +205,7 @@ class ApprovalService:
         return await self._decide(approval_id, make)
 
     async def go_on(self, found: StoredApproval) -> None:
-        """Do the next step of an approval that is decided."""
+        """Take the next step of an approval that is decided."""
         tool_name = found.request.tool_name
         if found.state == "approved":
             await self._calls.publish(found.call, found.origin)
@@ -223,7 +225,10 @@ class ApprovalService:
         await self._calls.end(found.call, fleet_results.expired(found.call.tool_name))
 
     async def expire(self, found: StoredApproval) -> bool:
-        """Deny a call whose time is over. False if it is not, by some clock, or it has just been decided."""
+        """Deny a call whose time is over.
+
+        Returns False if it is not over by some clock, or the call has just been decided.
+        """
         line = JournalLine(at=fleet_clock.now(), what="expired", by="fleet")
         decision = ApprovalChange("expired", found.request, found.call, found.votes, [*found.journal, line])
         return await self.records.decide(found, decision) == "taken"
@@ -294,14 +299,17 @@ class ApprovalService:
         return ApprovalChange("rejected", found.request, found.call, votes, [*found.journal, line])
 
     def _hidden(self, found: StoredApproval, reason: str) -> str:
-        """Return a person's reason without the personal data that the profile hides: no reason keeps a decision from being taken."""
+        """Return a person's reason without the personal data that the profile hides.
+
+        A reason never stops a decision.
+        """
         try:
             return str(self._preparation.hidden_input(found.request.tool_name, found.call.caller, reason))
         except PersonalDataBlocked:
             return "(left out: it has personal data)"
 
     def _check(self, found: StoredApproval, approver: Approver, seen: str | None, *, rejects: bool = False) -> None:
-        """Raise `ApprovalNotTaken` for a decision that is not theirs, or is about another call than they have seen: for all ways in.
+        """Raise `ApprovalNotTaken` for a decision that this person may not make, or about another call than the one shown.
 
         Who has approved may still reject; and who has asked may always reject the call.
         """
@@ -321,7 +329,7 @@ class ApprovalService:
     def _edited(
         self, call: PublishedCall, arguments: dict[str, Any], tool: Any, rules: Sequence[ApprovalRule]
     ) -> PublishedCall:
-        """Return the same call with other arguments, judged as its caller's.
+        """Return the call with other arguments, judged as its caller's own.
 
         Raises `ValueError` with what is wrong with them.
         """
@@ -345,14 +353,14 @@ def approval_service(
     admission: AdmissionControl,
     settings: Settings,
 ) -> ApprovalService:
-    """The service of a session with these parts."""
+    """Return the service of a session with these parts."""
     return ApprovalService(
         preparation, admission, ApprovalRecords(connection, settings), ApprovedCalls(ledger, dispatcher)
     )
 
 
 def _changed(request: AskedApproval, edits: Sequence[JournalLine], seen: str | None) -> ApprovalNotTaken:
-    """Say who has replaced which arguments since the call was as it was `seen`, and with what it would be made now."""
+    """Describe who has replaced which arguments since the call was `seen`, and with which arguments it would be made now."""
     known = [line.before for line in edits]
     since = edits[known.index(seen) :] if seen in known else edits
     said = "; ".join(f"{line.by} replaced {line.reason or 'some'}" for line in since)

@@ -1,4 +1,4 @@
-"""Shows approvals: to those who may decide about them and to those who asked, without values that not everybody may see."""
+"""Shows approvals to people who may decide about them and to those who asked, with sensitive values hidden from others."""
 
 from typing import Any, Literal
 
@@ -63,7 +63,7 @@ class ShownApproval(BaseModel):
 
 
 def shown(found: ListedApproval, viewer: Approver) -> ShownApproval:
-    """The approval as `viewer` sees it."""
+    """Return the approval as `viewer` sees it."""
     request, is_open = found.request, found.state == "waiting"
     sees_all = has_asked(request, viewer) or level_of_caller(viewer.permission) >= Permission.OWNER
     return ShownApproval(
@@ -86,5 +86,5 @@ def shown(found: ListedApproval, viewer: Approver) -> ShownApproval:
 
 
 def may_see(found: ListedApproval, viewer: Approver) -> bool:
-    """Return whether the viewer may see it: they may decide about it, or have asked for it."""
+    """Return whether the viewer may see the approval: as one who may decide about it, or who has asked for it."""
     return has_asked(found.request, viewer) or may_decide(found.request, viewer)

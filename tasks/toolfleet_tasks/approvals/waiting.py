@@ -24,7 +24,7 @@ Waiting: TypeAlias = PendingCall | Joined | ToolResult
 
 
 class CallsToApprove:
-    """The waiting calls of one session.
+    """The calls of one session that wait for people.
 
     `listening` waits until a call's end is heard; `before` is told of each call that is about to wait.
     """
@@ -79,7 +79,7 @@ class CallsToApprove:
 
 
 async def decided(follow: Waiting, seconds: float) -> Waiting:
-    """Return the call once people have decided about it, or that it waits, if they have not within so many seconds.
+    """Return the call once people have decided about it; or, if they have not within `seconds`, the result that it waits.
 
     It then continues to wait.
 
@@ -115,7 +115,7 @@ async def decided(follow: Waiting, seconds: float) -> Waiting:
 
 
 async def _either(ending: "asyncio.Future[ToolResult]", changes: asyncio.Event, seconds: float) -> None:
-    """Wait until the call has ended, something is said of it, or the time is over."""
+    """Wait until the call has ended, an event of it is heard, or the time is over."""
     heard = asyncio.ensure_future(changes.wait())
     waited: set[asyncio.Future[Any]] = {ending, heard}
     try:

@@ -1,1 +1,1 @@
-"""Prepares a call, publishes it as soon as it may be, and holds what its caller may ask of it."""
+"""Prepares calls, publishes them once that is possible, and follows them for their callers."""

@@ -1,4 +1,4 @@
-"""Writes the audit lines of calls that end in their agent, and knows in whose name the running code was asked to call."""
+"""Writes the audit lines of calls that end in their agent, and knows which credential the running code acts for."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,10 @@ _Entry: TypeAlias = tuple[str, Command | None]  # a line, and what keeps the cal
 
 
 def set_credential(name: str, user_id: str | None) -> None:
-    """Set what the running task's request came with: `key <id>` or `token <subject>`, and its own user. Tasks that it makes have it, too."""
+    """Set the credential that the running task's request came with (`key <id>` or `token <subject>`), and its own user.
+
+    Tasks made by it have it, too.
+    """
     _credential.set((name, user_id))
 
 
@@ -40,7 +43,7 @@ def asked_by_here(user_id: str | None) -> tuple[str, ...]:
 
 
 class AuditTrail:
-    """Writes lines over `connection`, and waits for none.
+    """A writer of audit lines over `connection`, which waits for none of them.
 
     While Redis is away the latest are kept; lost ones are counted.
 
@@ -64,7 +67,7 @@ class AuditTrail:
         decisions: Mapping[str, str],
         tool: ToolDefinition | None = None,
     ) -> ToolResult:
-        """The result of a call that has not come to be, once its line is on its way; `tool` if it is known."""
+        """Return the result of a call that is refused, once its line is sent; `tool` if it is known."""
         call_id = new_call_id()
         line, contents = self.auditor.line_of_refused(call_id, call, caller, result, decisions, tool), None
         if self._contents.is_on:
@@ -81,12 +84,12 @@ class AuditTrail:
         return audited(call_id, result)
 
     def unpublished(self, call: PublishedCall, result: ToolResult) -> ToolResult:
-        """The same for a call that is surely not in its queue."""
+        """Return the result of a call that is surely not in its queue, once its line is sent."""
         self._write(self.auditor.line_of_unpublished(call, result), self._contents.command(call, result))
         return audited(call.call_id, result)
 
     async def settle(self) -> None:
-        """Wait a little for the sent lines, and for the connection if it is away; the unwritten rest counts as lost."""
+        """Wait a little for the sent lines, and for the connection if it is away. Unwritten lines count as lost."""
         if self._waiting and not self._connection.is_closed:
             with contextlib.suppress(TimeoutError, RedisConnectionClosed):
                 async with asyncio.timeout(_SETTLE_SECONDS):

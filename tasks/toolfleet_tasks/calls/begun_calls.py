@@ -54,7 +54,7 @@ _SILENCE_SECONDS = 0.5  # of Redis, before it may be frozen
 
 
 class BegunHandle:
-    """A handle on one call: its `id`, and its result. `refusal`: its result, if it was in no queue.
+    """A handle on one call: its `id`, and its result. `refusal` is the result of a call that was in no queue.
 
     `is_guest`: another client has started it, and this owner may not cancel it.
     """
@@ -69,7 +69,7 @@ class BegunHandle:
 
     @property
     def published(self) -> PublishedCall | None:
-        """The call as it was published; `None` for one that was not, or by another client."""
+        """Return the call as it was published; `None` for one that was not, or that another client has published."""
         return self._started.published_call if isinstance(self._started, PendingCall) else None
 
     @property
@@ -79,7 +79,7 @@ class BegunHandle:
 
     @property
     def waits_for_approval(self) -> bool:
-        """Whether it needs an approval first: no worker has it yet."""
+        """Return whether it needs an approval first: no worker has it yet."""
         return isinstance(self._started, PendingCall) and self._started.expires_at is not None
 
     @property
@@ -128,7 +128,7 @@ class BegunHandle:
         return await self._handle.answer(responses, number=number)
 
     async def is_kept_within(self, seconds: float) -> bool:
-        """Return whether any process can continue the call, as soon as that is known: Redis has confirmed it."""
+        """Return whether Redis has stored the call, so that any process can continue it, as soon as that is known."""
         return not isinstance(self._started, PendingCall) or await self._started.is_confirmed_within(seconds)
 
     async def cancel(self) -> None:
@@ -148,7 +148,7 @@ class BegunHandle:
         return self._handle.log()
 
     def leave(self) -> None:
-        """Follow an attached call no further: it goes on."""
+        """Stop following an attached call. The call continues."""
         if isinstance(self._started, PendingCall):
             self._started.leave()
 
@@ -226,7 +226,10 @@ class Owner:
 
 
 class BegunCalls:
-    """The records of one Redis. `follow` follows a call, `reader` has the results; it is closed here. Belongs to the connection's loop."""
+    """The stored calls of one Redis.
+
+    `follow` follows a call; `reader` has the results, and is closed here. Belongs to the connection's loop.
+    """
 
     def __init__(
         self,
@@ -251,7 +254,7 @@ class BegunCalls:
         return call_id in self._owners
 
     async def owned(self, post: Awaitable[Started], call: PublishedCall, owner: Owner) -> Started:
-        """Get a call under way that any process may go on with: it is written down before it is in its queue."""
+        """Publish a call that any process can continue: it is stored before it is in its queue."""
         self._owners[call.call_id] = owner
         try:
             started = await post
@@ -285,14 +288,17 @@ class BegunCalls:
         return record if record.owner == owner.user_id and record.call_id == call_id else None
 
     async def keep_deferred(self, owner: Owner, idempotency_key: str, call_id: str, seconds: float) -> None:
-        """Keep which call the owner's key has stood for, `seconds` and a week: a step that runs again finds it. Raises `FleetUnavailable`."""
+        """Store which call the owner's key has stood for, for `seconds` and a week: a repeated step finds it.
+
+        Raises `FleetUnavailable`.
+        """
         kept = math.ceil(seconds) + _DEFERRED_KEPT_SECONDS
         await self._asked(
             "SET", ApprovalKeys(self._keys).asked(owner.user_id, idempotency_key), call_id, "EX", str(kept)
         )
 
     async def attach(self, record: BegunCall) -> PendingCall:
-        """Follow a call that another process has started; one that has ended has its result already.
+        """Follow a call that another process has started. One that has ended has its result already.
 
         `PendingCall.leave` it.
 
@@ -314,7 +320,10 @@ class BegunCalls:
         return pending
 
     async def check_reachable(self) -> None:
-        """Raise `FleetUnavailable` where Redis is away, and does not come back within a moment. Asks it only if it was silent."""
+        """Raise `FleetUnavailable` if Redis is away and does not come back within a moment.
+
+        Asks it only if it was silent.
+        """
         silence = asyncio.get_running_loop().time() - self._connection.heard_at
         if (silence > _SILENCE_SECONDS or not self._connection.is_connected) and not await self.ping():
             raise FleetUnavailable("Redis does not answer.")
@@ -332,7 +341,7 @@ class BegunCalls:
         self._receipts.had_for(RESULT_KEPT_SECONDS, call, result, text)
 
     async def aclose(self) -> None:
-        """Let go of what was needed for reading."""
+        """Close what was opened for reading."""
         await self._reader.aclose()
 
     async def _end_if_ended(self, call: PublishedCall, pending: PendingCall) -> None:
@@ -357,7 +366,7 @@ class BegunCalls:
             raise FleetUnavailable("Redis does not answer.") from exc
 
     def _forget(self, call_id: str) -> None:
-        """The call is in no queue: there is nothing to go on with."""
+        """Delete the record of a call that is in no queue."""
         self._owners.pop(call_id, None)
         self._send("UNLINK", self._keys.begun_call(call_id))
 
@@ -373,6 +382,6 @@ class BegunCalls:
 
 
 def _seen(reply: "asyncio.Future[Any]") -> None:
-    """Log a refused write. A lost connection takes the publishing with it, which is repeated, and this write too."""
+    """Log a refused write. A lost connection loses the publishing with it; both are repeated."""
     if not reply.cancelled() and isinstance(error := reply.exception(), ResponseError):
         log.warning("begun_call_not_written", error=str(error))

@@ -1,4 +1,4 @@
-"""Publishes judged calls, once each may be: it is its user's turn, the broker is there, and a worker consumes its queue.
+"""Publishes judged calls: once it is their user's turn, the broker is there, and a worker consumes their queue.
 
 An agent that has only just connected cannot know which workers are about to start, and after a silence of Redis it is
 unknown whether workers could reach it: the time counts from then on, at the earliest.
@@ -41,7 +41,7 @@ from toolfleet_tasks.tracing import going_on, sent, system_of
 from toolfleet_tasks.transport.publisher import Publisher
 
 READ = script("consumers/read")
-"""Returns for how many ms nobody has consumed the queue; -1 if somebody does."""
+"""Returns for how many ms the queue has had no worker; -1 if it has one."""
 
 log = get_logger(__name__)
 
@@ -70,7 +70,10 @@ Started = PendingCall | Joined | ToolResult
 
 
 class WorkerWait:
-    """One agent's, over the `connection` to the Redis of the results. Belongs to the running loop; `spawn` runs something in the background."""
+    """The calls of one agent that wait for a worker, over the `connection` to the Redis of the results.
+
+    `spawn` runs something in the background. Belongs to the running loop.
+    """
 
     def __init__(
         self,
@@ -99,7 +102,7 @@ class WorkerWait:
         return entry is None or not entry.scales_from_zero
 
     def is_in_vain(self, refusal: Refusal, *, asked_at: float) -> bool:
-        """Return whether the call ends with its refusal: it is not its queue, or no worker has come for long enough.
+        """Return whether the call ends with its refusal: its queue does not exist, or has had no worker for long enough.
 
         `asked_at`: when the call was sent, by the loop's clock.
         """
@@ -110,7 +113,7 @@ class WorkerWait:
         return self._is_over(refusal.seconds)
 
     def end_of(self, call: PublishedCall, refusal: Refusal) -> Refusal:
-        """Return what a call in vain ends with: a module that the fleet's directory does not have gets no worker by waiting."""
+        """Return the result of a call that waited in vain: a module that the fleet's directory does not have gets no worker."""
         module, entries = call.tool_name.partition(".")[0], self._known.entries
         if refusal.kind != "unserved" or not entries or module in entries:
             return refusal
@@ -118,7 +121,7 @@ class WorkerWait:
         return Refusal("unserved", result=unknown_to_workers(call.tool_name, why))
 
     async def change(self, queue: str, *, until: float) -> None:
-        """Return when another try is worth it, by the loop's clock `until` at the latest.
+        """Return when another try is worthwhile, at the latest at `until` by the loop's clock.
 
         Raises `TimeoutError`, and `NotPublished` when the fleet is left.
         """
@@ -138,7 +141,7 @@ class WorkerWait:
             self._tell(queue)
 
     async def _watch(self, queue: str) -> None:
-        """Look until a worker has come, or none will; where Redis is away, that is for others to wait for."""
+        """Check the queue until a worker has come, or none will. If Redis is away, others wait for it."""
         keys = self._settings.keys
         try:
             with contextlib.suppress(RedisConnectionLost, ResponseError, TimeoutError):
@@ -176,14 +179,14 @@ class PublishWindow:
         ]()  # who has left is still among them; the first is served next
 
     def take(self) -> bool:
-        """Take a place now, if one is free. Then there are no waiters: a leaving one passes its place on."""
+        """Take a place if one is free now. Then nothing waits: a place that is given back goes to the next waiter."""
         if self._free:
             self._free -= 1
             return True
         return False
 
     async def enter(self, caller_lane: CallerLane, *, until: float) -> None:
-        """Take a place, by the loop's clock `until` at the latest: within a caller's lane the first come first, lanes in turn.
+        """Take a place, at the latest at `until` by the loop's clock: first come, first served within a caller's lane, and the lanes in turn.
 
         Raises `TimeoutError`, and `NotPublished` when the fleet is left.
         """
@@ -214,7 +217,7 @@ class PublishWindow:
         self._free += 1
 
     def close(self) -> None:
-        """Have those who wait told that the fleet was left."""
+        """Tell all waiters that the fleet was left."""
         rows, self._rows = self._rows, OrderedDict()
         for row in rows.values():
             for place in row:
@@ -242,7 +245,7 @@ class WaitingCalls:
         return True
 
     def leave(self, caller_lane: CallerLane) -> None:
-        """One waits no longer."""
+        """Count one call less."""
         self.total -= 1
         self._of[caller_lane] -= 1
         if not self._of[caller_lane]:
@@ -270,16 +273,16 @@ class Backpressure:
 
     @property
     def is_there(self) -> bool:
-        """Whether the broker can be reached, as far as is known."""
+        """Return whether the broker can be reached, as far as is known."""
         return self._publisher.is_ready
 
     @property
     def is_open(self) -> bool:
-        """Whether the broker is worth an attempt now."""
+        """Return whether the broker is worth an attempt now."""
         return self._publisher.is_ready and not (self._pause and self.loop.time() < self._paused_until)
 
     async def opened(self) -> None:
-        """Wait until then. Has no deadline. Raises `NotPublished` when the fleet is left."""
+        """Wait until the broker is worth an attempt. Has no deadline. Raises `NotPublished` when the fleet is left."""
         while not self.is_open:
             await self._publisher.ready()
             rest = self._paused_until - self.loop.time()
@@ -287,11 +290,11 @@ class Backpressure:
                 await asyncio.sleep(rest)
 
     def succeeded(self) -> None:
-        """The broker has answered: it is there."""
+        """Note that the broker has answered."""
         self._pause, self._away_since = 0.0, None
 
     def patient_until(self) -> float:
-        """Return until when a call waits for the broker: it has been away from the first call that met that.
+        """Return until when a call waits for the broker. The time is counted from the first call that found it away.
 
         Calls that come when it has been away for longer than that wait for one more try only.
         """
@@ -300,7 +303,7 @@ class Backpressure:
         return max(self._away_since + self.patience_seconds, now + min(self.patience_seconds, _ONE_TRY_SECONDS))
 
     def failed(self) -> None:
-        """Pause: the broker is there and takes nothing, so this agent stops trying for a growing time."""
+        """Pause: the broker takes nothing, so this agent waits a growing time before the next attempt."""
         if self.is_open:  # else others have said so
             self._pause = min(self._pause * 2 or _FIRST_PAUSE, _LONGEST_PAUSE)
             self._paused_until = self.loop.time() + self._pause * randomness.uniform(
@@ -309,7 +312,7 @@ class Backpressure:
 
 
 class Hold:
-    """One call's way through the backpressure, from before its first try until `end`, `until` its deadline by the loop's clock.
+    """The wait of one call, from before its first try until `end`; `until` is its deadline by the loop's clock.
 
     `waits`: for its turn in its user's limit; else it is told that there is none. `is_sent`: it may have been published
     already, so that nothing but its deadline ends its waiting.
@@ -331,7 +334,7 @@ class Hold:
         self._gives_up_at = 0.0
 
     async def admitted(self) -> Refusal | None:
-        """Return with a place in the window, which `leave` gives back; or the refusal, if too many wait already.
+        """Wait for a place in the window, which `leave` gives back; return the refusal if too many wait already.
 
         Raises `TimeoutError` at the deadline, and `NotPublished` where the broker was away for too long, or the fleet is left.
         """
@@ -351,7 +354,7 @@ class Hold:
             back.window.leave()
 
     def crowded(self) -> Refusal | None:
-        """Have the call wait in its agent; the refusal, if too many do already."""
+        """Have the call wait in its agent; return the refusal if too many do already."""
         if not (self._is_counted or self._is_sent):
             if not self._back.crowd.enter(self.caller_lane):
                 return Refusal("crowd", count=self._back.crowd.total)
@@ -359,16 +362,16 @@ class Hold:
         return None
 
     def leave(self) -> None:
-        """The try is over."""
+        """End a try, and give its place back."""
         self._back.window.leave()
 
     def awaits_turn(self) -> bool:
-        """Return whether the call waits for its turn, after its limit refused it."""
+        """Return whether the call waits for its turn after its limit has refused it."""
         self._needs_turn, self._has_turn, self._gives_up_at = True, False, 0.0
         return self.waits
 
     def tries_again(self, error: NotPublished) -> bool:
-        """Return whether a sure failure that passes is worth another attempt, in time."""
+        """Return whether a failure that passes is worth another attempt within the call's time."""
         if not (isinstance(error, BrokerUnavailable) and error.passes):
             return False
         self._away = error
@@ -378,7 +381,7 @@ class Hold:
         return self._back.loop.time() < (self._gives_up_at or self.until)
 
     def end(self) -> None:
-        """End the wait, with any outcome."""
+        """End the wait, whatever the outcome."""
         if self._is_counted:
             self._back.crowd.leave(self.caller_lane)
         if self._had_turn:
@@ -405,7 +408,9 @@ class Hold:
 
 
 class Dispatcher:
-    """Gets calls under way. `follow` listens for the end of a call of ours; `spawn` runs something in the background.
+    """Publishes the calls of one session.
+
+    `follow` listens for the end of a call; `spawn` runs something in the background.
 
     `before` is told of each call when it is about to be published, in the same tick. Belongs to the running loop.
     """
@@ -436,7 +441,9 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
 
     async def post(self, call: PublishedCall, *, waits: bool, waits_for_worker: bool = False) -> Started:
-        """Publish a call, or end it. Over its caller's limit it waits for its turn, if it `waits`, until its deadline.
+        """Publish a call, or end it.
+
+        A call over its caller's limit waits for its turn until its deadline, if it `waits`.
 
         While no worker consumes its queue it is held back for a while; one that `waits_for_worker` waits in the queue.
         """
@@ -532,7 +539,7 @@ class Dispatcher:
         return self._workers.end_of(call, started) if isinstance(started, Refusal) else started
 
     async def _try(self, call: PublishedCall, hold: Hold, *, needs_worker: bool) -> PendingCall | Refusal | None:
-        """Listen for the call's end, and publish it; `None` if that has surely failed, and is worth another try.
+        """Listen for the call's end, and publish it; return `None` if that has surely failed and is worth another try.
 
         Raises `NotPublished`.
         """
@@ -565,7 +572,7 @@ class Dispatcher:
     async def _publish(
         self, call: PublishedCall, *, limit: int, needs_worker: bool = False, again: bool = False
     ) -> Refusal | None:
-        """Get the call into its queue, from now on; `None`, or why it is not in it. Raises as `Publisher.publish` does."""
+        """Put the call into its queue; return why it is not in it, or `None`. Raises as `Publisher.publish` does."""
         seconds = min(_PUBLISH_SECONDS, call.deadline_at - fleet_clock.now())
         self._before(call)
         refusal = await self._publisher.publish(
@@ -575,7 +582,7 @@ class Dispatcher:
         return refusal
 
     def _publish_again(self, call: PublishedCall, follow: PendingCall, hold: Hold, error: PublishUnconfirmed) -> None:
-        """Keep publishing a call that may or may not be in its queue.
+        """Keep publishing a call that may already be in its queue.
 
         Its end is listened for until its deadline, as that of any other.
         """

@@ -1,4 +1,4 @@
-"""Asks an agent's own gate before a call of a tool that requires it is published, for only the agent knows the context.
+"""Asks an agent's own gate before a call of a tool that requires it is published: only the agent knows the context.
 
 A gate that raises, or does not answer in time, lets calls pass with a warning; but for those that must not happen
 twice, and for gates that fail closed: then a missing gate blocks, too. Any answer that is not a clear yes blocks.
@@ -40,7 +40,7 @@ class GateDecision:
 
 
 class EvalGate(Protocol):
-    """Approves or blocks calls of tools that require it, on the agent's event loop. Has two seconds."""
+    """Approves or blocks calls of tools that require it, on the agent's event loop, within two seconds."""
 
     async def check(self, tool: ToolDef | ToolDefinition, ctx: ToolContext) -> GateDecision:
         """Decide whether `tool` may be called now. `ctx` is the agent's context of the conversation.
@@ -52,7 +52,7 @@ class EvalGate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """An agent's facts about a call: the `context`, `terms` in addition to those of the tool, the `tag` that it came by.
+    """What an agent knows about a call: the `context`, `terms` in addition to the tool's, and the `tag` that it came by.
 
     `raw_arg` is the text after that tag. `gate` replaces the agent's own. The profile of its caller's agent adds its
     `terms`, `fails_closed` if no call may pass without a gate's approval, where it counts, and its retries. `asked_by`:
@@ -83,7 +83,7 @@ def requires_gate(tool: ToolDefinition, around: Circumstances) -> bool:
 
 
 class Evaluation:
-    """Asks the gate, if there is one, for the agents that have these settings."""
+    """Asks the gate, if there is one, for agents with these settings."""
 
     def __init__(self, gate: EvalGate | None, settings: Settings) -> None:
         self._gate = gate
@@ -99,7 +99,7 @@ class Evaluation:
         seconds: float,
         first: First | None = None,
     ) -> ToolResult | None:
-        """The result of a call that the gate blocks; `None` if it may go on, after `seconds` at the latest.
+        """Return the result of a call that the gate blocks, after `seconds` at the latest; `None` if the call may go on.
 
         Before the gate is asked, and only then, `first` is: it may refuse the call, too, within so many seconds.
         """
@@ -135,7 +135,7 @@ class Evaluation:
 
 
 class _GateFailed(Exception):
-    """It came to no decision; the message says how."""
+    """The gate has made no decision; the message says why."""
 
 
 async def _decided(
@@ -168,7 +168,7 @@ async def _asked(gate: EvalGate, tool: ToolDef | ToolDefinition, context: ToolCo
 
 
 def _read(answer: object, tool_name: str) -> GateDecision:
-    """A decision of any class that has the two fields; anything else is a no."""
+    """Return the decision, of any class that has its two fields; anything else is a no."""
     approved, reason = getattr(answer, "approved", None), getattr(answer, "reason", "")
     if not isinstance(approved, bool):
         with contextlib.suppress(Exception):  # a program's logging that raises must not make a failing gate of it

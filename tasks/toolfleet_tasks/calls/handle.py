@@ -1,4 +1,4 @@
-"""Follows a call that is under way, in its caller's hands."""
+"""Gives a caller the handle of a call that is under way."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Joins calls that return another call's result: they were made with an idempotency key that stands for it.
+"""Joins a call to an earlier one with the same idempotency key, whose result it returns.
 
 Such a call shares the other's result and nothing else. Its own deadline, and its cancellation, end only its waiting:
 the first caller still wants the result.
@@ -45,12 +45,15 @@ class Joined:
         self.ending.add_done_callback(lambda _: timer.cancel())
 
     def end(self, result: ToolResult) -> None:
-        """End it with this result, unless it has ended."""
+        """End the call with this result, unless it has ended."""
         if not self.ending.done():
             self.ending.set_result(audited(self.call_id, result))
 
     def leave(self, code: ErrorCode, text: str) -> None:
-        """End the waiting only. Whether a repeat could double anything is the tool's matter: its key may not be at hand."""
+        """End the waiting only.
+
+        Whether a repeat could do anything twice is up to the tool: its key may not be known here.
+        """
         is_harmless = self._call.effect in {"read", "idempotent"}
         result = ToolResult.failed(
             self.tool_name, code, f"{text} {_STILL}", effect_state="unknown", retryable=is_harmless
@@ -58,23 +61,23 @@ class Joined:
         self.end(result if is_harmless else result.model_copy(update={"hint": SAME_KEY_ONLY}))
 
     def give_up(self) -> None:
-        """The caller has gone."""
+        """End the waiting: the caller has gone."""
         self.ending.cancel()
 
 
 class JoinedHandle(CallHandle):
-    """A handle on a joined call: its id is the other's, and cancelling it leaves the other alone."""
+    """A handle on a joined call. Its id is that of the first call, which cancelling it does not cancel."""
 
     def __init__(self, joined: Joined, *, spoken: Spoken = UNSPOKEN) -> None:
         super().__init__(joined.call_id, joined.tool_name, joined.ending, spoken=spoken)
         self._joined = joined
 
     async def cancel(self) -> None:
-        """Wait no longer: the result says `cancelled`, and that the first call goes on."""
+        """Stop waiting: the result says `cancelled`, and that the first call continues."""
         self._joined.leave("cancelled", "Tool call was cancelled.")
 
     async def status(self) -> CallStatus:
-        """Return the other call's present state."""
+        """Return the first call's present state."""
         source = self._joined.source
         return DONE if source is None or self._joined.ending.done() else await source.status()
 
@@ -83,14 +86,14 @@ class JoinedHandle(CallHandle):
         return self._joined.source
 
     async def progress(self) -> AsyncGenerator[Progress]:
-        """Yield the other call's progress, until it ends, or the waiting for it."""
+        """Yield the first call's progress, until it ends or the waiting for it does."""
         if (source := self._joined.source) is not None:
             async with contextlib.aclosing(source.progress(self._joined.ending)) as steps:
                 async for progress in steps:
                     yield progress
 
     async def log(self) -> AsyncGenerator[LogMessage]:
-        """Yield the other call's log messages, if it has any listener, until it ends, or the waiting for it."""
+        """Yield the first call's log messages, if anything listens to them, until it ends or the waiting for it does."""
         if (source := self._joined.source) is not None:
             async with contextlib.aclosing(source.log(self._joined.ending)) as messages:
                 async for message in messages:
@@ -98,7 +101,7 @@ class JoinedHandle(CallHandle):
 
 
 def handle_of(follow: PendingCall | Joined | ToolResult, spoken: Spoken = UNSPOKEN) -> CallHandle:
-    """Return the handle on a call that was `spoken` so: it is under way, or has its result already."""
+    """Return the handle of a call that is under way, or that has its result already; `spoken` is the form the model used."""
     if isinstance(follow, Joined):
         return JoinedHandle(follow, spoken=spoken)
     if isinstance(follow, ToolResult):
@@ -120,7 +123,7 @@ async def end_of(follow: PendingCall | Joined | ToolResult) -> ToolResult:
 
 
 class KeyedCalls:
-    """The calls of one agent that may be joined, and those that have joined others, also of other agents.
+    """The calls of one agent that can be joined, and those that have joined others, also of other agents.
 
     `follow` follows a call, as a guest, that another process has published. `reader` has the results; it is closed
     here. `spawn` runs something in the background; `read` confirms that a call no longer waits for another one's
@@ -148,11 +151,11 @@ class KeyedCalls:
         self._waiting: dict[str, set[Joined]] = {}  # by call id
 
     async def aclose(self) -> None:
-        """Let go of what was needed for reading."""
+        """Close what was opened for reading."""
         await self._reader.aclose()
 
     def offer(self, follow: PendingCall) -> None:
-        """A call that is about to be published here with an idempotency key: others may join it from now on.
+        """Let other calls join a call that is about to be published here with an idempotency key.
 
         Who has joined it at an earlier try, which has failed, has the end of this one.
         """
@@ -163,13 +166,13 @@ class KeyedCalls:
             follow.ending.add_done_callback(functools.partial(_pass_on, earlier.ending))
 
     def take_back(self, call: PublishedCall, result: ToolResult) -> None:
-        """The call is not published after all, and not tried again. Who has joined it meanwhile has its result."""
+        """End what has joined a call that is not published after all, and not tried again: with that call's result."""
         follow = self._own.pop(call.call_id, None)
         if follow is not None and not follow.ending.done():
             follow.ending.set_result(audited(call.call_id, result))
 
     def give_up(self, call: PublishedCall) -> None:
-        """Give up a call whose caller has gone before a retry.
+        """End a call whose caller has gone before a retry.
 
         Calls that joined it listen for its end, until their own deadlines.
         """

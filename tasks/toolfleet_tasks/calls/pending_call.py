@@ -1,4 +1,4 @@
-"""Follows one published call to its end: says where it is, and answers what it asks."""
+"""Follows one published call to its end: reads its state, and answers its questions."""
 
 import asyncio
 import contextlib
@@ -67,7 +67,10 @@ UNKNOWN = CallStatus("unknown")
 
 
 class InputAnswers:
-    """The answers to tools' questions of one session, with personal data hidden. Where the ledger's Redis has the queues, an answer and the call's message are one step in it."""
+    """The answers of one session to tools' questions, with personal data hidden.
+
+    If the ledger's Redis has the queues, an answer and the call's message are written in one step.
+    """
 
     def __init__(self, ledger: Ledger, publisher: Publisher, settings: Settings, hide: HideInput) -> None:
         self._asked, self._publisher, self._hide = ledger.waiting, publisher, hide
@@ -80,7 +83,7 @@ class InputAnswers:
         return None if found is None or not found.is_open else found.pending
 
     async def answer(self, call_id: str, number: int | None, responses: Mapping[str, Any]) -> bool:
-        """Answer question `number` of the call, or its present one. False if it has the same answer already.
+        """Answer question `number` of the call, or its present one. Returns False if it has the same answer already.
 
         Raises `InputNotTaken`, `ValueError` for an invalid answer, and `FleetUnavailable`: then it may have been taken,
         and the same answer may be given again.
@@ -89,7 +92,7 @@ class InputAnswers:
             return await self._answer(call_id, number, responses)
 
     async def hidden(self, call_id: str, responses: Mapping[str, Any]) -> dict[str, Any]:
-        """Return some answers to what the call asks now as its tool may be told them. Raises as `answer` does."""
+        """Return answers to the call's present question as its tool may have them. Raises as `answer` does."""
         async with _confirming():
             found = await self._asked.find(call_id)
         if found is None:
@@ -115,7 +118,7 @@ class InputAnswers:
         return is_new
 
     async def _judged(self, call_id: str, number: int, responses: Mapping[str, Any]) -> bool:
-        """Judge an answer to a question that the call does not ask now."""
+        """Handle an answer to a question that the call does not ask now."""
         verdict = await self._asked.answer(call_id, number, responses, queue="", message="")
         return self._verdict(call_id, verdict)
 
@@ -193,11 +196,13 @@ class PendingCall:
 
     @property
     def published_call(self) -> PublishedCall:
-        """The call that is followed."""
+        """Return the call that is followed."""
         return self._call
 
     def published(self, deadline_at: float, turns: WaitQueue | None = None) -> None:
-        """The call is in its queue, or may be. From now on its deadline is watched, in seconds since the epoch.
+        """Note that the call is, or may be, in its queue.
+
+        From now on its deadline is watched, in seconds since the epoch.
 
         Who waits in `turns` for room in its caller's limit is told when it is over. Not by a callback of `ending`: that costs
         the loop a step, and five objects for as long as the call is in flight.
@@ -214,7 +219,7 @@ class PendingCall:
         self._confirmation = self.ending.get_loop().create_future()
 
     def confirmed(self) -> None:
-        """The call is in its queue after all, or has ended."""
+        """Note that the call is in its queue after all, or has ended."""
         if self._confirmation is not None and not self._confirmation.done():
             self._confirmation.set_result(None)
 
@@ -225,7 +230,7 @@ class PendingCall:
         return self._confirmation is None or self._confirmation.done() or self.ending.done()
 
     def unpublished(self) -> None:
-        """The call is surely not in its queue: there is nothing to follow."""
+        """Stop following: the call is surely not in its queue."""
         self._stop_timer()
         if self._log is not None:
             self._log.close()
@@ -247,12 +252,12 @@ class PendingCall:
         self._end(fleet_results.outcome_unknown(self.tool_name, "the agent left the fleet before the call had ended."))
 
     def refuse(self, result: ToolResult) -> None:
-        """The call is not in its queue, or perhaps not: it ends so, unless its result is there already."""
+        """End the call, which is not in its queue, or perhaps not, unless its result is there already."""
         self._listener.forget(self._expected)
         self._end(result)
 
     async def withdraw(self, nothing: ToolResult) -> None:
-        """End a call that may never have been published, as `nothing`, unless a worker has started it: then its end will come.
+        """End a call that may never have been published with the result `nothing`, unless a worker has started it: then its end will come.
 
         Without an answer of the ledger nothing changes: its end is listened for until its deadline.
         """
@@ -266,7 +271,7 @@ class PendingCall:
             self.refuse(read_stored(stored, self.tool_name) if stored else unknown)
 
     def give_up(self) -> None:
-        """The caller has gone: take the call back."""
+        """Cancel the call: its caller has gone."""
         if not self.ending.done() or self.ending.cancelled():
             self._over()
             self._listener.forget(self._expected)
@@ -275,14 +280,14 @@ class PendingCall:
                 self._take_back()
 
     def leave(self) -> None:
-        """Follow it no further: the call goes on."""
+        """Stop following the call, which continues."""
         if not self.ending.done():
             self._over()
             self._listener.forget(self._expected)
             self.ending.cancel()
 
     async def cancel(self) -> None:
-        """Take the call back: it ends as cancelled here, and its workers are told."""
+        """Cancel the call: it ends as cancelled here, and its workers are told."""
         if self._is_guest:
             self.refuse(fleet_results.cancelled(self.tool_name, effect_state="unknown"))
             return
@@ -305,7 +310,7 @@ class PendingCall:
         return CallStatus(place, progress)
 
     async def pending_input(self) -> PendingInput | None:
-        """Return the call's present question; `None` without one, and if Redis does not answer."""
+        """Return the call's present question; `None` if there is none, or if Redis does not answer."""
         with contextlib.suppress(OSError, ResponseError):
             async with asyncio.timeout(PEEK_SECONDS):
                 return await self.answers.pending(self.call_id)
@@ -351,13 +356,13 @@ class PendingCall:
             self._spawn(self._revoke(self.call_id))  # it has no waiters any more
 
     def _take_back(self) -> asyncio.Task[None]:
-        """The flag in the ledger holds for workers that are not up yet; the order to those that are makes it faster."""
+        """Set the flag in the ledger, which holds for workers that start later, and send the order, which is faster for those that run."""
         self._spawn(self._revoke(self.call_id))
         seconds = min(_TAKE_BACK_SECONDS, max(self._call.deadline_at - fleet_clock.now(), PEEK_SECONDS))
         return self._spawn(self._end_as(fleet_results.taken_back(self._call), seconds=seconds))
 
     async def _end_as(self, ending: CallEnding, *, seconds: float = PEEK_SECONDS) -> None:
-        """End the call in the ledger, and here with what stands there then; where it does not answer, with what we know."""
+        """End the call in the ledger, and here with the result that the ledger has then; with ours if it does not answer."""
         try:
             async with self._ledger.window.place(seconds):
                 stored = await self._in_ledger(self._ledger.end, ending)
@@ -368,7 +373,7 @@ class PendingCall:
         self._end(result)
 
     async def _in_ledger(self, end: Callable[..., Coroutine[Any, Any, S]], ending: CallEnding) -> S:
-        """Send an end until it is answered; each connection may lead to a Redis that has lost the record."""
+        """Send an end until it is answered. Each connection may lead to a Redis that has lost the record."""
         identity = self._listener.identity
         while True:
             await identity.known()
@@ -380,7 +385,7 @@ class PendingCall:
                 continue
 
     def _sure_data(self) -> str:
-        """Return the id of the data with which Redis cannot have lost the call's record; "" if unknown.
+        """Return the id of the data in which Redis cannot have lost the call's record; "" if unknown.
 
         A later follower cannot know it alone.
         """
@@ -391,7 +396,7 @@ class PendingCall:
 
 
 def new_call_id() -> str:
-    """An id that no other call has; also the id of its task in Celery."""
+    """Return an id that no other call has; also the id of its task in Celery."""
     return randomness.uuid4_text()
 
 

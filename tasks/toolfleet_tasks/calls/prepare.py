@@ -83,7 +83,9 @@ class Step:
 
 
 class CallPreparation:
-    """Prepares calls by the catalog. `gate` asks the agent's, and before it `limited`; `trail` writes down who was refused.
+    """Prepares calls by the catalog.
+
+    `gate` asks the agent's gate, `limited` checks the limits before that, and `trail` writes down refusals.
 
     Classes of the operators' own stand before all of that.
     """
@@ -156,7 +158,7 @@ class CallPreparation:
         return facts | self._catalog.profiles.shown_ids(caller, user_id, facts.get(CONVERSATION))
 
     def approval_rules(self, tool_name: str, caller: Caller) -> tuple[ApprovalRule, ...]:
-        """The rules of the tool and of the agent's profile that have people approve such a call, as they are now."""
+        """Return the rules of the tool and of the agent's profile by which such a call needs an approval now."""
         judged = self._catalog.reached(tool_name, caller)
         return () if judged is None else approval_rules(*judged)
 
@@ -174,7 +176,7 @@ class CallPreparation:
         return caller.agent is not None or not self._catalog.profiles.is_empty
 
     async def hidden(self, call: ToolCall, caller: Caller) -> ToolCall | ToolResult:
-        """The call with what its tool may be told of personal data, not judged else; or the refusal where its profile blocks that."""
+        """Return the call with personal data hidden as its profile wants; or the refusal if the profile blocks the data."""
         reached = self._catalog.reached(call.tool_name, caller)
         if reached is None or not isinstance(call.arguments, dict):  # its judgement refuses it
             return call
@@ -256,7 +258,7 @@ class CallPreparation:
         return 0 if isinstance(judged, ToolResult) else self._bounded(self.limit_of(judged.tool), seconds)
 
     def _bounded(self, limit: float, seconds: float | None) -> float:
-        """Return the time of a call. By default: two full attempts, each delivered twice. Nothing waits for ever."""
+        """Return the time of a call; by default two full attempts, each delivered twice. Nothing waits for ever."""
         if seconds is None:
             seconds = 2 * (limit + HARD_LIMIT_MARGIN) + 2 * self._settings.lease_seconds
         return min(seconds, _LONGEST_TIMEOUT)
@@ -336,13 +338,13 @@ def _version_fault(tool: ToolDefinition, call: ToolCall) -> str | None:
 def conversation_for(
     conversation: Conversation | None, tool_name: str, context_modules: frozenset[str]
 ) -> dict[str, Any]:
-    """The conversation's fields that this tool's module is told."""
+    """Return the fields of the conversation that the tool's module is told."""
     fields = _fields_for(tool_name, context_modules) if conversation else None
     return conversation.model_dump(include=set(fields), exclude_none=True) if conversation and fields else {}
 
 
 def models_part(call: ToolCall, context_modules: frozenset[str]) -> ToolCall:
-    """The call without what the model wrote under the names of a conversation's fields that this tool's module is told.
+    """Return the call without values that the model wrote for fields of the conversation that the module is told.
 
     Where a message is sent to, and which conversation wakes up, is never for a model to say, also outside of one.
     """
@@ -375,7 +377,7 @@ def specs_of(tool: ToolDefinition, reach: Reach) -> tuple[PiiSpec, ...]:
 async def hidden_arguments(
     tool: ToolDefinition, reach: Reach, arguments: dict[str, Any], catalog: Catalog
 ) -> dict[str, Any] | ToolResult:
-    """Arguments as the tool may be told them, the very same if there is nothing to hide; or the refusal."""
+    """Return arguments with personal data hidden, the same object if there is nothing to hide; or the refusal."""
     specs = specs_of(tool, reach)
     if not specs:
         return arguments
@@ -391,13 +393,13 @@ async def hidden_arguments(
 
 
 class OwnCallMiddleware:
-    """The operators' middleware of the profiles that the catalog knows."""
+    """The operators' own middleware in the profiles that the catalog knows."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
     async def changed(self, call: ToolCall, caller: Caller) -> ToolCall | ToolResult:
-        """The call with the arguments that they leave, or the first refusal."""
+        """Return the call with the arguments as the middleware leaves them, or the first refusal."""
         own = self._catalog.profiles.own
         for spec in self._specs(call, caller):
             if own is None or not own.runs_here(spec):
@@ -443,13 +445,13 @@ def _failed(spec: OwnMiddlewareSpec, call: ToolCall, reason: str) -> ToolResult:
 
 
 def approval_rules(tool: ToolDefinition, reach: Reach) -> tuple[ApprovalRule, ...]:
-    """The rules that have people approve calls of the tool: its own, and those of the profile, if there is one."""
+    """Return the rules by which calls of the tool need an approval: its own, and those of the profile, if there is one."""
     specs = () if reach.profile is None else reach.profile.rules(tool).approvals
     return rules_of.approval_rules(tool, specs)
 
 
 def with_approval(call: PublishedCall, judged: Judged, asked_by: tuple[str, ...]) -> PublishedCall:
-    """The call with what people have to approve of it, if they have to, and by which credentials it was asked for."""
+    """Return the call with what people have to approve of it, and the credentials by which it was asked for."""
     rules = approval_rules(judged.tool, judged.reach)
     if not rules:
         return call
@@ -457,7 +459,7 @@ def with_approval(call: PublishedCall, judged: Judged, asked_by: tuple[str, ...]
 
 
 def context_for(tool: ToolDefinition, around: Circumstances, modules: frozenset[str]) -> ToolContext | None:
-    """Return the context for the tool.
+    """Return the part of the agent's context that travels to the tool.
 
     Without the user, who travels with the call, and the groups, which are its arguments.
 
@@ -471,7 +473,7 @@ def context_for(tool: ToolDefinition, around: Circumstances, modules: frozenset[
 
 
 def as_before(call: ToolCall, tool: ToolDefinition, around: Circumstances) -> ToolCall:
-    """A tag's call as workers of the version before take it, which have the context among the arguments, and say so."""
+    """Return a tag's call as workers of the version before take it: with the context among the arguments."""
     if around.tag is None or around.context is None or tool.takes_context:
         return call
     properties = (tool.input_schema or {}).get("properties")

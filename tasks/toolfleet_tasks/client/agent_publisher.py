@@ -1,4 +1,4 @@
-"""Chooses an agent's publisher: over its own connection to Redis or through kombu, and what admits calls before either."""
+"""Chooses an agent's publisher, over its own connection to Redis or through kombu, and admits calls before they are published."""
 
 import asyncio
 import functools

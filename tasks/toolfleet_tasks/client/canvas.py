@@ -1,4 +1,4 @@
-"""Makes signatures for Celery's canvas, and reads their results: `fleet.canvas`."""
+"""Makes signatures for Celery's canvas, and reads their results (`fleet.canvas`)."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Lists, shows, replays and drops dead letters: `fleet.dead_letters`."""
+"""Lists, shows, replays and drops dead letters (`fleet.dead_letters`)."""
 
 import builtins
 from collections.abc import Awaitable, Callable, Mapping

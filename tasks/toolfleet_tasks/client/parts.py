@@ -1,4 +1,4 @@
-"""Imports what `ToolFleet` is made of when the first fleet is made: Redis and all that stands on it are most of an agent's import."""
+"""Imports the parts of `ToolFleet` when the first fleet is made: Redis and all that needs it are most of an agent's import."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Calls the tags of an agent through the fleet, as any other tool."""
+"""Calls an agent's tags through the fleet, like any other tool."""
 
 import json
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""Makes, keeps and moves jobs: their records, the rules by which they move, and when they come due."""
+"""Keeps jobs: their records, the state machine by which they move, their schedules, and the events of their ends."""

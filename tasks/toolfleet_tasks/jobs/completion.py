@@ -1,4 +1,4 @@
-"""Composes the events of a job's end, or of one of its rounds, and the record that is kept of it."""
+"""Builds the events of the end of a job, or of one of its rounds, and the record that is kept of it."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ _NOT_KEPT = "The job has failed: what its tool has said is not kept, for its res
 
 
 class EndNote(Message):
-    """A job's end. A result over 64 kB is not kept. `delivery`: the id of the hook's request that has ended it."""
+    """A job's end. A result over 64 kB is not kept. `delivery` is the id of the hook's request that has ended it."""
 
     ended_at: float
     result: Any = None
@@ -29,7 +29,7 @@ class EndNote(Message):
 
 
 class ThenCall(Message):
-    """A call of a job's end, as it waits to be published; sealed, so that only the fleet can name it or its caller."""
+    """A call that a job's end makes, as it waits to be published; sealed, so that only the fleet can name it or its caller."""
 
     call_id: str
     spec: JobSpec
@@ -106,7 +106,7 @@ def end_events_of(
 
 
 def unfilled(spec: JobSpec, move: Transition) -> tuple[str, ...]:
-    """The places of the message that is told now, for which there is nothing: they stay as they stand."""
+    """Return the places of the message for which there is no value: they stay as they are."""
     if move.ended is None or all(isinstance(request, ToolCall) for request in spec.on_complete):
         return ()
     ended = _without_secrets(spec, move.ended)
@@ -131,7 +131,7 @@ def without_arguments(spec: JobSpec) -> JobSpec:
 
 
 def shown(spec: JobSpec, place: JobPosition, end: EndNote | None) -> Job:
-    """A job as its creator sees it."""
+    """Return a job as its creator sees it."""
     last = spec.poll or spec.start
     return Job(
         job_id=spec.job_id,
@@ -178,7 +178,7 @@ def _then(spec: JobSpec, call_id: str, call: ToolCall, seal: Callable[[str], str
 
 
 def _of_round(call: ToolCall, round_step: int | None) -> ToolCall:
-    """The call as a round makes it: a key is for one round, or the next one would be taken for a repeat."""
+    """Return the call as one round makes it: with a key of that round, since the next round's call would count as a repeat."""
     if round_step is None or not call.idempotency_key:
         return call
     return call.model_copy(update={"idempotency_key": f"{call.idempotency_key}:{round_step}"})

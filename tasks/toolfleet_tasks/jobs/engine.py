@@ -1,4 +1,4 @@
-"""Moves one job on: publishes its next call, or takes the result of the last one.
+"""Moves one job: publishes its next call, or takes the result of the last one.
 
 Nothing here waits for a call. A worker that dies on the way leaves a job that is processed again, and a call that has
 the same id when it is published again.
@@ -53,13 +53,13 @@ _MOST_UNFILLED = 1_000  # jobs of whose messages is known what was said
 
 @dataclass(frozen=True, slots=True)
 class JobCallState:
-    """The result of a step that needs no publishing: the call `call_id` is known already, and is it, or stands for it."""
+    """The result of a step that needs no publishing: its call is known already, as `call_id`, or by another call that stands for it."""
 
     call_id: str
 
 
 class JobSteps:
-    """Belongs to a session, and to its loop."""
+    """The steps of jobs in one session. Belongs to its loop."""
 
     def __init__(
         self,
@@ -80,7 +80,9 @@ class JobSteps:
     async def prepare(
         self, spec: JobSpec, call: ToolCall, call_id: str, *, deadline_at: float | None = None
     ) -> PublishedCall | ToolResult:
-        """The step as it may be published, or its refusal; its deadline is that of any call, or the job's if that is earlier.
+        """Return the step as it may be published, or its refusal.
+
+        Its deadline is that of any call, or the job's if that is earlier.
 
         Costs no round trip. A refusal has its audit line.
         """
@@ -121,7 +123,7 @@ class JobSteps:
         return JobCallState(answer.call_id) if isinstance(answer, Refusal) else answer
 
     def unpublished(self, call: PublishedCall, result: ToolResult) -> ToolResult:
-        """The result of a step that is in no queue and will not be published again, once its audit line is on its way."""
+        """Return the result of a step that is in no queue and will not be published again, once its audit line is sent."""
         return self._trail.unpublished(call, result)
 
 
@@ -138,7 +140,7 @@ def gate_mark(tool_name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def no_jobs_by_jobs(tool_name: str) -> ToolResult:
-    """A job that makes jobs would have no end."""
+    """Return the refusal of a job that makes jobs: it would have no end."""
     text = f"Tool call refused: no job may call {tool_name!r}, for a job must not make jobs."
     return ToolResult.refused(tool_name, "invalid_arguments", text)
 
@@ -195,7 +197,7 @@ class JobEngine:
         self.is_crowded = False
 
     async def go_on(self, job: Found) -> None:
-        """Do the due step of a claimed job.
+        """Take the due step of a claimed job.
 
         Raises the errors of Redis and the steps: it is due again after its lease.
         """
@@ -218,7 +220,7 @@ class JobEngine:
             await self._begin(job)
 
     async def evaluate(self, job: Found) -> None:
-        """Take what a job's call came to, if that is known; else nothing is to be done now."""
+        """Take the result of a job's call, if it is known; otherwise do nothing now."""
         if job.place.is_under_way and job.call_state == "done" and job.stopped_by is None:
             await self._follow_up(job)
 
@@ -240,7 +242,7 @@ class JobEngine:
             await self._publish(steps, moved, prepared, before)
 
     async def _follow_up(self, job: Found) -> None:
-        """A call of the job is under way, or was."""
+        """Look after a job whose call is, or was, under way."""
         call_until = job.place.call_until or 0
         if job.result is None and job.call_state == "done":
             async with self._reading:
@@ -275,7 +277,7 @@ class JobEngine:
             await self._publish(steps, job, prepared, None)
 
     async def _publish(self, steps: JobSteps, job: Found, call: PublishedCall, before: JobPosition | None) -> None:
-        """`before`: where the job was, if the call is published for the first time."""
+        """Publish the next call. `before` is the job's position, if the call is published for the first time."""
         try:
             answer = await steps.publish(call, job.spec, first_step=job.place.first)
         except PublishUnconfirmed as exc:  # looked at again after the lease: what has no record then is published again
@@ -303,7 +305,10 @@ class JobEngine:
             await self._records.move(job, JobChange(place, due_at=job.now + _JOINED_POLL_SECONDS))
 
     async def _confirm(self, job: Found, *, is_sent: bool = False) -> None:
-        """The call is on its way. Its end is heard of, most often; it is looked for now and then, until its deadline has passed."""
+        """Note that the call is published.
+
+        Its end is usually announced; it is checked now and then, until its deadline has passed.
+        """
         rest = _POLL_SECONDS if job.place.call_id is None else _JOINED_POLL_SECONDS
         due_at = min((job.place.call_until or job.now) + MARGIN_SECONDS, job.now + rest)
         await self._records.move(job, JobChange(job.place, due_at=due_at, is_sent=is_sent))
@@ -364,7 +369,7 @@ class JobEngine:
             self._on_end()
 
     def _say_unfilled(self, job_id: str, names: tuple[str, ...]) -> None:
-        """Once, also of a job with many rounds, as far as is known here."""
+        """Log the unfilled places once, also of a job with many rounds, as far as is known here."""
         if job_id not in self._unfilled:
             if len(self._unfilled) >= _MOST_UNFILLED:
                 self._unfilled.clear()

@@ -1,4 +1,4 @@
-"""Stores the jobs' records in Redis: made, claimed, moved and ended, each in one step.
+"""Stores the records of jobs in Redis. They are created, claimed, moved and ended, each in one step.
 
 Specification and position are sealed.
 
@@ -75,14 +75,14 @@ _MOVE = script("jobs/move")
 """Returns 1, or 0 with nothing changed: others have moved it, or one of its workflow has failed."""
 
 _PUT_OFF = script("jobs/put_off")
-"""Returns 1 if nobody looks any more."""
+"""Returns 1 if nothing reads it any more."""
 
 _ASKED_AT_ONCE = 500  # records, for one field
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A job as it was read, at `now` by the fleet's clock; `at` is its place as it was written.
+    """A job as it was read, at `now` by the fleet's clock; `at` is its position as it was written.
 
     `call_state` and `result` are those of the call that is under way; a `result` that has expired, or was not asked for, is
     `None`. `sent_at`: when that call was confirmed to be in its queue. `stopped_by`: a job of its workflow that has failed.
@@ -102,7 +102,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """A change of a job: its place, its next due time (`None`: as before), its end if it is over, and the events.
+    """A change of a job: its position, its next due time (`None`: as before), its end if it is over, and the events.
 
     `poll_values` are the values that its polls take from its start's result; `None`: as before. `is_sent`: its call is
     known to be in its queue.
@@ -133,7 +133,10 @@ class JobRecords:
         self._prefixes = {"job_prefix": job, "call_prefix": call, "result_prefix": result}
 
     async def create(self, spec: JobSpec, place: JobPosition, *, limit: int) -> Found | int:
-        """Make a job; or the one that has its id already, or how many its user has, who may have no more."""
+        """Create a job.
+
+        Returns it, the job that has its id already, or the number of its user's jobs if that is the most they may have.
+        """
         keys, at = self._keys, self._bound("at", spec.job_id, json_text.dump(place))
         parameters = CREATE.parameters(
             job=keys.job(spec.job_id),
@@ -155,7 +158,7 @@ class JobRecords:
         return found if found is not None else limit
 
     async def read(self, job_id: str) -> Found | None:
-        """A job that can be read, with what its call came to."""
+        """Return a job that can be read, with the result of its call."""
         now_ms, *rest = await run(self._connection, _READ, _READ.parameters(**self._prefixes, id=job_id))
         found = await self._viewed(rest[0], now_ms / 1000) if rest and rest[0] else None
         if found is None or not rest[0][5]:
@@ -185,13 +188,13 @@ class JobRecords:
         return [job for _, job in found if job is not None], len(views) >= count
 
     async def rest(self) -> float | None:
-        """Seconds until the next job is due, at least a millisecond; `None` if none waits."""
+        """Return the seconds until the next job is due, at least a millisecond; `None` if none waits."""
         found = await self._connection.execute("ZRANGE", self._keys.jobs_due, 0, 0, "WITHSCORES")
         now = fleet_clock.now()
         return max(*scored(found).values(), 1000 * now + 1) / 1000 - now if found else None
 
     async def move(self, job: Found, change: JobChange) -> Found | None:
-        """Change a job that is where it was found, and return it.
+        """Change a job that is still where it was found, and return it.
 
         `None`, with nothing changed, if another worker has moved it.
 
@@ -239,23 +242,23 @@ class JobRecords:
         )
 
     async def get(self, job_id: str) -> Found | None:
-        """A job as it stands, also one that has ended."""
+        """Return a job, also one that has ended."""
         return next(iter(await self._get_many([job_id])), None)
 
     async def of_user(
         self, user_id: str | None, *, ended: bool, limit: int, workflow_id: str | None = None
     ) -> list[Found]:
-        """The user's jobs, or those of one workflow of theirs, the newest first."""
+        """Return the user's jobs, or those of one of their workflows, the newest first."""
         ids = of_user(self._connection, self._keys, user_id, ended=ended, workflow_id=workflow_id, limit=limit)
         return [job for job in await self._get_many(await ids) if job.spec.user_id == user_id]
 
     async def of_all(self, *, ended: bool, limit: int, workflow_id: str | None = None) -> list[Found]:
-        """Jobs of all users: those that are due next first, then, with `ended`, the latest that have ended."""
+        """Return jobs of all users: the next due first, then, with `ended`, the latest that have ended."""
         ids = of_all(self._connection, self._keys, ended=ended, workflow_id=workflow_id, limit=limit)
         return await self._get_many(await ids)
 
     def sealed(self, text: str) -> str:
-        """Seal any text of a job's, so that it cannot be changed on its way."""
+        """Seal a text of a job, so that it cannot be changed on its way."""
         return self._seal.sign(text)
 
     def unsealed(self, text: str) -> str:
@@ -304,7 +307,7 @@ class JobRecords:
             log.error("job_taken_out", job_id=job_id, unread_days=_KEPT_SECONDS // 86_400)
 
     def _bound(self, kind: str, job_id: str, text: str) -> str:
-        """One field of a job's, which where the fleet signs is worth nothing in another field or job."""
+        """Seal one field of a job: where the fleet signs it is worth nothing in another field or job."""
         return self._seal.sign(f"{kind} {job_id} {text}") if self._is_signed else text
 
     def _unbound(self, kind: str, job_id: str, text: bytes) -> str:
@@ -350,12 +353,12 @@ def _ms(moment: float) -> int:
 
 
 def confirm(connection: PipelinedConnection, receipt: tuple[Part, ...]) -> None:
-    """Send it, and wait for nothing: if it gets lost, the text expires."""
+    """Send a receipt without waiting for an answer: if it is lost, the text expires."""
     connection.send(*receipt).add_done_callback(lambda reply: reply.cancelled() or reply.exception())
 
 
 def _receipt_of(spec: JobSpec, place: JobPosition, keys: Keys) -> tuple[Part, ...]:
-    """The command of Redis that confirms it. A result under a user's key stays: it may be asked for again."""
+    """Return the command that confirms a result. A result under a user's key stays: it may be asked for again."""
     step = step_call_id(spec.job_id, place.step)
     call_id = place.call_id or step
     is_keyed = place.step == 0 and spec.start is not None and bool(spec.start.idempotency_key)
@@ -393,7 +396,7 @@ async def of_all(
 
 
 def scored(answer: list[Any]) -> dict[str, float]:
-    """Members and scores, as RESP3 pairs them or RESP2 lists them."""
+    """Return members and scores, as RESP3 pairs them or RESP2 lists them."""
     if answer and isinstance(answer[0], list):
         return {member.decode(): float(score) for member, score in answer}
     return {answer[i].decode(): float(answer[i + 1]) for i in range(0, len(answer), 2)}
@@ -407,7 +410,7 @@ def _last(limit: int, workflow_id: str | None) -> int:
 async def _of_workflow(
     connection: PipelinedConnection, keys: Keys, ids: Iterable[str], workflow_id: str | None
 ) -> list[str]:
-    """Return those of this workflow, of any user; `None`: all."""
+    """Return the jobs of this workflow, of any user; of all workflows for `None`."""
     wanted, found = list(ids), list[str]()
     if workflow_id is None:
         return wanted

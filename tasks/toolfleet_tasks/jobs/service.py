@@ -1,4 +1,4 @@
-"""Makes, shows and cancels jobs, and ends those that wait for a request of an outside system."""
+"""Starts, shows and cancels jobs, and ends those that wait for a request of an outside system."""
 
 import builtins
 import math
@@ -108,7 +108,7 @@ class JobService:
         return shown(made.spec, made.place, made.end)
 
     async def get(self, job_id: str, user_id: str | None) -> Job | None:
-        """A job of the user; `None` if it has none of that id, or not any more."""
+        """Return a job of the user; `None` if they have none of that id, or if it is no longer kept."""
         job = await answered(self._records.get(job_id))
         return None if job is None or job.spec.user_id != user_id else shown(job.spec, job.place, job.end)
 
@@ -185,7 +185,7 @@ class JobService:
         raise FleetUnavailable(f"The job {job_id!r} moves all the time: try again.")
 
     async def _judged(self, spec: JobSpec) -> JobSpec:
-        """The job with what its tools and the agent's gate say of it. Raises `JobRefused`."""
+        """Return the job as its tools and the agent's gate allow it. Raises `JobRefused`."""
         gated, secret, hides = set[str](), set[str](), False
         before_end = sum(step is not None for step in (spec.start, spec.poll))
         for number, call in enumerate(steps_of(spec)):
@@ -206,7 +206,7 @@ class JobService:
         return spec.model_copy(update=found)
 
     async def _let_pass(self, spec: JobSpec, call: ToolCall, tool: ToolDefinition) -> str | None:
-        """The call's mark, if its tool requires a gate, which lets it pass. Raises `JobRefused`."""
+        """Return the call's mark if its tool requires a gate and the gate lets it pass. Raises `JobRefused`."""
         around = self._preparation.ruled(tool, spec.caller, spec.conversation)
         is_required = requires_gate(tool, around)
         if may_be_filled(call) and is_required:
@@ -243,7 +243,7 @@ def _bounded(limit: int) -> int:
 
 
 async def _without_personal_data(spec: JobSpec, preparation: CallPreparation) -> JobSpec:
-    """The job with what its tools may be told. Raises `JobRefused` where the profile blocks such data."""
+    """Return the job with personal data hidden. Raises `JobRefused` if the profile blocks such data."""
     if not preparation.has_profile(spec.caller):
         return spec
 
@@ -274,7 +274,7 @@ def fault_in(spec: JobSpec, settings: Settings) -> str | None:
 
 
 def steps_of(spec: JobSpec) -> Iterator[ToolCall]:
-    """The calls that a job may make: its start's, its poll's, and those of its end."""
+    """Return the calls that a job may make: its start, its poll, and those of its end."""
     if spec.start is not None:
         yield spec.start
     if spec.poll is not None:
@@ -372,7 +372,7 @@ def _check_ends(spec: JobSpec, settings: Settings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HookEnd:
-    """A job that has ended, and whether it was this request that ended it, then or when it came before."""
+    """A job that has ended, and whether this request has ended it, now or when it came before."""
 
     job: Job
     is_its_end: bool
@@ -391,7 +391,7 @@ class JobHooks:
         self._on_end = on_end
 
     async def of_job(self, job_id: str) -> HookSpec | None:
-        """Return what requests must be that end a job; `None` for one without a hook, or that there is not (any more)."""
+        """Return the hook of a job; `None` for a job without one, or that does not exist (any more)."""
         job = await answered(self._records.get(job_id))
         return None if job is None else job.spec.hook
 
@@ -422,7 +422,7 @@ class JobHooks:
         raise FleetUnavailable(f"The job {job_id!r} moves all the time: try again.")
 
     async def _ended(self, job: Found, delivery: str, said: EndedRound) -> HookEnd | None:
-        """`None`: others have moved it."""
+        """End the job; return `None` if it was moved meanwhile."""
         spec, place, now = job.spec, job.place, job.now
         if place.state in ENDED:
             return None

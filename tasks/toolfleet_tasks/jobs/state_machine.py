@@ -1,4 +1,4 @@
-"""Computes what follows in a job: one pure function for each event, and the due times of a schedule.
+"""Computes the next state of a job: one pure function for each event, and the due times of a schedule.
 
 Five fields, as in `crontab(5)`: minute, hour, day of the month, month, day of the week. If both days are restricted,
 either is enough. A time that the clock skips comes right after the change; one that it shows twice comes once, unless
@@ -114,7 +114,7 @@ class Transition:
 
 
 def check_schedule(schedule: Schedule) -> None:
-    """Raise `ValueError`, in one sentence, for a schedule that says nothing, cannot be read, is over, or never comes."""
+    """Raise `ValueError`, in one sentence, for a schedule that is empty, cannot be read, is over, or never comes."""
     if (schedule.at is None) == (schedule.cron is None):
         raise ValueError("A schedule has one of `at`, `delay_seconds` and `cron`.")
     if schedule.at is not None:
@@ -203,12 +203,12 @@ def next_step(spec: JobSpec, place: JobPosition) -> Step:
 
 
 def next_number(spec: JobSpec, place: JobPosition) -> int:
-    """The number of the next step."""
+    """Return the number of the next step."""
     return 0 if next_step(spec, place) == "start" else max(place.step, 0) + 1
 
 
 def over_due(spec: JobSpec, place: JobPosition, *, now: float) -> Transition | None:
-    """The end of a job that waits, if its time is over."""
+    """Return the end of a waiting job whose time is over."""
     if now >= spec.deadline_at:
         return _over(place, _timed_out(f"its deadline has passed{_missed(place)}"), spec)
     if place.poll_until is not None and now >= place.poll_until and spec.poll is not None:
@@ -218,7 +218,7 @@ def over_due(spec: JobSpec, place: JobPosition, *, now: float) -> Transition | N
 
 
 def reminded(spec: JobSpec, place: JobPosition, *, now: float) -> Transition:
-    """The time has come, of a job that has nothing to call."""
+    """Return the transition of a job without calls whose time has come."""
     place = place.model_copy(update={"step": next_number(spec, place)})
     return _end_of_round(spec, place, EndedRound("completed"), now=now)
 
@@ -309,7 +309,7 @@ def is_unknown(result: ToolResult) -> bool:
 
 
 def cancelled(place: JobPosition) -> Transition:
-    """Return the end requested by its creator. It is not reported."""
+    """Return the end that the job's creator has asked for. It is not reported."""
     return Transition(JobPosition(state="cancelled", step=place.step, runs=place.runs), is_over=True)
 
 
@@ -404,7 +404,7 @@ def _over(place: JobPosition, ended: EndedRound, spec: JobSpec) -> Transition:
 
 
 def _interval(poll: Poll, made: int) -> float:
-    """The wait after so many polls of a round."""
+    """Return the wait after so many polls of a round."""
     try:
         grown = poll.interval_seconds * poll.backoff ** max(made - 1, 0)
     except OverflowError:
@@ -436,5 +436,5 @@ def _jittered(seconds: float, jitter: float) -> float:
 
 
 def _at(moment: float) -> float:
-    """A millisecond is enough, and shorter to keep."""
+    """Return the time rounded to a millisecond, which is enough, and shorter to store."""
     return round(moment, 3)

@@ -1,1 +1,1 @@
-"""Writes, signs and reads what travels: Celery's messages, ids, and results that the fleet words itself."""
+"""Writes, signs and reads messages: Celery's envelopes, the ids of calls and jobs, and the results that the fleet itself gives."""

@@ -75,7 +75,7 @@ _RECORD_MARGIN_SECONDS = 60  # a record outlives its call's deadline: clocks dif
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """A call's place in Celery's canvas: what follows it, as Celery's messages say it, and the group that it belongs to."""
+    """A call's place in Celery's canvas: what follows it, in Celery's own form, and the group that it belongs to."""
 
     after: Mapping[str, Any]
     group: str | None
@@ -84,7 +84,7 @@ class Links:
     parent_id: str | None
 
     def headers(self) -> list[str]:
-        """The headers `group`, `group_index`, `root_id` and `parent_id`, as JSON."""
+        """Return the headers `group`, `group_index`, `root_id` and `parent_id`, as JSON."""
         return [json.dumps(value) for value in (self.group, self.group_index, self.root_id, self.parent_id)]
 
     def body_end(self) -> str:
@@ -100,13 +100,13 @@ def stands_alone(headers: Mapping[str, Any], body: object) -> bool:
 
 
 def deaths_of(request: object) -> tuple[str, ...]:
-    """The workers that have died with a call, by its task's request."""
+    """Return the workers that have died with a call, from its task's request."""
     died = getattr(request, DIED, None)
     return tuple(_NAME.findall(died)) if isinstance(died, str) else ()
 
 
 def with_deaths(item: str, died: Iterable[str]) -> str:
-    """A message as it is put into a queue again, of a call with which workers have died; as it is if none have."""
+    """Return a message as it is put into a queue again, with the workers that have died with its call."""
     names = " ".join(died)
     return f'{{"redelivered":true,"died":"{names}",{item[1:]}' if names else item
 
@@ -156,7 +156,7 @@ def time_after(delay: float) -> datetime:
 
 
 def call_message(call: PublishedCall, queue: str, *, text: str, origin: str) -> str:
-    """A call's message for its queue; `text` is the call as it travels."""
+    """Return a call's message for its queue; `text` is the sealed call."""
     nets = nets_around(call.limit_seconds)
     label = Label(call.call_id, call.tool_name, args_shown(call), queue, nets, trace=carried())
     written = message(text, label, origin=origin)
@@ -240,7 +240,10 @@ def control_message(
 
 
 def revocation(call_ids: Iterable[str], settings: SigningSettings | None) -> dict[str, Any]:
-    """The arguments of Celery's order `revoke`: every worker drops these calls, or interrupts them. Signed, if there is a key."""
+    """Return the arguments of Celery's order `revoke`: every worker drops or interrupts these calls.
+
+    Signed if there is a key.
+    """
     order: dict[str, Any] = {"task_id": list(call_ids), "terminate": True, "signal": "SIGTERM"}
     signature = Signatures(settings, "revocation").of(_NO_CALL, json.dumps(order, sort_keys=True))
     return {**order, "signature": signature} if signature else order
@@ -257,7 +260,7 @@ def is_signed_revocation(arguments: Mapping[str, Any], settings: SigningSettings
 
 
 def revocation_message(call_ids: Iterable[str], settings: SigningSettings | None = None) -> str:
-    """The order `revocation` as a message."""
+    """Return the order `revocation` as a message."""
     order = {
         "method": "revoke",
         "arguments": revocation(call_ids, settings),
@@ -282,7 +285,7 @@ def revocation_message(call_ids: Iterable[str], settings: SigningSettings | None
 
 
 def revocation_topic(database: int) -> str:
-    """The pub/sub channel of the order, without a prefix: kombu has one for each of Redis's databases."""
+    """Return the pub/sub channel of the order, without a prefix: kombu has one for each of Redis's databases."""
     return f"/{database}.{REVOCATIONS}"
 
 
@@ -308,7 +311,7 @@ def _body(text: str, links: Links | None) -> str:
 
 
 def opened(message: object, app: Any, *, task_id: str) -> PublishedCall:
-    """Open the call that was sealed for `task_id`, as `Seal.open` does; `app` has the seal, and the settings.
+    """Open the call that was sealed for `task_id`, as `Seal.open` does; `app` has the seal and the settings.
 
     Raises also `MessageTooLarge`, before a message is parsed that is too long.
     """

@@ -1,4 +1,4 @@
-"""Words the results that the fleet itself gives, when no module's answer is to be had.
+"""Builds the results that the fleet itself gives when there is no answer of a module.
 
 Each says what went wrong; what a model may do next, the table of `policy/hints.py` says.
 """
@@ -40,7 +40,10 @@ _COARSE = 10  # seconds: from here on, a part of one does not matter
 
 
 def approval_required(tool_name: str, call_id: str, *, expires_at: float | None) -> ToolResult:
-    """The call waits for people, until then at most, where that is known. Its id is that of the approval."""
+    """Return the result of a call that waits for people, until then at most, where that is known.
+
+    Its id is that of the approval.
+    """
     hours = max((expires_at or 0) - fleet_clock.now(), 0) / 3600
     left = f"{math.ceil(hours * 60)} min" if hours < 1 else f"{math.ceil(hours)} h"
     within = "" if expires_at is None else f", within {left}"
@@ -51,7 +54,7 @@ def approval_required(tool_name: str, call_id: str, *, expires_at: float | None)
 
 
 def rejected(tool_name: str, reason: str) -> ToolResult:
-    """A person has declined it, perhaps with a reason, which is theirs."""
+    """Return the result of a call that a person has rejected, perhaps with a reason of theirs."""
     said = f": {reason}" if reason else "."
     return _denied(tool_name, f"Tool call denied: a person has rejected it{said}")
 
@@ -132,14 +135,14 @@ def asked_of(arguments: Mapping[str, Any], longest: float) -> tuple[str, float] 
 
 
 def undone(tool_name: str) -> ToolResult:
-    """The deadline passed after attempts that did nothing."""
+    """Return the result of a call whose deadline passed after attempts that did nothing."""
     text = "Tool call could not be executed by its deadline: its module was not there."
     return ToolResult.failed(tool_name, "timed_out", text, effect_state="none", retryable=True)
 
 
 @dataclass(frozen=True, slots=True)
 class CallEnding:
-    """The end of a call from outside: if no attempt was ever started, if those started surely did nothing, or else.
+    """The end of a call from outside: if no attempt was ever started, if those started surely did nothing, or otherwise.
 
     `yields`: to its worker's newer note, which is more than `unknown`.
     """
@@ -151,18 +154,18 @@ class CallEnding:
 
 
 def at_deadline(call: PublishedCall) -> CallEnding:
-    """The deadline has passed."""
+    """Return the end of a call whose deadline has passed."""
     return CallEnding(expired(call.tool_name), undone(call.tool_name), unanswered(call), yields=True)
 
 
 def taken_back(call: PublishedCall) -> CallEnding:
-    """The caller wants it no more."""
+    """Return the end of a call that its caller has cancelled."""
     nothing = cancelled(call.tool_name, effect_state="none")
     return CallEnding(nothing, nothing, _repeatable(call, cancelled(call.tool_name, effect_state="unknown")))
 
 
 def timed_out(tool_name: str, seconds: float) -> ToolResult:
-    """The module did not answer in time; it may still be at it."""
+    """Return the result of a call that its module did not answer in time; the module may still work on it."""
     shown = f"{seconds:.0f}" if seconds >= _COARSE else f"{seconds:.2g}"
     text = f"Tool execution timed out ({shown}s)."
     return ToolResult.failed(tool_name, "timed_out", text, effect_state="unknown")
@@ -193,7 +196,10 @@ def outcome_unknown(tool_name: str, reason: str) -> ToolResult:
 
 
 def workers_died(tool_name: str, so_far: EffectState) -> ToolResult:
-    """Two workers have died with the call in their hands: it is not tried on a third. `so_far`: what it may have done."""
+    """Return the result of a call with which two workers have died: it is not tried on a third.
+
+    `so_far` is what it may have done.
+    """
     text = "Tool execution error: two workers have died with the call in their hands."
     code: ErrorCode = "internal" if so_far == "none" else "outcome_unknown"
     result = ToolResult.failed(tool_name, code, text, effect_state=so_far)
@@ -201,13 +207,13 @@ def workers_died(tool_name: str, so_far: EffectState) -> ToolResult:
 
 
 def worker_failed(tool_name: str, kind: str) -> ToolResult:
-    """A worker gave a call up before it began it, or after attempts that did nothing."""
+    """Return the result of a call that a worker gave up before it started it, or after attempts that did nothing."""
     text = f"Tool execution error: the worker failed ({kind})."
     return ToolResult.failed(tool_name, "internal", text, effect_state="none", retryable=True)
 
 
 def fleet_unavailable(tool_name: str, reason: str) -> ToolResult:
-    """The call is surely not in its queue: Redis, or the broker, is away or takes nothing now.
+    """Return the result of a call that is surely not in its queue: Redis, or the broker, is away or takes nothing now.
 
     Only agents word this, and it is stored for no call: older agents, which may join one, know no such code.
     """
@@ -217,7 +223,7 @@ def fleet_unavailable(tool_name: str, reason: str) -> ToolResult:
 
 
 def not_published(tool_name: str, reason: str) -> ToolResult:
-    """The call never got into its queue, and that is no fault of the broker's."""
+    """Return the result of a call that never got into its queue, for a reason other than the broker."""
     text = f"Tool execution error: the queue cannot be reached ({reason})."
     return ToolResult.failed(tool_name, "internal", text, effect_state="none", retryable=True)
 
@@ -230,7 +236,7 @@ def not_known(tool_name: str, seconds: float) -> ToolResult:
 
 
 def module_away(tool_name: str, seconds: float, *, why: str = "failed") -> ToolResult:
-    """The module's breaker is open, and `why`: it is left alone for so many seconds."""
+    """Return the result of a call whose module's breaker is open, and `why`: it is tried again after so many seconds."""
     text = f"Tool execution error: the module is left alone for now: {words_for(why)}."
     if why == "refused":  # to the letter: agents match on what a refused connection has always read
         text = f"Tool execution error: {words_for(why)}"
@@ -262,7 +268,10 @@ def unknown_to_workers(tool_name: str, why: str | None) -> ToolResult:
 
 
 def draining(tool_name: str, queue: str) -> ToolResult:
-    """An operator has the module's queue take no new calls. Only agents word this."""
+    """Return the refusal of a call whose module's queue takes no new calls, as an operator wants.
+
+    Only agents give it.
+    """
     text = f"Tool call refused: the queue {queue!r} is draining."
     result = ToolResult.failed(tool_name, "busy", text, effect_state="none", retryable=True)
     return result.model_copy(update={"retry_after_seconds": _AWAY_SECONDS, "hint": DRAINING})
@@ -277,24 +286,24 @@ def message_refused(tool_name: str, reason: MessageRefused | str) -> ToolResult:
 
 
 def message_too_new(tool_name: str, reason: str) -> ToolResult:
-    """The call was published by a newer agent than every worker that serves its queue."""
+    """Return the result of a call that was published by a newer agent than every worker that serves its queue."""
     text = f"Tool execution error: the fleet's workers are older than what published the call: {reason}."
     return ToolResult.failed(tool_name, "internal", text, effect_state="none", retryable=True)
 
 
 def dropped(call: PublishedCall) -> ToolResult:
-    """The call has ended, and how is not kept any more."""
+    """Return the result of a call that has ended, and whose result is no longer kept."""
     text = "Tool call has ended, and its result is not kept any more."
     return _repeatable(call, ToolResult.failed(call.tool_name, "result_dropped", text, effect_state="unknown"))
 
 
 def result_refused(result: ToolResult, reason: str) -> ToolResult:
-    """The call has ended, and Redis does not take its result."""
+    """Return the result of a call that has ended, and whose result Redis does not take."""
     text = f"Tool execution error: the result cannot be stored: {reason}"
     short = ToolResult.failed(result.tool_name, "result_too_large", text, effect_state=result.effect_state)
     return short.model_copy(update={"audit": result.audit})
 
 
 def _repeatable(call: PublishedCall, result: ToolResult) -> ToolResult:
-    """An unknown end of a call that may be repeated, if its tool says so."""
+    """Return whether a call with an unknown end may be repeated: its tool says so."""
     return result.model_copy(update={"retryable": call.effect in {"read", "idempotent"}})

@@ -23,7 +23,7 @@ _WAKE_KEY_MARGIN_SECONDS = 3600
 
 
 def job_id_for(user_id: str | None, idempotency_key: str | None) -> str:
-    """A new id; or the one that this user's key stands for."""
+    """Return a new id, or the one that this user's key stands for."""
     if not idempotency_key:
         return randomness.uuid4().hex
     named = json.dumps([user_id or "", idempotency_key])
@@ -47,7 +47,7 @@ def request_digest(spec: JobSpec) -> str:
 
 
 def _as_requested(call: Message) -> dict[str, Any]:
-    """All that a call says; a version only if it names one: agents of earlier releases know of none."""
+    """Return all that a call says; its version only if it names one, since agents of earlier releases know none."""
     said = call.model_dump(mode="json")
     if said.get("tool_version") is None:
         said.pop("tool_version", None)
@@ -60,7 +60,7 @@ def workflow_mark(workflow_id: str | None) -> str:
 
 
 def step_call_id(job_id: str, step: int) -> str:
-    """The call of a job's step: 0 is its start, n its n-th poll."""
+    """Return the id of a job's step: 0 is its start, n its n-th poll."""
     return f"{job_id}.{step}"
 
 
@@ -70,12 +70,12 @@ def is_later_step(call_id: str, job_id: str | None) -> bool:
 
 
 def then_call_id(job_id: str, number: int, *, round_step: int | None = None) -> str:
-    """The call that a job's end makes: the `number`-th of `on_complete`; of a recurring job that of one round's end."""
+    """Return the id of a call that a job's end makes: the `number`-th of `on_complete`; of a recurring job that of one round's end."""
     return f"{wake_root(job_id, round_step)}.then.{number}"
 
 
 def wake_key(wake_id: str, name: str) -> str:
-    """The idempotency key of a call that follows from news, as `name` says: see `kept_seconds`."""
+    """Return the idempotency key of a call that follows from a wake-up, as `name` says: see `kept_seconds`."""
     return f"{_WAKE_KEY}{wake_id}:{name}"
 
 

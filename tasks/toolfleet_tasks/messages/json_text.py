@@ -1,4 +1,4 @@
-"""Writes messages as one JSON string, which is all that Celery and kombu get to see, and reads them, with their version.
+"""Writes messages as one JSON string, which is all that Celery and kombu see, and reads them, with their version.
 
 A message says in `v` which version a reader needs, and nothing if the first is enough: so a newer sender's messages are
 read by older workers as long as they use nothing new. Kombu's own JSON decoder turns a dictionary of the shape
@@ -49,7 +49,7 @@ def dump(message: Message) -> str:
 
 
 def version_of(message: Message) -> int:
-    """The version that a reader of this message needs."""
+    """Return the version that a reader of this message needs."""
     later = _later_fields(type(message))
     version, values = _FIRST, message.__dict__  # pydantic's models make several lookups of an attribute
     if later.pick(values) != later.unset:

@@ -1,4 +1,4 @@
-"""Signs calls and reports about them so that they cannot be changed on their way, and callers so that a module can trust them.
+"""Signs calls and reports about them against changes on their way, and callers so that a module can trust them.
 
 The signature is next to the text, in a field of its own, so that older readers see the same text as before. Unlike a
 `Seal` it costs no more than the hash.
@@ -39,7 +39,7 @@ Purpose = Literal["call", "dead letter", "job"]
 
 
 class Signatures:
-    """Makes and verifies the signatures of one kind. Without keys there are none, and none is asked for.
+    """Makes and verifies the signatures of one kind. Without keys there are none, and none is required.
 
     Raises `SettingsError` when it is made with keys and the libraries for that are not installed.
     """
@@ -50,7 +50,7 @@ class Signatures:
         self._keys = [derived_key(key, subject) for key in (settings.signing_keys if settings else ())]
 
     def of(self, call_id: str, text: str) -> str:
-        """The signature, 64 hex digits; "" without a key."""
+        """Return the signature, 64 hex digits; "" without a key."""
         return _hmac(self._keys[0], call_id, text) if self._keys else ""
 
     def verify(self, call_id: str, text: str, signature: object) -> bool:
@@ -67,7 +67,7 @@ def _hmac(key: bytes, call_id: str, text: str) -> str:
 
 
 def after_json(text: str, signature: str) -> str:
-    """JSON with its signature behind it, in blanks, which every reader of JSON ignores: four signs for two bits each.
+    """Return JSON with its signature behind it, in blanks, which every reader of JSON ignores: four signs for two bits each.
 
     For what readers of other versions take no further field in.
     """
@@ -89,7 +89,7 @@ class Seal(TextSeal):
         super().__init__(signing_key, purpose=purpose, old_keys=old_keys)
 
     def seal(self, call: PublishedCall) -> str:
-        """The call as it travels. Raises `ValueError` for arguments that are no JSON."""
+        """Return the sealed call. Raises `ValueError` for arguments that are not JSON."""
         return self.sign(json_text.dump(call))
 
     def open(self, message: object, *, task_id: str) -> PublishedCall:
@@ -108,7 +108,7 @@ class Seal(TextSeal):
 
 
 def seal_of(settings: SigningSettings, *, purpose: Purpose = "call") -> Seal:
-    """The seal of a fleet with these settings."""
+    """Return the seal of a fleet with these settings."""
     return Seal(settings.signing_key, purpose=purpose, old_keys=settings.signing_keys_old)
 
 
@@ -121,7 +121,7 @@ def module_key(signing_key: str, module: str) -> str:
 
 
 def module_keys(signing_keys: Sequence[str], module: str) -> str:
-    """The same for each of the fleet's keys, with commas between them: the value of a `TOOLFLEET_MODULE_KEY`."""
+    """Return the keys of a module for each of the fleet's keys, with commas between them: the value of a `TOOLFLEET_MODULE_KEY`."""
     return ",".join(module_key(key, module) for key in signing_keys)
 
 

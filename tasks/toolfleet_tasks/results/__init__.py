@@ -1,1 +1,1 @@
-"""Listens for results, reads them, and decides what is believed."""
+"""Listens for results, verifies and reads them, and confirms that callers have them."""

@@ -42,7 +42,10 @@ _MOST_BYTES = 64 * 2**10  # of one
 
 
 class RedisIdentity:
-    """Belongs to the connection's event loop; times are those of its clock."""
+    """Which server and data a connection leads to.
+
+    Belongs to the connection's event loop; times are those of its clock.
+    """
 
     def __init__(self, connection: PipelinedConnection, keys: Keys) -> None:
         self._connection = connection
@@ -56,11 +59,11 @@ class RedisIdentity:
 
     @property
     def is_known(self) -> bool:
-        """Whether any server has been identified."""
+        """Return whether any server has been identified."""
         return self._run_id is not None
 
     def connection_lost(self) -> None:
-        """The next one may lead to another server."""
+        """Note that the next connection may lead to another server."""
         self._is_known.clear()
 
     async def known(self) -> None:
@@ -69,11 +72,11 @@ class RedisIdentity:
         await self._is_known.wait()
 
     def is_same_since(self, moment: float) -> bool:
-        """Return whether nothing is known to have been lost since then: for commands on this connection, while Redis has `data_id`."""
+        """Return whether nothing is known to have been lost since a time, for commands on this connection, while Redis has `data_id`."""
         return moment > self._changed_at and self.data_id != ""
 
     async def recognise(self) -> None:
-        """Look at the server of a new connection. Raises `RedisConnectionLost`."""
+        """Identify the server of a new connection. Raises `RedisConnectionLost`."""
         try:
             found = _RUN_ID.search(await self._connection.send("INFO", "server"))
         except ResponseError:  # not for this user
@@ -85,7 +88,7 @@ class RedisIdentity:
         self._is_known.set()
 
     async def recheck(self) -> None:
-        """Look at the data of the same connection. Raises `RedisConnectionLost`."""
+        """Identify the data of the same connection. Raises `RedisConnectionLost`."""
         with contextlib.suppress(ResponseError):  # a replica takes nothing
             await self._connection.send("SET", self._key, randomness.uuid4().hex, "NX")
         try:
@@ -101,17 +104,17 @@ class Waiter(Protocol):
     """An object that waits for a call's end."""
 
     def ended(self, meta: Meta) -> None:
-        """The call has ended: `meta["status"]` is one of `_READY`. The listener has forgotten it."""
+        """Take the call's end: `meta["status"]` is one of `_READY`. The listener has forgotten it."""
         ...
 
     def left(self) -> None:
-        """The listener was closed before that."""
+        """Note that the listener was closed before the end."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Expected:
-    """One who waits for a call's end, `since` when by the loop's clock.
+    """A waiter for a call's end, `since` when by the loop's clock.
 
     `waiter` is `None` once it waits no longer: it has us, and who have each other are work for the collector. The first of a call
     stands for its channel, and has those who joined it `behind`; nearly always it is alone, so that is one object a call.
@@ -126,12 +129,12 @@ class Expected:
 
     @property
     def everyone(self) -> "Sequence[Expected]":
-        """The first waiter, though it may wait no longer, and those that joined it."""
+        """Return the first waiter, though it may wait no longer, and those that joined it."""
         return (self, *(self.behind or ()))
 
 
 class ResultListener:
-    """The waiters of all calls, on a connection of its own or one that it shares.
+    """The waiters of all calls, on a connection of their own or a shared one.
 
     Belongs to the connection's event loop.
 
@@ -175,7 +178,7 @@ class ResultListener:
         self._task = self._loop.create_task(self._sweep(), name="toolfleet-inbox")
 
     async def aclose(self) -> None:
-        """Listen no longer. Who waits for a result is told; who waits in `listening` gets `NotPublished`."""
+        """Stop listening. Waiters for results are told; `listening` raises `NotPublished`."""
         if self._task is not None:
             await end([self._task])
         if self._check is not None:
@@ -216,7 +219,7 @@ class ResultListener:
             await asyncio.shield(first.listening)  # others may wait for it, too
 
     def forget(self, expected: Expected) -> None:
-        """Have this one wait no longer."""
+        """Remove a waiter."""
         first = self._expected.get(expected.channel)
         if first is None or expected not in first.everyone:
             return
@@ -333,7 +336,7 @@ class ResultListener:
 
 
 class ResultWaiters:
-    """Waits at `listener`. `reader` has the results; it is closed here."""
+    """Waits for results at `listener`. `reader` has the results; it is closed here."""
 
     def __init__(self, listener: ResultListener, reader: ResultReader, *, keys: Keys) -> None:
         self._listener = listener
@@ -341,7 +344,7 @@ class ResultWaiters:
         self._keys = keys
 
     async def aclose(self) -> None:
-        """Let go of what was needed for reading."""
+        """Close what was opened for reading."""
         await self._reader.aclose()
 
     async def of(self, call_id: str, *, seconds: float | None) -> Meta | None:
@@ -407,7 +410,7 @@ class _Watch:
 
 
 class ChannelWatch:
-    """The watches of channels, on a connection with other uses.
+    """The watched channels of a connection that has other uses, too.
 
     `read` has `found` called with the present value of a key.
     """
@@ -425,7 +428,7 @@ class ChannelWatch:
 
     @contextlib.contextmanager
     def watching(self, channel: bytes, hear: Hear) -> Generator[None]:
-        """Have `hear` called with what the key holds, if anything, and then with each announcement that is not missed."""
+        """Call `hear` with the key's value, if there is one, and then with each announcement; none is missed."""
         watch = _Watch(hear)
         watches = self._watches.setdefault(channel, [])
         watches.append(watch)
@@ -448,13 +451,13 @@ class ChannelWatch:
         self._read(channel)
 
     def announced(self, channel: bytes, content: bytes) -> None:
-        """Tell all."""
+        """Call all listeners."""
         for watch in list(self._watches[channel]):
             watch.has_heard = True
             watch.hear(content)
 
     def found(self, channel: bytes, content: bytes | None) -> None:
-        """Tell those that have heard nothing yet."""
+        """Call the listeners that have heard nothing yet."""
         for watch in list(self._watches[channel]):
             if content is not None and not watch.has_heard:
                 watch.hear(content)
@@ -481,7 +484,7 @@ class ChannelSubscriptions:
         joining.append(channel)
 
     def unsubscribe(self, channel: bytes) -> None:
-        """Hear of it no more, soon."""
+        """Unsubscribe from the channel soon."""
         if not self._leaving:
             asyncio.get_running_loop().call_soon(self._leave)
         self._leaving.append(channel)
@@ -540,7 +543,7 @@ async def read_progress(verifier: Verifier, call_id: str, content: bytes | None)
 
 
 def _judged(verifier: Verifier, call_id: str, content: bytes) -> Progress | None:
-    """The same at once. What must be looked into before is left out: the next one is not long in coming."""
+    """Judge a report at once. One that would need a lookup first is left out: the next one comes soon."""
     text, signature = split_json(content.decode(errors="replace"))
     verdict = verifier.judge(call_id, "progress", text, signature)
     if verdict == "unsure":
@@ -574,7 +577,7 @@ class HeardLog:
         self._listening.enter_context(listener.watches.watching(channel, self._hear))
 
     def close(self, _: object = None) -> None:
-        """Hear no more."""
+        """Stop listening."""
         self._listening.close()
 
     async def messages(self, ending: "asyncio.Future[Any]") -> AsyncGenerator[LogMessage]:

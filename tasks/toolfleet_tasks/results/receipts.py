@@ -1,4 +1,4 @@
-"""Confirms that callers have their results, so that Redis need not keep the texts: many at once, some seconds later.
+"""Confirms that callers have their results, so that Redis can drop the texts: many at once, some seconds later.
 
 A result without an idempotency key can be asked for by no other client, and is removed. Under a key it is replaced by a
 short one that says how the call ended, unless it is as short itself. An unconfirmed one stays until it expires.
@@ -39,7 +39,7 @@ Receipt = tuple[tuple[str, str, str, str], tuple[str, str, str]]
 
 
 class Receipts:
-    """Confirms over one line, of one event loop, until `aclose`."""
+    """Confirms results over one connection, of one event loop, until `aclose`."""
 
     def __init__(self, connection: PipelinedConnection, settings: Settings) -> None:
         self._connection = connection
@@ -65,7 +65,9 @@ class Receipts:
         self._add(call.user_id, call.call_id, (value, ""), is_large=len(text) >= _LARGE_CHARACTERS)
 
     def had_for(self, seconds: float, call: PublishedCall, result: ToolResult, text: str) -> None:
-        """The same for a caller who may lose it again, and ask once more for so long. What waits for that is bounded.
+        """Confirm the same for a caller who may lose the result and ask again for so long.
+
+        The number of those is bounded.
 
         Beyond, and when the fleet is left, results stay until they expire.
         """
@@ -81,7 +83,7 @@ class Receipts:
                 self._loop.call_later(seconds, self._hand_over)
 
     def read(self, reader: PublishedCall, call_id: str) -> None:
-        """Confirm that a call which waited for the result of the call `call_id` waits no longer."""
+        """Confirm that a call no longer waits for the result of the call `call_id`."""
         self._add(reader.user_id, call_id, ("", reader.call_id), is_large=False)
 
     async def aclose(self) -> None:
@@ -142,7 +144,7 @@ class Receipts:
 
 
 def verdict_of(call: PublishedCall, result: ToolResult, text: str) -> ToolResult:
-    """Return the replacement of a fetched result: how it ended, and the digest of its text."""
+    """Return what replaces a confirmed result: how it ended, and the digest of its text."""
     if not result.success:
         return result.model_copy(update={"result": None, "error": (result.error or "")[:SHORT_CHARACTERS]})
     digest = hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Writes down what a call came to, and reads it as the one `ToolResult` that the caller gets."""
+"""Writes a call's end as Celery stores it, and reads it as the one `ToolResult` that the caller gets."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from toolfleet_tasks.results.verifier import ANNOUNCED_AT_MOST, FORGED, STORED, 
 
 
 def result_of(meta: Meta, tool_name: str) -> ToolResult:
-    """The fleet's own answer (`meta["status"]` is `SUCCESS`)."""
+    """Return the result that the fleet has stored (`meta["status"]` is `SUCCESS`)."""
     return _read(str(meta.get("result")), tool_name)
 
 
@@ -39,7 +39,10 @@ def ending_of(meta: Meta, call: PublishedCall) -> CallEnding:
 
 
 def celery_value(call_id: str, text: str, signature: str = "") -> str:
-    """A result as Celery's backend writes it down, status first. Its `signature` is a field that Celery's readers ignore."""
+    """Return a result as Celery's backend stores it, status first.
+
+    Its `signature` is a field that Celery's readers ignore.
+    """
     signed = f', "signature": {_quoted(signature)}' if signature else ""
     return (
         f'{{"status": "SUCCESS", "result": {_quoted(text)}, "traceback": null, "children": [], '
@@ -58,7 +61,7 @@ def word_of(result: ToolResult) -> str:
 
 
 def text_of(stored: str) -> str:
-    """The result's own text in what the ledger has stored: Celery's value, or that text itself."""
+    """Return the result's own text in what the ledger has stored: Celery's value, or that text itself."""
     return str(stored_meta(stored).get("result"))
 
 
@@ -77,7 +80,10 @@ def _read(text: str, tool_name: str) -> ToolResult:
 
 
 def _known_part(text: str) -> ToolResult:
-    """A newer version's result, without what this one does not know of. Raises `ValueError` if it is none."""
+    """Return a newer version's result without the fields that this version does not know.
+
+    Raises `ValueError` if there is none.
+    """
     found = json.loads(text)
     if not isinstance(found, dict):
         raise ValueError("no result")

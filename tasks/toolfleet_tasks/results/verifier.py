@@ -1,4 +1,4 @@
-"""Reads stored results, and decides which reports and announced ends of a call are genuine: signed ones of the fleet.
+"""Reads stored results, and decides which reports and ends of a call are genuine: those that the fleet has signed.
 
 The workers' notes say which these are (`presence.py`): everybody who can write to Redis can write such a
 note as well, so `TOOLFLEET_REQUIRE_SIGNED_RESULTS` should be set as soon as all workers sign. Fails closed.
@@ -64,7 +64,7 @@ _CHUNK = 100  # small results at a time
 
 
 class Verifier:
-    """Judges what comes over one line's Redis, for one process. `connection` is only used for unsigned results."""
+    """Judges what comes from one Redis, for one process. `connection` is only used for unsigned results."""
 
     def __init__(self, connection: PipelinedConnection, settings: Settings) -> None:
         self.is_on = settings.signing_key is not None
@@ -81,7 +81,7 @@ class Verifier:
         self._checking: asyncio.Task[None] | None = None
 
     def judge(self, call_id: str, subject: SignedSubject, text: str, signature: object) -> Verdict:
-        """Judge whether this is genuine. Costs one hash."""
+        """Judge whether a report is genuine. Costs one hash."""
         if not self.is_on:
             return "believed"
         if signature is not None:
@@ -95,7 +95,7 @@ class Verifier:
         return "refused" if now < self._checked_at + _CHECK_COUNTS_SECONDS else "unsure"
 
     def judge_end(self, call_id: str, meta: Mapping[str, Any]) -> Verdict:
-        """The same for a call's end as Celery writes it down."""
+        """Judge a call's end in Celery's form."""
         if not self.is_on:
             return "believed"
         subject, text = signed_part(meta)
@@ -124,7 +124,7 @@ class Verifier:
             )
 
     async def aclose(self) -> None:
-        """Look no more."""
+        """Stop looking workers up."""
         if self._checking is not None:
             await end([self._checking])
 
@@ -179,7 +179,7 @@ class ResultReader:
         self._fetching: asyncio.Task[None] | None = None
 
     async def aclose(self) -> None:
-        """Fetch nothing more."""
+        """Stop fetching."""
         if self._fetching is not None:
             await end([self._fetching])
         await self._connection.aclose()
@@ -204,7 +204,7 @@ class ResultReader:
                 self._found(key, content)
 
     async def peek(self, key: bytes) -> bytes | None:
-        """Return the present value, also over a connection that is lost meanwhile.
+        """Return the present value; a connection that is lost meanwhile is waited for.
 
         Raises `OSError` or `ResponseError` if Redis does not answer in a second.
         """
@@ -261,7 +261,7 @@ class EndCheck:
         self._dropped: dict[bytes, int] = {}  # what was last, by channel: a sweep finds it again and again
 
     async def aclose(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         await end(list(self._checking.values()))
 
     def passes(self, channel: bytes, meta: Meta) -> bool:
@@ -324,7 +324,7 @@ class EndCheck:
                 return None
 
     async def _verdict(self, call_id: str, meta: Meta) -> Verdict:
-        """Judge an end; `unsure` if Redis does not say which workers are running."""
+        """Judge an end; return `unsure` if Redis does not say which workers are running."""
         verdict = self._verifier.judge_end(call_id, meta)
         if verdict == "unsure":
             await self._verifier.check_workers()
