@@ -1,1 +1,1 @@
-"""Offers the fleet's tools to agent frameworks, in each one's own form."""
+"""Offers the fleet's tools to agent frameworks, to each in its own form."""

@@ -90,18 +90,18 @@ class FrameworkCall:
 
     @property
     def key(self) -> str | None:
-        """The key by which the call is found again: see `call_key`."""
+        """Return the key by which the call is found again: see `call_key`."""
         return call_key(self.run_id, self.call_id, self.tool.name, self.arguments)
 
     def as_call(self) -> ToolCall:
-        """The call with its key; its errors are in the names that the model was shown."""
+        """Return the call with its key. Its errors have the names that the model was shown."""
         spoken = Spoken("mcp", self.name, self.tool)
         return ToolCall(tool_name=self.tool.name, arguments=self.arguments, idempotency_key=self.key, spoken=spoken)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A decision about a call, made in a framework. `arguments` replace those of their names.
+    """A decision about a call, made in a framework. `arguments` replace the call's arguments of their names.
 
     `call_id` and `seen`: the call, and the digest of what the approver has seen, as in `ApprovalService.approve`.
     `fault`: why it is invalid, if it is.
@@ -116,7 +116,7 @@ class Decision:
 
     @classmethod
     def of(cls, value: object) -> "Decision | None":
-        """Parse an application's decision; `None` for any other value that a framework is resumed with, such as `True`: that decides nothing."""
+        """Parse an application's decision; return `None` for any other value that a framework is resumed with, such as `True`."""
         if not isinstance(value, Mapping) or "decision" not in value:
             return None
         said, reason, arguments = value["decision"], value.get("reason") or "", value.get("arguments")
@@ -131,7 +131,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class DeferredStep:
-    """A step whose call continues as `call_id`, a job's id if it is a job.
+    """A step whose call continues as `call_id`, which is the job's id if it is a job.
 
     An `approval` is a call that waits for people.
 
@@ -162,7 +162,7 @@ class DeferredStep:
 
 
 class StillRunning(Exception):
-    """The call continues: any process can ask for its end by the `step`, and the same call made again joins it."""
+    """The call continues. Any process can ask for its end by the `step`, and the same call made again joins it."""
 
     def __init__(self, step: DeferredStep) -> None:
         super().__init__(f"The {step.kind} {step.call_id!r} of {step.tool_name!r} goes on.")
@@ -170,7 +170,7 @@ class StillRunning(Exception):
 
 
 class WaitsForApproval(Exception):
-    """The call waits for people: `found` is what they are asked. `refusal`: why the last decision was not taken, if there was one."""
+    """The call waits for people: `found` is what they are asked, `refusal` why the last decision was not taken, if there was one."""
 
     def __init__(self, found: StoredApproval, refusal: str | None = None) -> None:
         super().__init__(f"Call {found.approval_id!r} of {found.request.tool_name!r} waits for an approval.")
@@ -179,17 +179,28 @@ class WaitsForApproval(Exception):
 
     @property
     def step(self) -> DeferredStep:
-        """The part of the call that its framework stores."""
+        """Return the part of the call that its framework stores."""
         return DeferredStep(self.found.approval_id, self.found.request.tool_name, "approval")
 
     def to_json(self) -> dict[str, Any]:
-        """The same, with the question."""
+        """Return what a framework stores of the call, with the question.
+
+        Returns:
+            JSON that `DeferredStep.of` reads.
+
+        """
         return {**self.step.to_json(), APPROVAL: self.question()}
 
     def question(self) -> dict[str, Any]:
-        """Return what an application needs for a decision by people: JSON, with sensitive arguments hidden.
+        """Return what an application needs for a decision by people.
 
-        `expires_at` in seconds since the epoch.
+        Returns:
+            JSON: the approval's `id`, the `tool`, its `arguments` with sensitive values hidden, the `digest` that a
+            decision names, the
+            `approvers`, how many votes are `missing`, `expires_at` in seconds since the epoch, and the `refusal` of the
+            last
+            decision, if there is one.
+
         """
         request = self.found.request
         who = [rule.model_dump(mode="json", include=_SHOWN) for rule in request.rules]
@@ -205,7 +216,12 @@ class WaitsForApproval(Exception):
         }
 
     def result(self) -> ToolResult:
-        """The same, for a framework that cannot ask at this moment."""
+        """Return the result of the call for a framework that cannot ask at this moment.
+
+        Returns:
+            An `approval_required` result, with the refusal of the last decision in its text.
+
+        """
         result = fleet_results.approval_required(
             self.found.call.tool_name, self.found.call.call_id, expires_at=self.found.request.expires_at
         )
@@ -214,7 +230,7 @@ class WaitsForApproval(Exception):
 
 
 class AdapterCalls:
-    """Makes the calls of one adapter, and cancels each whose awaiting task is cancelled.
+    """The calls of one adapter. Each whose awaiting task is cancelled is cancelled.
 
     `timeout`: seconds for a call, `None` for the fleet's own bound. `defer_after`: after how many seconds a call is
     `StillRunning`; `None`: its end is waited for. With `defer_approvals` a call that needs an approval is
@@ -240,7 +256,7 @@ class AdapterCalls:
 
     @property
     def is_deferring(self) -> bool:
-        """Whether a call may continue without its run."""
+        """Return whether a call may continue without its run."""
         return self._defer_after is not None or self._defer_approvals or bool(self._jobs)
 
     def patience(self, tool_name: str) -> float | None:
@@ -294,7 +310,7 @@ class AdapterCalls:
             return fleet_results.outcome_unknown(asked.name, f"it was made before, and goes on: {exc}")
 
     async def asks_people(self, asked: FrameworkCall) -> bool:
-        """Return whether such a call needs an approval: then it waits for that from now on. It is in no queue."""
+        """Have a call wait for people if it needs an approval, and return whether it does. It is in no queue then."""
         try:
             await self.decide(asked, None, None)
         except WaitsForApproval:
@@ -304,7 +320,9 @@ class AdapterCalls:
         return False
 
     async def decide(self, asked: FrameworkCall, decision: Decision | None, approver: Approver | None) -> None:
-        """Have the call wait for people, if they have to approve it, and make the decision the approver's vote. Its end is for `call`.
+        """Have the call wait for people, if they have to approve it, and make the decision the approver's vote.
+
+        `call` brings its end.
 
         Raises `WaitsForApproval` where they still have to decide, and `FleetUnavailable`.
         """
@@ -322,7 +340,9 @@ class AdapterCalls:
         handle.leave()
 
     async def step_before(self, asked: FrameworkCall) -> DeferredStep | None:
-        """The call that the same step has made before, if that was deferred; `None` for none. Raises `FleetUnavailable`.
+        """Return the call that the same step has made before, if it was deferred; otherwise `None`.
+
+        Raises `FleetUnavailable`.
 
         The fleet knows it for longer than the call's key.
         """
@@ -367,7 +387,7 @@ class AdapterCalls:
         patience: float | None = None,
         on_progress: OnProgress | None = None,
     ) -> ToolResult:
-        """The end of a call of this caller's that was deferred, by its deadline. Never begins one.
+        """Return the end of a deferred call of this caller's, by its deadline. Never starts one.
 
         A `decision` is the `approver`'s vote. A call that is no longer known, or another's, has an unknown outcome; so has one that
         was made under another `key`: with other arguments. Raises `StillRunning` where it goes on after `patience` seconds,
@@ -413,7 +433,7 @@ class AdapterCalls:
         approver: Approver | None,
         key: tuple[str | None, str] | None = None,
     ) -> None:
-        """Return once the call needs no approval any more. Raises `WaitsForApproval`, and `FleetUnavailable`.
+        """Return once the call no longer needs an approval. Raises `WaitsForApproval`, and `FleetUnavailable`.
 
         `key`: the user and the key by which the call is found again.
         """
@@ -441,7 +461,9 @@ class AdapterCalls:
         return result
 
     async def _is_kept(self, handle: BegunHandle, key: str, asked: FrameworkCall) -> bool:
-        """Return whether the same step will find the call again, even if its key is used otherwise: else its end is waited for.
+        """Return whether the same step will find the call again, even if its key is used otherwise.
+
+        If not, its end is waited for.
 
         A call that has ended meanwhile may have ended as another call with its key: then it cannot be found by its own
         id.
@@ -458,7 +480,10 @@ class AdapterCalls:
 
 
 class AdapterJobs:
-    """The jobs of one adapter. `plans`: how the end of a tool's call is found, by its name; `None`: the call's own end is the job's."""
+    """The jobs of one adapter.
+
+    `plans` tells by a tool's name how its job's end is found; `None`: the call's own end is the job's.
+    """
 
     def __init__(self, fleet: ToolFleet, plans: Mapping[str, Poll | None] | None) -> None:
         self._fleet = fleet
@@ -475,7 +500,7 @@ class AdapterJobs:
         return DeferredStep(self.id_of(call.idempotency_key, caller), call.tool_name, "job")
 
     def id_of(self, key: str | None, caller: Caller) -> str:
-        """The id of the job that a call of the caller's under this key is made as."""
+        """Return the id of the job that a call of the caller's under this key becomes."""
         return job_id_for(caller.user_id, key)
 
     async def end_of_new(
@@ -509,7 +534,7 @@ class AdapterJobs:
             raise StillRunning(made) from None
 
     async def end_of(self, step: DeferredStep, caller: Caller, patience: float | None) -> ToolResult:
-        """Wait so long for the end of a job of the caller's; `None`: until it is there. Never makes one.
+        """Wait for the end of a job of the caller's for some seconds, or without a limit (`None`). Never starts one.
 
         A job that is no longer known, or another's, has an unknown outcome. Raises `StillRunning` and `FleetUnavailable`.
         """
@@ -528,11 +553,11 @@ class AdapterJobs:
             pause = min(pause * _SLOWER, _JOB_LONGEST_SECONDS)
 
     async def cancel(self, job_id: str, caller: Caller) -> Job | None:
-        """End a job of the caller's; `None` for none."""
+        """Cancel a job of the caller's. Returns `None` if there is none."""
         return await self._fleet.jobs.cancel(job_id, caller)
 
     async def _made(self, call: ToolCall, caller: Caller, conversation: Conversation, job_id: str) -> Job:
-        """Start the job. Its end wakes the conversation; without an id of one, a conversation of the job's own."""
+        """Start the job. Its end wakes the conversation; if that has no id, a conversation of the job's own."""
         if conversation.conversation_id is None:
             conversation = conversation.model_copy(update={"conversation_id": job_id})
         for tried in range(_TRIES):
@@ -621,25 +646,25 @@ def caller_of(caller: Caller | Callable[[C], Caller], context: C) -> Caller:
 def conversation_of(
     conversation: Conversation | Callable[[C], Conversation | None] | None, context: C
 ) -> Conversation | None:
-    """Return the conversation of the run's calls, likewise."""
+    """Return the conversation of the run's calls: a fixed one, or the result of a function of the run's context."""
     return conversation(context) if callable(conversation) else conversation
 
 
 def in_run(conversation: Conversation | None, run_id: str | None) -> Conversation | None:
-    """The same with the framework's own run, where it says none: what a profile's `run_limit` counts by."""
+    """Return the conversation with the framework's own run, if it names none: a profile's `run_limit` counts by it."""
     if run_id is None or (conversation is not None and conversation.run_id is not None):
         return conversation
     return (conversation or Conversation()).model_copy(update={"run_id": run_id})
 
 
 def no_such_tool(name: str, tools: Iterable[ToolDefinition]) -> ToolResult:
-    """The end of a call of what its model was not offered: with up to three names that it may have meant."""
+    """Return the result of a call of a tool that its model was not offered, with up to three names that it may have meant."""
     refusal = ToolResult.refused(name.encode("utf-8", "replace").decode(), "unknown_tool", "There is no such tool.")
     return as_spoken(refusal, Spoken("mcp", name, None, near_names(name, tools, "mcp")))
 
 
 def result_text(result: ToolResult) -> str:
-    """The whole result as text; of files it says that they cannot be shown.
+    """Return the whole result as text. Of files it says that they cannot be shown.
 
     A failure says what went wrong, and then, a line each, what a model must know before it tries again: the error code,
     whether the effect has happened, whether a repeat is harmless, and what it may do next.
@@ -688,13 +713,13 @@ async def approval_of(
 
 
 async def asked_before(fleet: ToolFleet, user_id: str | None, idempotency_key: str) -> str | None:
-    """The call that the step has made before, if it was deferred. Raises `FleetUnavailable`."""
+    """Return the call that the step has made before, if it was deferred. Raises `FleetUnavailable`."""
     async with _answered():
         return await fleet.approvals.asked(user_id, idempotency_key)
 
 
 async def denied_before(fleet: ToolFleet, call_id: str, tool_name: str, caller: Caller) -> ToolResult | None:
-    """Return the result of the caller's call whose own result is gone, if people have denied it.
+    """Return the result of a call of the caller's whose own result is gone, if people have denied it.
 
     Raises `FleetUnavailable`.
     """
@@ -709,7 +734,7 @@ async def denied_before(fleet: ToolFleet, call_id: str, tool_name: str, caller: 
 async def voted(
     fleet: ToolFleet, found: StoredApproval | None, decision: Decision | None, approver: Approver | None
 ) -> None:
-    """Make the decision a vote of the approver's. Returns once people need not decide any more, or need not at all.
+    """Make the decision a vote of the approver's. Returns once people no longer have to decide.
 
     Raises `WaitsForApproval` where they have to, and `FleetUnavailable`: then it may have been taken.
     """

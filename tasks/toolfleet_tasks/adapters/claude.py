@@ -278,7 +278,7 @@ def fleet_server(
 
 
 def offered(tool: ToolDefinition, most_characters: int | None) -> types.Tool:
-    """A tool as a server lists it."""
+    """Return a tool as a server lists it."""
     (offer,) = convert([tool], "mcp")
     meta = {} if most_characters is None else {"_meta": {_MOST_SHOWN: most_characters}}
     return types.Tool.model_validate({**offer, **meta})
@@ -297,7 +297,7 @@ def _reporter(ctx: ServerRequestContext[Any, Any]) -> Callable[[Progress], Await
 
 
 async def answer(asked: Awaitable[ToolResult | str]) -> types.CallToolResult:
-    """Await Claude's answer: a call's result, a sentence, or that the call continues."""
+    """Await the answer for Claude: a call's result, a sentence, or that the call continues."""
     try:
         said = await asked
     except StillRunning as running:
@@ -310,21 +310,24 @@ async def answer(asked: Awaitable[ToolResult | str]) -> types.CallToolResult:
 
 
 def _result_shown(result: ToolResult) -> types.CallToolResult:
-    """The end of a call."""
+    """Return the end of a call, as Claude is shown it."""
     if not result.success:
         return types.CallToolResult(content=[types.TextContent(text=result_text(result))], is_error=True)
     return types.CallToolResult.model_validate(from_result(result, "mcp", None))
 
 
 def _still_running(step: DeferredStep) -> types.CallToolResult:
-    """Marked as an error: any other result would be held to the tool's output schema."""
+    """Return that a call continues, marked as an error: any other result would have to fit the tool's output schema."""
     text = types.TextContent(text=running_text(step.tool_name, step.call_id))
     meta = {RUNNING: True, **step.to_json()}
     return types.CallToolResult.model_validate({"content": [text], "isError": True, "_meta": meta})
 
 
 class FollowingTools:
-    """The tools of one caller, for the calls and the jobs of that caller. `longest`: seconds that one of them waits at most."""
+    """The tools for calls and jobs of one caller that continue.
+
+    `longest` is how many seconds one of them waits at most.
+    """
 
     def __init__(self, fleet: ToolFleet, calls: AdapterCalls, caller: Caller, longest: float) -> None:
         self._fleet = fleet
@@ -333,7 +336,10 @@ class FollowingTools:
         self._longest = longest
 
     async def run(self, name: str, arguments: Mapping[str, Any]) -> str | ToolResult:
-        """Answer one of `FOLLOWING_TOOLS`: with a sentence, or with the end of the call. Raises `StillRunning` where it goes on."""
+        """Answer one of `FOLLOWING_TOOLS` with a sentence, or with the end of the call.
+
+        Raises `StillRunning` if the call continues.
+        """
         if (asked := asked_of(arguments, self._longest)) is None:
             return WRONG_ARGUMENTS
         answers = {STATUS_TOOL: self._state, WAIT_TOOL: self._end, CANCEL_TOOL: self._cancelled}

@@ -164,7 +164,9 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return _message(request, result)
 
     async def _end_of(self, request: ToolCallRequest, asked: FrameworkCall) -> ToolResult:
-        """Return the call's end, whenever the graph is resumed: found by the id in its last interrupt, without a new call.
+        """Return the call's end, whenever the graph is resumed.
+
+        It is found by the id in its last interrupt, without a new call.
 
         The values that it was resumed with before come again: so a decision names its approver, and the end is waited
         for once.
@@ -190,7 +192,7 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
 
 def _offered(tool: ToolDefinition, name: str) -> dict[str, Any]:
-    """A dictionary, for which LangChain leaves the schema as it is."""
+    """Return a tool as a dictionary, whose schema LangChain leaves as it is."""
     function = {"name": name, "description": tool.description, "parameters": input_schema(tool)}
     return {"type": "function", "function": function}
 
@@ -222,7 +224,7 @@ def _block(file: ResultFile) -> dict[str, Any]:
 
 
 def _origin_of(request: ToolCallRequest) -> str | None:
-    """The thread, and the model's message that asks for the call: the same whenever and from wherever its step runs again.
+    """Return the thread, and the model's message that asks for the call: the same in every repeat of its step.
 
     A graph without such a message in its state has the checkpoint in its place.
     """
@@ -236,7 +238,7 @@ def _origin_of(request: ToolCallRequest) -> str | None:
 
 
 def _run_id_of(request: ToolCallRequest) -> str | None:
-    """The run's id, where its caller has given it one."""
+    """Return the run's id, if its caller has given it one."""
     info = request.runtime.execution_info
     return None if info is None else info.run_id
 
@@ -247,7 +249,7 @@ def _interrupt_value(request: ToolCallRequest, known: Mapping[str, Any]) -> dict
 
 
 async def _interrupted_before(request: ToolCallRequest) -> DeferredStep | None:
-    """Return the call for which this very step was interrupted last, by its checkpoint; `None` if it was not.
+    """Return the call for which this step was interrupted last, by its checkpoint; `None` if it was not.
 
     A step that is started again from an earlier checkpoint is another step.
     """

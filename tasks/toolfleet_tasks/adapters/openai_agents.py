@@ -55,7 +55,7 @@ NO_CALL = "toolfleet-no-call"
 
 @dataclass(frozen=True, slots=True)
 class OfferedFunction:
-    """One tool as a run is offered it."""
+    """One tool as it is offered to a run."""
 
     tool: FunctionTool
     definition: ToolDefinition
@@ -76,7 +76,7 @@ def function_tool_of(definition: ToolDefinition, name: str) -> FunctionTool:
 
 
 def shown_output(result: ToolResult) -> Output:
-    """The SDK repeats no call, and has no mark for a failure: its text says all."""
+    """Return the result for the model. The SDK has no mark for a failure, so the text says it."""
     text, files = shown_parts(result)
     return [ToolOutputText(text=text), *map(_part, files)] if files else text
 
@@ -300,7 +300,7 @@ class FleetTools:
         return self._calls.patience(tool_name) is not None
 
     async def _waits(self, offer: OfferedFunction, run: Context, arguments: dict[str, Any], call_id: str) -> bool:
-        """Return whether the call interrupts the run: it is made here, and its result is kept if it comes in time."""
+        """Make the call, and return whether it interrupts the run. Its result is kept if it comes in time."""
         asked = self._asked(offer, run, arguments, call_id)
         if not self._defers(offer.definition.name):
             return await self._calls.asks_people(asked)
@@ -328,7 +328,10 @@ class FleetTools:
         return shown_output(result)
 
     async def _resumed(self, asked: FrameworkCall, run: ToolContext[Any], approver: Approver | None) -> ToolResult:
-        """Return the end of a call that has interrupted its run, without starting it again; unless the tool was approved permanently."""
+        """Return the end of a call that has interrupted its run.
+
+        It is not started again, unless the tool was approved permanently.
+        """
         decision = Decision(approves=True)
         # What is approved for good was not deferred yet; what is no object has interrupted the run, and is refused.
         if run.is_tool_approved(asked.name, NO_CALL) or not isinstance(asked.arguments, dict):

@@ -68,7 +68,10 @@ class ToolProgress(CustomEvent):
 
 
 def asked_by(ctx: RunContext[Any], name: str, arguments: Any) -> tuple[str | None, Any]:
-    """Return the run whose model has asked for the call, and the model's arguments: a resumed run is another one, and people may edit the arguments."""
+    """Return the run whose model has asked for the call, and the model's arguments.
+
+    A resumed run has another id, and people may edit the arguments.
+    """
     for message in reversed(ctx.messages):
         for part in message.parts if isinstance(message, ModelResponse) else ():
             if isinstance(part, ToolCallPart) and (part.tool_call_id, part.tool_name) == (ctx.tool_call_id, name):
@@ -98,7 +101,7 @@ def asked_again(known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tool_return(result: ToolResult) -> ToolReturn[Any]:
-    """Return a success in the framework's form for its model: files next to the text."""
+    """Return a success in the framework's form for its model, with files next to the text."""
     text, files = shown_parts(result)
     parts = [BinaryContent(file.read(), media_type=file.media_type) for file in files]
     value: Any = [text, *parts] if result.files else result.result
@@ -106,7 +109,7 @@ def tool_return(result: ToolResult) -> ToolReturn[Any]:
 
 
 async def emit_progress(ctx: RunContext[Any], progress: Progress) -> None:
-    """Tell the run's stream of events how far a call is."""
+    """Send a call's progress to the run's stream of events."""
     await ctx.emit(ToolProgress(fraction=progress.fraction, message=progress.message))
 
 
@@ -119,7 +122,7 @@ def seconds_left(deadline: datetime | None) -> float | None:
 
 
 class AnyArguments:
-    """Accepts any arguments of a model: the fleet validates them, and says in one sentence what is wrong."""
+    """Accepts any arguments of a model. The fleet validates them, and says in one sentence what is wrong."""
 
     def validate_json(
         self,
@@ -128,13 +131,13 @@ class AnyArguments:
         allow_partial: bool | Literal["off", "on", "trailing-strings"] = False,
         **_: Any,
     ) -> Any:
-        """Parse the JSON; a text that is no JSON stays as it is."""
+        """Parse the JSON. A text that is not JSON stays as it is."""
         if allow_partial not in {False, "off"}:
             return from_json(input, allow_partial="trailing-strings")
         return spoken_arguments(input if isinstance(input, str) else bytes(input).decode(errors="replace"))
 
     def validate_python(self, input: Any, **_: Any) -> Any:  # noqa: A002 - as above
-        """The same."""
+        """Return the arguments as they are."""
         return input
 
 
@@ -300,7 +303,7 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         return results
 
     async def _result_of(self, ctx: RunContext[AgentDepsT], asked: FrameworkCall, approved: Any) -> ToolResult:
-        """The end of a call that is made, or was made before the run went on."""
+        """Return the end of a call that is made now, or was made before the run was resumed."""
         if not ctx.tool_call_approved:
             return await self._calls.call(asked)
         known = ctx.tool_call_metadata or {}

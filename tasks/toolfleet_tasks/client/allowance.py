@@ -1,4 +1,4 @@
-"""Tells what a caller may call now: why a tool may be called or not, and what is left of the limits in Redis."""
+"""Tells what a caller may call now: by which rules a tool may be called or not, and what is left of the limits in Redis."""
 
 import asyncio
 from collections.abc import Sequence
@@ -41,7 +41,9 @@ async def read_remaining(connection: PipelinedConnection, limits: Sequence[Limit
 async def refusal_now(
     connection: PipelinedConnection, tool_name: str, limits: Sequence[Limit], *, intent: str | None, seconds: float
 ) -> ToolResult | None:
-    """Return the result of a call that its limits would refuse now: before an agent's gate is asked. Takes nothing.
+    """Return the result of a call that its limits would refuse now.
+
+    It is asked before an agent's gate, and takes nothing.
 
     `intent` is the key of its idempotency record, under which it may join another call. Fails open, after `seconds` at
     the latest: admission judges again, and counts it.

@@ -33,7 +33,7 @@ class CallRefused(FleetError):
 
 
 class CanvasApp:
-    """Holds the Celery app of a fleet's signatures, made with the first of them: its connections are Celery's own."""
+    """The Celery app of a fleet's signatures, made with the first of them. Its connections are Celery's own."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -49,7 +49,7 @@ class CanvasApp:
         return self._app
 
     def close(self) -> None:
-        """Close what Celery has opened, which else speaks to Redis when Python ends. Results can still be asked for."""
+        """Close what Celery has opened, which otherwise uses Redis when Python ends. Results can still be asked for."""
         app, self._app = self._app, None
         if app is not None:
             consumer = app.backend.result_consumer

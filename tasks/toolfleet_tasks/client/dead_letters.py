@@ -39,7 +39,7 @@ class Replay:
 
     @property
     def around(self) -> Circumstances:
-        """Return its agent's facts about the old call, as a gate is asked with them, with the user."""
+        """Return what its agent knew about the old call, as a gate is asked with it, with the new call's user."""
         if self.context is None:
             return replace(NOTHING_MORE, asked_by=self.asked_by) if self.asked_by else NOTHING_MORE
         user = self.caller.user_id or self.call.user_id or ""
@@ -100,7 +100,7 @@ def _incomplete(letter: DeadLetter, missing: list[str]) -> ToolResult:
 
 
 def _conversation_in(arguments: Mapping[str, Any]) -> Conversation:
-    """The conversation that the fleet wrote into the old arguments, to be written into the new ones."""
+    """Return the conversation that the fleet wrote into the old arguments, to be written into the new ones."""
     fields = {name: arguments.get(name) for name in CONVERSATION_FIELDS}
     # Numbers were texts, for a module that has them taken for numbers.
     return Conversation(**{name: str(value) for name, value in fields.items() if type(value) in {str, int, float}})

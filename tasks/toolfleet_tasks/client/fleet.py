@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 def fleet_settings(url: str | None = None, settings: Settings | None = None) -> Settings:
-    """Return the settings with a Redis URL: `url`, or their own. Raises `SettingsError` where there is none, or no such one."""
+    """Return the settings with a Redis URL: `url`, or their own.
+
+    Raises `SettingsError` if there is none, or if it is invalid.
+    """
     settings = settings or load_settings()
     if url is not None:
         try:

@@ -42,7 +42,7 @@ class _Used:
 
 
 class MemoryLimits:
-    """The use of each limit, by this process's calls. Times are passed in, in ms since the epoch."""
+    """The use of each limit by this process's calls. Times are passed in, in ms since the epoch."""
 
     def __init__(self) -> None:
         self._used: dict[str, _Used] = {}
@@ -70,7 +70,7 @@ class MemoryLimits:
             self._many = max(_MANY_COUNTS, 2 * len(self._used))
 
     def _rest(self, limit: Limit, now_ms: int) -> tuple[int, int]:
-        """The ms until a call may begin, and 1 if that is for the day's limit."""
+        """Return the ms until a call may begin, and 1 if that is for the day's limit."""
         used = self._used.get(limit.key)
         if used is None:
             return 0, 0
@@ -93,7 +93,7 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class OwnProcess:
-    """Has the face of a fleet for a `TagRegistry`, and knows no tool but the functions of its tags.
+    """A fleet's face for a `TagRegistry` that knows no tools but the functions of its tags.
 
     Limits are counted in memory, for this process and as long as it lives; budgets are those of the settings in the environment.
     """
@@ -184,7 +184,10 @@ class OwnProcess:
 
 
 def _handler_of(tag: ToolDef) -> Callable[..., Any]:
-    """The function itself, or what its import path names. Raises `ValueError`, and `SettingsError` for a module's tool."""
+    """Return the function itself, or what its import path names.
+
+    Raises `ValueError`, and `SettingsError` for a module's tool.
+    """
     if not isinstance(tag.handler, str):
         return tag.handler
     if ":" not in tag.handler:

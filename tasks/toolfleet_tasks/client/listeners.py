@@ -1,4 +1,4 @@
-"""Tells a caller's functions how far its call is, and asks them what the call asks, while the result is waited for."""
+"""Calls a caller's functions with the progress and the questions of a call while its result is waited for."""
 
 import asyncio
 import contextlib
@@ -65,7 +65,7 @@ async def telling(steps: AsyncGenerator[Step], on_progress: Callable[[Step], obj
 
 
 def call_listener(step: Step, on_progress: Callable[[Step], object]) -> Any:
-    """Return the result of `on_progress` for a step; `None`, with a line in the log, if it raises."""
+    """Call `on_progress` with a step and return its result; `None`, with a line in the log, if it raises."""
     try:
         return on_progress(step)
     except Exception:
@@ -85,7 +85,7 @@ async def _tell(steps: AsyncGenerator[Step], on_progress: Callable[[Step], objec
 
 
 async def _answer(handle: "CallHandle", on_input: OnInput) -> None:
-    """Answer until the call ends. If `on_input` fails, the call is cancelled: it would wait in vain."""
+    """Answer questions until the call ends. If `on_input` fails, the call is cancelled: it would wait in vain."""
     while not isinstance(asked := await handle.next_stop(_STOP_SECONDS), ToolResult):
         if asked is None:
             continue

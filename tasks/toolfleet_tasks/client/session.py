@@ -1,4 +1,4 @@
-"""Opens the sessions of a fleet: all that it needs on one event loop, for each loop and forked process of an agent, and for a worker."""
+"""Opens the sessions of a fleet: an agent has one for each event loop and forked process, a worker one for its loop."""
 
 import asyncio
 import functools
@@ -78,7 +78,7 @@ _CLOSE_SECONDS = 10.0  # for another loop to close its session
 
 
 def agents_catalog(redis: Redis, cache: ManifestCache, known: KnownModules, settings: Settings) -> Catalog:
-    """Return an agent's catalog: out of Redis, where the fleet puts it. `known` takes over which modules there are.
+    """Return an agent's catalog, which reads from Redis. `known` takes over which modules there are.
 
     Raises `SettingsError` if a profile of the settings cannot be applied here: it names a class that is missing, say.
     """
@@ -97,7 +97,7 @@ def agents_catalog(redis: Redis, cache: ManifestCache, known: KnownModules, sett
 
 
 class CatalogUpdates:
-    """Reloads `catalog` after each announcement; `redis` is the client that it reads with."""
+    """Reloads `catalog` after each announcement. `redis` is the client that it reads with."""
 
     def __init__(self, catalog: Catalog, redis: Redis) -> None:
         self._catalog = catalog
@@ -119,7 +119,7 @@ class CatalogUpdates:
                 self._is_announced.set()
 
     def close_idle(self) -> None:
-        """Close the client's idle connections: it is used too seldom to keep any in addition to the session's own.
+        """Close the client's idle connections: it is used too seldom to keep any.
 
         Without a wait that could be cancelled: after `asyncio.run` nothing may be left of them.
         """
@@ -186,7 +186,10 @@ class Session:
         self.jobs = self._service(self._gate if has_agent else None)
 
     async def open(self) -> None:
-        """Connect, and learn what exists. Raises `FleetUnavailable`, or `SettingsError` for a Redis that will not do."""
+        """Connect, and load what exists.
+
+        Raises `FleetUnavailable`, or `SettingsError` for a Redis that cannot be used.
+        """
         try:
             await self._cache.check()
             await refuse_cluster(self._redis)
@@ -204,7 +207,7 @@ class Session:
         self._spawn(self._updates.follow())
 
     async def aclose(self) -> None:
-        """End everything. Calls in flight end with a result that says so."""
+        """Close everything. Calls under way end with a result that says so."""
         self._dispatcher.close()
         if self._last_words:
             await asyncio.wait(self._last_words, timeout=_LAST_WORDS_SECONDS)
@@ -236,7 +239,7 @@ class Session:
             self._publisher.close()
 
     def forked(self) -> None:
-        """Leave it alone: this is a copy, and the loop is another process's."""
+        """Leave the connections alone: this is a copy, and the loop is another process's."""
         self._sockets.cut()
         leave_behind(self)
 
@@ -307,7 +310,9 @@ class Session:
         around: Circumstances = NOTHING_MORE,
         owner: Owner | None = None,
     ) -> PendingCall | Joined | ToolResult:
-        """Judge and publish a call, to end in `seconds`. A call that is neither published nor joined has its result already.
+        """Judge and publish a call, which is to end in `seconds`.
+
+        A call that is neither published nor joined has its result already.
 
         `waits`: over its caller's limit it is published later, if there is time, and else it is `busy`. `waits_for_worker`: it
         is published also where no worker consumes its queue. `owner`: any process may go on with it, in their name.
@@ -361,7 +366,7 @@ class Session:
         return BegunCalls(*parts, reader=reader, receipts=self._receipts, follow=self._follow)
 
     def _make_joins(self, reader: ResultReader) -> KeyedCalls:
-        """Make the joins. Their reads are sent one by one, over a connection of their own."""
+        """Make the joins of calls. Their reads are sent one by one, over a connection of their own."""
         follow, read = functools.partial(self._follow, is_guest=True), self._receipts.read
         return KeyedCalls(self._listener, reader, keys=self._keys, follow=follow, spawn=self._spawn, read=read)
 
@@ -377,7 +382,7 @@ class Session:
         (self.begun.had if call.call_id in self.begun else self._receipts.had)(call, result, text)
 
     def _say_last(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """End a call whose caller may have gone; `aclose` waits a little for that."""
+        """End a call whose caller may have gone. `aclose` waits a little for that."""
         self._last_words.add(task := self._spawn(work))
         task.add_done_callback(self._last_words.discard)
         return task
@@ -391,7 +396,7 @@ class Session:
 
 
 class Sessions:
-    """The sessions of one fleet: opened on a loop's first use of it, closed together when the fleet is left."""
+    """The sessions of one fleet: opened with a loop's first use, and closed together when the fleet is left."""
 
     def __init__(self, settings: Settings, gate: EvalGate | None = None, *, is_shared: bool = False) -> None:
         self._settings, self._is_shared = settings, is_shared
@@ -432,7 +437,7 @@ class Sessions:
             await here.aclose()
 
     def here(self) -> Session | None:
-        """The session of the running loop, if it is open. Raises `RuntimeError` if the fleet was not entered."""
+        """Return the session of the running loop, if it is open. Raises `RuntimeError` if the fleet was not entered."""
         if not self._is_usable:
             raise RuntimeError(
                 "This fleet is not open: use it inside `async with ToolFleet() as fleet:`, or between `open()` and `close()`."
@@ -440,7 +445,7 @@ class Sessions:
         return self._open.get(asyncio.get_running_loop())
 
     async def opened(self) -> Session:
-        """The session of the running loop, opened if it is not. Raises what `Session.open` does."""
+        """Return the session of the running loop, opened if it is not. Raises what `Session.open` does."""
         if (session := self.here()) is not None:
             return session
         loop = asyncio.get_running_loop()
@@ -463,7 +468,10 @@ class Sessions:
         waits_for_worker: bool = False,
         around: Circumstances = NOTHING_MORE,
     ) -> PendingCall | Joined | ToolResult:
-        """Begin a call as `Session.begin` does, on the running loop's session, which is opened with the first call, within the call's time."""
+        """Begin a call as `Session.begin` does.
+
+        The running loop's session is opened with the first call, within the call's time.
+        """
         check_timeout(seconds)
         session = self.here()
         if session is None:
@@ -481,7 +489,7 @@ class Sessions:
         return await session.begin(*asked, waits=waits, waits_for_worker=waits_for_worker, around=around)
 
     def forked(self) -> None:
-        """Forget the copies, which are the parent's: this process opens its own."""
+        """Drop the copies, which are the parent's: this process opens its own."""
         for session in self._open.values():
             session.forked()
         aio.leave_behind(self._opening)
@@ -503,7 +511,7 @@ class Sessions:
                 self._opening.pop(loop, None)
 
     def _drop_dead(self) -> None:
-        """Forget the sessions of loops that were closed."""
+        """Drop the sessions of loops that were closed."""
         for loop in [loop for loop in self._open if loop.is_closed()]:
             self._open.pop(loop).abandon()
         for loop in [loop for loop in self._opening if loop.is_closed()]:

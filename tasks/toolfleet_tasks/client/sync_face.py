@@ -35,7 +35,7 @@ class LoopRunner:
         aio.call_after_fork(self.forked)
 
     def start(self) -> None:
-        """Let coroutines in. The thread begins with the first of them."""
+        """Accept coroutines. The thread starts with the first of them."""
         self.is_started = True
 
     def stop(self) -> None:
@@ -117,7 +117,7 @@ class _LoopThread(threading.Thread):
 
 
 class SyncFace(Generic[F]):
-    """Holds an asynchronous object, and what runs its coroutines. A synchronous class is one of these with methods."""
+    """Holds an asynchronous object, and what runs its coroutines. A synchronous class is a subclass with methods."""
 
     def __init__(self, face: F, runner: LoopRunner) -> None:
         self._face = face
@@ -149,7 +149,7 @@ def blocking(
 def blocking_with_progress(
     method: Callable[Concatenate[F, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[SyncFace[F], P], T]:
-    """Derive the same of a method with `on_progress`, a function that is called in the thread of its caller."""
+    """Derive a blocking method with `on_progress`, a function that is called in the thread of its caller."""
 
     @functools.wraps(method)
     def run(self: SyncFace[F], /, *args: P.args, **kwargs: P.kwargs) -> T:

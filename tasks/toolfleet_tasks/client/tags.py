@@ -124,7 +124,7 @@ def _call_of(tag: Tag, context: ToolContext) -> ToolCall:
 
 
 def _terms_of(tool: ToolDef) -> Terms:
-    """Return the tag's terms; of these and its handler's, the stricter apply."""
+    """Return the tag's terms. Of these and its handler's, the stricter apply."""
     return Terms(
         cooldown_seconds=tool.cooldown_seconds or None,
         daily_limit=tool.daily_limit or None,
