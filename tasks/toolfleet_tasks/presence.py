@@ -1,17 +1,11 @@
-"""Notes what each worker is, serves and runs, for agents, operators and autoscalers.
+"""Notes what each worker is, serves and runs, for agents, operators and autoscalers: at the Redis of the results, with any broker.
 
-A note is `<slots> <worker>`, and from version 2 on `<slots> <worker> v<version>`.
-
-The note of a worker that wakes a core has ` core` appended, and of one that signs its reports about calls ` signs`. The
-notes are at the Redis of the results, with any broker. Without them agents use the setting of workers.
-
-A note is `<time> <module>=<calls> …`. The notes are at the Redis of the results, with any broker. Workers of older
-versions leave none.
-
-The notes are at the Redis of the results, with any broker. Agents refuse calls to queues that no worker consumes.
-
-A worker's note is JSON, `{module: {replica id: [calls in flight, failures to connect, seconds that it is left alone]}}`, at the
-Redis of the results. It says something of this worker only: a process that one cannot reach, others may.
+- Slots: `<slots> <worker>`, and from version 2 on `<slots> <worker> v<version>`; with ` core` for a worker that wakes a core, and
+  ` signs` for one that signs its reports about calls. Without these notes agents use the setting of workers.
+- Load: `<time> <module>=<calls> …`. Workers of older versions leave none.
+- Consumed queues: agents refuse calls to queues that no worker consumes.
+- Replicas: JSON, `{module: {replica id: [calls in flight, failures to connect, seconds that it is left alone]}}`. It is the finding
+  of this worker only: other workers may reach a process that this one cannot.
 """
 
 import asyncio
@@ -19,11 +13,12 @@ import contextlib
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
 
 from toolfleet_registry.errors import FleetUnavailable
@@ -96,18 +91,24 @@ def read_notes(notes: Iterable[bytes]) -> tuple[LiveWorker, ...]:
     return tuple(sorted({LiveWorker(words[1], _version(words[2:])) for words in found if len(words) > 1}, key=_by_name))
 
 
-async def live_workers(settings: Settings, lane: Literal["fast", "slow"]) -> tuple[LiveWorker, ...]:
-    """The live workers of a lane. Raises redis-py's errors; none are known of without `redis_url`."""
+async def live_workers(settings: Settings, *lanes: Literal["fast", "slow"]) -> tuple[LiveWorker, ...]:
+    """Return the live workers of these lanes. Raises redis-py's errors; none are known of without `redis_url`."""
     if settings.redis_url is None:
         return ()
-    async with (
-        async_client(settings.redis_url, master=settings.sentinel_master) as redis,
-        redis.pipeline(transaction=False) as commands,
-    ):
+    async with async_client(settings.redis_url, master=settings.sentinel_master) as redis:
+        return await noted_workers(redis, settings, *lanes)
+
+
+async def noted_workers(
+    redis: AsyncRedis, settings: Settings, *lanes: Literal["fast", "slow"]
+) -> tuple[LiveWorker, ...]:
+    """Return the live workers of these lanes, by the notes in this Redis. Raises redis-py's errors."""
+    async with redis.pipeline(transaction=False) as commands:
         commands.time()
-        commands.zrange(settings.keys.slots(lane), 0, -1, withscores=True)
-        (now, _), notes = await commands.execute()
-    return read_notes(note for note, noted_at in notes if noted_at >= now - SLOTS_COUNT_SECONDS)
+        for lane in lanes:
+            commands.zrange(settings.keys.slots(lane), 0, -1, withscores=True)
+        (now, _), *answers = await commands.execute()
+    return read_notes(note for notes in answers for note, at in notes if at >= now - SLOTS_COUNT_SECONDS)
 
 
 async def older_workers(settings: Settings, version: int) -> tuple[str, ...]:
@@ -115,7 +116,7 @@ async def older_workers(settings: Settings, version: int) -> tuple[str, ...]:
 
     Raises redis-py's errors.
     """
-    found = [*await live_workers(settings, "fast"), *await live_workers(settings, "slow")]
+    found = await live_workers(settings, "fast", "slow")
     return tuple(sorted({worker.name for worker in found if worker.version < version}))
 
 
@@ -138,6 +139,15 @@ def _by_name(worker: LiveWorker) -> tuple[str, int]:
     return worker.name, worker.version
 
 
+async def _keep(note: Callable[[], Awaitable[None]], seconds: float, *, event: str) -> None:
+    while True:
+        try:
+            await note()
+        except (RedisError, OSError) as exc:
+            log.warning(event, error=str(exc))
+        await asyncio.sleep(seconds)
+
+
 class LaneCapacity:
     """One worker's note, in its lane, or in both if it serves all. Without `redis_url` there is nothing to note."""
 
@@ -151,12 +161,8 @@ class LaneCapacity:
 
     async def keep(self) -> None:
         """Note it now, and again and again until cancelled. Raises nothing while Redis is away."""
-        while self._settings.redis_url is not None:
-            try:
-                await self.note()
-            except (RedisError, OSError) as exc:
-                log.warning("slots_not_noted", error=str(exc))
-            await asyncio.sleep(_BEAT_SECONDS)
+        if self._settings.redis_url is not None:
+            await _keep(self.note, _BEAT_SECONDS, event="slots_not_noted")
 
     async def note(self) -> None:
         """Note it once, and log it when workers of other versions have come to its lanes, or gone. Raises redis-py's errors."""
@@ -363,12 +369,8 @@ class ReplicaCounts:
 
     async def keep(self) -> None:
         """Note it again and again until cancelled, while there is anything. Raises nothing while Redis is away."""
-        while self._settings.redis_url is not None:
-            try:
-                await self.note()
-            except (RedisError, OSError) as exc:
-                log.warning("replica_counts_not_noted", error=str(exc))
-            await asyncio.sleep(_REPLICA_COUNTS_BEAT_SECONDS)
+        if self._settings.redis_url is not None:
+            await _keep(self.note, _REPLICA_COUNTS_BEAT_SECONDS, event="replica_counts_not_noted")
 
     async def note(self) -> None:
         """Note it once; no round trip where there is nothing, and was nothing. Raises redis-py's errors."""

@@ -416,7 +416,7 @@ class RespProtocol(asyncio.BufferedProtocol):
                 raise ConnectionResetError(f"no sign of life for {now - self.heard_at:.0f} s")
             if now - self.heard_at >= _BEAT_SECONDS and not self.lost.done():
                 asked_at = now if asked_at is None else asked_at
-                self.send(("PING",)).add_done_callback(_seen)
+                self.send(("PING",)).add_done_callback(ignored)
         self.lost.result()
 
     def close(self, reason: str) -> None:
@@ -515,7 +515,8 @@ def _packed(command: bytes | Callable[[], tuple[Part, ...]]) -> bytes:
     return packed
 
 
-def _seen(reply: "asyncio.Future[Any]") -> None:
+def ignored(reply: "asyncio.Future[Any]") -> None:
+    """Take note of the reply to a command that may get lost: asyncio logs an error that nothing has looked at."""
     if not reply.cancelled():
         reply.exception()
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from celery.beat import Scheduler, SchedulingError
 from celery.signals import beat_init
@@ -35,65 +35,56 @@ _PAUSE_SECONDS = 1.0  # between two tries to connect: jobs wait for it, and Cele
 _STEP_SECONDS = 1.0  # a clock that is slewed is less off between two ticks
 
 
-class LoopThread:
-    """Runs `main` from `start` to `end`, which cancels it; `last` runs after that. Both must end soon then, or end with the process."""
+class _Feed:
+    """Works in a thread with a loop of its own, from `start` to `end`. Raises nothing while Redis is away."""
 
-    def __init__(
-        self,
-        main: Callable[[], Coroutine[object, object, None]],
-        *,
-        name: str,
-        last: Callable[[], Coroutine[object, object, None]],
-    ) -> None:
-        self._main, self._last = main, last
+    name: ClassVar[str]
+    end_seconds: ClassVar[float]
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: asyncio.Task[None] | None = None
         self._is_ending = False
-        self._thread = this_process().thread(self._run, name=name)
+        self._thread = this_process().thread(lambda: run_here(self._keep()), name=self.name)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Feed from now on."""
         self._thread.start()
 
-    def end(self, *, seconds: float) -> None:
-        """Cancel it, and wait so long for its end. Safe to call twice, and from a signal's handler."""
+    def end(self) -> None:
+        """Feed no more. Takes some seconds at most; safe to call twice, and from a signal's handler."""
         self._is_ending = True
         if self._loop is not None and self._running is not None:
             with contextlib.suppress(RuntimeError):  # its loop has ended already
                 self._loop.call_soon_threadsafe(self._running.cancel)
         if self._thread.is_alive():
-            self._thread.join(seconds)
-
-    def _run(self) -> None:
-        run_here(self._keep())
+            self._thread.join(self.end_seconds)
 
     async def _keep(self) -> None:
-        self._running = asyncio.create_task(self._main())
+        self._running = asyncio.create_task(self._feed())
         self._loop = asyncio.get_running_loop()
         if self._is_ending:  # before there was anything to cancel
             self._running.cancel()
         await asyncio.wait([self._running])
-        await self._last()
+        await self._leave()
+
+    async def _feed(self) -> None:
+        raise NotImplementedError
+
+    async def _leave(self) -> None:
+        raise NotImplementedError
 
 
-class RegistryFeed:
-    """Sends the registry's events, in one process whose settings have `registry_webhooks`.
+class RegistryFeed(_Feed):
+    """Sends the registry's events each second, in one process whose settings have `registry_webhooks`."""
 
-    Raises nothing while Redis or the registry is away.
-    """
+    name = "toolfleet-webhooks"
+    end_seconds = _FEED_END_SECONDS
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        super().__init__(settings)
         self._connection: PipelinedConnection | None = None
-        self._thread = LoopThread(self._feed, name="toolfleet-webhooks", last=self._leave)
-
-    def start(self) -> None:
-        """Feed from now on, each second."""
-        self._thread.start()
-
-    def end(self) -> None:
-        """Feed no more. Takes two seconds at most; safe to call twice, and from a signal's handler."""
-        self._thread.end(seconds=_FEED_END_SECONDS)
 
     async def _feed(self) -> None:
         settings = self._settings
@@ -108,26 +99,21 @@ class RegistryFeed:
             await self._connection.aclose()
 
 
-class ModuleFeed:
+class ModuleFeed(_Feed):
     """Keeps the settings' modules in the directory, for one process.
 
-    Raises nothing while Redis is away, and continues when it is back.
+    At its end it takes back what it has fed: other settings may count at once.
     """
 
+    name = "toolfleet-modules"
+    end_seconds = _END_SECONDS
+
     def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
         self._watch = ModuleWatch(settings, KnownModules(settings))
-        self._thread = LoopThread(self._watch.keep, name="toolfleet-modules", last=self._leave)
 
-    def start(self) -> None:
-        """Feed from now on, every few seconds."""
-        self._thread.start()
-
-    def end(self) -> None:
-        """Feed no more, and take back what was fed: other settings may count at once. Takes some seconds at most.
-
-        Safe to call twice, and from a signal's handler.
-        """
-        self._thread.end(seconds=_END_SECONDS)
+    async def _feed(self) -> None:
+        await self._watch.keep()
 
     async def _leave(self) -> None:
         await self._watch.aclose()
@@ -138,8 +124,7 @@ class FleetScheduler(Scheduler):
     """Celery's, which keeps its schedule in memory. The app has `settings`."""
 
     probes: Probes | None = None
-    feed: ModuleFeed | None = None
-    webhooks: RegistryFeed | None = None
+    feeds: Sequence[_Feed] = ()
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._rests_until = machine_clock.monotonic()
@@ -185,10 +170,8 @@ class FleetScheduler(Scheduler):
         super().close()
         if self.probes is not None:
             self.probes.leave()
-        if self.webhooks is not None:
-            self.webhooks.end()
-        if self.feed is not None:
-            self.feed.end()
+        for feed in reversed(self.feeds):
+            feed.end()
 
     def stuck(self) -> str | None:
         """Return why it is not alive. Waiting for a broker that is away is part of its work."""
@@ -239,29 +222,17 @@ def _answer_probes(sender: Any, **_: object) -> None:
         scheduler.probes.start()
 
 
-def _feed_directory(sender: Any, **_: object) -> None:
-    """Have agents learn the modules of beat's settings, for as long as it runs."""
-    feed = ModuleFeed(sender.app.settings)
+def _feed(sender: Any, **_: object) -> None:
+    """Have agents learn the modules of beat's settings, and their webhooks the registry's events, for as long as it runs."""
+    settings, feeds = sender.app.settings, list[_Feed]()
+    feeds.append(ModuleFeed(settings))
+    if settings.registry_webhooks and settings.redis_url is not None:
+        feeds.append(RegistryFeed(settings))
     if isinstance(sender.scheduler, FleetScheduler):
-        sender.scheduler.feed = feed
-    feed.start()
+        sender.scheduler.feeds = feeds
+    for feed in feeds:
+        feed.start()
 
 
-def _feed_webhooks(sender: Any, **_: object) -> None:
-    """Have the registry's events told to the webhooks of beat's settings, for as long as it runs."""
-    settings = sender.app.settings
-    if not settings.registry_webhooks or settings.redis_url is None:
-        return
-    feed = RegistryFeed(settings)
-    if isinstance(sender.scheduler, FleetScheduler):
-        sender.scheduler.webhooks = feed
-    feed.start()
-
-
-beat_init.connect(_feed_directory, weak=False)
-
-
-beat_init.connect(_feed_webhooks, weak=False)
-
-
+beat_init.connect(_feed, weak=False)
 beat_init.connect(_answer_probes, weak=False)

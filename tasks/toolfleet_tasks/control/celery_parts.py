@@ -1,4 +1,4 @@
-"""Replaces Celery's logging and its remote control, for the fleet's app only.
+"""Sets up Celery's logging and its remote control for the fleet's app only.
 
 Remote control takes allowed commands only: questions, and the fleet's own orders to drop a call. Every client that reaches the broker
 can send such commands: the others are refused, unless `TOOLFLEET_REMOTE_CONTROL` names them.

@@ -48,7 +48,7 @@ _PASSING = (OutOfMemoryError, ReadOnlyError, MasterDownError)
 """What a Redis answers that takes no writes for now: it is full, or no master. A worker that starts just then tries again."""
 
 HIDDEN = "(…)"
-"""In place of arguments that whoever published them has not hidden."""
+"""In place of arguments that their publisher has not hidden."""
 
 
 class FleetWorker(Worker):
@@ -67,7 +67,7 @@ class FleetConsumer(Consumer):
     """Celery's; has a connection of its own. `None` between two connections."""
 
     connection_errors: tuple[type[BaseException], ...]
-    """Those after which Celery connects anew; after any other one it ends the worker."""
+    """The errors after which Celery connects again; after any other one it ends the worker."""
 
     waits_for_broker = False
     """Whether it tries to connect, for as long as that takes: Celery's loop stands still meanwhile. For any thread to read."""
@@ -77,7 +77,7 @@ class FleetConsumer(Consumer):
         self.connection_errors = (*self.connection_errors, *_PASSING)
 
     def create_task_handler(self, *args: Any, **options: Any) -> Any:
-        """As Celery's. A call goes a shorter way, where its strategy has one."""
+        """Return Celery's handler, before which a call takes the shorter path if its strategy has one."""
         usual = super().create_task_handler(*args, **options)
 
         def take(message: Any) -> None:
@@ -88,7 +88,7 @@ class FleetConsumer(Consumer):
         return take
 
     def ensure_connected(self, conn: Any) -> Any:
-        """As Celery's. While RabbitMQ is away, the pool's calls go on: they need it no more."""
+        """Connect as Celery does. While RabbitMQ is away, the pool's calls go on: they need it no more."""
         self.waits_for_broker = True
         try:
             pool: Any = self.pool
@@ -101,12 +101,12 @@ class FleetConsumer(Consumer):
             self.waits_for_broker = False
 
     def on_connection_error_before_connected(self, exc: Exception) -> None:
-        """As Celery's; with a pause where Redis takes no writes."""
+        """Log it as Celery does, and pause if Redis takes no writes."""
         super().on_connection_error_before_connected(exc)
         self._pause_after(exc)
 
     def on_connection_error_after_connected(self, exc: Exception) -> None:
-        """As Celery's. The connection that events go over gets no goodbye, either: a half-open one would not answer it."""
+        """Log it as Celery does, and close the connection of the events without a goodbye: a half-open one would not answer it."""
         if self.event_dispatcher is not None and self.event_dispatcher.connection:
             self.event_dispatcher.connection.collect()
         super().on_connection_error_after_connected(exc)
@@ -120,15 +120,15 @@ class FleetConsumer(Consumer):
                 pool.wait_for(asyncio.sleep(_PAUSE_SECONDS))
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
-        """As Celery's."""
+        """Log a message that cannot be decoded, without its arguments."""
         super().on_decode_error(_hidden(message), exc)
 
     def on_unknown_message(self, body: object, message: Any) -> None:
-        """As Celery's."""
+        """Log a message that is no task, without its arguments."""
         super().on_unknown_message(body, _hidden(message))
 
     def on_unknown_task(self, body: object, message: Any, exc: Exception) -> None:
-        """As Celery's."""
+        """Log a task that is not known, without its arguments."""
         super().on_unknown_task(body, _hidden(message), exc)
 
 
@@ -310,7 +310,7 @@ class ReceivedCall(FleetRequest):
     """A request that came the short way. It is acked where it ends: nothing in a worker waits for an ack."""
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
-        """As Celery's."""
+        """Note that the pool has accepted the call, as Celery does."""
         if self._terminate_on_ack is not None:
             super().on_accepted(pid, time_accepted)
             return
@@ -323,7 +323,7 @@ class ReceivedCall(FleetRequest):
         self.send_event("task-started")
 
     def on_success(self, outcome: tuple[Any, Any, float], **more: Any) -> None:
-        """As Celery's, but that it keeps no list of those that have ended well: the ledger knows."""
+        """Acknowledge the call as Celery does, but keep no list of calls that have ended well: the ledger knows them."""
         failed, shown, runtime = outcome
         if failed:
             super().on_success(outcome, **more)

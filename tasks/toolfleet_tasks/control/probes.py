@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 
 Fault: TypeAlias = Callable[[], str | None]
-"""Says what is wrong now, in a few words without anybody's data; `None` if all is well. Called from any thread."""
+"""Says what is wrong now, in a few words without personal data; `None` if all is well. Called from any thread."""
 
 STILL_SECONDS = 30.0
 """A loop that has stood still for so long is stuck: what waits on it for a silent Redis gives up sooner."""

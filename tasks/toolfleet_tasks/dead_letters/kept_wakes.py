@@ -22,7 +22,7 @@ from toolfleet_tasks.wakeups.sender import PATHS
 from toolfleet_tasks.wakeups.webhook_feed import REGISTRY, parts_of
 
 MOST_WAITING_SEARCHED: Final = 5_000
-"""Wake-ups that one question looks at: whoever wants those behind them asks again, with the `next` of the answer."""
+"""Wake-ups that one question looks at: a caller that wants those behind them asks again, with the `next` of the answer."""
 
 _AT_ONCE = 100  # in memory: each may have some hundred kilobytes
 
@@ -116,7 +116,7 @@ class FoundWakes:
 
 
 class KeptWakes:
-    """The news in Redis. Everything raises `FleetUnavailable` when Redis does not answer within 5 s."""
+    """The wake-ups in Redis. Everything raises `FleetUnavailable` when Redis does not answer within 5 s."""
 
     def __init__(self, store: DeadStore, keys: Keys, seal: Seal) -> None:
         self._store = store
@@ -243,7 +243,7 @@ class KeptWakes:
         )
 
     def entry(self, letter: Letter) -> DeadEntry:
-        """The news as letters of other kinds are shown."""
+        """Return the wake-up in the form of dead letters of all kinds."""
         wake = self.read(letter)
         return DeadEntry(
             kind=letter.kind,

@@ -119,7 +119,7 @@ class DeadLetters:
         return letter.model_copy(update={"attempts": parse_attempts(log)}) if log else letter
 
     def entry(self, letter: Letter) -> DeadEntry:
-        """The letter as those of other kinds are shown."""
+        """Return the letter in the form of dead letters of all kinds."""
         found = self.read(letter.id, letter.value)
         if isinstance(found, UnreadableLetter):
             return DeadEntry("call", letter.id, letter.died_at, 0, found.reason, "?", replayable=False)

@@ -25,12 +25,12 @@ SETTLE = script("dead_letters/settle")
 """Returns 1 if the letter was dropped."""
 
 DeadKind = Literal["call", "wakeup", "webhook"]
-"""What has died: a call whose end nobody can know, news of a job's end, or an event of the registry that nobody accepted."""
+"""What has died: a call whose end nobody can know, the wake-up of a job, or an event of the registry that was not accepted."""
 
 KINDS: Final[tuple[DeadKind, ...]] = get_args(DeadKind)
 
 MOST_SEARCHED: Final = 5_000
-"""Letters that one question looks at: whoever wants those behind them asks again, with the `next` of the answer."""
+"""Letters that one question looks at: a caller that wants those behind them asks again, with the `next` of the answer."""
 
 _AT_ONCE = 100  # letters in memory: each may have a megabyte of arguments
 

@@ -46,7 +46,7 @@ _LAST_SECONDS = 1.0  # before its deadline a call is asked for once more
 _AFTER_SECONDS = 0.05  # a message that is to come once the deadline has passed comes so much later
 
 Granted = Literal["go", "accepted", "unknown", "exhausted", "open", "killed", "unapproved"]
-"""What a claim was granted for: to run an attempt, to ask where one is that the module goes on with, or to end a call that must not be run again, or not now, kills workers, or that nobody has approved."""
+"""What a claim was granted for: to run an attempt, to ask for one that its module continues, or to end a call that must not run again, or not now, kills workers, or is not approved."""
 
 _NEVER = (-math.inf, -math.inf)
 _NOTABLE_SECONDS = 0.001  # of a worker's own work in an attempt: less is not worth its place in each audit line

@@ -19,7 +19,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.dead_letters import NOT_KEPT, reason_of
-from toolfleet_tasks.redis_connection import PipelinedConnection
+from toolfleet_tasks.redis_connection import PipelinedConnection, ignored
 from toolfleet_tasks.scripts import script
 
 KEEP = script("storage/keep")
@@ -84,7 +84,7 @@ class ContentsWriter:
 
 def send_unanswered(connection: PipelinedConnection, command: Command) -> None:
     """Send a command whose answer does not matter. Raises nothing."""
-    connection.send(*command).add_done_callback(lambda sent: sent.cancelled() or sent.exception())
+    connection.send(*command).add_done_callback(ignored)
 
 
 async def forget_contents(redis: Redis, keys: Keys, user_id: str) -> int:

@@ -34,7 +34,7 @@ from toolfleet_tasks.ledger.contents import contents_for
 from toolfleet_tasks.operations.call_story import RECORD_FIELDS, CallStory, story_of
 
 CallField = Literal["module", "tool", "user", "outcome", "error"]
-"""What calls can be chosen by, and what is completed while somebody types it."""
+"""A field by which calls can be chosen, and whose values are completed while a user types."""
 
 _PARTS = (0.5, 0.95, 0.99)
 

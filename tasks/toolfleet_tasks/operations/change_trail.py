@@ -140,7 +140,9 @@ class ChangeTrail:
         }
         line = {**change.facts, **known}
         return {
-            name: _cut(value) if isinstance(value, str) else value for name, value in line.items() if value is not None
+            name: bounded(value) if isinstance(value, str) else value
+            for name, value in line.items()
+            if value is not None
         }
 
     async def _end(self, change: OperatorChange, outcome: AuditOutcome, begun: str | None) -> None:
@@ -170,7 +172,7 @@ class ChangeTrail:
         return entry.decode() if isinstance(entry, bytes) else str(entry)
 
 
-def _cut(text: str) -> str:
+def bounded(text: str) -> str:
     """Return the text with a bounded length, and with "?" for lone surrogates."""
     return text[:_LONGEST].encode("utf-8", "replace").decode()
 

@@ -19,7 +19,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.dead_letters.kept_wakes import KeptWake, KeptWakes, WantedWakes, search_waiting
 from toolfleet_tasks.dead_letters.letters import DeadEntries
-from toolfleet_tasks.operations.change_trail import Actor, ChangeKind, ChangeTrail
+from toolfleet_tasks.operations.change_trail import Actor, ChangeKind, ChangeTrail, bounded
 from toolfleet_tasks.queue_states import (
     LANE_PREFIX,
     QueueCondition,
@@ -33,7 +33,7 @@ from toolfleet_tasks.queue_states import (
 from toolfleet_tasks.queues import lane_of
 
 DRAIN_SECONDS = 30.0
-"""For how long calls that wait for a removed module are run: most are over by then, and nobody waits longer for the end."""
+"""For how long calls that wait for a removed module are run: most have ended by then, and their callers wait no longer."""
 
 _PATIENCE_SECONDS = 5
 _MOST_TRIES = 5  # while others change the same entry
@@ -200,7 +200,7 @@ class QueueChanges(_Changes):
         async with self._trail.change(_KINDS[condition], name, **_facts(reason)) as change:
             queue = stored_name(name, known, states)
             who = self._by.user_id or self._by.by
-            state = QueueState(state=condition, since=await self._store.now(), by=_cut(who), reason=_cut(reason))
+            state = QueueState(state=condition, since=await self._store.now(), by=bounded(who), reason=bounded(reason))
             changed = await self._store.change(queue, state)
             change.facts["was"] = _word(changed.before)
             return changed
@@ -222,11 +222,6 @@ class QueueChanges(_Changes):
 
 def _facts(reason: str) -> dict[str, str]:
     return {"why": reason} if reason else {}
-
-
-def _cut(text: str) -> str:
-    """Return the text with a bounded length, and with "?" for lone surrogates."""
-    return text[:LONGEST_REASON].encode("utf-8", "replace").decode()
 
 
 def _word(before: QueueState | None) -> str:

@@ -5,8 +5,6 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from amqp.exceptions import NotFound
-from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 
 from toolfleet_registry.errors import BrokerAway, BrokerUnavailable, FleetUnavailable
@@ -15,7 +13,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import machine_clock
 from toolfleet_tasks.aio import in_abandoned_thread
 from toolfleet_tasks.app import make_app
-from toolfleet_tasks.broker import KombuConnections
+from toolfleet_tasks.broker import KombuConnections, waiting_in
 from toolfleet_tasks.queues import CONTROL
 
 T = TypeVar("T")
@@ -53,7 +51,7 @@ class QueueLengths:
     def _ask(self, queues: Sequence[str]) -> list[int]:
         with self._connections.one() as connection:
             try:
-                return _lengths(connection, queues)
+                return waiting_in(connection, queues)
             except Exception as exc:  # kombu and its transports raise anything
                 raise BrokerUnavailable(str(exc) or repr(exc), passes=True) from exc
 
@@ -89,18 +87,3 @@ class BrokerProbe:
             async with client as redis, answering(redis, seconds=_PROBE_SECONDS):
                 return bool(await redis.ping())
         return False
-
-
-def _lengths(connection: Connection, queues: Sequence[str]) -> list[int]:
-    """Read the lengths over one channel: RabbitMQ closes it when it is asked for a missing queue, and then over another."""
-    found, channel = list[int](), None
-    for queue in queues:
-        channel = channel or connection.channel()
-        try:
-            found.append(int(channel.queue_declare(queue=queue, passive=True).message_count))
-        except NotFound:  # no worker and no agent has needed it yet: nothing waits there
-            found.append(0)
-            channel = None
-    if channel is not None:
-        channel.close()
-    return found

@@ -50,7 +50,7 @@ class QueueOverview:
     held: int
     """Calls that workers have taken and that have not ended, those that wait for a retry among them; with RabbitMQ those that run, as workers said last."""
     oldest_seconds: float | None
-    """Since when the oldest call has waited; `None` where nobody knows it."""
+    """For how many seconds the oldest call has waited; `None` if that is unknown."""
     workers: int
     """How many live workers serve it."""
 

@@ -22,8 +22,7 @@ from toolfleet_tasks.clock import Timekeeper
 from toolfleet_tasks.control.fleet_tasks import CANARY, CanaryAnswer, read_answers
 from toolfleet_tasks.messages.envelope import control_message, sender, time_after
 from toolfleet_tasks.operations.queue_lengths import ask_broker
-from toolfleet_tasks.presence import LiveWorker, read_notes
-from toolfleet_tasks.scripts import SLOTS_COUNT_SECONDS
+from toolfleet_tasks.presence import LiveWorker, noted_workers
 from toolfleet_tasks.transport.scripts import PUBLISH
 
 
@@ -50,25 +49,18 @@ async def ask_workers(settings: Settings, *, seconds: float) -> WorkerAnswers:
     """Ask each worker by remote control, and wait for answers for `seconds`. Raises redis-py's errors, `TimeoutError` and `BrokerAway`."""
     url, master = fleet_url(settings.redis_url), settings.sentinel_master
     async with async_client(url, master=master, timeout_seconds=seconds) as redis:
-        noted = await _noted(redis, settings)
+        noted = await noted_workers(redis, settings, "fast", "slow")
         listening = await _listening(settings, redis)
         ask = in_abandoned_thread if settings.has_redis_broker else ask_broker
         answers = await ask(lambda: _stats(settings, seconds), seconds=2 * seconds)
         noted = tuple(
-            one for one in await _noted(redis, settings) if one in noted
+            one for one in await noted_workers(redis, settings, "fast", "slow") if one in noted
         )  # who has ended meanwhile is not deaf
     answering = {f"{name.partition('@')[2]}:{stats.get('pid')}" for name, stats in answers}
     pids = {name.rpartition(":")[2] for name in answering}
     # A node may be named after something else than its host.
     names = {one.name for one in noted if one.name in answering or one.name.rpartition(":")[2] in pids}
     return WorkerAnswers(noted, frozenset(names), listening)
-
-
-async def _noted(redis: Redis, settings: Settings) -> tuple[LiveWorker, ...]:
-    since, notes = (await redis.time())[0] - SLOTS_COUNT_SECONDS, list[Any]()
-    for lane in ("fast", "slow"):
-        notes += await redis.zrangebyscore(settings.keys.slots(lane), since, "+inf")
-    return tuple(sorted({one.name: one for one in read_notes(notes)}.values(), key=lambda one: one.name))
 
 
 async def _listening(settings: Settings, redis: Redis) -> int | None:

@@ -8,7 +8,7 @@ from pydantic import Field
 from redis.exceptions import RedisError
 
 from toolfleet_registry.catalog.operator import Difference, operating
-from toolfleet_registry.specs import RegistryEvent, ToolRegistration, ToolSpec, digest_of
+from toolfleet_registry.specs import ToolRegistration, ToolSpec, digest_of
 from toolfleet_tasks.presence import KEEPS_ROLLBACKS, older_workers
 from toolfleet_tasks.resources.operation import AnswerModel, BodyModel, OperationRequest, QueryModel, operation
 
@@ -78,11 +78,6 @@ class ShownToolEvent(AnswerModel):
     """That of the specification after it, if there is one."""
     at: datetime
     """When."""
-
-    @classmethod
-    def of(cls, event: RegistryEvent) -> "ShownToolEvent":
-        """The event, as it is sent."""
-        return cls(**event.model_dump())
 
 
 class ToolEventList(AnswerModel):
@@ -210,7 +205,7 @@ async def get_tool_state(asked: OperationRequest[None, ToolStateQuery]) -> ToolS
 async def list_tool_events(asked: OperationRequest[None, ToolEventQuery]) -> ToolEventList:
     """List the latest changes of the registry, by all operators and modules."""
     async with operating(asked.settings) as operator:
-        events = [ShownToolEvent.of(event) for event in await operator.events(asked.query.limit)]
+        events = [ShownToolEvent(**event.model_dump()) for event in await operator.events(asked.query.limit)]
         return ToolEventList(events=events, count=len(events), found=await operator.counted())
 
 

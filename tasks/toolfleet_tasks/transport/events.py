@@ -39,7 +39,7 @@ _BATCH = 500  # events a message: building it takes a few milliseconds of the lo
 
 Event = dict[str, Any]
 Describe = Callable[[], Event]
-"""Says what else is in an event, once somebody is to get it."""
+"""Returns the remaining fields of an event, once it has a receiver."""
 
 
 class FleetEvents(Events):

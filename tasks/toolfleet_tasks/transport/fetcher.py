@@ -19,7 +19,7 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.greenlet_bridge import Bridge
 from toolfleet_tasks.messages.envelope import BEGIN, DIED
-from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost, ignored
 from toolfleet_tasks.transport import scripts
 from toolfleet_tasks.transport.leases import Leases
 from toolfleet_tasks.transport.reservations import (
@@ -104,7 +104,7 @@ class NotifyKeys:
 
     def give_back(self, queue: str) -> None:
         """Pass a notification on that was taken."""
-        self._connection.send("LPUSH", self._prefix + queue, "1").add_done_callback(_seen)
+        self._connection.send("LPUSH", self._prefix + queue, "1").add_done_callback(ignored)
 
     def _distribute(self, queues: Sequence[str]) -> None:
         if queues is self._queues:
@@ -140,12 +140,6 @@ class NotifyKeys:
                 self.give_back(queue)
             else:
                 self._heard.append(queue)
-
-
-def _seen(reply: "asyncio.Future[Any]") -> None:
-    """Ignore a lost command: workers check by themselves."""
-    if not reply.cancelled():
-        reply.exception()
 
 
 def read_message(item: bytes, queue: str, tag: str) -> Message:
@@ -265,7 +259,7 @@ class Fetcher:
         if capacity is not None:
             keys = {"queue": store.queue_prefix + queue, "notify_key": store.notify_prefix + queue}
             command = scripts.RELEASE_SLOT.command(running=capacity.running, **keys, call_id=call_id)
-            self._connection.send(*command).add_done_callback(_fetcher_seen)
+            self._connection.send(*command).add_done_callback(ignored)
 
     def set_aside(self, tag: str, queue: str, item: bytes, reason: str) -> None:
         """Take a held message out of the way, for an operator to look at. It is held until Redis has done so.
@@ -424,9 +418,3 @@ async def _are_back(connections: Sequence[PipelinedConnection]) -> bool:
     except RedisConnectionClosed:
         return False
     return True
-
-
-def _fetcher_seen(reply: "asyncio.Future[Any]") -> None:
-    """Ignore a lost command: places become free again by themselves, and workers check by themselves."""
-    if not reply.cancelled():
-        reply.exception()

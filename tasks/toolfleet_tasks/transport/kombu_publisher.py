@@ -21,7 +21,7 @@ from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.aio import is_wanted
-from toolfleet_tasks.broker import KombuConnections
+from toolfleet_tasks.broker import KombuConnections, waiting_in
 from toolfleet_tasks.messages.envelope import TASK, Links, args_shown, revocation, seconds_kept, time_after
 from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.queues import CONTROL, nets_around, queue_for
@@ -290,11 +290,6 @@ class Backlogs:
 
 def _asked(queue: str, connection: Connection) -> int:
     try:
-        # A channel of its own: RabbitMQ closes the one on which it is asked for a queue that is not there.
-        with connection.channel() as channel:
-            found = channel.queue_declare(queue=queue, passive=True)
-    except connection.channel_errors:  # there is no such queue any more: it is empty
-        return 0
+        return waiting_in(connection, [queue])[0]
     except Exception as exc:  # kombu and its transports raise anything
         raise BrokerUnavailable(reason_of(exc, "no answer"), passes=True) from exc
-    return int(found.message_count)

@@ -95,30 +95,30 @@ class ChannelAdapter:
         self.fetcher.wake()
 
     def queues(self) -> Sequence[str]:
-        """As the fetcher asks."""
+        """Implements `Consumer.queues`."""
         return self._consumed.names
 
     def capacity(self) -> int:
-        """As the fetcher asks."""
+        """Implements `Consumer.capacity`."""
         return self._slots.open
 
     def burst(self) -> tuple[Sequence[str], int]:
-        """As the fetchers ask."""
+        """Implements `Consumer.burst`."""
         return ((), 0) if self._slots.open > 0 else self._slots.capacities_of(self.queues())
 
     def expect(self, count: int) -> None:
-        """As the fetchers do."""
+        """Implements `Consumer.expect`."""
         self._slots.expect(count)
 
     def deliver(self, message: dict[str, Any], queue: str) -> None:
-        """As the fetcher does. A queue that is consumed no longer, or not now, gets it back."""
+        """Implements `Consumer.deliver`. A queue that is consumed no longer, or not now, gets it back."""
         if queue in self._consumed:
             self._channel.connection._deliver(message, queue)  # noqa: SLF001
         else:
             self.leases.requeue([message["properties"]["delivery_tag"]], begun=False)
 
     def forget(self, tag: str) -> None:
-        """As the fetcher does."""
+        """Implements `Consumer.forget`."""
         self._give_back(self._channel.qos._delivered.pop(tag, None))  # noqa: SLF001
         self.fetcher.wake()
 
@@ -145,12 +145,12 @@ class ChannelAdapter:
             self._burst_intake.wake()
 
     def topics(self) -> Iterable[str]:
-        """As the broadcasts ask."""
+        """Return the topics of the channel's broadcasts."""
         channel = self._channel
         return [topic for queue in channel.active_fanout_queues for topic in channel._get_subscribe_topics(queue)]  # noqa: SLF001
 
     def hear(self, exchange: str, message: dict[str, Any]) -> None:
-        """As the broadcasts do."""
+        """Deliver a broadcast to the channel."""
         self._channel._deliver_fanout_message(message, exchange)  # noqa: SLF001
 
     def close(self) -> None:

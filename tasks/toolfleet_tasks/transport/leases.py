@@ -31,7 +31,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.fleet_clock import STEP_SECONDS
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost, ignored
 from toolfleet_tasks.transport import scripts
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
@@ -136,7 +136,7 @@ class FetchedClaims:
             self._avoided[queue] = self._loop.time() + _AVOIDED_SECONDS
         if self._connection is not None:
             command = scripts.FORGET.command(record=self._record_key(claim.call_id), token=claim.token)
-            self._connection.send(*command).add_done_callback(_seen)  # if it is lost, the lease runs out
+            self._connection.send(*command).add_done_callback(ignored)  # if it is lost, the lease runs out
 
     def drop(self, tag: str) -> None:
         """Forget a finished message: its claim is undone if no task has started it."""
@@ -162,11 +162,6 @@ def sending() -> tuple[float, float]:
 
 def _never() -> bool:
     return False
-
-
-def _seen(reply: "asyncio.Future[object]") -> None:
-    if not reply.cancelled():
-        reply.exception()
 
 
 class WorkerNote(NamedTuple):
@@ -340,7 +335,7 @@ class Leases:
     def leave(self) -> None:
         """The worker was told to end: if it is cut off now, no message of its has killed it."""
         note, seconds = self.store.left_prefix + self._name, round(3 * self.store.seconds) + _LEFT_SECONDS
-        self._connection.send("SET", note, "1", "EX", seconds).add_done_callback(_leases_seen)
+        self._connection.send("SET", note, "1", "EX", seconds).add_done_callback(ignored)
 
     def next_tags(self) -> str:
         """Return the prefix of the tags of the messages of the next turn: our name, which `lua.scripts.RESTORE` reads."""
@@ -545,11 +540,6 @@ def restore_command(store: LeaseStore, *, began_by: float, now: float) -> tuple[
         channel_prefix=store.holder_prefix,
         ending_prefix=store.left_prefix,
     )
-
-
-def _leases_seen(reply: "asyncio.Future[Any]") -> None:
-    if not reply.cancelled():
-        reply.exception()
 
 
 def _chunks(tags: list[str]) -> list[list[str]]:

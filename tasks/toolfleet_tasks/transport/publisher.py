@@ -15,7 +15,7 @@ from toolfleet_tasks.messages.envelope import Label
 REPUBLISH_SECONDS = 10.0
 """To get a call into its queue again; after that its first attempt's end is the call's."""
 CONTROL_SECONDS = 5.0
-"""To get a task of our own into its queue. Nobody depends on it: what is due is looked for anyway."""
+"""To get a task of our own into its queue. Nothing depends on it: due work is looked for anyway."""
 
 
 @dataclass(frozen=True, slots=True)

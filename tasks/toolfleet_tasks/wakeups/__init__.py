@@ -1,1 +1,1 @@
-"""Delivers the news of jobs' ends: an outbox, its sender, and a stream for readers."""
+"""Delivers the wake-ups of jobs that have ended: an outbox, its sender, and a stream for readers."""

@@ -19,7 +19,7 @@ from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.messages.signing import Seal
 
 WakeupEnd: TypeAlias = Literal["accepted", "read", "given_up", "dropped"]
-"""A core or the fleet has accepted it; a reader of the conversation has confirmed it; nobody did in its time; or an operator dropped it."""
+"""A core or the fleet has accepted it; a reader of the conversation has confirmed it; none did in its time; or an operator dropped it."""
 
 FIELD: Final = "outcomes"
 """Of a job's record."""
@@ -46,7 +46,7 @@ _TYPES: Final[dict[End, Literal["job.completed", "job.failed", "job.timed_out"]]
 }
 
 MAX_RESULT_BYTES: Final = 64_000
-"""Of a result as JSON: news wait in Redis, and a model has to read them."""
+"""Of a result as JSON: wake-ups wait in Redis, and a model has to read them."""
 
 _PREVIEW_CHARACTERS = 4_000
 _LONGEST_ERROR = 2_000  # characters
@@ -192,7 +192,7 @@ def bounded_wake(
     error_code: ErrorCode | None = None,
     is_last_round: bool = False,
 ) -> WakeUp:
-    """The news of a job, or a round of one, that ended at `at` (seconds since the epoch). `result` is its last poll's. Never fails.
+    """Return the wake-up of a job, or a round of one, that ended at `at` (seconds since the epoch). `result` is its last poll's. Never fails.
 
     Told in the job's own message, filled in, and with what went wrong if it did not complete. Of a result over 64 kB, or one
     that is no JSON, only the beginning is told.
@@ -228,7 +228,7 @@ def wake_body(wake: WakeUp) -> str:
 
 
 def opened_wake(body: str, seal: Seal, *, wake_id: str, kind: str) -> str:
-    """The news as they are sent. Raises `MessageRefused` if they are not the fleet's, or other news than these."""
+    """Return the wake-up as it is sent. Raises `MessageRefused` if it is not the fleet's, or another one than this."""
     text = seal.read(body)
     try:
         read = json.loads(text)

@@ -50,7 +50,7 @@ from toolfleet_tasks.wakeups.webhook_feed import REGISTRY, approval_receiver_of,
 log = get_logger(__name__)
 
 MOST_DEAD_BYTES = 100_000_000
-"""Of all dead news together: they must leave Redis room for the fleet."""
+"""Of all dead wake-ups together: they must leave Redis room for the fleet."""
 
 CLAIM = script("wakeups/claim")
 """Returns for each, the longest due first: id, kind, body, and the number of this try."""
@@ -132,7 +132,7 @@ def by_conversation(wakes: Iterable[DueWake]) -> list[list[DueWake]]:
 
 
 def job_of(wake: DueWake) -> str:
-    """The id of the job that news are of; "" where they do not say it."""
+    """Return the id of the job of a wake-up; "" if it does not say it."""
     try:
         found = json.loads(wake.body).get("job_id")
     except (ValueError, AttributeError, RecursionError):
@@ -149,7 +149,7 @@ def _conversation_of(wake: DueWake) -> str | None:
 
 
 Publish = Callable[[DueWake], Awaitable[str | None]]
-"""Publishes the call of news of kind `call`. Returns `None`, or in a sentence why that can never be; whatever it raises is tried again."""
+"""Publishes the call of a wake-up of kind `call`. Returns `None`, or a sentence why that is impossible; after any error it is tried again."""
 
 
 Try = Callable[[DueWake], Awaitable[DeliveryAnswer]]

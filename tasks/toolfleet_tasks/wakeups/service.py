@@ -49,7 +49,7 @@ TAKE = script("wakeups/take")
 be more in them]."""
 
 KEEP = script("wakeups/keep")
-"""Returns 0 if others have the entry, or nobody."""
+"""Returns 0 if another reader has the entry, or none."""
 
 DONE, LEAVE = script("wakeups/read"), script("wakeups/leave")
 

@@ -32,13 +32,13 @@ from toolfleet_tasks.scripts import script
 log = get_logger(__name__)
 
 FEED = script("wakeups/feed")
-"""Returns `fed`; `moved`: somebody else has fed meanwhile, or nobody has set a position; `full`: too many wait for this receiver."""
+"""Returns `fed`; `moved`: another process has fed meanwhile, or there is no position yet; `full`: too many wait for this receiver."""
 
 FedState = Literal["fed", "moved", "full"]
 """What `FEED` returns."""
 
 REGISTRY: Final = "registry"
-"""The kind of such news in the outbox, of whichever source."""
+"""The kind of such events in the outbox, of any source."""
 
 _LONGEST_TEXT = 1_000  # characters: names and versions are others', and of any length
 _RECEIVER_DIGITS = 16

@@ -9,7 +9,6 @@ from celery.exceptions import Ignore, Reject
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.attempts import (
     Attempt,
-    Health,
     Outcome,
     Question,
     Standing,
@@ -107,7 +106,7 @@ async def ask(task: RunningTask, ledger: Ledger, claim: Claim) -> End | None:
         lost = fleet_results.outcome_unknown(call.tool_name, "the process that had begun it is gone.")
         return End(Attempt(Outcome.UNKNOWN, lost), accepted.begun_at, is_left_behind=True)
     if isinstance(found, StatusMissing) and found.is_unreached:
-        await checks_of(task.app, ledger).missed(call, Health.AWAY)
+        await checks_of(task.app, ledger).missed(call)
     seconds = fleet_clock.now() - began_at
     is_away = isinstance(found, StatusMissing) and found.is_silent
     is_heard = isinstance(found, StillAtWork) or is_away

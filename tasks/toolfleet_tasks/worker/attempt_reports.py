@@ -74,7 +74,7 @@ class Reports:
             return
         self._latest = Progress(fraction=progress.fraction) if self.call.hides_results else progress
         here = worker_runtime.current()
-        if self._is_listed or here is None:  # under a pool without a loop there is no board
+        if self._is_listed or here is None:  # the worker's pool has stopped
             return
         self._is_listed = True
         if threading.get_ident() == here.thread_id:
@@ -219,7 +219,7 @@ class AttemptLog:
 
     def _take(self, message: LogMessage) -> None:
         here = worker_runtime.current()
-        if self._is_over or here is None:  # under a pool without a loop there is no writer
+        if self._is_over or here is None:  # the worker's pool has stopped
             return
         text = json.dumps(message.fields())  # escaped: it may hold half a character
         if not self._budget.takes(len(text)):

@@ -14,12 +14,12 @@ from typing import Any
 from celery import Celery, Task, signals
 from celery.app.trace import fast_trace_task
 from celery.states import SUCCESS
-from kombu.entity import Exchange, Queue
 
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.calls import MOST_RETRIES
 from toolfleet_registry.errors import FleetError
 from toolfleet_tasks import worker_runtime
+from toolfleet_tasks.broker import make_queue
 from toolfleet_tasks.greenlet_bridge import Bridge, limits
 from toolfleet_tasks.messages.envelope import FOLLOWERS, TASK, Links, stands_alone
 from toolfleet_tasks.results.stored import word_of
@@ -49,7 +49,7 @@ class CallTask(Task):  # type: ignore[misc] # Celery ships no types
         """As Celery's; a queue need not be among those that this process consumes."""
         name = options.get("queue")
         if isinstance(name, str):
-            options["queue"] = Queue(name, Exchange("toolfleet", type="direct"), routing_key=name)
+            options["queue"] = make_queue(name)
         return super().apply_async(args, kwargs, *more, **options)
 
     @property

@@ -50,7 +50,7 @@ from toolfleet_tasks.worker_runtime import Runner, WorkerRuntime
 log = get_logger(__name__)
 
 Known: TypeAlias = Terms | ToolResult | None
-"""What a worker knows of a tool's terms, or how a call ends of whose tool nobody knows anything."""
+"""What a worker knows of a tool's terms, or the end of a call whose tool no worker knows."""
 
 _NEWER_SECONDS = 0.2  # until a call comes back that another worker is to have, of several perhaps
 _FULL_SECONDS = 0.5  # until a call comes back whose module is at work on as many as it may be
@@ -435,7 +435,7 @@ class Execution:
         if attempt.goes_on:
             raise await self._left(attempt)
         if attempt.unreached is not None:  # to be known before others may take the retry
-            await checks_of(self._task.app, self._ledger).missed(self._call, attempt.unreached, attempt.why)
+            await checks_of(self._task.app, self._ledger).missed(self._call, attempt.why)
         if is_away(attempt, self._call, seconds=seconds):
             checks_of(self._task.app, self._ledger).doubt(self._call)
         follows = self._decide(attempt)

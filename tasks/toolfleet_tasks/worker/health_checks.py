@@ -154,10 +154,6 @@ class Prober:
         self._unready_since.pop(module, None)
         self.reasons.pop(module, None)
 
-    async def unreached(self, module: str) -> None:
-        """Note that this worker cannot connect to the module."""
-        await self._unreached(module, await self._others(module))
-
     async def _others(self, module: str) -> list[str]:
         """The other live workers of the module's lane."""
         key, since = (
@@ -273,9 +269,8 @@ class HealthChecks:
             return await self._queue_up(self._queues.setdefault(module, _Queue(module)), call, deaths)
         return claim
 
-    async def missed(self, call: PublishedCall, unreached: Health, why: str = "") -> None:
+    async def missed(self, call: PublishedCall, why: str = "") -> None:
         """Note that no connection could be made to the call's module, and `why`, if that is known: its queue is left alone, and probes start."""
-        del unreached  # a look will tell
         module = _module(call)
         self._prober.reasons[module] = why
         watch = self._watches.get(module)

@@ -107,8 +107,8 @@ async def test_a_worker_that_is_cut_off_leaves_the_queue_until_it_can_connect(
     ended: list[bool] = []
     here.resting.on_end.append(lambda: ended.append(True))
     await with_another(redis)
-    await checks.missed(CALL, Health.AWAY)
-    await checks.missed(CALL, Health.AWAY)
+    await checks.missed(CALL)
+    await checks.missed(CALL)
     assert QUEUE in here.resting
     put_off = await checks.claim(CALL, deaths=None)
     await wait_until(lambda: modules.looks > 1, "it looks, and again")
@@ -130,7 +130,7 @@ async def test_an_old_call_is_put_off_by_redis_only(
     """After half a minute the ledger is asked, as it may have ended; a worker that cannot connect begins nothing even so."""
     monkeypatch.setattr(health_checks, "_PASS_SECONDS", 7)
     await with_another(redis)
-    await checks.missed(CALL, Health.AWAY)
+    await checks.missed(CALL)
     old = call(2, published_at=fleet_clock.now() - 31, deadline_at=fleet_clock.now() + 60)
     claims = [await checks.claim(each, deaths=None) for each in (call(1), old)]
 
@@ -145,7 +145,7 @@ async def test_a_worker_goes_on_where_nobody_stands_in_for_it(
     await with_another(redis)
     await redis.lpush(QUEUE, "a message")
     await redis.expire(QUEUE, 60)
-    await checks.missed(CALL, Health.AWAY)
+    await checks.missed(CALL)
     assert QUEUE in here.resting
     await wait_until(lambda: QUEUE not in here.resting, "it goes on")
 
@@ -160,7 +160,7 @@ async def test_a_queue_that_others_take_from_is_left_to_them(
 ) -> None:
     """However long: what is next in it changes."""
     await with_another(redis)
-    await checks.missed(CALL, Health.AWAY)
+    await checks.missed(CALL)
     for number in range(3):
         await redis.lpush(QUEUE, f"message {number}")
         await redis.expire(QUEUE, 60)
@@ -189,7 +189,7 @@ async def test_a_redis_that_refuses_a_look_ends_no_watch(
 
     monkeypatch.setattr(checks._prober, "probe", fails_at_first)
     modules.health = Health.WELL
-    await checks.missed(CALL, Health.AWAY)
+    await checks.missed(CALL)
     await wait_until(lambda: QUEUE not in here.resting, "it has looked at last")
     assert not faults
 
@@ -204,7 +204,7 @@ async def test_a_fault_of_our_own_leaves_no_queue_alone_for_ever(
 
     monkeypatch.setattr(checks._prober, "probe", breaks)
     for _ in range(2):
-        await checks.missed(CALL, Health.AWAY)
+        await checks.missed(CALL)
         assert QUEUE in here.resting
         await wait_until(lambda: QUEUE not in here.resting, "it is consumed again")
 
@@ -214,7 +214,7 @@ async def test_what_was_heard_in_an_earlier_trouble_does_not_count(
 ) -> None:
     """A module is not ready for half a minute anew each time, also if the worker has last looked on behalf of all."""
     modules.health = Health.NOT_READY
-    await checks.missed(CALL, Health.AWAY)
+    await checks.missed(CALL)
     await wait_until(lambda: checks._prober._unready_since, "it says that it is not ready")
     modules.health = Health.WELL
     await wait_until(lambda: not checks._watches, "it is well")
@@ -238,7 +238,7 @@ async def test_calls_of_a_module_that_all_leave_alone_wait_in_the_queue_for_a_mo
     watch = checks._watches[MODULE]
     await wait_until(lambda: watch.pause > 0.1, "it has looked")
     assert (QUEUE in here.resting, watch.is_unreached) == (rests, False)
-    await checks.missed(CALL, Health.AWAY)
+    await checks.missed(CALL)
 
     assert watch.is_unreached
     assert checks._watches == {MODULE: watch}
@@ -255,9 +255,9 @@ async def test_a_worker_that_closes_looks_no_more(
 
     with monkeypatch.context() as patch:
         patch.setattr(checks._prober, "probe", closed)
-        await checks.missed(CALL, Health.AWAY)
+        await checks.missed(CALL)
         await wait_until(lambda: not checks._watches, "it is over")
-    await checks.missed(CALL, Health.AWAY)
+    await checks.missed(CALL)
     await asyncio.sleep(0)  # it has begun to wait for its first look
     await checks.aclose()
 
