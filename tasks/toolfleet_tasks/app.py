@@ -74,7 +74,7 @@ class FleetApp(Celery):
 
 
 def make_app(settings: Settings, *, lane: Lane = "all", stores_results: bool = True) -> FleetApp:
-    """An app for a worker of `lane`, for beat and Flower, or for a client (which stores no results).
+    """Make an app for a worker of `lane`, for beat and Flower, or for a client (which stores no results).
 
     Reads nothing and connects to nothing. A worker needs `app.runner` set before it starts.
     """
@@ -134,7 +134,10 @@ def _backend_url(settings: Settings) -> str | None:
 
 
 def _celery_url(url: str | None) -> str | None:
-    """A Redis URL as Celery writes it: each sentinel in full, a socket in another form; TLS is a setting of its own."""
+    """Return a Redis URL as Celery writes it: each sentinel in full, a socket in another form.
+
+    TLS is a setting of its own.
+    """
     if url is None or not is_redis_url(url):
         return url
     if is_sentinel_url(url):

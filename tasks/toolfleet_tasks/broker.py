@@ -1,4 +1,4 @@
-"""Reaches a broker through kombu: its connections, queues and errors; RabbitMQ without blocking reads.
+"""Reaches a broker through kombu: its connections, queues and errors. RabbitMQ is read without blocking.
 
 py-amqp reads its socket repeatedly for a frame that has begun to arrive, although the socket does not block, or has
 blocked for its time-out. It waits for an answer to each change of the prefetch count, and after a reconnect Celery
@@ -73,13 +73,13 @@ class _Connection(pyamqp.Connection):
 
 
 class RabbitMqTransport(pyamqp.Transport):
-    """kombu's for `amqp`, with these connections."""
+    """kombu's transport for `amqp`, with these connections."""
 
     Connection = _Connection
 
 
 class RabbitMqTlsTransport(pyamqp.SSLTransport):
-    """kombu's for `amqps`, with these connections."""
+    """kombu's transport for `amqps`, with these connections."""
 
     Connection = _Connection
 
@@ -92,7 +92,7 @@ def _received(receive: Callable[[int], bytes], octets: int) -> bytes:
 
 
 def make_queue(name: str) -> Queue:
-    """The queue of that name."""
+    """Return the queue of that name."""
     return Queue(name, Exchange("toolfleet", type="direct"), routing_key=name)
 
 
@@ -106,7 +106,10 @@ class KombuConnections:
 
     @contextmanager
     def one(self, queue: str | None = None) -> Generator[Connection]:
-        """A connection that has just worked, to a broker that has the queue. Raises `BrokerUnavailable` if there is none."""
+        """Return a connection that has just worked, to a broker that has the queue.
+
+        Raises `BrokerUnavailable` if there is none.
+        """
         connection = self._take()
         try:
             try:
@@ -153,7 +156,7 @@ class KombuConnections:
 
 
 def confirming(app: Celery) -> Connection:
-    """A connection of an app's, not made yet, over which to publish is to have the broker's word that it has the message."""
+    """Return a connection of an app's, not made yet, over which the broker confirms each message."""
     options = {**(app.conf.broker_transport_options or {}), **_OPTIONS}
     connection: Connection = app.connection_for_write().clone(transport_options=options)
     return connection

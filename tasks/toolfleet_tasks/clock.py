@@ -50,7 +50,7 @@ _STEP_SECONDS = 1.0  # within which others may take a step of Redis's clock for 
 
 
 class Timekeeper:
-    """Reads the clock of one Redis. `worker` is the name of one that runs calls, '' for other processes.
+    """Reads the clock of one Redis. `worker` is the name of a worker, '' for other processes.
 
     Its readings are for the process's clock, or for `clock`.
     """
@@ -81,7 +81,9 @@ class Timekeeper:
             await run
 
     async def begin(self, redis: Redis, *, runs_calls: bool = False) -> None:
-        """Ask for the time before anything else is done. Raises nothing: without an answer it is this machine's clock.
+        """Ask for the time before anything else is done.
+
+        Raises nothing: without an answer this machine's clock counts.
 
         Waits, for 3 s at most, while workers live that have shown another time: Redis's clock was set just now, and they
         are about to find out. Nothing that an agent publishes ends too early by a clock that is ahead, so it waits only
@@ -100,7 +102,7 @@ class Timekeeper:
             log.warning("clock_not_read", error=str(exc))
 
     async def _has_workers(self, redis: Redis) -> bool:
-        """Return whether a worker may live that reads the clock.
+        """Return whether a live worker may be reading the clock.
 
         Connections tell: an expiry depends on the clock that is in doubt.
         """
@@ -178,7 +180,7 @@ class Timekeeper:
             self._warn("redis_clocks_differ", seconds=seconds, hint="this process goes by another fleet's Redis")
 
     def _warn(self, event: str, **fields: object) -> None:
-        """Warn once in a while: the condition lasts until an operator sets a clock."""
+        """Warn now and then: the condition lasts until an operator sets a clock."""
         moment, silent_until = self.clock.monotonic(), _SILENCES.setdefault(self.clock, {})
         if moment >= silent_until.get(event, 0):
             silent_until[event] = moment + _SILENCE_SECONDS
@@ -200,7 +202,7 @@ def _is_answered(reply: "asyncio.Future[Any]") -> bool:
 
 
 class ClockWatch:
-    """One worker's. `on_reading` is told after each look whether the machine's clock is too far off."""
+    """The clock of one worker. `on_reading` is told after each reading whether the machine's clock is too far off."""
 
     def __init__(self, settings: Settings, *, on_reading: Callable[[bool], object]) -> None:
         self._settings = settings
@@ -208,7 +210,10 @@ class ClockWatch:
         self._timekeeper = Timekeeper(settings, worker=this_process().name)
 
     async def keep(self) -> None:
-        """Look at once, and again and again until cancelled. Raises nothing while Redis is away: the clock goes on."""
+        """Read the clock at once, and again and again until cancelled.
+
+        Raises nothing while Redis is away: the clock goes on.
+        """
         if self._settings.redis_url is None:
             return
         async with async_client(self._settings.redis_url, master=self._settings.sentinel_master) as redis:
@@ -224,6 +229,9 @@ class ClockWatch:
 
 
 def is_too_far(lead: float, others: Sequence[float], *, limit: float) -> bool:
-    """Return whether a machine that is ahead of the fleet's time by `lead` seconds is wrong: if most others are as far off, Redis is."""
+    """Return whether a machine that is `lead` seconds ahead of the fleet's time is wrong.
+
+    If most others are as far off, Redis is.
+    """
     alike = sum(abs(other - lead) <= limit / 2 for other in others)
     return abs(lead) > limit and 2 * alike <= len(others)

@@ -1,4 +1,4 @@
-"""Decides whose turn it is: in an agent between users, in a worker between queues."""
+"""Decides whose turn it is: in an agent that of a user, in a worker that of a queue."""
 
 import asyncio
 import heapq
@@ -24,7 +24,7 @@ _Place = asyncio.Future[None]
 
 
 class FairSlots:
-    """The slots that each queue holds of a worker's `slots`. A message has one from its delivery to its end.
+    """The slots of a worker, and how many each queue holds. A message has one from its delivery to its end.
 
     Free slots are for any queue: while no other module has calls, one may take them all. Once they are full, a queue
     that holds less than half of them may go beyond, all such queues together by a quarter of the slots; then a queue
@@ -55,7 +55,7 @@ class FairSlots:
 
     @property
     def open(self) -> int:
-        """The number of further calls that may start, of any queue; below 1 there is room for certain queues at most."""
+        """Return how many further calls may start, of any queue; below 1 there is room for certain queues at most."""
         return 0 if self._is_contended else self._slots - self._total
 
     def capacity_of(self, queue: str) -> int:
@@ -63,7 +63,7 @@ class FairSlots:
         return max(self.open, min(self._half - self._held.get(queue, 0), self._most - self._total))
 
     def capacities_of(self, queues: Sequence[str]) -> tuple[Sequence[str], int]:
-        """Return the queues that may start calls, and a number such that not even one of them alone would exceed its share."""
+        """Return the queues that may start calls, and a number with which none of them alone exceeds its share."""
         capacities = {queue: self.capacity_of(queue) for queue in self._held}
         # Who holds nothing has the most room: thousands of queues need not be asked one by one.
         open_capacities = [self.capacity_of(""), *(capacity for capacity in capacities.values() if capacity > 0)]
@@ -72,7 +72,7 @@ class FairSlots:
         return [queue for queue in queues if capacities.get(queue, 1) > 0], min(open_capacities)
 
     def expect(self, count: int) -> None:
-        """Note that so many further messages were requested, of any queues: no deferred one may have their slots.
+        """Note that so many further messages were requested, of any queues: deferred ones may not have their slots.
 
         Negative: so many fewer.
         """
@@ -81,7 +81,7 @@ class FairSlots:
             self._offer()
 
     def take(self, queue: str) -> None:
-        """A message was delivered, and has its slot."""
+        """Note that a message was delivered, and has its slot."""
         held = self._held[queue] = self._held.get(queue, 0) + 1
         self._total += 1
         if held == self._half:
@@ -90,12 +90,12 @@ class FairSlots:
             self._is_contended = self._is_shared
 
     def defer(self, tag: str) -> None:
-        """A message was delivered that is to begin later."""
+        """Note that a message was delivered that starts later."""
         self._deferred.add(tag)
 
     @property
     def is_deferring(self) -> bool:
-        """Whether there are messages that have not started."""
+        """Return whether there are messages that have not started."""
         return bool(self._deferred)
 
     def is_deferred(self, tag: str) -> bool:
@@ -103,7 +103,7 @@ class FairSlots:
         return tag in self._deferred
 
     def begin(self, tag: str, queue: str) -> bool:
-        """Return whether a delivered message may start now: always, unless it was deferred and there is no slot for it."""
+        """Return whether a delivered message may start now: always, unless it was deferred and has no slot."""
         if tag not in self._deferred:
             return True
         if self.capacity_of(queue) <= self._expected:
@@ -114,7 +114,7 @@ class FairSlots:
         return True
 
     def give_back(self, tag: str, queue: str) -> bool:
-        """A message is done with. Whether queues may go beyond the slots now that could not before."""
+        """Give back the slot of a message. Returns whether queues may exceed their slots now that could not before."""
         if tag in self._deferred:
             self._deferred.remove(tag)
             self._offer()  # it stands before others no longer
@@ -138,7 +138,7 @@ class FairSlots:
 
     @property
     def _is_shared(self) -> bool:
-        """Whether some queue holds half of the slots, and is not alone."""
+        """Return whether some queue holds half of the slots, and is not alone."""
         return self._large > 0 and len(self._held) > 1
 
 
@@ -147,7 +147,7 @@ def _ignore() -> None:
 
 
 class PausedQueues:
-    """Belongs to the thread of a worker's loop. `names` is another object after each change.
+    """The paused queues of a worker. Belongs to the thread of its loop. `names` is another object after each change.
 
     `on_end` is called when one is to be consumed again.
     """
@@ -160,12 +160,12 @@ class PausedQueues:
         return queue in self.names
 
     def rest(self, queue: str) -> None:
-        """Leave it alone."""
+        """Stop consuming the queue."""
         if queue not in self.names:
             self.names |= {queue}
 
     def end(self, queue: str) -> None:
-        """Consume it again."""
+        """Consume the queue again."""
         if queue in self.names:
             self.names -= {queue}
             for listener in self.on_end:
@@ -174,7 +174,7 @@ class PausedQueues:
 
 @dataclass(slots=True)
 class _Row:
-    """The waiters of one caller's lane, by ticket; those that have left are still among the places.
+    """The waiters of one caller's lane, by ticket. Those that have left are still among the places.
 
     `timer` runs as long as there are waiters.
     """
@@ -198,15 +198,17 @@ class WaitQueue:
         self._is_closed = False
 
     def ticket(self) -> int:
-        """A place in the order of coming, to be kept until the call is published."""
+        """Return a place in the order of arrival, to be kept until the call is published."""
         return next(self._tickets)
 
     def is_awaited(self, caller_lane: CallerLane) -> bool:
-        """Return whether there are waiters for this caller's lane: then others queue up behind."""
+        """Return whether there are waiters for this caller's lane: then others queue up behind them."""
         return caller_lane in self._rows
 
     async def wait(self, caller_lane: CallerLane, ticket: int, *, until: float) -> None:
-        """Return when it is worth a try, by the loop's clock `until` at the latest. Who tries in vain waits again.
+        """Return when a try is worthwhile, at the latest at `until` by the loop's clock.
+
+        A caller whose try fails waits again.
 
         Raises `TimeoutError`, and `NotPublished` when the fleet is left.
         """

@@ -132,7 +132,7 @@ def bridged(function: Callable[P, Coroutine[Any, Any, T]], *, is_limited: bool =
 def limits(
     soft: float | None = None, hard: float | None = None
 ) -> AbstractContextManager[Callable[[BaseException], object]]:
-    """The part of a body for which limits hold: these, in seconds, or the job's own.
+    """Set these limits, in seconds, or the job's own, for a part of a body.
 
     Yields what raises an exception where that part waits.
 
@@ -238,7 +238,7 @@ class Bridge(Generic[T]):
     def limits(
         self, soft: float | None = None, hard: float | None = None
     ) -> AbstractContextManager[Callable[[BaseException], object]]:
-        """As the function `limits`, for a coroutine that walks."""
+        """Set limits as the function `limits` does, for a coroutine that walks."""
         return _Limits(self, soft, hard)
 
     def limit(self, seconds: float) -> bool:

@@ -74,14 +74,14 @@ Counts = Mapping[str, Mapping[str, tuple[int, int, float]]]
 
 @dataclass(frozen=True, slots=True)
 class LiveWorker:
-    """A worker that lives, by its host and process id, and the newest version of messages that it reads."""
+    """A live worker: its host, its process id, and the newest version of messages that it reads."""
 
     name: str
     version: int
 
 
 def note_of(count: int, worker: str) -> str:
-    """The note of this version's worker with so many slots."""
+    """Return the note of a worker of this version with so many slots."""
     return f"{count} {worker} v{json_text.VERSION}"
 
 
@@ -92,7 +92,7 @@ def read_notes(notes: Iterable[bytes]) -> tuple[LiveWorker, ...]:
 
 
 async def live_workers(settings: Settings, *lanes: Literal["fast", "slow"]) -> tuple[LiveWorker, ...]:
-    """Return the live workers of these lanes. Raises redis-py's errors; none are known of without `redis_url`."""
+    """Return the live workers of these lanes; none without `redis_url`. Raises redis-py's errors."""
     if settings.redis_url is None:
         return ()
     async with async_client(settings.redis_url, master=settings.sentinel_master) as redis:
@@ -149,7 +149,10 @@ async def _keep(note: Callable[[], Awaitable[None]], seconds: float, *, event: s
 
 
 class LaneCapacity:
-    """One worker's note, in its lane, or in both if it serves all. Without `redis_url` there is nothing to note."""
+    """The note of one worker's slots, in its lane, or in both if it serves all.
+
+    Without `redis_url` there is no note.
+    """
 
     def __init__(self, settings: Settings, *, count: int) -> None:
         self._settings = settings
@@ -160,12 +163,15 @@ class LaneCapacity:
         self._mixed = ""  # as it was last logged
 
     async def keep(self) -> None:
-        """Note it now, and again and again until cancelled. Raises nothing while Redis is away."""
+        """Write the note again and again until cancelled. Raises nothing while Redis is away."""
         if self._settings.redis_url is not None:
             await _keep(self.note, _BEAT_SECONDS, event="slots_not_noted")
 
     async def note(self) -> None:
-        """Note it once, and log it when workers of other versions have come to its lanes, or gone. Raises redis-py's errors."""
+        """Write the note once, and log it when workers of other versions have come to its lanes, or gone.
+
+        Raises redis-py's errors.
+        """
         url, master = str(self._settings.redis_url), self._settings.sentinel_master
         async with async_client(url, master=master) as redis:
             parameters = _NOTE.parameters_of(self._names, note=self._note, seconds=SLOTS_COUNT_SECONDS)
@@ -176,7 +182,7 @@ class LaneCapacity:
             self._mixed = mixed
 
     async def leave(self) -> None:
-        """The worker ends, and its slots with it. Raises nothing."""
+        """Remove the note: the worker ends. Raises nothing."""
         if self._settings.redis_url is None:
             return
         url, master = self._settings.redis_url, self._settings.sentinel_master
@@ -188,7 +194,7 @@ class LaneCapacity:
 
 
 def note_load(redis: Redis, settings: Settings, worker: str, calls: Mapping[str, int]) -> None:
-    """Note it once. Raises redis-py's errors."""
+    """Write the load once. Raises redis-py's errors."""
     note = " ".join(f"{module}={count}" for module, count in calls.items())
     keys = {"notes": WorkerKeys(settings.key_prefix).loads}
     redis.eval(
@@ -197,7 +203,7 @@ def note_load(redis: Redis, settings: Settings, worker: str, calls: Mapping[str,
 
 
 def forget_load(redis: Redis, settings: Settings, worker: str) -> None:
-    """The worker ends. Raises redis-py's errors."""
+    """Remove the load: the worker ends. Raises redis-py's errors."""
     redis.hdel(WorkerKeys(settings.key_prefix).loads, worker)
 
 
@@ -219,7 +225,10 @@ def read_loads(notes: Mapping[bytes, bytes], *, now: float) -> Counter[str]:
 
 
 class ConsumerNotes:
-    """One worker's. `consumed` names its queues as they are now, `running` how many calls it runs, by module; in a thread of their own.
+    """The notes of one worker's queues.
+
+    `consumed` names them as they are now, `running` how many calls it runs, by module. They are written by a thread of
+    their own.
 
     A thread, as a tool that blocks the worker's loop for a while is no reason to take the worker for dead.
     """
@@ -247,16 +256,19 @@ class ConsumerNotes:
         self._thread = process.thread(self._run, name="toolfleet-consumers")
 
     def start(self) -> None:
-        """Note it from now on, until `leave`. Without `redis_url` there is nowhere to."""
+        """Write notes from now on, until `leave`. Without `redis_url` there are none."""
         if self._settings.redis_url is not None:
             self._thread.start()
 
     def wake(self) -> None:
-        """The queues have changed: look at once."""
+        """Check the queues at once: they have changed."""
         self._awake.set()
 
     def leave(self, *, restarts: bool) -> None:
-        """The worker ends; one that `restarts` leaves its queues served for a minute. Takes some seconds at most, raises nothing."""
+        """Remove the notes: the worker ends.
+
+        One that `restarts` leaves its queues served for a minute. Takes some seconds at most, raises nothing.
+        """
         if not self._thread.is_alive():
             return
         self._is_over = True
@@ -345,7 +357,10 @@ def digest_of(queues: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCount:
-    """One process as all workers together find it. `ejected_seconds`: the longest of theirs; `workers`: how many know it."""
+    """One process of a module, as all workers together find it.
+
+    `ejected_seconds` is the longest of theirs; `workers` is how many know it.
+    """
 
     in_flight: int = 0
     failures: int = 0
@@ -353,13 +368,16 @@ class ReplicaCount:
     workers: int = 0
 
     def plus(self, in_flight: int, failures: int, seconds: float) -> "ReplicaCount":
-        """The same with what one more worker finds."""
+        """Return the same with what one more worker finds."""
         longest = max(self.ejected_seconds, seconds)
         return ReplicaCount(self.in_flight + in_flight, self.failures + failures, longest, self.workers + 1)
 
 
 class ReplicaCounts:
-    """One worker's note; `counts` says what it finds. Without `redis_url` there is nothing to note."""
+    """The note of what one worker finds about its modules' processes, by `counts`.
+
+    Without `redis_url` there is none.
+    """
 
     def __init__(self, settings: Settings, counts: Callable[[], Counts]) -> None:
         self._settings = settings
@@ -368,12 +386,12 @@ class ReplicaCounts:
         self._is_noted = False
 
     async def keep(self) -> None:
-        """Note it again and again until cancelled, while there is anything. Raises nothing while Redis is away."""
+        """Write the note again and again until cancelled, if there is anything to note. Raises nothing while Redis is away."""
         if self._settings.redis_url is not None:
             await _keep(self.note, _REPLICA_COUNTS_BEAT_SECONDS, event="replica_counts_not_noted")
 
     async def note(self) -> None:
-        """Note it once; no round trip where there is nothing, and was nothing. Raises redis-py's errors."""
+        """Write the note once; no round trip if it is, and was, empty. Raises redis-py's errors."""
         counts = self._counts()
         if not counts and not self._is_noted:
             return
@@ -391,7 +409,7 @@ class ReplicaCounts:
 
 
 async def replica_counts(settings: Settings) -> dict[str, dict[str, ReplicaCount]]:
-    """Return the live workers' findings, by module and replica's id.
+    """Return what live workers have found, by module and replica's id.
 
     Raises redis-py's errors; empty without `redis_url`.
     """

@@ -1,4 +1,4 @@
-"""Answers `GET` requests from threads, so that a probe is answered even if the event loop stands still."""
+"""Answers `GET` requests from threads: a probe is answered even if the event loop stands still."""
 
 import contextlib
 import socket
@@ -41,7 +41,7 @@ def _started(server: socketserver.BaseServer) -> socketserver.BaseServer:
 
 
 class _Server(socketserver.ThreadingMixIn):
-    """A thread for each who asks, up to a bound; further ones are sent away, and ask again."""
+    """A thread for each client, up to a bound. Further clients are refused, and ask again."""
 
     daemon_threads = True
     block_on_close = False

@@ -1,4 +1,4 @@
-"""Begins the spans of calls' messages and of jobs, and says how each process is traced."""
+"""Starts the spans of calls' messages and of jobs, and tells how each process is traced."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -56,12 +56,12 @@ def trace_of(header: Callable[[str], Any]) -> TraceContext | None:
 
 
 def trace_text(context: TraceContext | None) -> str:
-    """A place in a trace as lines of text, as it is stored."""
+    """Return a place in a trace as lines of text, as it is stored."""
     return "" if context is None else "\n".join(context)
 
 
 def trace_in(text: str) -> TraceContext | None:
-    """The place in a trace that `trace_text` has written, if it is one."""
+    """Return the place in a trace that `trace_text` has written, if it is one."""
     traceparent, _, tracestate = text.partition("\n")
     return context_of(traceparent, tracestate)
 
@@ -134,12 +134,12 @@ def message_attributes(call: PublishedCall) -> dict[str, str | None]:
 
 
 def system_of(broker: str | None) -> str:
-    """The broker's kind, as the conventions name it."""
+    """Return the broker's kind, as the conventions name it."""
     return "rabbitmq" if (broker or "").startswith(("amqp", "pyamqp")) else "redis"
 
 
 def with_trace(spec: JobSpec, *, is_traced: bool) -> JobSpec:
-    """The job, made here and now."""
+    """Return the job with the present place in a trace."""
     here = context_here() if is_traced else None
     if here is None:
         return spec
@@ -185,7 +185,7 @@ def _server_of(url: str) -> dict[str, str | int]:
 async def woken(
     tracing: Tracing, spec: JobSpec | None, url: str, post: Awaitable[T], is_fine: Callable[[T], bool]
 ) -> T:
-    """Make an attempt to wake a core, in its CLIENT span: in its job's trace, and linked to where the job was made."""
+    """Make an attempt to wake a core, in a CLIENT span: in its job's trace, and linked to where the job was made."""
     origin = None if spec is None else trace_of_job(spec)
     started = tracing.start(
         "POST",

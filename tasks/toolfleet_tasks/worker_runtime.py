@@ -1,4 +1,4 @@
-"""Holds what a worker process has once: its connections to each Redis, its slots, and the parts that live as long as they do.
+"""Holds what a worker process has once: its connections to each Redis, its slots, and the parts that live as long as it does.
 
 The pool starts the runtime with its loop and stops it when all calls have ended. Celery and kombu make the transport,
 the backend and the events, and pass no arguments on to them: these find the process's runtime here, or none outside of
@@ -29,7 +29,7 @@ _SETTLE_SECONDS = 5.0  # for what was written last to be answered, before the co
 
 
 class WorkerRuntime:
-    """Connects a worker to each Redis, and keeps its parts, from `start` to `stop`. For the thread that made it.
+    """A worker's connections to each Redis, and its parts, from `start` to `stop`. For the thread that made it.
 
     `name`: under which this process holds messages and claims, and no other one ever.
     `bounds`: how many calls may run at once in a module that has a bound, if the broker's Redis knows what runs there.
@@ -60,7 +60,7 @@ class WorkerRuntime:
         self.settle.append(self._later_ended)
 
     def to(self, url: str, *, master: str | None, purpose: str = "commands") -> PipelinedConnection:
-        """The connection to this Redis for this purpose; one that blocks needs a purpose of its own."""
+        """Return the connection to this Redis for this purpose. One that blocks needs a purpose of its own."""
         connection = self._connections.get((url, purpose))
         if connection is None:
             connection = PipelinedConnection(connection_factory(url, master=master), name=purpose, loop=self.loop)
@@ -70,14 +70,14 @@ class WorkerRuntime:
         return connection
 
     def to_broker(self, purpose: str = "commands") -> PipelinedConnection:
-        """The connection to the broker's Redis for this purpose.
+        """Return the connection to the broker's Redis for this purpose.
 
         One that subscribes is for nothing else: Redis gives up a subscriber that has 32 MB to read.
         """
         return self.to(self._broker, master=self._master, purpose=purpose)
 
     def part(self, make: Callable[Concatenate["WorkerRuntime", P], T], *args: P.args, **options: P.kwargs) -> T:
-        """Return what `make` makes for this worker: with the first call, and the same ever after.
+        """Return what `make` makes for this worker: it is made with the first call, and the same from then on.
 
         What it must end before the connections close it appends to `settle`.
         """
@@ -92,7 +92,7 @@ class WorkerRuntime:
         return found
 
     def later(self, work: Awaitable[object]) -> None:
-        """Do something in the background; the connections stay open for it, within the same time."""
+        """Run something in the background. The connections stay open for it, within the same time."""
         task = asyncio.ensure_future(work, loop=self.loop)
         self._later.add(task)
         task.add_done_callback(self._later.discard)

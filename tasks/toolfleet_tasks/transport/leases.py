@@ -338,7 +338,7 @@ class Leases:
         self._connection.send("SET", note, "1", "EX", seconds).add_done_callback(ignored)
 
     def next_tags(self) -> str:
-        """Return the prefix of the tags of the messages of the next turn: our name, which `lua.scripts.RESTORE` reads."""
+        """Return the prefix of the tags of the messages of the next turn: our name, which `scripts.RESTORE` reads."""
         return f"w{self._name}-{next(self._wait_queue)}-"
 
     def expect(self, tags: Iterable[str]) -> None:
