@@ -18,7 +18,6 @@ from toolfleet_registry import metric_families, metrics
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.calls import note
 from toolfleet_registry.errors import BegunBefore, NotPublished
-from toolfleet_registry.redis.keys import QueueKeys
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
@@ -120,7 +119,7 @@ class AdmissionControl:
         self._bounds: dict[str, tuple[int, float]] = {}  # by lane: a caller's limit, and when that was found
         self._names: dict[str, tuple[str, str, str]] = {}  # by queue: its key, its notify key, its module's breaker
         self._served: dict[str, float] = {}  # by module: until when it counts as served, without another look
-        self._queue_states = QueueKeys(settings.key_prefix).states
+        self._queue_states = settings.keys.queue_states
         self._slots = {lane: self._keys.slots(lane) for lane in ("fast", "slow")}
         # By lane and user: the limit's key, that of stored results, and when the first was last told to live longer.
         self._caller_keys: dict[tuple[str, str | None], tuple[str, str, float]] = {}

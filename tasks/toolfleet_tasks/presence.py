@@ -22,7 +22,6 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
 
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.redis.keys import WorkerKeys
 from toolfleet_registry.redis.servers import async_client, reason_of, sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import machine_clock
@@ -196,7 +195,7 @@ class LaneCapacity:
 def note_load(redis: Redis, settings: Settings, worker: str, calls: Mapping[str, int]) -> None:
     """Write the load once. Raises redis-py's errors."""
     note = " ".join(f"{module}={count}" for module, count in calls.items())
-    keys = {"notes": WorkerKeys(settings.key_prefix).loads}
+    keys = {"notes": settings.keys.worker_loads}
     redis.eval(
         _WORKER_LOAD_NOTE.text, *_WORKER_LOAD_NOTE.parameters(**keys, worker=worker, note=note, seconds=COUNTS_SECONDS)
     )
@@ -204,7 +203,7 @@ def note_load(redis: Redis, settings: Settings, worker: str, calls: Mapping[str,
 
 def forget_load(redis: Redis, settings: Settings, worker: str) -> None:
     """Remove the load: the worker ends. Raises redis-py's errors."""
-    redis.hdel(WorkerKeys(settings.key_prefix).loads, worker)
+    redis.hdel(settings.keys.worker_loads, worker)
 
 
 def read_loads(notes: Mapping[bytes, bytes], *, now: float) -> Counter[str]:

@@ -16,7 +16,6 @@ from redis.client import NEVER_DECODE
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import NoSuchQueue, OperationRefused
 from toolfleet_registry.live_copy import LiveCopy
-from toolfleet_registry.redis.keys import QueueKeys
 from toolfleet_registry.redis.servers import answering, async_client, sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
@@ -129,7 +128,7 @@ class QueueStateStore:
 
     def __init__(self, redis: Redis, settings: Settings) -> None:
         self._redis = redis
-        self._key = QueueKeys(settings.key_prefix).states
+        self._key = settings.keys.queue_states
 
     async def read(self) -> QueueStates:
         """Return all of them."""
@@ -159,7 +158,7 @@ def read_states_now(settings: Settings, *, seconds: float) -> QueueStates:
     Raises redis-py's errors, or `OSError`, after about so long.
     """
     with sync_client(str(settings.redis_url), master=settings.sentinel_master, timeout_seconds=seconds) as redis:
-        answer = redis.execute_command("HGETALL", QueueKeys(settings.key_prefix).states, **_AS_BYTES)
+        answer = redis.execute_command("HGETALL", settings.keys.queue_states, **_AS_BYTES)
     return states_of(cast("Mapping[bytes, bytes]", answer))
 
 

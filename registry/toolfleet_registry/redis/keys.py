@@ -6,8 +6,8 @@ Celery's and kombu's own (queues, `unacked*`, `_kombu.binding.*`, `celery-task-m
 import hashlib
 import json
 import re
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 OURS = "toolfleet:"
 """What our own keys begin with, behind the fleet's prefix."""
@@ -29,133 +29,106 @@ class KeyRule:
     since: int = 1
 
 
+def _ours(pattern: str, *, lasting: str | None = None, since: int = 1) -> KeyRule:
+    """Return the rule for keys that begin with `OURS`."""
+    return KeyRule(re.compile(OURS + pattern), lasting, since)
+
+
 RULES = (
     KeyRule(re.compile(r"module_manifest:[^:]+")),
-    KeyRule(re.compile(rf"{OURS}refresh:\d+")),
-    KeyRule(re.compile(rf"{OURS}manifests-revision"), lasting="a counter"),
-    KeyRule(re.compile(rf"{OURS}tool-changes"), lasting="four counters"),
-    KeyRule(
-        re.compile(rf"{OURS}modules"),
-        lasting="which modules there are; nobody else knows those that were added",
-        since=2,
-    ),
-    KeyRule(re.compile(rf"{OURS}modules-revision"), lasting="a counter", since=2),
-    KeyRule(re.compile(rf"{OURS}module-feeds"), since=2),
-    KeyRule(re.compile(rf"{OURS}module-(hosts|heartbeats)"), since=2),
-    KeyRule(re.compile(rf"{OURS}look:asked"), lasting="a counter", since=2),
-    KeyRule(re.compile(rf"{OURS}(look:\d+|look-failures)"), since=2),
-    KeyRule(re.compile(rf"{OURS}modes")),
-    KeyRule(re.compile(rf"{OURS}data-id"), lasting="says that nothing was lost as long as it is there", since=2),
-    KeyRule(re.compile(rf"{OURS}clock(-notes)?"), since=2),
-    KeyRule(re.compile(rf"{OURS}canary:[0-9a-f]{{32}}"), since=3),
-    KeyRule(
-        re.compile(rf"{OURS}bell:(tools\..+|toolfleet\.control)"),
-        lasting="at most one token a queue; it goes when the queue is read",
-    ),
-    KeyRule(
-        re.compile(rf"{OURS}queue-states"),
+    _ours(r"refresh:\d+"),
+    _ours("manifests-revision", lasting="a counter"),
+    _ours("tool-changes", lasting="four counters"),
+    _ours("modules", lasting="which modules there are; nobody else knows those that were added", since=2),
+    _ours("modules-revision", lasting="a counter", since=2),
+    _ours("module-feeds", since=2),
+    _ours(r"module-(hosts|heartbeats)", since=2),
+    _ours("look:asked", lasting="a counter", since=2),
+    _ours(r"(look:\d+|look-failures)", since=2),
+    _ours("modes"),
+    _ours("data-id", lasting="says that nothing was lost as long as it is there", since=2),
+    _ours(r"clock(-notes)?", since=2),
+    _ours(r"canary:[0-9a-f]{32}", since=3),
+    _ours(r"bell:(tools\..+|toolfleet\.control)", lasting="at most one token a queue; it goes when the queue is read"),
+    _ours(
+        "queue-states",
         lasting="which queues operators have paused; nobody else knows it, and the last one that is resumed removes it",
         since=3,
     ),
-    KeyRule(re.compile(rf"{OURS}quarantine"), lasting="kept for an operator; at most 1,000 items"),
-    KeyRule(re.compile(rf"{OURS}quarantined"), lasting="a counter"),
-    KeyRule(re.compile(rf"{OURS}(call|running|breaker):.+")),
-    KeyRule(re.compile(rf"{OURS}begun-call:.+"), since=2),
-    KeyRule(re.compile(rf"{OURS}left:.+"), since=2),
-    KeyRule(re.compile(rf"{OURS}share:(fast|slow):[0-9a-f]{{16}}")),
-    KeyRule(re.compile(rf"{OURS}stored:[0-9a-f]{{16}}(:bytes)?"), since=2),
-    KeyRule(re.compile(rf"{OURS}call-contents:.+"), since=4),
-    KeyRule(re.compile(rf"{OURS}readers:.+"), since=2),
-    KeyRule(re.compile(rf"{OURS}slots:(fast|slow)")),
-    KeyRule(re.compile(rf"{OURS}(consumers|consumed:[0-9a-f]{{16}})"), since=2),
-    KeyRule(re.compile(rf"{OURS}replica-counts"), since=2),
-    KeyRule(re.compile(rf"{OURS}worker-loads"), since=3),
-    KeyRule(re.compile(rf"{OURS}intent:[0-9a-f]{{32}}")),
-    KeyRule(re.compile(rf"{OURS}limit:[0-9a-f]{{32}}(:unbegun)?")),
-    KeyRule(re.compile(rf"{OURS}held:.+")),
-    KeyRule(re.compile(rf"{OURS}dead(-order)?"), lasting="kept for an operator; at most `dead_letters_kept`"),
-    KeyRule(re.compile(rf"{OURS}audit"), lasting="kept for an operator; about `audit_kept` lines"),
-    KeyRule(re.compile(rf"{OURS}job:.+"), lasting="waits, for days perhaps; its end gives it a TTL"),
-    KeyRule(re.compile(rf"{OURS}jobs-due"), lasting="what waits; a job leaves it with its end"),
-    KeyRule(re.compile(rf"{OURS}jobs-of:[0-9a-f]{{16}}"), lasting="of a user with a job that has not ended"),
-    KeyRule(re.compile(rf"{OURS}jobs-(of:[0-9a-f]{{16}}:)?ended")),
-    KeyRule(
-        re.compile(rf"{OURS}(wake:.+|wakes-due(:calls)?)"),
-        lasting="not accepted yet; after `wake_give_up_seconds` they are dead",
-    ),
-    KeyRule(
-        re.compile(rf"{OURS}wakes-due:webhooks:[0-9a-f]{{16}}"),
+    _ours("quarantine", lasting="kept for an operator; at most 1,000 items"),
+    _ours("quarantined", lasting="a counter"),
+    _ours(r"(call|running|breaker):.+"),
+    _ours("begun-call:.+", since=2),
+    _ours("left:.+", since=2),
+    _ours(r"share:(fast|slow):[0-9a-f]{16}"),
+    _ours(r"stored:[0-9a-f]{16}(:bytes)?", since=2),
+    _ours("call-contents:.+", since=4),
+    _ours("readers:.+", since=2),
+    _ours(r"slots:(fast|slow)"),
+    _ours(r"(consumers|consumed:[0-9a-f]{16})", since=2),
+    _ours("replica-counts", since=2),
+    _ours("worker-loads", since=3),
+    _ours(r"intent:[0-9a-f]{32}"),
+    _ours(r"limit:[0-9a-f]{32}(:unbegun)?"),
+    _ours("held:.+"),
+    _ours(r"dead(-order)?", lasting="kept for an operator; at most `dead_letters_kept`"),
+    _ours("audit", lasting="kept for an operator; about `audit_kept` lines"),
+    _ours("job:.+", lasting="waits, for days perhaps; its end gives it a TTL"),
+    _ours("jobs-due", lasting="what waits; a job leaves it with its end"),
+    _ours(r"jobs-of:[0-9a-f]{16}", lasting="of a user with a job that has not ended"),
+    _ours(r"jobs-(of:[0-9a-f]{16}:)?ended"),
+    _ours(r"(wake:.+|wakes-due(:calls)?)", lasting="not accepted yet; after `wake_give_up_seconds` they are dead"),
+    _ours(
+        r"wakes-due:webhooks:[0-9a-f]{16}",
         lasting="not accepted yet, at most 1,000; after `wake_give_up_seconds` they are dead",
         since=2,
     ),
-    KeyRule(
-        re.compile(rf"{OURS}webhook-positions"),
-        lasting="up to where each receiver was told; without it events are lost",
-        since=2,
-    ),
-    KeyRule(
-        re.compile(rf"{OURS}dead-wakes(-order|-bytes)?"), lasting="kept for an operator; at most `dead_letters_kept`"
-    ),
-    KeyRule(
-        re.compile(rf"{OURS}dead-webhooks(-order|-bytes)?"),
-        lasting="kept for an operator; at most `dead_letters_kept`",
-        since=2,
-    ),
-    KeyRule(re.compile(rf"{OURS}approval:.+"), since=3),
-    KeyRule(re.compile(rf"{OURS}approval-asked:[0-9a-f]{{32}}"), since=3),
-    KeyRule(
-        re.compile(rf"{OURS}approvals-waiting"), lasting="what waits for people; it leaves with their decision", since=3
-    ),
-    KeyRule(re.compile(rf"{OURS}approvals-(settled|events)"), since=3),
-    KeyRule(re.compile(rf"{OURS}(completions|seen|progress):.+")),
-    KeyRule(re.compile(rf"{OURS}completion-(users|lost):.+"), since=3),
-    KeyRule(re.compile(rf"{OURS}module-reply:.+")),
-    KeyRule(re.compile(rf"{OURS}module-replies"), lasting="two values"),
-    KeyRule(re.compile(rf"{OURS}gateway-(requests|streams):[0-9a-f]{{32}}"), since=2),
-    KeyRule(re.compile(rf"{OURS}console-signed-out:[0-9a-f]{{32}}"), since=3),
-    KeyRule(re.compile(rf"{OURS}mcp-state-key"), lasting="one key", since=2),
-    KeyRule(re.compile(rf"{OURS}mcp-answers:[0-9a-f-]{{36}}:[0-9]+"), since=2),
-    KeyRule(re.compile(rf"{OURS}mcp-followers:[0-9a-f-]{{36}}"), since=2),
-    KeyRule(re.compile(rf"{OURS}mcp-(window|session|request|question):[0-9a-f]{{32}}"), since=2),
-    KeyRule(re.compile(rf"{OURS}mcp-sessions:[0-9a-f]{{32}}"), since=4),
-    KeyRule(re.compile(rf"{OURS}mcp-session-(watches|stream):[0-9a-f]{{32}}"), since=2),
-    KeyRule(re.compile(rf"{OURS}mcp-watched:[^:]+"), since=2),
-    KeyRule(re.compile(rf"{OURS}mcp-changes"), lasting="about 5,000 entries, for whoever follows them", since=2),
-    KeyRule(
-        re.compile(rf"{OURS}accepted-tools"), lasting="what operators have accepted; nobody else knows it", since=4
-    ),
-    KeyRule(re.compile(rf"{OURS}registry:(tools|pins)"), lasting="what operators decide; nobody else knows it"),
-    KeyRule(
-        re.compile(rf"{OURS}registry:versions"), lasting="what an operator can roll back to; 19 a tool at most", since=2
-    ),
-    KeyRule(
-        re.compile(rf"{OURS}registry:manifests"), lasting="who may use what, also while no module says so", since=2
-    ),
-    KeyRule(re.compile(rf"{OURS}manifest-fetch:[^:]+"), since=2),
-    KeyRule(re.compile(rf"{OURS}registry:events"), lasting="at most 10,000, for whoever follows the registry"),
-    KeyRule(re.compile(rf"{OURS}registry:revision"), lasting="counters, and the registry's name for itself"),
-    KeyRule(
-        re.compile(rf"{OURS}registry:api-keys"),
-        lasting="who may come in; nobody else knows it; 10,000 at most",
-        since=2,
-    ),
-    KeyRule(re.compile(rf"{OURS}registry:api-keys-used"), lasting="goes with the keys that it tells of", since=2),
-    KeyRule(re.compile(rf"{OURS}registry:api-keys-revision"), lasting="a name for the last change", since=2),
-    KeyRule(
-        re.compile(rf"{OURS}registry:agents"),
+    _ours("webhook-positions", lasting="up to where each receiver was told; without it events are lost", since=2),
+    _ours(r"dead-wakes(-order|-bytes)?", lasting="kept for an operator; at most `dead_letters_kept`"),
+    _ours(r"dead-webhooks(-order|-bytes)?", lasting="kept for an operator; at most `dead_letters_kept`", since=2),
+    _ours("approval:.+", since=3),
+    _ours(r"approval-asked:[0-9a-f]{32}", since=3),
+    _ours("approvals-waiting", lasting="what waits for people; it leaves with their decision", since=3),
+    _ours(r"approvals-(settled|events)", since=3),
+    _ours(r"(completions|seen|progress):.+"),
+    _ours(r"completion-(users|lost):.+", since=3),
+    _ours("module-reply:.+"),
+    _ours("module-replies", lasting="two values"),
+    _ours(r"gateway-(requests|streams):[0-9a-f]{32}", since=2),
+    _ours(r"console-signed-out:[0-9a-f]{32}", since=3),
+    _ours("mcp-state-key", lasting="one key", since=2),
+    _ours(r"mcp-answers:[0-9a-f-]{36}:[0-9]+", since=2),
+    _ours(r"mcp-followers:[0-9a-f-]{36}", since=2),
+    _ours(r"mcp-(window|session|request|question):[0-9a-f]{32}", since=2),
+    _ours(r"mcp-sessions:[0-9a-f]{32}", since=4),
+    _ours(r"mcp-session-(watches|stream):[0-9a-f]{32}", since=2),
+    _ours(r"mcp-watched:[^:]+", since=2),
+    _ours("mcp-changes", lasting="about 5,000 entries, for whoever follows them", since=2),
+    _ours("accepted-tools", lasting="what operators have accepted; nobody else knows it", since=4),
+    _ours(r"registry:(tools|pins)", lasting="what operators decide; nobody else knows it"),
+    _ours("registry:versions", lasting="what an operator can roll back to; 19 a tool at most", since=2),
+    _ours("registry:manifests", lasting="who may use what, also while no module says so", since=2),
+    _ours(r"manifest-fetch:[^:]+", since=2),
+    _ours("registry:events", lasting="at most 10,000, for whoever follows the registry"),
+    _ours("registry:revision", lasting="counters, and the registry's name for itself"),
+    _ours("registry:api-keys", lasting="who may come in; nobody else knows it; 10,000 at most", since=2),
+    _ours("registry:api-keys-used", lasting="goes with the keys that it tells of", since=2),
+    _ours("registry:api-keys-revision", lasting="a name for the last change", since=2),
+    _ours(
+        "registry:agents",
         lasting="what agents may do; where the registry is this Redis nobody else knows it; 1,000 at most",
         since=2,
     ),
-    KeyRule(
-        re.compile(rf"{OURS}registry:agent-histories"),
+    _ours(
+        "registry:agent-histories",
         lasting="what an operator can roll back to; 20 versions of an agent at most",
         since=2,
     ),
-    KeyRule(re.compile(rf"{OURS}registry:agents-revision"), lasting="a name for the last change", since=2),
-    KeyRule(re.compile(rf"{OURS}registry:agent-faults"), since=2),
-    KeyRule(re.compile(rf"{OURS}registry:reloads"), lasting="a counter", since=2),
-    KeyRule(re.compile(rf"{OURS}registry:reload:\d+"), since=2),
-    KeyRule(re.compile(rf"{OURS}registry-identity"), lasting="without it a process with another registry would rule"),
+    _ours("registry:agents-revision", lasting="a name for the last change", since=2),
+    _ours("registry:agent-faults", since=2),
+    _ours("registry:reloads", lasting="a counter", since=2),
+    _ours(r"registry:reload:\d+", since=2),
+    _ours("registry-identity", lasting="without it a process with another registry would rule"),
     KeyRule(re.compile(r"_?celery-(task|taskset)-meta-.+")),  # also how far a chord's header is
     KeyRule(re.compile(r"(tools\..+|toolfleet\.control)"), lasting="a queue: the broker removes it when it is empty"),
     KeyRule(re.compile(r"unacked(_index|_mutex)?"), lasting="the broker's own: messages that a worker holds"),
@@ -172,81 +145,68 @@ def rule_for(name: str) -> KeyRule | None:
     return next((rule for rule in RULES if rule.pattern.fullmatch(name)), None)
 
 
+class _Begins(Protocol):
+    @property
+    def begin(self) -> str: ...
+
+
+class _Key:
+    """The name of one key, in a class of names: read as an attribute, it has the class's `begin` before it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, names: _Begins, owner: type | None = None) -> str:
+        return names.begin + self._name
+
+
 @dataclass(frozen=True, slots=True)
 class RegistryKeys:
     """The names, with `begin` before each."""
 
     begin: str
 
-    @property
-    def tools(self) -> str:
-        """A hash: each tool's registration, by its name."""
-        return f"{self.begin}tools"
+    tools = _Key("tools")
+    """A hash: each tool's registration, by its name."""
 
-    @property
-    def versions(self) -> str:
-        """A hash: the specifications that a tool had before, by its name."""
-        return f"{self.begin}versions"
+    versions = _Key("versions")
+    """A hash: the specifications that a tool had before, by its name."""
 
-    @property
-    def pins(self) -> str:
-        """A hash: which digests of a module's tools operators have approved."""
-        return f"{self.begin}pins"
+    pins = _Key("pins")
+    """A hash: which digests of a module's tools operators have approved."""
 
-    @property
-    def manifests(self) -> str:
-        """A hash: each module's last good manifest, for when it has expired everywhere else."""
-        return f"{self.begin}manifests"
+    manifests = _Key("manifests")
+    """A hash: each module's last good manifest, for when it has expired everywhere else."""
 
-    @property
-    def events(self) -> str:
-        """A stream: the last 10,000 changes of the registry."""
-        return f"{self.begin}events"
+    events = _Key("events")
+    """A stream: the last 10,000 changes of the registry."""
 
-    @property
-    def revision(self) -> str:
-        """A hash: how often the registry has changed, and which one it is."""
-        return f"{self.begin}revision"
+    revision = _Key("revision")
+    """A hash: how often the registry has changed, and which one it is."""
 
-    @property
-    def api_keys(self) -> str:
-        """A hash: the API keys of those who come in over HTTP, by their ids; of each its digest, and what its holder may do."""
-        return f"{self.begin}api-keys"
+    api_keys = _Key("api-keys")
+    """A hash: the API keys of those who come in over HTTP, by their ids; of each its digest, and what its holder may do."""
 
-    @property
-    def api_keys_used(self) -> str:
-        """A hash: when each of them was used last, to a minute."""
-        return f"{self.begin}api-keys-used"
+    api_keys_used = _Key("api-keys-used")
+    """A hash: when each of them was used last, to a minute."""
 
-    @property
-    def api_keys_revision(self) -> str:
-        """A text that changes with every change of the API keys: gateways ask for it before they read all."""
-        return f"{self.begin}api-keys-revision"
+    api_keys_revision = _Key("api-keys-revision")
+    """A text that changes with every change of the API keys: gateways ask for it before they read all."""
 
-    @property
-    def agents(self) -> str:
-        """A hash: the profiles of agents that are in force, by their names; in the fleet's Redis also where the registry is elsewhere."""
-        return f"{self.begin}agents"
+    agents = _Key("agents")
+    """A hash: the profiles of agents that are in force, by their names; in the fleet's Redis also where the registry is elsewhere."""
 
-    @property
-    def agent_histories(self) -> str:
-        """A hash: the versions of each of them, also of removed ones."""
-        return f"{self.begin}agent-histories"
+    agent_histories = _Key("agent-histories")
+    """A hash: the versions of each of them, also of removed ones."""
 
-    @property
-    def agents_revision(self) -> str:
-        """A text that changes with every change of the profiles: agents and workers ask for it before they read all."""
-        return f"{self.begin}agents-revision"
+    agents_revision = _Key("agents-revision")
+    """A text that changes with every change of the profiles: agents and workers ask for it before they read all."""
 
-    @property
-    def agent_faults(self) -> str:
-        """A hash: why processes cannot apply some of them, by name and version. Expires an hour after the last was found."""
-        return f"{self.begin}agent-faults"
+    agent_faults = _Key("agent-faults")
+    """A hash: why processes cannot apply some of them, by name and version. Expires an hour after the last was found."""
 
-    @property
-    def reloads(self) -> str:
-        """The number of requests to all hosts to read their tool files again."""
-        return f"{self.begin}reloads"
+    reloads = _Key("reloads")
+    """The number of requests to all hosts to read their tool files again."""
 
     def reload_answers(self, number: int) -> str:
         """A hash: what hosts have said to one such request. Expires 10 minutes after the last answer."""
@@ -259,30 +219,28 @@ class HostKeys:
 
     begin: str
 
-    @property
-    def announced(self) -> str:
-        """A hash: the last heartbeat of each host, by its module and id. Expires an hour or more (`Settings.manifest_ttl_seconds`) after the last one."""
-        return f"{self.begin}module-hosts"
+    announced = _Key("module-hosts")
+    """A hash: the last heartbeat of each host, by its module and id. Expires an hour or more (`Settings.manifest_ttl_seconds`) after the last one."""
 
-    @property
-    def heartbeats(self) -> str:
-        """The time when each live host was last heard, by Redis's clock (ms). Expires with the hash."""
-        return f"{self.begin}module-heartbeats"
+    heartbeats = _Key("module-heartbeats")
+    """The time when each live host was last heard, by Redis's clock (ms). Expires with the hash."""
 
-    @property
-    def counts(self) -> str:
-        """Each worker's findings about the processes of modules that have several.
+    counts = _Key("replica-counts")
+    """Each worker's findings about the processes of modules that have several.
 
-        Expires some seconds after the last note.
-        """
-        return f"{self.begin}replica-counts"
+    Expires some seconds after the last note.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The names, with `prefix` before each."""
+    """The names, with `prefix` before each, and `begin` before each of our own."""
 
     prefix: str = ""
+    begin: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "begin", f"{self.prefix}{OURS}")
 
     def module_manifest(self, module: str) -> str:
         """A module's last good manifest, as JSON. Expires an hour or more (`Settings.manifest_ttl_seconds`) after the last look at the module."""
@@ -290,66 +248,50 @@ class Keys:
 
     def refresh_slot(self, slot: int) -> str:
         """Held by the one refresh of a time slot, so that two beats do the work once. Expires with the slot."""
-        return f"{self.prefix}{OURS}refresh:{slot}"
+        return f"{self.begin}refresh:{slot}"
 
     def manifest_fetch(self, module: str) -> str:
         """The claim to fetch a module's manifest for a call: until when no other process asks.
 
         Expires after the last.
         """
-        return f"{self.prefix}{OURS}manifest-fetch:{module}"
+        return f"{self.begin}manifest-fetch:{module}"
 
-    @property
-    def manifests_changed(self) -> str:
-        """A pub/sub channel, no key: carries the changed module's name."""
-        return f"{self.prefix}{OURS}manifests-changed"
+    manifests_changed = _Key("manifests-changed")
+    """A pub/sub channel, no key: carries the changed module's name."""
 
-    @property
-    def manifests_revision(self) -> str:
-        """The number of changes of manifests: workers ask for it before they read all."""
-        return f"{self.prefix}{OURS}manifests-revision"
+    manifests_revision = _Key("manifests-revision")
+    """The number of changes of manifests: workers ask for it before they read all."""
 
-    @property
-    def modules(self) -> str:
-        """A hash, the directory: each module's entry, by its name."""
-        return f"{self.prefix}{OURS}modules"
+    modules = _Key("modules")
+    """A hash, the directory: each module's entry, by its name."""
 
-    @property
-    def modules_revision(self) -> str:
-        """The number of changes of the directory: workers ask for it before they read it."""
-        return f"{self.prefix}{OURS}modules-revision"
+    modules_revision = _Key("modules-revision")
+    """The number of changes of the directory: workers ask for it before they read it."""
 
-    @property
-    def module_feeds(self) -> str:
-        """The directory's entries that live processes have in their settings. Expires when all of them are silent."""
-        return f"{self.prefix}{OURS}module-feeds"
+    module_feeds = _Key("module-feeds")
+    """The directory's entries that live processes have in their settings. Expires when all of them are silent."""
 
     @property
     def hosts(self) -> HostKeys:
         """The keys of hosts that announce modules."""
-        return HostKeys(f"{self.prefix}{OURS}")
+        return HostKeys(f"{self.begin}")
 
     def probe(self, which: int | Literal["asked", ""]) -> str:
         """The number of requested probes of all modules; for a single one, whether it is done, which expires.
 
         0: the one that waits.
         """
-        return f"{self.prefix}{OURS}look:{which}"
+        return f"{self.begin}look:{which}"
 
-    @property
-    def probe_failures(self) -> str:
-        """A hash: why the last look at a module has failed. Expires an hour or more (`Settings.manifest_ttl_seconds`) after the last look."""
-        return f"{self.prefix}{OURS}look-failures"
+    probe_failures = _Key("look-failures")
+    """A hash: why the last look at a module has failed. Expires an hour or more (`Settings.manifest_ttl_seconds`) after the last look."""
 
-    @property
-    def tool_changes(self) -> str:
-        """The number of tools ever found added, changed, removed and drifted."""
-        return f"{self.prefix}{OURS}tool-changes"
+    tool_changes = _Key("tool-changes")
+    """The number of tools ever found added, changed, removed and drifted."""
 
-    @property
-    def accepted_tools(self) -> str:
-        """A hash: the digest of the definition that was accepted last, of each tool that has changed since it was first taken in."""
-        return f"{self.prefix}{OURS}accepted-tools"
+    accepted_tools = _Key("accepted-tools")
+    """A hash: the digest of the definition that was accepted last, of each tool that has changed since it was first taken in."""
 
     def queue(self, name: str) -> str:
         """The list in which a queue's messages wait."""
@@ -357,48 +299,42 @@ class Keys:
 
     def notify_key(self, queue: str) -> str:
         """A list of at most one token: the queue of that name may have messages, and no worker is reading it."""
-        return f"{self.prefix}{OURS}bell:{queue}"
+        return f"{self.begin}bell:{queue}"
 
-    @property
-    def quarantine(self) -> str:
-        """A list of at most 1,000 items that lay in a queue and were no calls, the newest first."""
-        return f"{self.prefix}{OURS}quarantine"
+    quarantine = _Key("quarantine")
+    """A list of at most 1,000 items that lay in a queue and were no calls, the newest first."""
 
-    @property
-    def quarantined(self) -> str:
-        """The number of items ever put into quarantine."""
-        return f"{self.prefix}{OURS}quarantined"
+    quarantined = _Key("quarantined")
+    """The number of items ever put into quarantine."""
 
-    @property
-    def modes(self) -> str:
-        """The transport that each live worker uses."""
-        return f"{self.prefix}{OURS}modes"
+    queue_states = _Key("queue-states")
+    """A hash: which queues are paused or draining, by module, and by lane as `lane:<lane>`. Lasts until the last is resumed."""
 
-    @property
-    def data_id(self) -> str:
-        """A text that changes when Redis has lost its data; the first process to notice sets it. Lasts."""
-        return f"{self.prefix}{OURS}data-id"
+    worker_loads = _Key("worker-loads")
+    """A hash: how many calls of each module a live worker runs, by its name. Expires when all of them are silent."""
 
-    @property
-    def clock(self) -> str:
-        """The offset of the fleet's time from Redis's, and its uncertainty.
+    modes = _Key("modes")
+    """The transport that each live worker uses."""
 
-        Expires a day after the last worker has asked.
-        """
-        return f"{self.prefix}{OURS}clock"
+    data_id = _Key("data-id")
+    """A text that changes when Redis has lost its data; the first process to notice sets it. Lasts."""
 
-    @property
-    def clock_notes(self) -> str:
-        """The clock offset of each live worker's machine. Expires when all of them are silent."""
-        return f"{self.prefix}{OURS}clock-notes"
+    clock = _Key("clock")
+    """The offset of the fleet's time from Redis's, and its uncertainty.
+
+    Expires a day after the last worker has asked.
+    """
+
+    clock_notes = _Key("clock-notes")
+    """The clock offset of each live worker's machine. Expires when all of them are silent."""
 
     def holder(self, name: str) -> str:
         """The channel of a worker that holds messages: it lives while it listens there. No key."""
-        return f"{self.prefix}{OURS}holder:{name}"
+        return f"{self.begin}holder:{name}"
 
     def left(self, name: str) -> str:
         """The mark that a worker was told to end. Expires long after its leases have run out."""
-        return f"{self.prefix}{OURS}left:{name}"
+        return f"{self.begin}left:{name}"
 
     def result(self, call_id: str) -> str:
         """Celery's result of a call; also the channel on which it is announced."""
@@ -406,115 +342,101 @@ class Keys:
 
     def call(self, call_id: str) -> str:
         """The ledger's record of a call. Expires with its result, and not before its deadline."""
-        return f"{self.prefix}{OURS}call:{call_id}"
+        return f"{self.begin}call:{call_id}"
 
     def begun_call(self, call_id: str) -> str:
         """The facts that another process needs to follow a call: its owner, and its deadline.
 
         Expires with the call's result.
         """
-        return f"{self.prefix}{OURS}begun-call:{call_id}"
+        return f"{self.begin}begun-call:{call_id}"
 
     def caller_limit(self, lane: str, user_id: str | None) -> str:
         """The published, unfinished calls of one user in a lane. Expires at the last one's deadline."""
-        return f"{self.prefix}{OURS}share:{lane}:{_digest(user_id or '')[:16]}"
+        return f"{self.begin}share:{lane}:{_digest(user_id or '')[:16]}"
 
     def stored(self, user_id: str | None) -> str:
         """A user's larger stored results, records of their calls, and their calls that wait for approvals, by their expiry; with `:bytes` appended, their sum. Expires with the last."""
-        return f"{self.prefix}{OURS}stored:{_digest(user_id or '')[:16]}"
+        return f"{self.begin}stored:{_digest(user_id or '')[:16]}"
 
     def contents(self, call_id: str) -> str:
         """A call's arguments and result, for operators. Expires after an hour."""
-        return f"{self.prefix}{OURS}call-contents:{call_id}"
+        return f"{self.begin}call-contents:{call_id}"
 
     def readers(self, call_id: str) -> str:
         """The calls that wait for the result of this one, by their ids. Expires with the last one's deadline."""
-        return f"{self.prefix}{OURS}readers:{call_id}"
+        return f"{self.begin}readers:{call_id}"
 
     def running(self, module: str) -> str:
         """The calls that run in a module that may run so many only. Expires with the last one's lease."""
-        return f"{self.prefix}{OURS}running:{module}"
+        return f"{self.begin}running:{module}"
 
     def breaker(self, module: str) -> str:
         """A module's failures in a row, and until when it is left alone. Expires when they are long ago."""
-        return f"{self.prefix}{OURS}breaker:{module}"
+        return f"{self.begin}breaker:{module}"
 
     def slots(self, lane: str) -> str:
         """The concurrency of each live worker of a lane. Expires when all of them are silent."""
-        return f"{self.prefix}{OURS}slots:{lane}"
+        return f"{self.begin}slots:{lane}"
 
-    @property
-    def consumers(self) -> str:
-        """The queues that each worker consumes, by the time until which its note counts.
+    consumers = _Key("consumers")
+    """The queues that each worker consumes, by the time until which its note counts.
 
-        Expires an hour after the last note.
-        """
-        return f"{self.prefix}{OURS}consumers"
+    Expires an hour after the last note.
+    """
 
     def consumed(self, digest: str) -> str:
         """The queues, by their keys, that workers with this digest of them consume. Expires after the notes with it."""
-        return f"{self.prefix}{OURS}consumed:{digest}"
+        return f"{self.begin}consumed:{digest}"
 
     def intent(self, user_id: str | None, idempotency_key: str) -> str:
         """The call that a user's idempotency key stands for. Expires with that call's record."""
-        return f"{self.prefix}{OURS}intent:{_digest(json.dumps([user_id, idempotency_key]))[:32]}"
+        return f"{self.begin}intent:{_digest(json.dumps([user_id, idempotency_key]))[:32]}"
 
     def limit(self, user_id: str | None, name: str) -> str:
         """A user's calls that count towards a limit: of a tool, a cost class, a run or a thread; with `:unbegun`, those that no worker has started. Expires with the day, the cooldown, a day or 30 after the last."""
-        return f"{self.prefix}{OURS}limit:{_digest(json.dumps([user_id or '', name]))[:32]}"
+        return f"{self.begin}limit:{_digest(json.dumps([user_id or '', name]))[:32]}"
 
     def held(self, call_id: str) -> str:
         """The limits towards which a call counts.
 
         Expires with its deadline, and once it was started with its record.
         """
-        return f"{self.prefix}{OURS}held:{call_id}"
+        return f"{self.begin}held:{call_id}"
 
-    @property
-    def dead(self) -> str:
-        """Calls with an unknown end, by their id, at most `dead_letters_kept`."""
-        return f"{self.prefix}{OURS}dead"
+    dead = _Key("dead")
+    """Calls with an unknown end, by their id, at most `dead_letters_kept`."""
 
-    @property
-    def dead_order(self) -> str:
-        """Ids of the dead letters, by the time of death."""
-        return f"{self.prefix}{OURS}dead-order"
+    dead_order = _Key("dead-order")
+    """Ids of the dead letters, by the time of death."""
 
-    @property
-    def audit(self) -> str:
-        """A stream with one line a call that has ended, about `audit_kept` of them."""
-        return f"{self.prefix}{OURS}audit"
+    audit = _Key("audit")
+    """A stream with one line a call that has ended, about `audit_kept` of them."""
 
     def job(self, job_id: str) -> str:
         """A job: what it is to do, and where it is. Expires seven days after its end."""
-        return f"{self.prefix}{OURS}job:{job_id}"
+        return f"{self.begin}job:{job_id}"
 
-    @property
-    def jobs_due(self) -> str:
-        """The ids of all jobs that have not ended, by when (ms) something is to be done about them."""
-        return f"{self.prefix}{OURS}jobs-due"
+    jobs_due = _Key("jobs-due")
+    """The ids of all jobs that have not ended, by when (ms) something is to be done about them."""
 
     def jobs_of(self, user_id: str | None) -> str:
         """The ids of a user's jobs that have not ended, by when they were made."""
-        return f"{self.prefix}{OURS}jobs-of:{_digest(user_id or '')[:16]}"
+        return f"{self.begin}jobs-of:{_digest(user_id or '')[:16]}"
 
     def jobs_ended_of(self, user_id: str | None) -> str:
         """The same of those that have. Expires with the last one's record."""
         return f"{self.jobs_of(user_id)}:ended"
 
-    @property
-    def jobs_ended(self) -> str:
-        """The latest of all jobs that have ended, by when. Expires with the last one's record."""
-        return f"{self.prefix}{OURS}jobs-ended"
+    jobs_ended = _Key("jobs-ended")
+    """The latest of all jobs that have ended, by when. Expires with the last one's record."""
 
     def wake(self, wake_id: str) -> str:
         """A job's wake-up that is not accepted yet, and the number of attempts."""
-        return f"{self.prefix}{OURS}wake:{wake_id}"
+        return f"{self.begin}wake:{wake_id}"
 
-    @property
-    def wakes_due(self) -> str:
-        """Ids of wake-ups, by when (ms) the next attempt is due."""
-        return f"{self.prefix}{OURS}wakes-due"
+    wakes_due = _Key("wakes-due")
+    """Ids of wake-ups, by when (ms) the next attempt is due."""
 
     @property
     def calls_due(self) -> str:
@@ -525,33 +447,25 @@ class Keys:
         """The same of the registry's events for one receiver of webhooks: one that is slow must not hold up others."""
         return f"{self.wakes_due}:webhooks:{receiver}"
 
-    @property
-    def webhook_positions(self) -> str:
-        """A hash: by receiver of webhooks, the id of the last event of the registry that was put into the outbox for it."""
-        return f"{self.prefix}{OURS}webhook-positions"
+    webhook_positions = _Key("webhook-positions")
+    """A hash: by receiver of webhooks, the id of the last event of the registry that was put into the outbox for it."""
 
-    @property
-    def dead_wakes(self) -> str:
-        """Wake-ups that were never accepted, by their id, at most `dead_letters_kept`."""
-        return f"{self.prefix}{OURS}dead-wakes"
+    dead_wakes = _Key("dead-wakes")
+    """Wake-ups that were never accepted, by their id, at most `dead_letters_kept`."""
 
-    @property
-    def dead_wakes_order(self) -> str:
-        """Ids of dead wake-ups, by when they were given up."""
-        return f"{self.prefix}{OURS}dead-wakes-order"
+    dead_wakes_order = _Key("dead-wakes-order")
+    """Ids of dead wake-ups, by when they were given up."""
 
-    @property
-    def dead_wakes_bytes(self) -> str:
-        """The total size of the dead wake-ups in bytes."""
-        return f"{self.prefix}{OURS}dead-wakes-bytes"
+    dead_wakes_bytes = _Key("dead-wakes-bytes")
+    """The total size of the dead wake-ups in bytes."""
 
     def dead_webhooks(self, part: Literal["", "-order", "-bytes"] = "") -> str:
         """The same three of events of the registry that a receiver of webhooks did not accept, at most `dead_letters_kept`."""
-        return f"{self.prefix}{OURS}dead-webhooks{part}"
+        return f"{self.begin}dead-webhooks{part}"
 
     def completions(self, conversation_id: str) -> str:
         """A stream: the events of a conversation whose agent has no HTTP, of all its users, as older processes write them. Expires as `completions_of`."""
-        return f"{self.prefix}{OURS}completions:{_digest(conversation_id)[:32]}"
+        return f"{self.begin}completions:{_digest(conversation_id)[:32]}"
 
     def completions_of(self, conversation_id: str, user_id: str | None) -> str:
         """A stream: the news for one user of a conversation. Expires seven days after the last."""
@@ -559,41 +473,37 @@ class Keys:
 
     def completion_users(self, conversation_id: str) -> str:
         """A stream: which users have such a stream, by what their names end with. Expires not before them."""
-        return f"{self.prefix}{OURS}completion-users:{_digest(conversation_id)[:32]}"
+        return f"{self.begin}completion-users:{_digest(conversation_id)[:32]}"
 
     def completions_lost(self, conversation_id: str) -> str:
         """With `:` and a user as in the name of such a stream appended: how many of its entries were trimmed before a reader was told, and the first one left. Expires with the stream."""
-        return f"{self.prefix}{OURS}completion-lost:{_digest(conversation_id)[:32]}"
+        return f"{self.begin}completion-lost:{_digest(conversation_id)[:32]}"
 
     def seen(self, receiver: str, wake_id: str) -> str:
         """A core's state of a wake-up. Expires when it cannot come again."""
-        return f"{self.prefix}{OURS}seen:{receiver}:{wake_id}"
+        return f"{self.begin}seen:{receiver}:{wake_id}"
 
     def progress(self, call_id: str, part: Literal["", "-log"] = "") -> str:
         """The progress of a running call; also the channel on which that is announced.
 
         Expires with the call's deadline. `-log`: only a channel, of its log messages.
         """
-        return f"{self.prefix}{OURS}progress{part}:{call_id}"
+        return f"{self.begin}progress{part}:{call_id}"
 
     def module_reply(self, call_id: str) -> str:
         """A module's record of a call, if it keeps that in Redis. Expires when it forgets the call."""
-        return f"{self.prefix}{OURS}module-reply:{call_id}"
+        return f"{self.begin}module-reply:{call_id}"
 
-    @property
-    def module_replies(self) -> str:
-        """The time since when no such reply can have been lost, and the run of Redis."""
-        return f"{self.prefix}{OURS}module-replies"
+    module_replies = _Key("module-replies")
+    """The time since when no such reply can have been lost, and the run of Redis."""
 
     @property
     def registry(self) -> RegistryKeys:
         """The keys of the registry that is stored here."""
-        return RegistryKeys(f"{self.prefix}{OURS}registry:")
+        return RegistryKeys(f"{self.begin}registry:")
 
-    @property
-    def registry_identity(self) -> str:
-        """The id of this fleet's registry: the first one that tools were registered in. It may be in another server."""
-        return f"{self.prefix}{OURS}registry-identity"
+    registry_identity = _Key("registry-identity")
+    """The id of this fleet's registry: the first one that tools were registered in. It may be in another server."""
 
     def rule_of(self, key: str) -> KeyRule | None:
         """Return the rule for a key that was found in Redis; `None` if the fleet makes no such keys."""
@@ -642,12 +552,12 @@ class ApprovalKeys:
 
     @property
     def _begin(self) -> str:
-        return f"{self.keys.prefix}{OURS}approval"
+        return f"{self.keys.begin}approval"
 
 
 def canary_key(keys: Keys, canary_id: str) -> str:
     """A list: how workers have answered a canary. Expires a minute after the last answer."""
-    return f"{keys.prefix}{OURS}canary:{canary_id}"
+    return f"{keys.begin}canary:{canary_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -669,99 +579,75 @@ class GatewayKeys:
 
     def console_signed_out(self, csrf: str) -> str:
         """The mark of a signed-out session of the console. Expires after the session's twelve hours."""
-        return f"{self.keys.prefix}{OURS}console-signed-out:{_holder_digest(csrf)}"
+        return f"{self.keys.begin}console-signed-out:{_holder_digest(csrf)}"
 
     def mcp_followers(self, call_id: str) -> str:
         """The number of MCP clients that follow a call, and whether it was cancelled when none did. Expires."""
-        return f"{self.keys.prefix}{OURS}mcp-followers:{call_id}"
+        return f"{self.keys.begin}mcp-followers:{call_id}"
 
     def mcp_window(self, intention: str) -> str:
         """The call that stands for all calls of one user, tool and arguments within a window.
 
         Expires with the window.
         """
-        return f"{self.keys.prefix}{OURS}mcp-window:{_holder_digest(intention)}"
+        return f"{self.keys.begin}mcp-window:{_holder_digest(intention)}"
 
     def mcp_session(self, session_id: str) -> str:
         """The session of an older MCP client: its owner, and what the client has said of itself, as JSON.
 
         Expires when it is silent.
         """
-        return f"{self.keys.prefix}{OURS}mcp-session:{_holder_digest(session_id)}"
+        return f"{self.keys.begin}mcp-session:{_holder_digest(session_id)}"
 
     def mcp_sessions(self, holder: str) -> str:
         """A set: the keys of the sessions that older MCP clients have opened with one key. Expires days after the last was opened."""
-        return f"{self.keys.prefix}{OURS}mcp-sessions:{_holder_digest(holder)}"
+        return f"{self.keys.begin}mcp-sessions:{_holder_digest(holder)}"
 
     def mcp_request(self, session_id: str, request_id: str | int) -> str:
         """The call that a request of an older MCP client's session has become. Expires with the session."""
-        return f"{self.keys.prefix}{OURS}mcp-request:{_holder_digest(f'{session_id} {request_id!r}')}"
+        return f"{self.keys.begin}mcp-request:{_holder_digest(f'{session_id} {request_id!r}')}"
 
     def mcp_answers(self, call_id: str, number: int) -> str:
         """A hash: the answers to a task's question so far, by the requests' keys. Expires an hour after the last."""
-        return f"{self.keys.prefix}{OURS}mcp-answers:{call_id}:{number}"
+        return f"{self.keys.begin}mcp-answers:{call_id}:{number}"
 
     def mcp_question(self, session_id: str, number: str) -> str:
         """A list: an older MCP client's answer to a question, until the asking process takes it.
 
         Expires a minute later.
         """
-        return f"{self.keys.prefix}{OURS}mcp-question:{_holder_digest(f'{session_id} {number}')}"
+        return f"{self.keys.begin}mcp-question:{_holder_digest(f'{session_id} {number}')}"
 
     def mcp_watched(self, module: str) -> str:
         """The addresses of a module's resources that clients watch, by until when (ms). Expires when no gateway says so any more."""
-        return f"{self.keys.prefix}{OURS}mcp-watched:{module}"
+        return f"{self.keys.begin}mcp-watched:{module}"
 
     @property
     def mcp_changes(self) -> str:
         """A stream: what has changed in modules' MCP servers, about 5,000 entries, for gateways to read."""
-        return f"{self.keys.prefix}{OURS}mcp-changes"
+        return f"{self.keys.begin}mcp-changes"
 
     def mcp_session_watches(self, session_id: str) -> str:
         """A set: the addresses of resources that an older MCP client's session watches. Expires with the session."""
-        return f"{self.keys.prefix}{OURS}mcp-session-watches:{_holder_digest(session_id)}"
+        return f"{self.keys.begin}mcp-session-watches:{_holder_digest(session_id)}"
 
     def mcp_session_stream(self, session_id: str) -> str:
         """The session's current stream of changes: a stream opened before it sends no more.
 
         Expires with the session.
         """
-        return f"{self.keys.prefix}{OURS}mcp-session-stream:{_holder_digest(session_id)}"
+        return f"{self.keys.begin}mcp-session-stream:{_holder_digest(session_id)}"
 
     @property
     def mcp_state_key(self) -> str:
         """The key that seals the states carried by MCP clients, in a fleet that does not sign."""
-        return f"{self.keys.prefix}{OURS}mcp-state-key"
+        return f"{self.keys.begin}mcp-state-key"
 
     @property
     def _begin(self) -> str:
-        return f"{self.keys.prefix}{OURS}gateway-"
+        return f"{self.keys.begin}gateway-"
 
 
 def _holder_digest(holder: str) -> str:
     """Return a short digest: users' names have any length and any characters, and are private."""
     return hashlib.sha256(holder.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueKeys:
-    """The name, with a fleet's `prefix` before it."""
-
-    prefix: str = ""
-
-    @property
-    def states(self) -> str:
-        """A hash: which queues are paused or draining, by module, and by lane as `lane:<lane>`. Lasts until the last is resumed."""
-        return f"{self.prefix}{OURS}queue-states"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerKeys:
-    """The names, with a fleet's `prefix` before each."""
-
-    prefix: str = ""
-
-    @property
-    def loads(self) -> str:
-        """A hash: how many calls of each module a live worker runs, by its name. Expires when all of them are silent."""
-        return f"{self.prefix}{OURS}worker-loads"

@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.names import ToolName
-from toolfleet_registry.redis.keys import Keys, QueueKeys
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.scripts import script
 
 CLAIM = script("ledger/claim")
@@ -130,7 +130,7 @@ class LedgerKeys:
         self._bounded = bounded
         self._dead, self._dead_order = keys.dead, keys.dead_order
         self._data_id, self._audit = keys.data_id, keys.audit
-        self._queue_states = QueueKeys(keys.prefix).states
+        self._queue_states = keys.queue_states
         self._caller_limit = functools.lru_cache(_MOST_KEPT)(keys.caller_limit)
         self._of_module = functools.lru_cache(_MOST_KEPT)(functools.partial(_of_module, keys))
 

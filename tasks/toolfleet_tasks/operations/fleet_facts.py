@@ -25,7 +25,7 @@ from toolfleet_registry.errors import BrokerAway, FleetError, FleetUnavailable
 from toolfleet_registry.live_copy import PAUSE_SECONDS, LiveCopy
 from toolfleet_registry.metric_families import Family
 from toolfleet_registry.metrics import Sample
-from toolfleet_registry.redis.keys import ApprovalKeys, Keys, QueueKeys, WorkerKeys
+from toolfleet_registry.redis.keys import ApprovalKeys, Keys
 from toolfleet_registry.redis.servers import answering, async_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
@@ -256,11 +256,11 @@ class FleetReader:
         ask("time", "TIME")
         for lane in LANES:
             ask(lane, "ZRANGE", keys.slots(lane), 0, -1, "WITHSCORES", withscores=True)
-        ask("loads", "HGETALL", WorkerKeys(keys.prefix).loads)
+        ask("loads", "HGETALL", keys.worker_loads)
         ask("consumers", *COUNT.command(notes=keys.consumers, consumed_prefix=keys.consumed("")))
         for name, count in _COUNTS.items():
             ask(name, *count.command(keys, now * 1000))
-        ask("states", "HGETALL", QueueKeys(keys.prefix).states)
+        ask("states", "HGETALL", keys.queue_states)
         ask("changes", "HGETALL", keys.tool_changes)
         for part in in_parts(modules):
             ask("breakers", *BREAKERS.command(breakers=[keys.breaker(module) for module in part]))

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Self
 
 from redis.exceptions import RedisError, ResponseError
 
-from toolfleet_registry.redis.keys import Keys, QueueKeys
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
@@ -274,7 +274,7 @@ class LeaseStore:
     holder_prefix: str = Keys().holder("")
     record_prefix: str = Keys().call("")
     breaker_prefix: str = Keys().breaker("")
-    queue_states: str = QueueKeys("").states
+    queue_states: str = Keys().queue_states
     left_prefix: str = Keys().left("")
 
     @classmethod
@@ -289,7 +289,7 @@ class LeaseStore:
             holder_prefix=keys.holder(""),
             record_prefix=keys.call(""),
             breaker_prefix=keys.breaker(""),
-            queue_states=QueueKeys(keys.prefix).states,
+            queue_states=keys.queue_states,
             left_prefix=keys.left(""),
         )
 

@@ -5,7 +5,7 @@ import pytest
 from bed.fleet import Bed, until
 from support.module_server import ModuleServer
 from toolfleet import Caller, ToolCall
-from toolfleet_registry.redis.keys import Keys, QueueKeys
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.transport.scripts import RESERVE
 
 KEYS, QUEUE = Keys(), "tools.owls"
@@ -32,7 +32,7 @@ def _taken_by_the_dead(bed: Bed) -> bool:
     command = RESERVE.command(
         unacked="unacked",
         unacked_index="unacked_index",
-        queue_states=QueueKeys("").states,
+        queue_states=Keys().queue_states,
         queues=[(KEYS.queue(QUEUE), KEYS.notify_key(QUEUE))],
         wanted=1,
         tag="wb0b-0-",

@@ -16,7 +16,7 @@ from toolfleet_registry.agents.stored_profiles import StoredProfiles
 from toolfleet_registry.api_keys import ApiKeys
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.requests import ReloadRequests
-from toolfleet_registry.redis.keys import GatewayKeys, Keys, WorkerKeys
+from toolfleet_registry.redis.keys import GatewayKeys, Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.store.factory import open_store
@@ -186,7 +186,7 @@ def test_notes_of_load_are_read(mode: str, redis_url: str) -> None:
     """A note counts while it is young; words that came later are passed over."""
     assert mode in MODES
     with Redis.from_url(redis_url) as client:
-        found = client.hgetall(WorkerKeys("").loads).items()
+        found = client.hgetall(Keys().worker_loads).items()
     notes = {name: note for name, note in found if isinstance(name, bytes) and isinstance(note, bytes)}
     (note,) = notes.values()
     at = int(note.split()[0])

@@ -6,14 +6,14 @@ from redis.asyncio import Redis
 from support.published_call import published
 from support.workers.hand_worker import HandWorker
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_registry.redis.keys import Keys, QueueKeys
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission import AdmissionControl
 from toolfleet_tasks.messages.ids import is_later_step
 from toolfleet_tasks.queue_states import QueueState
 
 ADA = Caller(user_id="ada", permission="owner", allowed_modules="*")
-STATES = QueueKeys().states
+STATES = Keys().queue_states
 DRAINING = QueueState(state="draining", since=1.0).model_dump_json()
 PAUSED = QueueState(state="paused", since=1.0).model_dump_json()
 

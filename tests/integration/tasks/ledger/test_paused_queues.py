@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 
 from support.published_call import published
 from support.workers.ledgers import RECORD, begun, claimed, close, finish, refused
-from toolfleet_registry.redis.keys import Keys, QueueKeys
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.ledger.claims import AcceptedAttempt
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.ledger.parameters import Ended
@@ -15,7 +15,7 @@ from toolfleet_tasks.queue_states import QueueState
 
 CALL = published(effect="once", deadline_at=time.time() + 3600)
 SETTINGS = {"module_concurrency": {"research": 1}}
-STATES = QueueKeys().states
+STATES = Keys().queue_states
 PAUSED = QueueState(state="paused", since=1.0, by="ada", reason='"state":"draining"').model_dump_json()
 DRAINING = QueueState(state="draining", since=1.0).model_dump_json()
 

@@ -11,7 +11,7 @@ from support.published_call import published
 from support.workers.ledgers import begun, worker_ledger
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.calls import RetryTerms
-from toolfleet_registry.redis.keys import Keys, QueueKeys
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.envelope import call_message
@@ -20,7 +20,7 @@ from toolfleet_tasks.transport import scripts as queues
 
 KEYS, QUEUE, WORKER = Keys(), "tools.research", "here"
 READ = published(effect="read", deadline_at=time.time() + 3600)
-RECORD, STATES = KEYS.call(READ.call_id), QueueKeys("").states
+RECORD, STATES = KEYS.call(READ.call_id), Keys().queue_states
 
 
 async def take(redis: Redis, call: PublishedCall | str = READ, *, lease_ms: int = 15_000, **others: Any) -> str:

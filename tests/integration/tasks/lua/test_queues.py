@@ -11,7 +11,7 @@ from kombu.utils.json import dumps, loads
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from toolfleet_registry.redis.keys import Keys, QueueKeys
+from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import Script
 from toolfleet_tasks.redis_connection import is_one_of
 from toolfleet_tasks.scripts import script
@@ -58,7 +58,7 @@ def reserving(keys: Keys, queues: list[str], wanted: int, *, tag: str = "t-") ->
     _, *command = scripts.RESERVE.command(
         unacked=unacked,
         unacked_index=index,
-        queue_states=QueueKeys(keys.prefix).states,
+        queue_states=keys.queue_states,
         queues=[(keys.queue(queue), keys.notify_key(queue)) for queue in queues],
         wanted=wanted,
         tag=tag,
