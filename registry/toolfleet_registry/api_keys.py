@@ -2,7 +2,7 @@
 
 All keys are in memory, so that texts which are no keys cost the store nothing, however many there are. One question to
 the store, for its revision, confirms all keys. A gateway that cannot reach its store goes on for a moment, and then
-lets no one in.
+lets no client in.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ API_KEYS = DocumentKind(
 
 
 class KeyEntry(Message):
-    """A key as it is stored. A field that this release does not know could narrow it: such a key counts for nothing here."""
+    """A key as it is stored. A key with a field that this release does not know is not accepted, because the field could narrow its rights."""
 
     digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """The SHA-256 of its text."""
@@ -111,7 +111,7 @@ def read_entry(key_id: str, text: str, seal: TextSeal) -> KeyEntry | None:
 
 @dataclass(frozen=True, slots=True)
 class CreatedKey:
-    """A new key, and its `text`, which is told this once and kept nowhere."""
+    """A new key and its `text`, which is returned only here and not stored."""
 
     key: ApiKey
     text: str = field(repr=False)
@@ -132,9 +132,9 @@ class ApiKeys:
         return cls(open_documents(settings, API_KEYS), key_seal(settings))
 
     def create(self, draft: KeyDraft, maker: KeyMaker) -> CreatedKey:
-        """Make a key. Raises `BeyondOwnRights` if it would have more than its maker has, `OperationRefused` if there are too many.
+        """Create a key. Raises `BeyondOwnRights` if it would have more rights than its maker, `OperationRefused` if there are too many keys.
 
-        One that was made while no answer came is listed, and its text is lost: revoke it.
+        If the store does not answer, the key may be listed all the same: its text is lost, so revoke it.
         """
         if (refusal := refusal_of(draft, maker)) is not None:
             raise BeyondOwnRights(refusal)
@@ -145,12 +145,12 @@ class ApiKeys:
         fields = {name: getattr(draft, name) for name in KeyDraft.model_fields}
         key = ApiKey(**fields, id=made.id, created_at=now, created_by=maker.name)
         entry = self._seal.sign(_written(KeyEntry(digest=made.digest, key=key)))
-        if self._store.change(key.id, expected="", entry=entry) is not Changed.DONE:  # a new id is nobody else's
+        if self._store.change(key.id, expected="", entry=entry) is not Changed.DONE:  # no other key has a new id
             raise OperationRefused(f"There are {API_KEYS.most} API keys already: revoke some that are not used.")
         return CreatedKey(key, made.text)
 
     def records(self) -> list[KeyRecord]:
-        """All keys, also expired ones, the oldest first; what cannot be read is left out, with a warning."""
+        """Return all keys, also expired ones, the oldest first; unreadable ones are left out, with a warning."""
         found, used = self._store.read(), self._store.used()
         entries = {} if found is None else found.entries
         read = [
@@ -159,7 +159,7 @@ class ApiKeys:
         return [KeyRecord(key, used.get(key.id)) for key in sorted(read, key=lambda key: (key.created_at, key.id))]
 
     def revoke(self, key_ids: Sequence[str]) -> list[str]:
-        """Let these keys count for nothing, within 2 s everywhere. Returns those of them that there were."""
+        """Revoke these keys: within 2 s no gateway accepts them. Returns the ids of those that existed."""
         return [key_id for key_id in dict.fromkeys(key_ids) if self._remove(key_id)]
 
     def sign_again(self) -> None:
@@ -175,7 +175,7 @@ class ApiKeys:
         self._store.close()
 
     def find(self, text: str) -> ApiKey | None:
-        """The key with this text; `None` if there is none, or it has expired. Asks the store each time."""
+        """Return the key with this text; `None` if there is none, or it has expired. Asks the store each time."""
         read = read_key_text(text)
         found = None if read is None else self._store.read()
         if read is None or found is None or (stored := found.entries.get(read.id)) is None:
@@ -224,7 +224,7 @@ class LiveKeys:
         return cls(open_documents(settings, API_KEYS), key_seal(settings), signs_again=bool(settings.signing_keys_old))
 
     async def find(self, text: str) -> ApiKey | None:
-        """The key with this text; `None` if there is none, or it was revoked, or has expired."""
+        """Return the key with this text; `None` if there is none, or it was revoked, or has expired."""
         read = read_key_text(text)
         if read is None:
             return None

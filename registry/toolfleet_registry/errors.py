@@ -325,7 +325,9 @@ class RegistryEventsLost(FleetError):
 
     def __init__(self, after: str) -> None:
         self.after = after
-        super().__init__(f"Events of the registry after {after!r} are gone: look at all tools anew, and follow on.")
+        super().__init__(
+            f"Events of the registry after {after!r} are gone: read all tools again, and continue from there."
+        )
 
 
 class ToolRateLimited(FleetError):

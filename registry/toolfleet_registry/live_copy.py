@@ -96,7 +96,7 @@ class LiveCopy:
             self._reading = asyncio.create_task(self.refresh(), name="toolfleet-live-copy", context=Context())
 
     async def wait(self, seconds: float) -> None:
-        """Wait for the reading that was begun last. Neither the timeout nor the caller's cancellation ends it: others may wait, too."""
+        """Wait for the reading that was started last. Neither the timeout nor the caller's cancellation ends it: others may wait, too."""
         if self._reading is not None:
             await asyncio.wait({self._reading}, timeout=seconds)
 

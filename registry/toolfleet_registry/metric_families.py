@@ -31,191 +31,171 @@ class Family:
     buckets: tuple[float, ...] = ()
 
 
+def _counter(source: Source, name: str, text: str, *labels: str) -> Family:
+    return Family(name, "counter", source, text, labels)
+
+
+def _gauge(source: Source, name: str, text: str, *labels: str) -> Family:
+    return Family(name, "gauge", source, text, labels)
+
+
+def _histogram(source: Source, name: str, text: str, *labels: str, buckets: tuple[float, ...]) -> Family:
+    return Family(name, "histogram", source, text, labels, buckets)
+
+
 PREFIX: Final = "toolfleet_"
 
-CALLS = Family(
+CALLS = _counter(
+    "calls",
     "toolfleet_calls_total",
-    "counter",
-    "calls",
-    "Calls that have ended, each counted by whoever has ended it.",
-    ("module", "tool", "outcome", "error_code", "effect_state"),
+    "Calls that have ended, each counted by the process that ended it.",
+    "module",
+    "tool",
+    "outcome",
+    "error_code",
+    "effect_state",
 )
-CALL_QUEUED = Family(
+CALL_QUEUED = _histogram(
+    "calls",
     "toolfleet_call_queued_seconds",
-    "histogram",
+    "From a call's publishing until a worker has started it for the first time.",
+    "module",
+    buckets=SOON,
+)
+CALL_RUN = _histogram(
+    "calls", "toolfleet_call_run_seconds", "A call's last attempt in its worker.", "module", buckets=TOOL
+)
+CALL_TOTAL = _histogram(
     "calls",
-    "From a call's publishing until a worker has begun it for the first time.",
-    ("module",),
-    SOON,
-)
-CALL_RUN = Family(
-    "toolfleet_call_run_seconds", "histogram", "calls", "A call's last attempt in its worker.", ("module",), TOOL
-)
-CALL_TOTAL = Family(
     "toolfleet_call_total_seconds",
-    "histogram",
-    "calls",
     "From a call's publishing to its result, of those that a worker has ended.",
-    ("module",),
-    TOOL,
+    "module",
+    buckets=TOOL,
 )
-RETRIES = Family("toolfleet_retries_total", "counter", "calls", "Attempts that another one has followed.", ("module",))
-CLAIMS_LOST = Family(
+RETRIES = _counter("calls", "toolfleet_retries_total", "Attempts that another one has followed.", "module")
+CLAIMS_LOST = _counter(
+    "calls",
     "toolfleet_claims_lost_total",
-    "counter",
-    "calls",
     "Running calls that others have taken over, or ended, while this worker had them.",
-    ("module",),
+    "module",
 )
-RESULTS_LATE = Family(
-    "toolfleet_results_late_total",
-    "counter",
+RESULTS_LATE = _counter(
+    "calls", "toolfleet_results_late_total", "Results that no caller waited for: the ledger has refused them.", "module"
+)
+ADMISSION_REFUSALS = _counter(
     "calls",
-    "Results that nobody waited for: the ledger has refused them.",
-    ("module",),
-)
-ADMISSION_REFUSALS = Family(
     "toolfleet_admission_refusals_total",
-    "counter",
-    "calls",
     "Calls that were not let into their queue, by what stood against them.",
-    ("reason",),
+    "reason",
 )
-AUDIT_MISSED = Family(
-    "toolfleet_audit_lines_missed_total", "counter", "calls", "Audit lines that could not be written into Redis."
-)
-
-WORKER_INFO = Family(
-    "toolfleet_worker_info", "gauge", "worker", "What this worker is; always 1.", ("lane", "transport", "version")
-)
-WORKER_READY = Family("toolfleet_worker_ready", "gauge", "worker", "Whether the worker takes calls.")
-WORKER_IN_FLIGHT = Family("toolfleet_worker_in_flight", "gauge", "worker", "Calls that this worker runs now.")
-WORKER_SLOTS = Family("toolfleet_worker_slots", "gauge", "worker", "Calls that this worker may run at once.")
-WORKER_LEASES = Family("toolfleet_worker_leases", "gauge", "worker", "Calls that this worker holds in the ledger.")
-LOOP_STALLED = Family(
-    "toolfleet_loop_stalled_seconds", "gauge", "worker", "How long the event loop has stood still by now."
+AUDIT_MISSED = _counter(
+    "calls", "toolfleet_audit_lines_missed_total", "Audit lines that could not be written into Redis."
 )
 
-LOOP_LAG = Family(
-    "toolfleet_loop_lag_seconds",
-    "histogram",
+WORKER_INFO = _gauge(
+    "worker", "toolfleet_worker_info", "What this worker is; always 1.", "lane", "transport", "version"
+)
+WORKER_READY = _gauge("worker", "toolfleet_worker_ready", "Whether the worker takes calls.")
+WORKER_IN_FLIGHT = _gauge("worker", "toolfleet_worker_in_flight", "Calls that this worker runs now.")
+WORKER_SLOTS = _gauge("worker", "toolfleet_worker_slots", "Calls that this worker may run at once.")
+WORKER_LEASES = _gauge("worker", "toolfleet_worker_leases", "Calls that this worker holds in the ledger.")
+LOOP_STALLED = _gauge("worker", "toolfleet_loop_stalled_seconds", "How long the event loop has stood still by now.")
+
+LOOP_LAG = _histogram(
+    "process", "toolfleet_loop_lag_seconds", "How late the event loop came, asked once a second.", buckets=BRIEF
+)
+REDIS_ROUND_TRIP = _histogram(
     "process",
-    "How late the event loop came, asked once a second.",
-    (),
-    BRIEF,
-)
-REDIS_ROUND_TRIP = Family(
     "toolfleet_redis_round_trip_seconds",
-    "histogram",
-    "process",
     "One round trip to Redis over the connection that calls use, asked once a second.",
-    (),
-    BRIEF,
+    buckets=BRIEF,
 )
 
-HOST_REQUESTS = Family(
+HOST_REQUESTS = _counter(
+    "host",
     "toolfleet_host_requests_total",
-    "counter",
-    "host",
     "Requests that a host has answered, by module and status.",
-    ("module", "status"),
+    "module",
+    "status",
 )
-HOST_REQUEST_SECONDS = Family(
-    "toolfleet_host_request_seconds",
-    "histogram",
+HOST_REQUEST_SECONDS = _histogram(
     "host",
+    "toolfleet_host_request_seconds",
     "How long a host took to answer a request of a module's `/execute`.",
-    ("module",),
-    TOOL,
+    "module",
+    buckets=TOOL,
 )
 
-GATEWAY_REQUESTS = Family(
+GATEWAY_REQUESTS = _counter(
+    "gateway",
     "toolfleet_gateway_requests_total",
-    "counter",
-    "gateway",
     "Requests that this gateway has answered, by method, route and status.",
-    ("method", "route", "status"),
+    "method",
+    "route",
+    "status",
 )
-GATEWAY_REQUEST_SECONDS = Family(
-    "toolfleet_gateway_request_seconds",
-    "histogram",
+GATEWAY_REQUEST_SECONDS = _histogram(
     "gateway",
+    "toolfleet_gateway_request_seconds",
     "How long this gateway took to answer; a stream until its end.",
-    ("route",),
-    TOOL,
+    "route",
+    buckets=TOOL,
 )
 
-REDIS_UP = Family("toolfleet_redis_up", "gauge", "fleet", "Whether the fleet's Redis has answered.")
-BROKER_UP = Family(
-    "toolfleet_broker_up",
-    "gauge",
+REDIS_UP = _gauge("fleet", "toolfleet_redis_up", "Whether the fleet's Redis has answered.")
+BROKER_UP = _gauge(
     "fleet",
+    "toolfleet_broker_up",
     "Whether the broker has said how much waits; left out while the fleet's Redis is away.",
 )
-FLEET_READ = Family(
-    "toolfleet_fleet_read_seconds", "gauge", "fleet", "How long it took to ask Redis, and RabbitMQ, for the fleet."
+FLEET_READ = _gauge(
+    "fleet", "toolfleet_fleet_read_seconds", "How long it took to ask Redis, and RabbitMQ, for the fleet."
 )
-QUEUE_WAITING = Family("toolfleet_queue_waiting", "gauge", "fleet", "Messages that wait in a queue.", ("queue", "lane"))
-QUEUE_OLDEST = Family(
+QUEUE_WAITING = _gauge("fleet", "toolfleet_queue_waiting", "Messages that wait in a queue.", "queue", "lane")
+QUEUE_OLDEST = _gauge(
+    "fleet",
     "toolfleet_queue_oldest_seconds",
-    "gauge",
-    "fleet",
     "Since when the oldest call of a queue has waited; 0 where none does; left out with RabbitMQ.",
-    ("queue", "lane"),
+    "queue",
+    "lane",
 )
-QUEUE_RUNNING = Family(
-    "toolfleet_queue_running",
-    "gauge",
+QUEUE_RUNNING = _gauge(
+    "fleet", "toolfleet_queue_running", "Calls of a queue that workers run, as they said last.", "queue", "lane"
+)
+QUEUE_WORKERS = _gauge("fleet", "toolfleet_queue_workers", "Live workers that take from a queue.", "queue", "lane")
+QUEUE_STATE = _gauge(
     "fleet",
-    "Calls of a queue that workers run, as they said last.",
-    ("queue", "lane"),
-)
-QUEUE_WORKERS = Family(
-    "toolfleet_queue_workers", "gauge", "fleet", "Live workers that take from a queue.", ("queue", "lane")
-)
-QUEUE_STATE = Family(
     "toolfleet_queue_state",
-    "gauge",
-    "fleet",
     "What operators have done to a queue: 0 nothing, 1 it drains, 2 it is paused.",
-    ("queue", "lane"),
+    "queue",
+    "lane",
 )
-LANE_WORKERS = Family("toolfleet_lane_workers", "gauge", "fleet", "Live workers of a lane.", ("lane",))
-LANE_SLOTS = Family("toolfleet_lane_slots", "gauge", "fleet", "Calls that a lane's workers may run at once.", ("lane",))
-LANE_WANTED = Family(
+LANE_WORKERS = _gauge("fleet", "toolfleet_lane_workers", "Live workers of a lane.", "lane")
+LANE_SLOTS = _gauge("fleet", "toolfleet_lane_slots", "Calls that a lane's workers may run at once.", "lane")
+LANE_WANTED = _gauge(
+    "fleet",
     "toolfleet_lane_workers_wanted",
-    "gauge",
-    "fleet",
     "Workers that a lane needs: running and waiting calls by the slots of one.",
-    ("lane",),
+    "lane",
 )
-HELD = Family(
-    "toolfleet_messages_held",
-    "gauge",
-    "fleet",
-    "Messages that workers have taken and not acknowledged; left out with RabbitMQ.",
+HELD = _gauge(
+    "fleet", "toolfleet_messages_held", "Messages that workers have taken and not acknowledged; left out with RabbitMQ."
 )
-BREAKER = Family(
-    "toolfleet_breaker_state",
-    "gauge",
-    "fleet",
-    "A module's breaker: 0 closed, 1 letting calls in gradually, 2 open.",
-    ("module",),
+BREAKER = _gauge(
+    "fleet", "toolfleet_breaker_state", "A module's breaker: 0 closed, 1 letting calls in gradually, 2 open.", "module"
 )
-MODULE_FAILURES = Family(
-    "toolfleet_module_failures", "gauge", "fleet", "Calls in a row that a module has not answered.", ("module",)
+MODULE_FAILURES = _gauge(
+    "fleet", "toolfleet_module_failures", "Calls in a row that a module has not answered.", "module"
 )
-APPROVALS_WAITING = Family("toolfleet_approvals_waiting", "gauge", "fleet", "Calls that wait for people's approval.")
-JOBS = Family("toolfleet_jobs", "gauge", "fleet", "Jobs that have not ended.")
-JOBS_DUE = Family("toolfleet_jobs_due", "gauge", "fleet", "Jobs of which something is due now.")
-JOBS_LATE = Family("toolfleet_jobs_late", "gauge", "fleet", "Jobs that should have been looked at five seconds ago.")
-WAKEUPS_WAITING = Family(
-    "toolfleet_wakeups_waiting", "gauge", "fleet", "Wake-ups that nobody has accepted yet.", ("kind",)
-)
-DEAD_LETTERS = Family("toolfleet_dead_letters", "gauge", "fleet", "Dead letters that wait for an operator.", ("kind",))
-QUARANTINED = Family("toolfleet_quarantined_total", "counter", "fleet", "Items that lay in a queue and were no calls.")
-REGISTRY_CHANGES = Family(
-    "toolfleet_registry_changes_total", "counter", "fleet", "Changes of manifests, tools and modules.", ("kind",)
+APPROVALS_WAITING = _gauge("fleet", "toolfleet_approvals_waiting", "Calls that wait for people's approval.")
+JOBS = _gauge("fleet", "toolfleet_jobs", "Jobs that have not ended.")
+JOBS_DUE = _gauge("fleet", "toolfleet_jobs_due", "Jobs of which something is due now.")
+JOBS_LATE = _gauge("fleet", "toolfleet_jobs_late", "Jobs that should have been looked at five seconds ago.")
+WAKEUPS_WAITING = _gauge("fleet", "toolfleet_wakeups_waiting", "Wake-ups that have not been accepted yet.", "kind")
+DEAD_LETTERS = _gauge("fleet", "toolfleet_dead_letters", "Dead letters that wait for an operator.", "kind")
+QUARANTINED = _counter("fleet", "toolfleet_quarantined_total", "Items that lay in a queue and were no calls.")
+REGISTRY_CHANGES = _counter(
+    "fleet", "toolfleet_registry_changes_total", "Changes of manifests, tools and modules.", "kind"
 )
 
 FAMILIES: Final[tuple[Family, ...]] = tuple(value for value in list(vars().values()) if isinstance(value, Family))

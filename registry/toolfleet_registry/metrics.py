@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Labels: TypeAlias = tuple[str, ...]
 
 OTHER: Final = "other"
-"""In the place of names beyond the bound, and of those that nobody has offered."""
+"""The label for names beyond the bound, and for names of tools that do not exist."""
 
 _MOST_SERIES = 10_000  # of one family: with any labels, memory stays bounded
 
@@ -116,7 +116,7 @@ class Recorder:
 
 
 class CallRecorder:
-    """Counts what becomes of calls. `recorder` is where."""
+    """Counts how calls end, in a `recorder`."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -167,35 +167,24 @@ class Exposition:
         from prometheus_client import CollectorRegistry  # noqa: PLC0415 - as above
         from prometheus_client.exposition import generate_latest  # noqa: PLC0415 - as above
 
-        samples = [*more, *(sample for read in tuple(self._recorder.gauges) for sample in read())]
         registry = CollectorRegistry()
-        registry.register(_Collected(tuple(_metrics(self._recorder, samples))))
+        registry.register(RecordedMetrics(self._recorder, more))
         return generate_latest(registry) + generate_latest(self._process)
 
 
 class RecordedMetrics:
-    """A recorder's metrics as a collector for `prometheus_client`.
+    """A recorder's metrics, with `more` samples, as a collector for `prometheus_client`.
 
     Collecting raises `ImportError` without that package.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: Recorder, more: Iterable[Sample] = ()) -> None:
+        self._recorder, self._more = recorder, more
 
     def collect(self) -> "Iterable[Metric]":
-        """All of them now. May be called from any thread."""
-        samples = [sample for read in tuple(self._recorder.gauges) for sample in read()]
+        """Return all metrics as they are now. May be called from any thread."""
+        samples = [*self._more, *(sample for read in tuple(self._recorder.gauges) for sample in read())]
         return tuple(_metrics(self._recorder, samples))
-
-
-class _Collected:
-    """A collector of fixed metrics for `prometheus_client`."""
-
-    def __init__(self, metrics: "tuple[Metric, ...]") -> None:
-        self._metrics = metrics
-
-    def collect(self) -> "Iterable[Metric]":
-        return self._metrics
 
 
 def _metrics(recorder: Recorder, samples: list[Sample]) -> "Iterator[Metric]":

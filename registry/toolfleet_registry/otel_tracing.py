@@ -35,7 +35,7 @@ _KINDS: Final[Mapping[Kind, SpanKind]] = {
 _NANO = 1_000_000_000
 
 wanted_id = threading.local()
-"""The numbers of the span that is begun in this thread, and of its trace, for a provider of ours: `span` and `trace`."""
+"""The numbers of the span that is started in this thread, and of its trace, for a provider of ours: `span` and `trace`."""
 
 
 class OtelTracing:

@@ -48,7 +48,7 @@ class TextSeal:
         if self._signature is not None:
             return self._signature.verified(message)
         if message.startswith(_SIGNED):
-            raise MessageRefused("The message is signed, and nobody can verify it here: set TOOLFLEET_SIGNING_KEY.")
+            raise MessageRefused("The message is signed and cannot be verified here: set TOOLFLEET_SIGNING_KEY.")
         return message
 
 

@@ -224,7 +224,7 @@ class OpenSpan:
 
 
 Started: TypeAlias = OpenSpan | TraceContext
-"""A span, or where nobody records one the place in the trace that is to be passed on."""
+"""A span, or, if it is not recorded, the place in the trace that is to be passed on."""
 
 
 class Unrecorded(TraceContext):
@@ -234,7 +234,7 @@ class Unrecorded(TraceContext):
 
 
 Drawn: TypeAlias = Unrecorded | int
-"""A new trace: its place if nobody records it, else its number; 0: only its first span can decide."""
+"""A new trace: its place if it is not recorded, else its number; 0: only its first span can decide."""
 
 
 class Tracing(Protocol):

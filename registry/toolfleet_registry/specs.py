@@ -122,7 +122,7 @@ class ToolSpec(Message):
     successor: str | None = None
     """The tool to use instead of a deprecated one."""
     details: dict[str, JsonValue] = Field(default={})
-    """What its owner keeps beside, such as the rest of a module's definition."""
+    """Further data of its owner, such as the rest of a module's definition."""
 
 
 def digest_of(spec: ToolSpec) -> str:

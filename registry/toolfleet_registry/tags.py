@@ -441,7 +441,7 @@ class ParsedResponse:
     tool_calls: list[TagCall] = field(default_factory=list)
     """The calls, in the order of their tags."""
     display_text: str = ""
-    """The text without the tags that nobody is to see."""
+    """The text without the tags, as a person sees it."""
     is_cut: bool = False
     """Whether a bound was reached, so that there may be further tags in the text."""
 

@@ -24,7 +24,7 @@ class DataGuards:
 
     Each entry's detector is built once, on first use: phone number plans take a while to load.
 
-    `hash` needs the fleet's signing key: without a key anybody could try all telephone numbers.
+    `hash` needs the fleet's signing key: without a key an attacker could try all telephone numbers.
     """
 
     def __init__(self, settings: SigningSettings) -> None:

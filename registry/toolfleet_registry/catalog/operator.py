@@ -228,7 +228,7 @@ class Operator:
         self._check_known(module)
         cached = (await self._cache.load([module])).get(module)
         if cached is None:
-            raise OperationRefused(f"Nobody has a manifest of module {module!r} yet: `toolfleet modules refresh`.")
+            raise OperationRefused(f"There is no manifest of module {module!r} yet: `toolfleet modules refresh`.")
         return cached
 
     def _check_known(self, module: str) -> None:

@@ -37,7 +37,7 @@ PersonalKind = Literal["email", "phone", "credit_card", "iban", "ip", "mac_addre
 """A kind of personal data that is known by name."""
 
 Strategy = Literal["redact", "mask", "hash", "block"]
-"""What becomes of it: a label in its place, some of its characters, the same text for the same value, or a refusal."""
+"""What replaces it: a label, some of its characters, the same text for the same value, or a refusal."""
 
 Place = Literal["arguments", "result", "progress", "error"]
 """Where it is looked for."""
@@ -150,7 +150,7 @@ class ToolCallLimitSpec(MiddlewareBase):
 
 
 class LimitsSpec(MiddlewareBase):
-    """Limits of each selected tool, beside the tool's own; the stricter one holds."""
+    """Limits of each selected tool, in addition to the tool's own; the stricter one holds."""
 
     name: Literal["limits"]
     """Which one it is."""
@@ -163,16 +163,16 @@ class LimitsSpec(MiddlewareBase):
 
 
 class GateSpec(MiddlewareBase):
-    """Calls for which the agent's own gate is asked, beside tools that require it themselves."""
+    """Calls for which the agent's own gate is asked, in addition to those of tools that require it themselves."""
 
     name: Literal["gate"]
     """Which one it is."""
     fails: Literal["closed", "open"] = "closed"
-    """What becomes of a call whose gate fails, is late, or is not there."""
+    """What happens to a call whose gate fails, is late, or is missing."""
 
 
 class PiiSpec(MiddlewareBase):
-    """Personal data that does not pass: in arguments before they are published, in what tools answer before anybody stores it."""
+    """Personal data that is hidden or refused: in arguments before they are published, and in results before they are stored."""
 
     name: Literal["pii"]
     """Which one it is."""

@@ -17,7 +17,7 @@ DEFAULT_PORT: Final = 8484
 """Where a gateway listens that was told nothing else."""
 
 Signature = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""How a token may be signed: by a private key. What its verifiers could sign as well, or nobody has signed, is none of them."""
+"""The algorithms that tokens can be signed with. All need a private key: a verifier cannot sign with them, and `none` is not among them."""
 
 
 def _read_hosts(value: Any) -> Any:

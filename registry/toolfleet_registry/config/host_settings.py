@@ -38,7 +38,7 @@ class SecretSource(BaseModel):
     variable: str | None = None
     """The environment variable that holds it."""
     file: Path | None = None
-    """The file whose content it is, without a line's end; a relative one is beside the file that names it."""
+    """The file whose content it is, without a line's end; a relative path starts at the folder of the file that names it."""
     command: tuple[str, ...] = ()
     """The program, with its arguments, that prints it."""
 
@@ -107,7 +107,7 @@ class FolderSpec(FencedSpec):
     """A folder of Python files, functions that are named by their dotted paths, or both."""
 
     folder: Path | None = None
-    """The folder; a relative one is beside the file that names it."""
+    """The folder; a relative path starts at the folder of the file that names it."""
     tools: tuple[str, ...] = ()
     """Functions that are tools, too, such as `acme.tools.read_file`: only those of `trusted_tool_namespaces` are imported."""
     allow_builds: bool = False
@@ -177,7 +177,7 @@ class OAuthSpec(BaseModel):
                 not has_secret and not has_key,
                 "client_credentials needs a client_id with client_secret or private_key",
             )
-            yield bool(self.redirect_port), "nobody logs in with client_credentials: leave redirect_port out"
+            yield bool(self.redirect_port), "client_credentials needs no login: leave redirect_port out"
         yield has_key and self.grant == "authorization_code", 'private_key is for grant = "client_credentials"'
         yield self.issuer is not None and not is_safe_url(self.issuer), "issuer is no https URL"
         url = self.client_metadata_url

@@ -161,7 +161,7 @@ class ApprovalWebhook(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=DEFERS_BUILD)
 
     url: str = Field(repr=False)
-    """Where it is sent to. Nobody but who writes the settings says so."""
+    """The URL that it is sent to. Only the settings can name it."""
     secret: SecretName
     """The secret that signs it, by its name in `[secrets]`, or of an environment variable: `whsec_` and base64 of 24 to 64 bytes."""
     events: tuple[ApprovalNotice, ...] = _ASKED_AND_DECIDED

@@ -53,7 +53,7 @@ class Outcome(StrEnum):
     SERVER_ERROR = "server_error"
     """The module failed: any 5xx that is neither `TURNED_AWAY` nor a gateway's 502 or 504."""
     UNKNOWN = "unknown"
-    """The request was sent and no readable answer came: nobody here can know what happened."""
+    """The request was sent and no readable answer came: it is unknown what happened."""
 
 
 class Health(StrEnum):
@@ -145,7 +145,7 @@ class Attempt:
 
 
 Standing: TypeAlias = Attempt | StillAtWork | StatusMissing
-"""Where an accepted call is: how it ended (as `outcome_unknown` if its module does not know it), at work, or nobody has said so."""
+"""Where an accepted call is: how it ended (as `outcome_unknown` if its module does not know it), that it still runs, or that its module did not report."""
 
 
 def check_acceptance(handle: object, poll_after_seconds: float | None = None) -> None:

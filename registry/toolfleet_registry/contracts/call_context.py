@@ -75,7 +75,7 @@ class ToolContext(Message):
     user_message: str = ""
     """What the user has written."""
     user: str = ""
-    """Whoever asks, as the call's caller has it."""
+    """The user who asks, as in the call's caller."""
     chat_id: int = 0
     """The chat, by its number on its platform."""
     kb_context: str | None = None
@@ -135,7 +135,7 @@ class Progress(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=DEFERS_BUILD)
 
     fraction: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
-    """How much of the work is done, from 0 to 1; `None` if nobody knows."""
+    """How much of the work is done, from 0 to 1; `None` if it is unknown."""
     message: str = Field(default="", max_length=LONGEST_MESSAGE)
     """What is going on."""
 
@@ -184,7 +184,7 @@ class LogMessage(BaseModel):
     level: LogLevel
     """How grave it is."""
     data: Any
-    """What is said: a text, or any other JSON."""
+    """The message: a text, or any other JSON."""
     logger: str | None = Field(default=None, max_length=_LONGEST_LOGGER)
     """Which part of the tool says it, if it has several."""
 
@@ -328,7 +328,7 @@ class Context:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The values of the secrets that the tool has named, by name."""
     takes_input: bool = False
-    """Whether whoever called can be asked: else raising `InputRequired` ends the call."""
+    """Whether the caller can be asked; if not, raising `InputRequired` ends the call."""
     inputs: CallInputs | None = None
     """What was answered last: `inputs.responses` by the keys of the requests, `inputs.state`, and `inputs.round`, from 1. `None` if nothing was asked yet."""
     _ends_at: float | None = None  # on the monotonic clock

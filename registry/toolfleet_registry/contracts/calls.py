@@ -84,10 +84,10 @@ __all__ = [
 Level = Literal["guest", "user", "admin", "owner"]
 
 _LEVELS = frozenset(get_args(Level))
-"""What somebody may do: each level may do what those before it may."""
+"""The level of a caller's permission, the lowest first: each includes those before it."""
 
 EffectState = Literal["none", "done", "unknown"]
-"""Whether the call's effect has happened: surely not, surely, or nobody can know."""
+"""Whether the call's effect has happened: certainly not, certainly, or unknown."""
 
 ErrorCode = Literal[
     "invalid_tool_name",
@@ -119,7 +119,7 @@ ErrorCode = Literal[
 _COLLECTIONS = (list, set, frozenset, tuple)
 
 NEVER_PROBED = "no manifest yet"
-"""The error of a module that nobody has looked at."""
+"""The error of a module that has not been read yet."""
 
 Point = Literal["published", "limits", "gate", "approval", "agent", "permission", "personal_data", "result_check"]
 """Where something may stop a call: its agent, the limits, the agent's gate, a person, the agent's profile, its worker, personal data, and the look at
@@ -334,7 +334,7 @@ class Audit(Message):
     ts: float
     """When the call ended, in seconds since the epoch."""
     attempts: int = 0
-    """How often it was begun, at most twice where no profile says more; 0: its tool never heard of it."""
+    """How many attempts were started, at most two unless a profile allows more; 0: the call never reached its tool."""
     queued_ms: float | None = None
     """Milliseconds from its publishing to the last attempt's start; `None`: no worker had it."""
     duration_ms: float | None = None
@@ -368,7 +368,7 @@ class ToolResult(Message):
     retry_after_seconds: float | None = None
     """When a repeat makes sense; `None`: nothing is known of that."""
     effect_state: EffectState = "unknown"
-    """Whether the effect has happened: `none`, `done`, or `unknown` where nobody can know."""
+    """Whether the effect has happened: `none`, `done`, or `unknown` if that cannot be determined."""
     hint: str | None = None
     """What the model may do next, in one sentence; for a success, what it may need in addition to the result, such as a `Link` to the next page."""
     files: Annotated[tuple[ResultFile, ...], Since(2)] = ()
@@ -467,7 +467,7 @@ class ModuleStatus(Message):
     tools: int = 0
     """How many tools it has."""
     closed_tools: tuple[str, ...] = ()
-    """The tools that nobody can use, for what they say of themselves."""
+    """The tools that no caller can use, because of a fault in their definition."""
     error: str | None = None
     """Why the look failed."""
     age_seconds: float | None = None
@@ -563,7 +563,7 @@ class DeadLetter(Message):
     replay_of: str | None = None
     """The letter that this call repeated."""
     context: Annotated[ToolContext | None, Since(2)] = None
-    """What its tool was told by its agent, beside the arguments."""
+    """What the agent passed to the tool in addition to the arguments."""
     tool_version: Annotated[str | None, Since(2)] = None
     """The version of the tool that it named; a replay names it as well."""
     asked_by: Annotated[tuple[str, ...], Since(4)] = ()

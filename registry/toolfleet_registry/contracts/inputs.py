@@ -39,7 +39,7 @@ class InputRequest(Message):
     method: InputMethod
     """What kind of request it is, as the Model Context Protocol names it."""
     params: dict[str, Any] = Field(default_factory=dict)
-    """What the protocol has beside the method."""
+    """The parameters of the method, as the protocol defines them."""
 
 
 class PendingInput(Message):

@@ -25,7 +25,7 @@ Completion = WakeupRequest | ToolCall
 """One thing that a job's end does; the call is made in the creator's name."""
 
 WakeKind = Literal["continue", "notify"]
-"""What news of a job's end are for: see `WakeupRequest`."""
+"""The purpose of the events at a job's end: see `WakeupRequest`."""
 
 Condition = dict[str, Any] | str
 """What a poll's result must be: see `conditions`."""
@@ -75,7 +75,7 @@ class HookSpec(Message):
     """What ends a job in the place of polls: a request that an outside system signs as Standard Webhooks has it."""
 
     secrets: tuple[str, ...] = Field(min_length=1, max_length=5, repr=False)
-    """Each `whsec_` and base64 of 24 to 64 bytes; several while one is changed. Nobody is shown them again."""
+    """Each `whsec_` and base64 of 24 to 64 bytes; several while one is changed. They are not shown again."""
     requires_job_id: Annotated[bool, Since(4)] = False
     """Whether a request's body must have the job's id as `job_id`. Only the body is signed: without it a request for one job
     ends each other one with the same secret, if it is sent to that one's URL."""
@@ -212,7 +212,7 @@ class WakeUp(Message):
     kind: WakeKind = "continue"
     """What its receiver is to do: `continue` the conversation, or only `notify` its user."""
     wake_id: str
-    """The same however often the news are delivered; over HTTP it is also the `webhook-id`."""
+    """The same however often the event is delivered; over HTTP it is also the `webhook-id`."""
     job_id: str
     """The job that has ended."""
     timestamp: float

@@ -11,7 +11,7 @@ from toolfleet_registry.contracts.names import name_fault
 T = TypeVar("T")
 
 Effect = Literal["read", "idempotent", "once"]
-"""What repeating a call would do: nothing, nothing more, or the thing once more. Absent: nobody said."""
+"""The effect of repeating a call: none, no further one, or the same effect again. Absent: not declared."""
 
 CostClass = Literal["free", "cheap", "expensive"]
 """What a call costs, roughly: for budgets."""
@@ -27,7 +27,7 @@ NO_TOOLS = "NoTools"
 """The `error_type` of a note: nothing is wrong with the file, and it has no tools."""
 
 FindingKind = Literal["drifted", "withheld"]
-"""What was found about a tool that is offered: other content under the same version, or what nobody has approved."""
+"""What was found about a tool that is offered: other content under the same version, or a definition that no operator has approved."""
 
 EventKind = Literal["registered", "changed", "enabled", "disabled", "removed", "rolled_back"] | FindingKind
 """What happened to a tool: it is new, it has another specification, an operator has put an earlier one in force, …"""
@@ -123,7 +123,7 @@ class ToolDefinition(ModuleMessage):
     parameters: list[ToolParameter] = Field(default=[])
     """The arguments in their flat form."""
     required_permission: str = "guest"
-    """Who may use it: guest, user, admin or owner, and whoever is above. Any other value closes the tool."""
+    """The lowest permission that can use it: guest, user, admin or owner. Any other value closes the tool."""
     input_schema: dict[str, Any] | None = None
     """The arguments as a JSON Schema 2020-12 object, in the place of `parameters`."""
     output_schema: dict[str, Any] | None = None
@@ -131,7 +131,7 @@ class ToolDefinition(ModuleMessage):
     version: str | None = None
     """Under one version the content stays as it was registered first."""
     tags: list[str] = Field(default=[])
-    """What the tool can be searched by, beside its words."""
+    """Words by which the tool can be found, in addition to those of its texts."""
     effect: Effect | None = None
     """What repeating a call would do; `None`: the tool does not say."""
     idempotent: bool | None = None
@@ -151,7 +151,7 @@ class ToolDefinition(ModuleMessage):
     approval: Approval | None = None
     """Whether people have to approve each call before it begins: `true` for admins, or who may. No worker runs one that was not approved."""
     takes_context: bool = False
-    """Whether it is told the agent's context, beside its arguments, if its module may be."""
+    """Whether it gets the agent's context in addition to its arguments, if its module can."""
     listed: bool = True
     """Whether callers are shown it; one who knows its name may call it all the same."""
     deprecated: bool = False
@@ -195,7 +195,7 @@ class ToolLines(ModuleMessage):
     permission: Literal["guest", "user", "admin", "owner"] | None = None
     """Who may use its tools at least. A host's line says who may, also where a tool asks for more."""
     approval: bool | tuple[str, ...] = False
-    """Which of its tools people have to approve calls of, beside those that say it themselves: these, or all of them (`true`)."""
+    """The tools whose calls people must approve, in addition to those that declare it themselves: these, or all of them (`true`)."""
     approvers: Approvers | None = None
     """Who may approve them, in the place of admins."""
 

@@ -399,12 +399,12 @@ def _signature_fault(exc: MessageRefused) -> str:
     if str(exc).startswith("The message is not signed"):
         return "its heartbeat is not signed: it needs the TOOLFLEET_ANNOUNCE_KEY of its module"
     if str(exc).startswith("The message is signed"):
-        return "its heartbeat is signed, and nobody can verify it here: set TOOLFLEET_SIGNING_KEY"
+        return "its heartbeat is signed and cannot be verified here: set TOOLFLEET_SIGNING_KEY"
     return "its heartbeat was changed, or signed with another key than the TOOLFLEET_ANNOUNCE_KEY of its module"
 
 
 def _repeated(said: Announcement) -> RefusedHost:
-    return RefusedHost(said.module, said.id, said.url, "its heartbeat is an old one, which somebody repeats")
+    return RefusedHost(said.module, said.id, said.url, "its heartbeat is an old one that was sent again")
 
 
 def _when(stored: _Stored) -> float:

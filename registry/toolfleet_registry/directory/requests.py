@@ -38,7 +38,7 @@ class ReloadAnswer(Message):
     module: str
     """The module that it serves."""
     is_done: bool = False
-    """Whether it has read them; else it has begun to."""
+    """Whether it has read them; otherwise it has started to."""
     tools: int = 0
     """How many tools it serves since."""
     errors: list[ToolLoadError] = Field(default=[])

@@ -1,1 +1,1 @@
-"""Remembers what was begun, so that it is done once, however often and in however many processes it is asked for."""
+"""Remembers work that was started, so that it is done once, however often and in however many processes it is asked for."""

@@ -13,7 +13,7 @@ from toolfleet_registry.system import machine_clock, randomness
 _OF_ATTEMPT = "#"  # not a field of its own: then stores that know of none keep it, too
 
 State = Literal["running", "done", "failed", "stopped", "refused", "open", "accepted", "asked"]
-"""At work; answered with a success or a failure; ended in the middle; given up before it began, for ever; not begun, but no more for
+"""At work; answered with a success or a failure; ended in the middle; given up before it started, for ever; not started, and no longer for
 attempts that are older than one that was seen; answered with a handle, while the work goes on; answered with a question."""
 
 _EMPTY = sys.getsizeof("")

@@ -57,7 +57,7 @@ NOT_SEARCHED = "not_searched"
 _RANKS: dict[str, int] = {kind: rank for rank, kind in enumerate(KINDS)}
 
 Strategy: TypeAlias = Literal["redact", "mask", "hash", "block"]
-"""What becomes of personal data.
+"""What happens to personal data.
 
 - `redact`: `[EMAIL]`, the kind in capitals.
 - `mask`: of a phone's, a card's or an account's number the last four letters and digits, `****2671`; of an email its first

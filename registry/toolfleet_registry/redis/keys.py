@@ -39,7 +39,7 @@ RULES = (
     _ours(r"refresh:\d+"),
     _ours("manifests-revision", lasting="a counter"),
     _ours("tool-changes", lasting="four counters"),
-    _ours("modules", lasting="which modules there are; nobody else knows those that were added", since=2),
+    _ours("modules", lasting="which modules there are; modules that were added are stored only here", since=2),
     _ours("modules-revision", lasting="a counter", since=2),
     _ours("module-feeds", since=2),
     _ours(r"module-(hosts|heartbeats)", since=2),
@@ -52,7 +52,7 @@ RULES = (
     _ours(r"bell:(tools\..+|toolfleet\.control)", lasting="at most one token a queue; it goes when the queue is read"),
     _ours(
         "queue-states",
-        lasting="which queues operators have paused; nobody else knows it, and the last one that is resumed removes it",
+        lasting="which queues operators have paused; stored only here, until the last one is resumed",
         since=3,
     ),
     _ours("quarantine", lasting="kept for an operator; at most 1,000 items"),
@@ -103,20 +103,20 @@ RULES = (
     _ours(r"mcp-sessions:[0-9a-f]{32}", since=4),
     _ours(r"mcp-session-(watches|stream):[0-9a-f]{32}", since=2),
     _ours(r"mcp-watched:[^:]+", since=2),
-    _ours("mcp-changes", lasting="about 5,000 entries, for whoever follows them", since=2),
-    _ours("accepted-tools", lasting="what operators have accepted; nobody else knows it", since=4),
-    _ours(r"registry:(tools|pins)", lasting="what operators decide; nobody else knows it"),
+    _ours("mcp-changes", lasting="about 5,000 entries, for the gateways that follow them", since=2),
+    _ours("accepted-tools", lasting="what operators have accepted; stored only here", since=4),
+    _ours(r"registry:(tools|pins)", lasting="what operators decide; stored only here"),
     _ours("registry:versions", lasting="what an operator can roll back to; 19 a tool at most", since=2),
     _ours("registry:manifests", lasting="who may use what, also while no module says so", since=2),
     _ours(r"manifest-fetch:[^:]+", since=2),
-    _ours("registry:events", lasting="at most 10,000, for whoever follows the registry"),
+    _ours("registry:events", lasting="at most 10,000, for those who follow the registry"),
     _ours("registry:revision", lasting="counters, and the registry's name for itself"),
-    _ours("registry:api-keys", lasting="who may come in; nobody else knows it; 10,000 at most", since=2),
+    _ours("registry:api-keys", lasting="who may come in; stored only here; 10,000 at most", since=2),
     _ours("registry:api-keys-used", lasting="goes with the keys that it tells of", since=2),
     _ours("registry:api-keys-revision", lasting="a name for the last change", since=2),
     _ours(
         "registry:agents",
-        lasting="what agents may do; where the registry is this Redis nobody else knows it; 1,000 at most",
+        lasting="what agents may do; if the registry is this Redis, stored only here; 1,000 at most",
         since=2,
     ),
     _ours(
@@ -188,7 +188,7 @@ class RegistryKeys:
     """A hash: the API keys of those who come in over HTTP, by their ids; of each its digest, and what its holder may do."""
 
     api_keys_used = _Key("api-keys-used")
-    """A hash: when each of them was used last, to a minute."""
+    """A hash: when each API key was used last, to a minute."""
 
     api_keys_revision = _Key("api-keys-revision")
     """A text that changes with every change of the API keys: gateways ask for it before they read all."""
@@ -197,19 +197,19 @@ class RegistryKeys:
     """A hash: the profiles of agents that are in force, by their names; in the fleet's Redis also where the registry is elsewhere."""
 
     agent_histories = _Key("agent-histories")
-    """A hash: the versions of each of them, also of removed ones."""
+    """A hash: the versions of each profile, also of removed ones."""
 
     agents_revision = _Key("agents-revision")
     """A text that changes with every change of the profiles: agents and workers ask for it before they read all."""
 
     agent_faults = _Key("agent-faults")
-    """A hash: why processes cannot apply some of them, by name and version. Expires an hour after the last was found."""
+    """A hash: why processes cannot apply some profiles, by name and version. Expires an hour after the last was found."""
 
     reloads = _Key("reloads")
     """The number of requests to all hosts to read their tool files again."""
 
     def reload_answers(self, number: int) -> str:
-        """A hash: what hosts have said to one such request. Expires 10 minutes after the last answer."""
+        """A hash: the hosts' answers to one such request. Expires 10 minutes after the last answer."""
         return f"{self.begin}reload:{number}"
 
 
@@ -243,7 +243,7 @@ class Keys:
         object.__setattr__(self, "begin", f"{self.prefix}{OURS}")
 
     def module_manifest(self, module: str) -> str:
-        """A module's last good manifest, as JSON. Expires an hour or more (`Settings.manifest_ttl_seconds`) after the last look at the module."""
+        """A module's last good manifest, as JSON. Expires an hour or more (`Settings.manifest_ttl_seconds`) after the last probe of the module."""
         return f"{self.prefix}module_manifest:{module}"
 
     def refresh_slot(self, slot: int) -> str:
@@ -285,7 +285,7 @@ class Keys:
         return f"{self.begin}look:{which}"
 
     probe_failures = _Key("look-failures")
-    """A hash: why the last look at a module has failed. Expires an hour or more (`Settings.manifest_ttl_seconds`) after the last look."""
+    """A hash: why the last probe of a module has failed. Expires an hour or more (`Settings.manifest_ttl_seconds`) after the last probe."""
 
     tool_changes = _Key("tool-changes")
     """The number of tools ever found added, changed, removed and drifted."""
@@ -468,7 +468,7 @@ class Keys:
         return f"{self.begin}completions:{_digest(conversation_id)[:32]}"
 
     def completions_of(self, conversation_id: str, user_id: str | None) -> str:
-        """A stream: the news for one user of a conversation. Expires seven days after the last."""
+        """A stream: the events for one user of a conversation. Expires seven days after the last."""
         return f"{self.completions(conversation_id)}:{_digest(user_id or '')[:16]}"
 
     def completion_users(self, conversation_id: str) -> str:

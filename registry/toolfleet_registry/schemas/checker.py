@@ -51,7 +51,7 @@ _MOST_STEPS = 8
 
 _MOST_OPTIONS = 10
 
-_MOST_READ = 50  # faults; of more it is said that there are more
+_MOST_READ = 50  # faults; a text says if there are more
 
 _SHOWN = 60  # characters of a name, a pattern, an allowed value
 

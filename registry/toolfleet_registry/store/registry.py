@@ -15,10 +15,10 @@ from toolfleet_registry.specs import (
 )
 
 EVENTS_KEPT = 10_000
-"""Who follows the events and was away for longer looks at everything anew."""
+"""A follower of the events that was away for more of them reads all registrations again."""
 
 VERSIONS_KEPT = 20
-"""Specifications of a tool, with the one in force: more would fill a server's memory with what nobody goes back to."""
+"""Specifications of a tool, with the one in force: more would fill a server's memory with versions that are not needed again."""
 
 
 class ToolRegistry(Protocol):

@@ -176,7 +176,7 @@ def unexpected(tool_name: str) -> ValueError:
 
 def unreadable(tool_name: str) -> ValueError:
     """The stored registration is none."""
-    return ValueError(f"What is stored for tool {tool_name!r} cannot be read: remove it, and register the tool anew.")
+    return ValueError(f"What is stored for tool {tool_name!r} cannot be read: remove it, and register the tool again.")
 
 
 def not_registered(tool_name: str) -> KeyError:

@@ -179,7 +179,7 @@ class SlewedClock:
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: its monotonic clock counts suspension
 
 suspend_aware: Callable[[], float] = functools.partial(time.clock_gettime, _BOOTTIME)
-"""Return seconds on a clock that nobody sets and that counts suspension too; only differences mean something."""
+"""Return seconds on a clock that cannot be set and that counts suspension too; only differences mean something."""
 
 clock = SlewedClock(monotonic=suspend_aware, wall=time.time)
 """The clock of this process. Until a Redis was asked it is this machine's own."""

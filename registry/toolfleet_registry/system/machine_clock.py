@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 # The functions themselves: a function around them would take as long as they do.
 monotonic: Callable[[], float] = time.monotonic
-"""Return seconds on a clock that nobody sets; only differences mean something."""
+"""Return seconds on a clock that cannot be set; only differences mean something."""
 
 wall: Callable[[], float] = time.time
 """Return what this machine takes for the time, in seconds since the epoch: for people to read. Deadlines go by the fleet's clock."""

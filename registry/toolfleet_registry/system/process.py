@@ -89,7 +89,7 @@ def hide_process() -> None:
 
 
 def listening_socket(address: str, port: int) -> socket.socket:
-    """The socket, bound; port 0 is one that is free. Raises `SettingsError` where it cannot be had."""
+    """Open a bound socket; port 0 is any free port. Raises `SettingsError` if the address cannot be used."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     # asyncio turns off Nagle's algorithm only for sockets that name their protocol; events would wait 40 ms for an acknowledgement.
     listener = socket.socket(family, proto=socket.IPPROTO_TCP)

@@ -21,7 +21,7 @@ randrange: Callable[[int], int] = _random.randrange
 """Return a whole number from 0 up to, and without, another."""
 
 uuid4: Callable[[], _uuid.UUID] = _uuid.uuid4
-"""Return an id that nobody else has."""
+"""Return a unique id."""
 
 
 def _uuid4_text() -> str:

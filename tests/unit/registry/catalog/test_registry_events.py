@@ -162,7 +162,7 @@ async def test_a_trimmed_history_is_said(place: Place) -> None:
     events = RegistryEvents(place.open, place.registry.last_event())
     for number in range(registry.EVENTS_KEPT // 1000 + 1):
         place.register(*(f"{number}.{one:03}" for one in range(1000)))
-    with pytest.raises(RegistryEventsLost, match="look at all tools anew") as caught:
+    with pytest.raises(RegistryEventsLost, match="read all tools again") as caught:
         await heard(events, 1)
 
     assert caught.value.after == "0000000000000-0000000001"
