@@ -9,26 +9,22 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from toolfleet_modules.calls.authentication import CallerCheck, CallerRefused
+from toolfleet_modules.calls.authentication import CallerCheck
 from toolfleet_modules.calls.idempotency import AcceptedCalls, IdempotentRuns, NotFollowed
 from toolfleet_modules.calls.request import (
     ReconcileRequest,
     StatusRequest,
-    TooLarge,
-    TooSlow,
     read_body,
     traced_requests,
 )
-from toolfleet_modules.sdk.execute import Execute, Limits
+from toolfleet_modules.sdk.execute import REFUSALS, Execute, Limits, refusal
 from toolfleet_modules.sdk.module import ServedModule
-from toolfleet_modules.sdk.tool import in_words
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import StoreAway
 from toolfleet_registry.once.port import PatientStore
@@ -127,10 +123,8 @@ class _Routes:
             question = form.model_validate_json(await read_body(request, _QUESTION_BYTES))
             self._callers.permission(caller, jti=question.call_id)
             return JSONResponse(await answer(question))
-        except (NotFollowed, ValidationError, TooLarge, TooSlow, CallerRefused) as exc:
-            return _refusal(exc)
-        except ClientDisconnect:
-            return Response(status_code=499)
+        except (NotFollowed, *REFUSALS) as exc:
+            return refusal(exc, _QUESTION_BYTES)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[None]:
@@ -177,17 +171,6 @@ class _OfThisLoop:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.now(scope, receive, send)
-
-
-def _refusal(exc: Exception) -> Response:
-    """The response to a question that is not answered."""
-    if isinstance(exc, ValidationError):
-        return JSONResponse({"detail": in_words(exc)}, 422)
-    if isinstance(exc, TooLarge):
-        return JSONResponse({"detail": f"The request is larger than {_QUESTION_BYTES} bytes."}, 413)
-    if isinstance(exc, TooSlow):
-        return JSONResponse({"detail": str(exc)}, 408, {"Connection": "close"})
-    return JSONResponse({"detail": str(exc)}, 403 if isinstance(exc, CallerRefused) else 503)
 
 
 def _text_of(manifest: ModuleManifest) -> str:

@@ -45,7 +45,10 @@ _PERIOD_SECONDS = 300.0
 _MOST_SENDERS = 10_000
 _END = re.compile(r"(\d{1,15});now=(\d{1,15});sender=([A-Za-z0-9_-]{1,64})", re.ASCII)
 
-_CLIENT_CLOSED_REQUEST = 499  # it is not read by a client; the access log shows it
+REFUSALS = (ClientDisconnect, ValidationError, HeaderRefused, CallerRefused, TooLarge, TooSlow, RunRefused)
+"""Why a request is not answered as it asks; `refusal` makes the response."""
+
+_CLIENT_CLOSED_REQUEST = 499  # no client reads it; the access log shows it
 _FULL_SECONDS = 1
 _GRACE_SECONDS = 1.0  # for a tool whose time is over to end by itself
 
@@ -157,22 +160,10 @@ class Execute:
             )
             begin_by = self._senders.end_of(request.headers.get("toolfleet-begin-by"), came_at=came_at)
             response = await self._late(call, begin_by) or await self._answer(call, permission, begin_by, request, send)
-        except (ValidationError, HeaderRefused) as exc:
-            response = _refusal(422, in_words(exc) if isinstance(exc, ValidationError) else str(exc))
-        except CallerRefused as exc:
-            response = _refusal(403, str(exc))
-        except TooLarge:
-            response = _refusal(413, f"The request is larger than {self._limits.request_bytes} bytes.")
-        except TooSlow as exc:
-            response = _refusal(408, str(exc), {"Connection": "close"})
-        except KeyReused as exc:
-            response = _refusal(422, str(exc))
-        except RunRefused as exc:
-            response = _refusal(409, str(exc))
         except ModuleBusy as exc:
             response = _busy(exc, name)
-        except ClientDisconnect:
-            response = Response(status_code=_CLIENT_CLOSED_REQUEST)
+        except REFUSALS as exc:
+            response = refusal(exc, self._limits.request_bytes)
         if response is not None:
             await response(scope, receive, send)
 
@@ -304,8 +295,21 @@ def _busy(exc: ModuleBusy, tool_name: str) -> Response:
     return JSONResponse({"detail": str(exc), **reply}, 503, {"Retry-After": str(math.ceil(exc.retry_after_seconds))})
 
 
-def _refusal(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    return JSONResponse({"detail": detail}, status, headers)
+def refusal(exc: Exception, most_bytes: int) -> Response:
+    """Return the response to a request that ended with one of `REFUSALS`; `most_bytes`: of its body."""
+    match exc:
+        case ClientDisconnect():
+            return Response(status_code=_CLIENT_CLOSED_REQUEST)
+        case ValidationError():
+            return JSONResponse({"detail": in_words(exc)}, 422)
+        case TooLarge():
+            return JSONResponse({"detail": f"The request is larger than {most_bytes} bytes."}, 413)
+        case TooSlow():
+            return JSONResponse({"detail": str(exc)}, 408, {"Connection": "close"})
+        case _:
+            statuses = ((CallerRefused, 403), ((HeaderRefused, KeyReused), 422), (RunRefused, 409))
+            status = next((status for kind, status in statuses if isinstance(exc, kind)), 503)
+            return JSONResponse({"detail": str(exc)}, status)
 
 
 class ProgressLines:

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from watchfiles import Change, awatch
-
 from toolfleet_modules.hosts.child_process import Fence, remove_abandoned_soon
 from toolfleet_modules.hosts.folder.generation import Generation, keep_owners, owners_in
 from toolfleet_modules.hosts.folder.loader import FolderOptions, HostFailed, Loader
@@ -26,23 +24,16 @@ from toolfleet_modules.hosts.folder.source_files import (
     nothing_in,
 )
 from toolfleet_modules.hosts.folder.tool_process import HostedTool, ToolProcess
-from toolfleet_modules.hosts.host import Host, Listener
+from toolfleet_modules.hosts.host import Host, Listener, file_changes, load_error
 from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.contracts.tool_definition import NO_TOOLS, InEffect, ToolLoadError
 from toolfleet_registry.once.port import OnceStore
-from toolfleet_registry.system import machine_clock
 
 _log = logging.getLogger("toolfleet.host")
 
-_MOST_TOOLS = 1000  # in a manifest
 _MOST_FINDINGS = 5  # told of one file
-_LONGEST_MESSAGE = 1000
-
 _END_SECONDS = 3.0  # for calls to end when the host does
-
-_STEP_MS = 50  # without a change, after which those before are told
-_RESCAN_SECONDS = 5.0  # for file systems that say nothing, and folders that come back
 
 
 class ScannedFiles:
@@ -86,60 +77,28 @@ class ScannedFiles:
             )
 
 
-class LoadErrors:
-    """`now` has the latest, each with the time at which it was found first."""
+def _load_errors(
+    reading: FolderReading,
+    findings: Mapping[str, Sequence[ScanFinding]],
+    faults: Mapping[str, FileFault],
+    served: "Served",
+) -> list[ToolLoadError]:
+    """Return what the scan found, what did not load, and what has no tools."""
+    refused = findings.keys() - served.files.keys()
+    faults = {**_without_tools(reading, served, {*faults, *refused}), **faults}
 
-    def __init__(self) -> None:
-        self.now: list[ToolLoadError] = []
+    def state(stem: str) -> InEffect:  # of a file: the same in all of its errors
+        is_broken = stem in faults and faults[stem].kind != NO_TOOLS
+        return served.version_of(stem, reading.files.get(f"{stem}.py"), is_broken=is_broken)
 
-    def set_unreadable(self, folder: Path, why: str) -> bool:
-        """Note that the folder itself cannot be read; returns whether that is news."""
-        return self._set([_error(FileFault(folder, "FolderUnreadable", why), "previous")])
-
-    def renew(
-        self,
-        reading: FolderReading,
-        findings: Mapping[str, Sequence[ScanFinding]],
-        faults: Mapping[str, FileFault],
-        served: "Served",
-    ) -> bool:
-        """Note what a reading came to: what the scan found, what did not load, and what has no tools; returns whether anything is news."""
-        refused = findings.keys() - served.files.keys()
-        faults = {**_without_tools(reading, served, {*faults, *refused}), **faults}
-
-        def state(stem: str) -> InEffect:  # of a file: the same in all that is said of it
-            is_broken = stem in faults and faults[stem].kind != NO_TOOLS
-            return served.version_of(stem, reading.files.get(f"{stem}.py"), is_broken=is_broken)
-
-        errors = [_error(each, state(name.removesuffix(".py"))) for name, each in reading.faults.items()]
-        for stem, fault in sorted(faults.items()):
-            errors.append(_error(fault, "previous" if stem == REQUIREMENTS_FILE else state(stem)))
-        for stem, found in findings.items():
-            file = reading.files[f"{stem}.py"]
-            what = ", ".join(f"{each.what} (line {each.line})" for each in found[:_MOST_FINDINGS])
-            fault = FileFault(file.path, "SecurityError", f"It {what}.", found[0].line)
-            errors.append(_error(fault, state(stem)))
-        return self._set(errors)
-
-    def _set(self, errors: Iterable[ToolLoadError]) -> bool:
-        known = {_what(each): each for each in self.now}
-        latest = [known.get(_what(each), each) for each in errors][:_MOST_TOOLS]
-        for each in latest:
-            if _what(each) not in known:
-                is_note = each.error_type == NO_TOOLS
-                _log.log(
-                    logging.INFO if is_note else logging.ERROR,
-                    "%s file=%s error=%s line=%s in_effect=%s: %s",
-                    "tool_file_without_tools" if is_note else "tool_load_failed",
-                    each.file,
-                    each.error_type,
-                    each.line,
-                    each.in_effect,
-                    each.message,
-                )
-        is_changed = latest != self.now
-        self.now = latest
-        return is_changed
+    errors = [_error(each, state(name.removesuffix(".py"))) for name, each in reading.faults.items()]
+    for stem, fault in sorted(faults.items()):
+        errors.append(_error(fault, "previous" if stem == REQUIREMENTS_FILE else state(stem)))
+    for stem, found in findings.items():
+        file = reading.files[f"{stem}.py"]
+        what = ", ".join(f"{each.what} (line {each.line})" for each in found[:_MOST_FINDINGS])
+        errors.append(_error(FileFault(file.path, "SecurityError", f"It {what}.", found[0].line), state(stem)))
+    return errors
 
 
 class Served:
@@ -166,18 +125,7 @@ def _without_tools(reading: FolderReading, served: Served, known: Collection[str
 
 
 def _error(fault: FileFault, in_effect: InEffect) -> ToolLoadError:
-    return ToolLoadError(
-        file=str(fault.path),
-        error_type=fault.kind[:100],
-        message=fault.message[:_LONGEST_MESSAGE],
-        timestamp=machine_clock.wall(),
-        line=fault.line,
-        in_effect=in_effect,
-    )
-
-
-def _what(error: ToolLoadError) -> tuple[object, ...]:
-    return error.file, error.error_type, error.message, error.line, error.in_effect
+    return load_error(str(fault.path), fault.kind, fault.message, in_effect=in_effect, line=fault.line)
 
 
 class FolderHost(Host[HostedTool]):
@@ -191,7 +139,6 @@ class FolderHost(Host[HostedTool]):
         options = self._options = replace(options, named=named)
         self._folder = SourceFolder(options.folder)
         self._scanned = ScannedFiles(options)
-        self._errors = LoadErrors()
         self._spare = SpareProcess(options.fence, options.secrets)
         self._packages = FilePackages(options.folder or Path(), options.packages, self._packages_ended)
         self._loader = Loader(options, self._packages, self._spare.take)
@@ -204,12 +151,9 @@ class FolderHost(Host[HostedTool]):
 
     @property
     def manifest(self) -> ModuleManifest:
-        """The manifest of the served tools, with the load errors."""
-        found = {
-            "load_errors": self._errors.now or None,
-            "sources": (self._generation.sources() if self._generation is not None else []) or None,
-        }
-        return super().manifest.model_copy(update=found)
+        """The manifest of the served tools, with the load errors, and the source of each tool."""
+        sources = None if self._generation is None else self._generation.sources() or None
+        return super().manifest.model_copy(update={"sources": sources})
 
     async def reload(self, *, is_forced: bool = False) -> bool:
         """Serve the files as they are now; returns whether anything has changed.
@@ -221,7 +165,7 @@ class FolderHost(Host[HostedTool]):
                 reading = await asyncio.to_thread(self._read)
             except FolderUnreadable as exc:
                 self._reading = None
-                return await self._tell(is_changed=self._errors.set_unreadable(self._folder.path, str(exc)))
+                return await self._tell(is_changed=self._set_unreadable(exc))
             is_outdated, self._is_outdated = self._is_outdated or self._packages.sets.is_due, False
             if not is_forced and not is_outdated and self._reading == reading:
                 return False
@@ -232,9 +176,13 @@ class FolderHost(Host[HostedTool]):
                 is_other = await self._serve(reading)
             except (HostFailed, OSError) as exc:
                 _log.error("%s", exc)
-                return await self._tell(is_changed=self._errors.set_unreadable(self._folder.path, str(exc)))
+                return await self._tell(is_changed=self._set_unreadable(exc))
             self._reading = reading
             return await self._tell(is_changed=is_other)
+
+    def _set_unreadable(self, why: Exception) -> bool:
+        fault = FileFault(self._folder.path, "FolderUnreadable", str(why))
+        return self.set_load_errors([_error(fault, "previous")])
 
     def _read(self) -> FolderReading:
         reading = self._folder.read()
@@ -261,7 +209,7 @@ class FolderHost(Host[HostedTool]):
         await asyncio.to_thread(keep_owners, self._options.owners_file, generation)
         faults = {**self._untrusted, **generation.faults, **loaded.faults}
         served = Served(generation.files, (tool.stem for tool in generation.tools.values()))
-        is_other = self._errors.renew(reading, self._scanned.findings(reading), faults, served)
+        is_other = self.set_load_errors(_load_errors(reading, self._scanned.findings(reading), faults, served))
         is_other |= _offers(generation.tools) != _offers(self.tools)
         previous, self._generation, self.tools = self._generation, generation, generation.tools
         if previous is not None:
@@ -282,21 +230,15 @@ class FolderHost(Host[HostedTool]):
     def _packages_ended(self) -> None:
         """Packages have come, or cannot be had: the files are loaded with what there is."""
         self._is_outdated = True
-        task = asyncio.ensure_future(self._reload_safely())
+        task = asyncio.ensure_future(self.reload_safely())
         self._reloading.add(task)
         task.add_done_callback(self._reloading.discard)
-
-    async def _reload_safely(self) -> None:
-        try:
-            await self.reload()
-        except Exception as exc:  # noqa: BLE001 - after any error, the next change is still processed
-            _log.error("%s was not reloaded", self._options.name, exc_info=exc)
 
     async def _watch(self) -> None:
         if self._options.folder is None:
             return
-        async for _ in _file_changes(self._options.folder, debounce_ms=self._options.debounce_ms):
-            await self._reload_safely()
+        async for _ in file_changes(self._options.folder, _is_source, debounce_ms=self._options.debounce_ms):
+            await self.reload_safely()
 
     @asynccontextmanager
     async def _running(self) -> AsyncGenerator[None]:
@@ -325,30 +267,7 @@ def _offers(tools: Mapping[str, HostedTool]) -> dict[str, Any]:
     return {name: tool.definition for name, tool in tools.items()}
 
 
-async def _file_changes(folder: Path, *, debounce_ms: int) -> AsyncGenerator[None]:
-    """Yield after changes, gathered for `debounce_ms` at most, and after every 5 s without."""
-    while True:
-        try:
-            async for _ in awatch(
-                folder,
-                watch_filter=_is_source,
-                debounce=max(debounce_ms, _STEP_MS),
-                step=min(debounce_ms, _STEP_MS) or 1,
-                rust_timeout=int(_RESCAN_SECONDS * 1000),
-                yield_on_timeout=True,
-                recursive=False,
-            ):
-                yield
-                if not await asyncio.to_thread(folder.is_dir):
-                    break  # one that comes back is another, of which nothing would be told
-        except OSError:
-            pass
-        await asyncio.sleep(_RESCAN_SECONDS / 5)
-        yield
-
-
-def _is_source(change: Change, path: str) -> bool:
-    del change
+def _is_source(path: str) -> bool:
     return path.endswith((".py", "requirements.txt"))
 
 

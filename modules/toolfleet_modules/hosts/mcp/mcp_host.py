@@ -4,7 +4,7 @@ import asyncio
 import functools
 import json
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,20 +12,20 @@ from typing import Any, Literal
 
 import mcp_types as types
 from mcp.shared.inbound import x_mcp_header_map
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from toolfleet_modules.calls.authentication import CallerCheck, CallerRefused
-from toolfleet_modules.calls.request import TooLarge, TooSlow, read_body
+from toolfleet_modules.calls.authentication import CallerCheck
+from toolfleet_modules.calls.request import read_body
 from toolfleet_modules.hosts.child_process import FenceMissing, remove_abandoned_soon
-from toolfleet_modules.hosts.host import Host, HostOptions, Listener
+from toolfleet_modules.hosts.host import Host, HostOptions, Listener, load_error
 from toolfleet_modules.hosts.mcp.http_transport import HttpServer, http_transport
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, OnChanged, ServerAway
 from toolfleet_modules.hosts.mcp.mcp_tool import HostTool, McpTool, TaskFollower
-from toolfleet_modules.hosts.mcp.passed_tool import FORMS, PassedTool, WatchTool, answer_of, passed_methods
+from toolfleet_modules.hosts.mcp.passed_tool import FORMS, PassedTool, answer_of, passed_methods
 from toolfleet_modules.hosts.mcp.questions import HeldCalls
 from toolfleet_modules.hosts.mcp.server_watch import ServerWatch, WatchPort, can_watch
 from toolfleet_modules.hosts.mcp.sessions import McpSessions, SharedSession, UserSessions
@@ -33,22 +33,19 @@ from toolfleet_modules.hosts.mcp.stdio_transport import ServerLog, StdioServer, 
 from toolfleet_modules.hosts.mcp.tool_list import ListChanges, OfferedTool, ServerOffer, listed_tools, offer_of
 from toolfleet_modules.hosts.mcp.transport import MessageStreams
 from toolfleet_modules.hosts.secrets import Secrets
-from toolfleet_modules.sdk.tool import in_words
+from toolfleet_modules.sdk.execute import REFUSALS, refusal
 from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_registry.contracts.tool_definition import InEffect, ToolLoadError
+from toolfleet_registry.contracts.tool_definition import ToolLoadError
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
-from toolfleet_registry.functions.passed_methods import PASSED_METHODS
+from toolfleet_registry.functions.passed_methods import PASSED_METHODS, WATCH_METHOD
 from toolfleet_registry.once.port import OnceStore
-from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.offload import aside
 
 _log = logging.getLogger("toolfleet.host")
 
 _LIST_SECONDS = 30.0  # for a server to list its tools
 _LIST_WAIT_SECONDS = 1.0  # after its handshake, for a server to list its tools before the module is served
-_MOST_FAULTS = 1000  # in a manifest
 _LONGEST_REASON = 500  # characters of why there is no session
-_LONGEST_MESSAGE = 1000
 
 _PREFIX = "/mcp/"
 _REQUEST_BYTES = 2**20
@@ -108,7 +105,6 @@ class McpHost(Host[HostTool]):
         self._watches = watches
         self._watch = None if watches is None else ServerWatch(options.name, watches, options.secrets)
         self._offer = ServerOffer()
-        self._faults: list[ToolLoadError] = []
         self._listing: SharedSession | None = None
         self._sessions: McpSessions | None = None
         self._passing: Route | None = None
@@ -136,9 +132,9 @@ class McpHost(Host[HostTool]):
 
     @property
     def manifest(self) -> ModuleManifest:
-        """The manifest of the served tools, with the load errors."""
+        """The manifest of the served tools, with the load errors, and the rule for a changed tool."""
         on_change = "withheld" if self._options.pin else "shown"
-        return super().manifest.model_copy(update={"load_errors": self._faults or None, "on_change": on_change})
+        return super().manifest.model_copy(update={"on_change": on_change})
 
     @property
     def _has_users(self) -> bool:
@@ -216,28 +212,20 @@ class McpHost(Host[HostTool]):
     async def _fail(self, why: str) -> None:
         """Note that there is no session, or no list: what was served before is served on."""
         self._changes.give_up_waiting()
-        message = f"Its server cannot be served: {self._options.secrets.hide(why)}."[:_LONGEST_MESSAGE]
-        if all(each.message != message for each in self._faults):
-            _log.error("%s: %s", self.name, message)
-            in_effect: InEffect = "previous" if self.tools else "none"
-            now = machine_clock.wall()
-            error = ToolLoadError(
-                file=self.name, error_type="ServerAway", message=message, timestamp=now, in_effect=in_effect
-            )
-            self._faults = [*(each for each in self._faults if each.error_type != "ServerAway"), error]
+        message = f"Its server cannot be served: {self._options.secrets.hide(why)}."
+        error = load_error(self.name, "ServerAway", message, in_effect="previous" if self.tools else "none")
+        if self.set_load_errors([*(each for each in self.load_errors if each.error_type != "ServerAway"), error]):
             await self.tell()
 
     async def _serve(self, offer: ServerOffer) -> None:
-        faults = _errors_of(offer, self._faults)
-        is_changed = offer != self._offer or faults != self._faults
-        self._offer, self._faults = offer, faults
+        is_changed = self.set_load_errors(_errors_of(offer)) or offer != self._offer
+        self._offer = offer
         self._changes.note_list(is_new=is_changed)
         if is_changed:
-            passed = map(self._passed_tool, offer.passed)
+            passed = self._passed_tools(offer)
             self.tools = {
                 **{name: self._tool_of(tool) for name, tool in offer.tools.items()},
                 **{tool.definition.name: tool for tool in passed},
-                **self._watch_tools(offer),
             }
             await self.tell()
 
@@ -247,24 +235,23 @@ class McpHost(Host[HostTool]):
         names = frozenset(schema.get("properties", {}))
         return McpTool(
             tool.definition,
-            names,
-            tool.original,
             self._sessions,
             self._options.secrets,
+            names,
+            tool.original,
             self._suspect,
             self._held,
             has_header_arguments=bool(x_mcp_header_map(schema)),
         )
 
-    def _passed_tool(self, method: str) -> PassedTool:
+    def _passed_tools(self, offer: ServerOffer) -> list[PassedTool]:
         assert self._sessions is not None
-        return PassedTool.of(self.name, method, self._sessions, self._options.secrets)
-
-    def _watch_tools(self, offer: ServerOffer) -> dict[str, WatchTool]:
-        if not offer.has_watch or self._watch is None or self._sessions is None:
-            return {}
-        tool = WatchTool.of(self.name, self._watch, self._sessions, self._options.secrets)
-        return {tool.definition.name: tool}
+        watches = {WATCH_METHOD: self._watch} if offer.has_watch and self._watch is not None else {}
+        methods = {**dict.fromkeys(offer.passed), **watches}
+        return [
+            PassedTool.of(self.name, method, self._sessions, self._options.secrets, watch)
+            for method, watch in methods.items()
+        ]
 
     def _suspect(self, connection: McpSession) -> None:
         """Have a program restarted that no longer answers."""
@@ -315,20 +302,10 @@ class McpHost(Host[HostTool]):
                 await self._watches.aclose()
 
 
-def _errors_of(offer: ServerOffer, known: Sequence[ToolLoadError]) -> list[ToolLoadError]:
-    """Return the faults of offers that cannot be served, each with the time at which it was found first."""
-    before = {(each.file, each.message): each for each in known}
-    found: list[ToolLoadError] = []
-    for name, why in sorted(offer.faults.items())[:_MOST_FAULTS]:
-        file, message = name.encode("utf-8", "replace").decode()[:200] or "?", why[:_LONGEST_MESSAGE]
-        if (file, message) in before:
-            found.append(before[file, message])
-            continue
-        _log.error("%s is not served: %s", file, message)
-        found.append(
-            ToolLoadError(file=file, error_type="InvalidTool", message=message, timestamp=machine_clock.wall())
-        )
-    return found
+def _errors_of(offer: ServerOffer) -> list[ToolLoadError]:
+    """Return the faults of offers that cannot be served."""
+    named = ((name.encode("utf-8", "replace").decode()[:200] or "?", why) for name, why in sorted(offer.faults.items()))
+    return [load_error(file, "InvalidTool", why) for file, why in named]
 
 
 class PassedQuestion(BaseModel, extra="forbid"):
@@ -362,16 +339,8 @@ class Passthrough:
             question = PassedQuestion.model_validate_json(await read_body(request, _REQUEST_BYTES))
             self._callers.permission(caller, sub=question.user_id or "")
             return await self._asked(request.path_params["method"], question)
-        except ValidationError as exc:
-            return _refusal(422, in_words(exc))
-        except CallerRefused as exc:
-            return _refusal(403, str(exc))
-        except TooLarge:
-            return _refusal(413, f"The request is larger than {_REQUEST_BYTES} bytes.")
-        except TooSlow as exc:
-            return JSONResponse({"detail": str(exc)}, 408, {"Connection": "close"})
-        except ClientDisconnect:
-            return Response(status_code=499)
+        except REFUSALS as exc:
+            return refusal(exc, _REQUEST_BYTES)
 
     async def _asked(self, method: str, question: PassedQuestion) -> Response:
         """The server's answer, or why there is none. Raises `ValidationError` for parameters that are none."""

@@ -15,7 +15,7 @@ from toolfleet_modules.calls.reply import Reply, StatusAnswer, question_reply
 from toolfleet_modules.calls.work import RunMeans, ServedRun
 from toolfleet_modules.hosts.mcp.exchanges import Lost, Malformed, NotTaken, Refused, StatusFailed, Unanswered, reply_of
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
-from toolfleet_modules.hosts.mcp.passed_tool import PassedTool, WatchTool
+from toolfleet_modules.hosts.mcp.passed_tool import PassedTool, ServerTool
 from toolfleet_modules.hosts.mcp.questions import (
     Ask,
     Ears,
@@ -27,11 +27,10 @@ from toolfleet_modules.hosts.mcp.questions import (
     is_held,
     question_of,
 )
-from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS, McpSessions
+from toolfleet_modules.hosts.mcp.sessions import RETURN_SECONDS
 from toolfleet_modules.hosts.mcp.tool_list import listed_tools
 from toolfleet_modules.hosts.mcp.transport import CallListener
-from toolfleet_modules.hosts.secrets import Secrets
-from toolfleet_registry.contracts import EffectState, ToolDefinition
+from toolfleet_registry.contracts import EffectState
 from toolfleet_registry.contracts.call_context import Context, LogMessage, LogSink, log_message_in, progress_of
 from toolfleet_registry.contracts.inputs import CallInputs
 from toolfleet_registry.functions.failures import InputRequired, ModuleBusy, ToolError
@@ -102,18 +101,15 @@ class ServerTask:
 
 
 @dataclass(frozen=True, slots=True)
-class McpTool:
-    """A tool that its server names `original`. `suspect` is told of a session in which a call did not come back.
+class McpTool(ServerTool):
+    """A tool that its server names `original`. `suspect` is called with a session in which a call did not come back.
 
     `has_header_arguments`: some are sent as headers over HTTP. `held`: the calls whose server asks in the middle of
     them; `None` if it may not.
     """
 
-    definition: ToolDefinition
     argument_names: frozenset[str]
     original: str
-    sessions: McpSessions
-    secrets: Secrets
     suspect: Callable[[McpSession], None]
     held: HeldCalls | None = None
     has_header_arguments: bool = False
@@ -121,10 +117,6 @@ class McpTool:
     def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "McpRun":
         """A run with these arguments, which the server checks."""
         return McpRun(self, context, arguments, means.most_bytes)
-
-    def without_secrets(self, reply: Reply) -> Reply:
-        """The reply as it may leave the host."""
-        return reply.rewritten(self.secrets.hide_json) if self.secrets else reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +297,7 @@ class McpRun(ServedRun[McpTool]):
             self.context._report(progress_of(fraction, self.tool.secrets.hide(message or "")))
 
 
-HostTool: TypeAlias = McpTool | PassedTool | WatchTool
+HostTool: TypeAlias = McpTool | PassedTool
 
 
 class TaskFollower:

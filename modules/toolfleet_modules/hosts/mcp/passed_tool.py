@@ -1,8 +1,9 @@
 """Passes prompts, resources, their watches, and completion of a server through as hidden tools: requested as calls are."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mcp_types as types
@@ -23,7 +24,6 @@ from toolfleet_registry.functions.failures import ModuleBusy, ToolError
 from toolfleet_registry.functions.passed_methods import (
     LONGEST_URI,
     PASSED_METHODS,
-    WATCH_METHOD,
     PassedError,
     passing_method,
 )
@@ -38,10 +38,8 @@ FORMS: Mapping[str, tuple[type[Any], type[BaseModel]]] = {
 }
 """The request of each method, and its parameters."""
 
-_SECONDS = 60.0  # for a server to answer
-
-_WATCH_SECONDS = 30.0  # for a server to answer
-_SCHEMA = {
+_SECONDS, _WATCH_SECONDS = 60.0, 30.0  # for a server to answer
+_WATCH_SCHEMA = {
     "type": "object",
     "properties": {"uri": {"type": "string", "minLength": 1, "maxLength": LONGEST_URI}},
     "required": ["uri"],
@@ -56,39 +54,50 @@ def passed_methods(connection: McpSession) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class PassedTool:
-    """The tool of one `method` of the protocol."""
+class ServerTool:
+    """A tool that a server runs, in one of its sessions."""
 
     definition: ToolDefinition
-    method: str
     sessions: McpSessions
     secrets: Secrets
 
+    def without_secrets(self, reply: Reply) -> Reply:
+        """Return the reply as it may leave the host."""
+        return reply.rewritten(self.secrets.hide_json) if self.secrets else reply
+
+
+@dataclass(frozen=True, slots=True)
+class PassedTool(ServerTool):
+    """The tool of one `method` of the protocol. `watch`: of `WATCH_METHOD`, which has a resource watched for a while."""
+
+    method: str
+    watch: ServerWatch | None = None
+
     @classmethod
-    def of(cls, module: str, method: str, sessions: McpSessions, secrets: Secrets) -> "PassedTool":
-        """The tool for a module's server."""
+    def of(
+        cls, module: str, method: str, sessions: McpSessions, secrets: Secrets, watch: ServerWatch | None = None
+    ) -> "PassedTool":
+        """Make the tool for a module's server."""
         definition = ToolDefinition(
             name=f"{module}.{passing_method(method)}",
             description=f"Passes `{method}` of the Model Context Protocol on.",
-            input_schema={"type": "object"},
-            effect="read",
+            input_schema={"type": "object"} if watch is None else _WATCH_SCHEMA,
+            effect="read" if watch is None else "idempotent",
             listed=False,
         )
-        return cls(definition, method, sessions, secrets)
+        return cls(definition, sessions, secrets, method, watch)
 
     @property
     def argument_names(self) -> frozenset[str]:
         """The parameters of its method."""
+        if self.watch is not None:
+            return frozenset({"uri"})
         fields = FORMS[self.method][1].model_fields
         return frozenset(field.alias or name for name, field in fields.items())
 
     def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "PassedRun":
-        """A run with these parameters."""
+        """Return a run with these parameters."""
         return PassedRun(self, context, arguments, means.most_bytes)
-
-    def without_secrets(self, reply: Reply) -> Reply:
-        """The reply as it may leave the host."""
-        return reply.rewritten(self.secrets.hide_json) if self.secrets else reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,21 +109,42 @@ class PassedRun(ServedRun[PassedTool]):
 
     async def run(self) -> Reply:
         """Ask the server. Raises `ModuleBusy` and `NotBegun`."""
-        kind, form = FORMS[self.tool.method]
+        tool, is_read = self.tool, self.tool.watch is None
+        seconds = _SECONDS if is_read else _WATCH_SECONDS
         try:
-            request = kind(params=form.model_validate(dict(self.arguments), by_name=False))
-        except ValidationError as exc:
-            return self._answer({"error": {"code": types.INVALID_PARAMS, "message": in_words(exc)}})
+            ask = self._question()
+        except ValueError as exc:
+            why = in_words(exc) if isinstance(exc, ValidationError) else str(exc)
+            return self._answer({"error": {"code": types.INVALID_PARAMS, "message": why}})
         self.check_begin()
         try:
-            async with asyncio.timeout(_SECONDS), self.tool.sessions.taken(self.context.user_id) as connection:
-                return self._answer(await answer_of(connection, request))
+            async with asyncio.timeout(seconds), tool.sessions.taken(self.context.user_id) as connection:
+                return self._answer(await ask(connection))
         except ServerAway:
             raise ModuleBusy(RETURN_SECONDS) from None
+        except MCPError as exc:
+            return self._answer({"error": PassedError(exc.code, exc.message, exc.data).facts()})
         except ToolError as exc:
-            return Reply.failure(self.name, self.tool.secrets.hide(str(exc)), effect_state="none")
+            return Reply.failure(self.name, tool.secrets.hide(str(exc)), effect_state="none")
         except TimeoutError:
-            return Reply.failure(self.name, f"The server did not answer within {_SECONDS:g} s.", effect_state="none")
+            text = f"The server did not answer within {seconds:g} s."
+            return Reply.failure(self.name, text, effect_state="none" if is_read else "unknown")
+
+    def _question(self) -> Callable[[McpSession], Awaitable[dict[str, Any]]]:
+        """Return what asks a session. Raises `ValueError` for invalid parameters."""
+        if (watch := self.tool.watch) is None:
+            kind, form = FORMS[self.tool.method]
+            request = kind(params=form.model_validate(dict(self.arguments), by_name=False))
+            return partial(answer_of, request=request)
+        uri = self.arguments.get("uri")
+        if not isinstance(uri, str) or not 0 < len(uri) <= LONGEST_URI:
+            raise ValueError(f"uri must be a text of at most {LONGEST_URI} characters.")
+
+        async def watched(_: McpSession) -> dict[str, Any]:
+            await watch.watch(uri)
+            return {"result": {}}
+
+        return watched
 
     def _answer(self, answer: dict[str, Any]) -> Reply:
         return self.tool.without_secrets(Reply.success(self.name, answer, most_bytes=self.most_bytes))
@@ -133,65 +163,3 @@ async def answer_of(connection: McpSession, request: Any) -> dict[str, Any]:
     except ValidationError:
         message = "The server's answer is none of the protocol."
         return {"error": {"code": types.INTERNAL_ERROR, "message": message}}
-
-
-@dataclass(frozen=True, slots=True)
-class WatchTool:
-    """The tool. A resource is watched for as long as the fleet says so again."""
-
-    definition: ToolDefinition
-    watch: ServerWatch
-    sessions: McpSessions
-    secrets: Secrets
-    argument_names: frozenset[str] = frozenset({"uri"})
-
-    @classmethod
-    def of(cls, module: str, watch: ServerWatch, sessions: McpSessions, secrets: Secrets) -> "WatchTool":
-        """The tool for a module's server."""
-        definition = ToolDefinition(
-            name=f"{module}.{passing_method(WATCH_METHOD)}",
-            description=f"Passes `{WATCH_METHOD}` of the Model Context Protocol on.",
-            input_schema=_SCHEMA,
-            effect="idempotent",
-            listed=False,
-        )
-        return cls(definition, watch, sessions, secrets)
-
-    def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "WatchRun":
-        """A run for one resource."""
-        return WatchRun(self, context, arguments, means.most_bytes)
-
-    def without_secrets(self, reply: Reply) -> Reply:
-        """The reply as it may leave the host."""
-        return reply.rewritten(self.secrets.hide_json) if self.secrets else reply
-
-
-@dataclass(frozen=True, slots=True)
-class WatchRun(ServedRun[WatchTool]):
-    """One run."""
-
-    arguments: Mapping[str, Any]
-    most_bytes: int
-
-    async def run(self) -> Reply:
-        """Have it watched. Raises `ModuleBusy` and `NotBegun`."""
-        uri = self.arguments.get("uri")
-        if not isinstance(uri, str) or not 0 < len(uri) <= LONGEST_URI:
-            message = f"uri must be a text of at most {LONGEST_URI} characters."
-            return self._answer({"error": {"code": types.INVALID_PARAMS, "message": message}})
-        self.check_begin()
-        try:
-            async with asyncio.timeout(_WATCH_SECONDS), self.tool.sessions.taken(self.context.user_id):
-                await self.tool.watch.watch(uri)
-        except ServerAway:
-            raise ModuleBusy(RETURN_SECONDS) from None
-        except MCPError as exc:
-            return self._answer({"error": PassedError(exc.code, exc.message, exc.data).facts()})
-        except TimeoutError:
-            return Reply.failure(
-                self.name, f"The server did not answer within {_WATCH_SECONDS:g} s.", effect_state="unknown"
-            )
-        return self._answer({"result": {}})
-
-    def _answer(self, answer: dict[str, Any]) -> Reply:
-        return self.tool.without_secrets(Reply.success(self.name, answer, most_bytes=self.most_bytes))

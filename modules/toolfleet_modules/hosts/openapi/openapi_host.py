@@ -4,9 +4,8 @@ An operation that cannot be a tool is listed with the reason.
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +13,8 @@ from typing import Any, TypeAlias
 from urllib.parse import urljoin
 
 import httpx
-from watchfiles import Change, awatch
 
-from toolfleet_modules.hosts.host import Host, HostOptions, Listener
+from toolfleet_modules.hosts.host import Host, HostOptions, Listener, file_changes, load_error
 from toolfleet_modules.hosts.openapi.document import (
     MOST_SELECTED_BYTES,
     DocumentWrong,
@@ -40,7 +38,7 @@ from toolfleet_modules.hosts.openapi.operation_tool import (
 )
 from toolfleet_modules.hosts.openapi.outgoing_request import Credentials, RequestForm
 from toolfleet_modules.hosts.secrets import Secrets
-from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
+from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.tool_definition import Effect, InEffect, ToolLoadError
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
 from toolfleet_registry.once.port import OnceStore
@@ -67,12 +65,8 @@ _EFFECTS: Mapping[str, Effect] = {
 
 _FETCH_SECONDS = 30.0
 _MOST_REDIRECTS = 5
-_DEBOUNCE_MS, _STEP_MS = 500, 50
-_RESCAN_SECONDS = 5.0  # for file systems that say nothing, and folders that come back
+_DEBOUNCE_MS = 500
 _OK, _NOT_MODIFIED = 200, 304
-
-_MOST_ERRORS = 1000  # in a manifest
-_LONGEST_PLACE, _LONGEST_KIND, _LONGEST_MESSAGE = 1024, 100, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,32 +271,15 @@ class FileSource:
         self._known = data
         return data
 
-    async def changes(self) -> AsyncGenerator[None]:
+    def changes(self) -> AsyncGenerator[None]:
         """Yield each time it may have changed; its folder is watched, as editors replace the file."""
-        while True:
-            with contextlib.suppress(OSError):
-                async for _ in awatch(
-                    self._file.parent,
-                    watch_filter=self._is_ours,
-                    debounce=_DEBOUNCE_MS,
-                    step=_STEP_MS,
-                    rust_timeout=int(_RESCAN_SECONDS * 1000),
-                    yield_on_timeout=True,
-                    recursive=False,
-                ):
-                    yield
-                    if not await asyncio.to_thread(self._file.parent.is_dir):
-                        break
-            await asyncio.sleep(_RESCAN_SECONDS)
-            yield
+        return file_changes(
+            self._file.parent, lambda path: Path(path).name == self._file.name, debounce_ms=_DEBOUNCE_MS
+        )
 
     def _content(self) -> bytes:
         with self._file.open("rb") as opened:
             return opened.read(MOST_SELECTED_BYTES + 1)
-
-    def _is_ours(self, change: Change, path: str) -> bool:
-        del change
-        return Path(path).name == self._file.name
 
 
 class UrlSource:
@@ -394,7 +371,7 @@ def _source_of(document: str, *, refresh_seconds: float) -> DocumentSource:
 class OpenApiHost(Host[OperationTool]):
     """A module whose `app` serves the operations; while its lifespan runs, the document is watched.
 
-    A document that cannot be read leaves the tools as they are, and is listed as an error.
+    A document that cannot be read leaves the tools as they are, and is a load error.
     """
 
     assumes_once = True
@@ -406,63 +383,35 @@ class OpenApiHost(Host[OperationTool]):
         self._options = options
         self._sender = HttpSender(most_bytes=options.result_bytes)
         self._source = _source_of(options.document, refresh_seconds=options.refresh_seconds)
-        self._errors: list[ToolLoadError] = []
         self._loading = asyncio.Lock()
-
-    @property
-    def manifest(self) -> ModuleManifest:
-        """The manifest of the served tools, with the load errors."""
-        return super().manifest.model_copy(update={"load_errors": self._errors or None})
 
     async def reload(self) -> bool:
         """Serve the document as it is now; returns whether anything is different."""
         async with self._loading:
-            before = self.definitions, self._errors
+            before = self.definitions
             try:
                 data = await self._source.read()
                 if data is None:
                     return False
                 is_selected = bool(self._options.tags or self._options.paths)
                 document = await document_of(data, is_selected=is_selected)
-                self._take(await asyncio.to_thread(tools_of, document, self._options, self._sender))
+                found = await asyncio.to_thread(tools_of, document, self._options, self._sender)
+                self.tools, errors = found.tools, [self._error(each) for each in found.faults]
             except DocumentWrong as exc:
                 fault = OperationFault("", "DocumentWrong", str(exc))
-                self._errors = self._listed([fault], "previous" if self.tools else "none")
-            is_changed = (self.definitions, self._errors) != before
+                errors = [self._error(fault, "previous" if self.tools else "none")]
+            is_changed = self.set_load_errors(errors) or self.definitions != before
             if is_changed:
                 await self.tell()
             return is_changed
 
-    def _take(self, found: DocumentTools) -> None:
-        self.tools = found.tools
-        self._errors = self._listed(found.faults, "none")
-
-    def _listed(self, faults: Iterable[OperationFault], in_effect: InEffect) -> list[ToolLoadError]:
-        """Return the errors for the manifest; one that is listed already keeps its time."""
-        known = {_what(each): each for each in self._errors}
-        listed = [self._error(fault, in_effect) for fault in faults][:_MOST_ERRORS]
-        for each in listed:
-            if _what(each) not in known:
-                _log.error("tool_load_failed file=%s error=%s: %s", each.file, each.error_type, each.message)
-        return [known.get(_what(each), each) for each in listed]
-
-    def _error(self, fault: OperationFault, in_effect: InEffect) -> ToolLoadError:
-        hide = self._options.secrets.hide
-        place = f"{self._options.document} {fault.label}".strip()
-        return ToolLoadError(
-            file=hide(place)[:_LONGEST_PLACE],
-            error_type=fault.kind[:_LONGEST_KIND],
-            message=hide(fault.message)[:_LONGEST_MESSAGE],
-            timestamp=machine_clock.wall(),
-            in_effect=in_effect,
-        )
+    def _error(self, fault: OperationFault, in_effect: InEffect = "none") -> ToolLoadError:
+        hide, place = self._options.secrets.hide, f"{self._options.document} {fault.label}".strip()
+        return load_error(hide(place), fault.kind, hide(fault.message), in_effect=in_effect)
 
     async def _watch(self) -> None:
         async for _ in self._source.changes():
-            try:
-                await self.reload()
-            except Exception as exc:  # noqa: BLE001 - after any error, the next change is still processed
-                _log.error("%s was not read again", self._options.document, exc_info=exc)
+            await self.reload_safely()
 
     @asynccontextmanager
     async def _running(self) -> AsyncGenerator[None]:
@@ -476,7 +425,3 @@ class OpenApiHost(Host[OperationTool]):
             finally:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
-
-
-def _what(error: ToolLoadError) -> tuple[object, ...]:
-    return error.file, error.error_type, error.message, error.in_effect
