@@ -37,7 +37,11 @@ async def test_what_dies_costs_no_job_and_doubles_none(bed: Bed, owner: Caller, 
     await bed.serve(works.server)
     fleet, worker, beat = await bed.agent(), await bed.worker(), await bed.beat()
     await bed.beat()
-    jobs = [await fleet.jobs.start(BEGIN, OFTEN, conversation=HERE, caller=owner) for _ in range(JOBS)]
+    jobs: list[Job] = []
+    for most in (JOBS // 2, JOBS):  # at the first death one half has begun, and the other half is about to
+        await until(lambda: len(set(works.server.call_ids("begin"))) == len(jobs), "those jobs have begun")
+        while len(jobs) < most:
+            jobs.append(await fleet.jobs.start(BEGIN, OFTEN, conversation=HERE, caller=owner))
     for write in range(1, 50, 7):
         if dying == "worker":
             await worker.dies_at(write, part).wait()
