@@ -196,10 +196,8 @@ class WaitsForApproval(Exception):
 
         Returns:
             JSON: the approval's `id`, the `tool`, its `arguments` with sensitive values hidden, the `digest` that a
-            decision names, the
-            `approvers`, how many votes are `missing`, `expires_at` in seconds since the epoch, and the `refusal` of the
-            last
-            decision, if there is one.
+            decision names, the `approvers`, how many votes are `missing`, `expires_at` in seconds since the epoch, and
+            the `refusal` of the last decision, if there is one.
 
         """
         request = self.found.request

@@ -80,7 +80,7 @@ class FleetSession:
 
     Args:
         fleet: The fleet; it must be open.
-        caller: In whose name calls are made; its permission, modules and agent decide which tools are offered.
+        caller: The user and the rights that calls are made with; they decide which tools are offered.
         name: The server's name in `mcp_servers`.
         conversation: The conversation that calls belong to.
         run_id: A part of the calls' keys, for models that restart their count of calls; by default Claude's ids are the
@@ -246,7 +246,7 @@ def fleet_server(
 
     Args:
         fleet: The fleet; it must be open.
-        caller: In whose name calls are made; its permission, modules and agent decide which tools are offered.
+        caller: The user and the rights that calls are made with; they decide which tools are offered.
         name: The server's name in `mcp_servers`.
         conversation: The conversation that calls belong to.
         run_id: A part of the calls' keys, for models that restart their count of calls; by default Claude's ids are the

@@ -56,13 +56,13 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     Args:
         fleet: The fleet; it must be open.
-        caller: In whose name calls are made; or a function of the run's context that returns it.
+        caller: The user and the rights that calls are made with; or a function of the run's context that returns it.
         conversation: The conversation that calls belong to; or a function of the run's context.
         timeout: Seconds until a call has ended; by default as of `ToolFleet.call`.
         defer_after: Seconds after which a call that continues interrupts the graph; by default none does.
         defer_approvals: Whether a call that needs an approval interrupts the graph.
         jobs: Tools whose calls are jobs, which interrupt the graph at once: by a poll, or with `None` by their own end.
-        approver: The person whose vote the value is that the graph is resumed with; or a function of that value.
+        approver: The person who votes by the value that the graph is resumed with; or a function of that value.
         where: Tells which tools are offered; by default all that the caller may use.
 
     """
@@ -94,7 +94,7 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         """List the tools that a caller may use now, for any chat model's `bind_tools`.
 
         Args:
-            caller: In whose name.
+            caller: The user and the rights of the call.
 
         Returns:
             The tools, in OpenAI's form.

@@ -100,7 +100,7 @@ class FleetTools:
 
     Args:
         fleet: The fleet; it must be open.
-        caller: In whose name calls are made; or a function of the run's context that returns it.
+        caller: The user and the rights that calls are made with; or a function of the run's context that returns it.
         conversation: The conversation that calls belong to; or a function of the run's context.
         run_id: A function of the run's context that returns a part of the calls' keys: the same in a process that
             continues the run from a `RunState`. By default each run has its own.
@@ -108,7 +108,7 @@ class FleetTools:
         defer_after: Seconds after which a call that continues interrupts the run; by default none does.
         defer_approvals: Whether a call that people have to approve interrupts the run.
         jobs: Tools whose calls are jobs, which interrupt the run at once: by a poll, or with `None` by their own end.
-        approver: The person whose vote it is if the `RunState` approves; or a function of the run's context. `decide`
+        approver: The person who votes if the `RunState` approves; or a function of the run's context. `decide`
             takes more than that.
         where: Tells which tools are offered; by default all that the caller may use.
 
@@ -238,8 +238,7 @@ class FleetTools:
 
         Returns:
             Whether it has ended: false for a call that waits for an approval, true for one that the fleet no longer
-            knows, whose
-            outcome is unknown.
+            knows, whose outcome is unknown.
 
         Raises:
             FleetUnavailable: Redis does not answer.

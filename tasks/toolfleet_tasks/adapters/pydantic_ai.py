@@ -149,14 +149,14 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
 
     Args:
         fleet: The fleet; it must be open.
-        caller: In whose name calls are made; or a function of the run's context that returns it.
+        caller: The user and the rights that calls are made with; or a function of the run's context that returns it.
         conversation: The conversation that calls belong to; or a function of the run's context.
         timeout: Seconds until a call has ended, which also ends by the run's own deadline; by default as of
             `ToolFleet.call`.
         defer_after: Seconds after which a call that continues ends the run; by default none does.
         defer_approvals: Whether a call that needs an approval ends the run.
         jobs: Tools whose calls are jobs, which end the run at once: by a poll, or with `None` by their own end.
-        approver: The person whose vote a decision is that the run is resumed with; or a function of the resumed run's
+        approver: The person who votes by a decision that the run is resumed with; or a function of the resumed run's
             context.
         where: Tells which tools are offered; by default all that the caller may use.
         id: The toolset's id, as the framework uses it.
@@ -267,7 +267,7 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
 
         Args:
             requests: What the run has ended with.
-            caller: In whose name the calls were made.
+            caller: The user and the rights that the calls were made with.
             decided: Results of calls that wait for an approval: they are the votes of `approver`. By default none.
             approver: The person who has decided; without one no vote is taken.
             wait: Seconds to wait at most; `None`: without a limit. A call that has not ended by then, or that still

@@ -74,7 +74,7 @@ class BegunHandle:
 
     @property
     def log_level(self) -> LogLevel | None:
-        """The level of log messages that the call was started with; `None`: none."""
+        """Return the level of log messages that the call was started with; `None`: none."""
         return self._started.published_call.log_level if isinstance(self._started, PendingCall) else None
 
     @property
@@ -84,18 +84,24 @@ class BegunHandle:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its result is known here."""
+        """Return whether its result is known here."""
         return isinstance(self._started, ToolResult) or self._started.ending.done()
 
     @property
     def has_joined(self) -> bool:
-        """Whether it returns the result of an earlier call, with the same idempotency key."""
+        """Return whether it returns the result of an earlier call, with the same idempotency key."""
         return isinstance(self._started, Joined)
 
     async def end_within(self, seconds: float, closing: Closing | None = None) -> ToolResult | None:
-        """Return the call's result; `None` without one after `seconds`, or when `closing` begins.
+        """Wait for the call's end. The call continues in any case.
 
-        The call continues in any case.
+        Args:
+            seconds: How long to wait at most; 0 to return what is known now.
+            closing: Ends the wait when it begins; for programs that are about to end.
+
+        Returns:
+            The result; `None` if the call has not ended.
+
         """
         if isinstance(self._started, ToolResult):
             return self._started
@@ -128,7 +134,15 @@ class BegunHandle:
         return await self._handle.answer(responses, number=number)
 
     async def is_kept_within(self, seconds: float) -> bool:
-        """Return whether Redis has stored the call, so that any process can continue it, as soon as that is known."""
+        """Wait until it is known whether Redis has stored the call, so that any process can continue it.
+
+        Args:
+            seconds: How long to wait at most.
+
+        Returns:
+            Whether it is stored.
+
+        """
         return not isinstance(self._started, PendingCall) or await self._started.is_confirmed_within(seconds)
 
     async def cancel(self) -> None:

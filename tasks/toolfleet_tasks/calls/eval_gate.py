@@ -43,9 +43,16 @@ class EvalGate(Protocol):
     """Approves or blocks calls of tools that require it, on the agent's event loop, within two seconds."""
 
     async def check(self, tool: ToolDef | ToolDefinition, ctx: ToolContext) -> GateDecision:
-        """Decide whether `tool` may be called now. `ctx` is the agent's context of the conversation.
+        """Decide whether a tool may be called now.
 
-        Without a context of the agent's, `ctx.raw_arg` has the arguments as JSON, and `ctx.user` the user's id.
+        Args:
+            tool: The tool; a tag's own definition if the call came by a tag.
+            ctx: The agent's context of the conversation. Without one, `ctx.raw_arg` has the arguments as JSON, and
+                `ctx.user` the user's id.
+
+        Returns:
+            The decision. Anything but a clear approval blocks the call.
+
         """
         ...
 

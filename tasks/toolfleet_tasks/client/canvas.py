@@ -90,7 +90,7 @@ class FleetCanvas:
 
         Args:
             call: The tool and its arguments, without an idempotency key: the signature's own id is fixed.
-            caller: In whose name, and with which rights.
+            caller: The user and the rights that the call is made with.
             timeout: Seconds from now in which it must end, at any place in a chain; by default an hour.
             conversation: As of `ToolFleet.call`.
 

@@ -173,14 +173,13 @@ class FleetDeadLetters(Namespace):
 
         Args:
             call_id: The id of the letter's call.
-            caller: In whose name it is made; by default in that of the letter's own caller.
+            caller: The user and the rights that it is made with; by default those of the letter's own caller.
             arguments: Replace the letter's, each as a whole. Those that the letter no longer has must be among them.
             timeout: Seconds until the new call has ended, as of `ToolFleet.call`.
 
         Returns:
             The new call's result, or a refusal: arguments are missing (`invalid_arguments`), or another replay may
-            still run
-            (`busy`).
+            still run (`busy`).
 
         Raises:
             NoSuchDeadLetter: There is none of this call.

@@ -198,8 +198,8 @@ class ToolFleet:
         """Read what a caller's user has left today. All callers without a user id are one user.
 
         Args:
-            caller: Whose limits.
-            conversation: The run and thread whose limits are told too; by default none.
+            caller: The user, and the agent, if a profile limits it.
+            conversation: The run and thread of which the limits are told, too; by default none.
 
         Returns:
             The use of each cost class with a budget, of each limited tool, and of the run and thread.
@@ -235,7 +235,7 @@ class ToolFleet:
 
         Args:
             call: The tool and its arguments.
-            caller: In whose name, and with which rights.
+            caller: The user and the rights that the call is made with.
             conversation: Where the call belongs; its ids are written into arguments that ask for them, and into the
                 audit.
             context: What the gate is asked with, and what functions of the fleet's own get that take it. It is separate
@@ -282,7 +282,7 @@ class ToolFleet:
 
         Args:
             call: The tool and its arguments.
-            caller: In whose name.
+            caller: The user and the rights of the call.
             around: The context, the tag and its terms, and the gate to ask.
             conversation: As of `call`.
             timeout: As of `call`.
@@ -310,7 +310,7 @@ class ToolFleet:
 
         Args:
             calls: The tools and their arguments.
-            caller: In whose name they are made.
+            caller: The user and the rights that they are made with.
             conversation: As of `call`, for all of them.
             timeout: As of `call`, for each of them.
             waits_for_worker: As of `call`, for each of them.
@@ -350,7 +350,7 @@ class ToolFleet:
 
         Args:
             call: The tool and its arguments.
-            caller: In whose name, and with which rights.
+            caller: The user and the rights that the call is made with.
             conversation: As of `call`.
             context: As of `call`.
             timeout: As of `call`: seconds until the call has ended.

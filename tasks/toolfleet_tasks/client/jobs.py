@@ -69,7 +69,7 @@ class FleetJobs(Namespace):
             conversation: The conversation that is woken, and that the calls belong to.
             deadline: Seconds from now in which all ends; by default 7 days after it begins, or twice the poll's longest
                 time, and of a recurring job as long as a job may last.
-            caller: In whose name; the job belongs to this caller's user.
+            caller: The user and the rights of its calls; the job belongs to this user.
             name: A name for people, of at most 200 characters.
             message: What the conversation is told when the job has succeeded.
             on_failure_message: What it is told when the job has failed.
@@ -106,7 +106,7 @@ class FleetJobs(Namespace):
 
         Args:
             job_id: The job's id.
-            caller: Whose job.
+            caller: The user of the job.
 
         Returns:
             The job; `None` if there is none of this user, or if it is no longer kept.
@@ -123,7 +123,7 @@ class FleetJobs(Namespace):
         """List jobs of the caller's user, the newest first.
 
         Args:
-            caller: Whose jobs.
+            caller: The user of the jobs.
             ended: Whether those that are over are listed, too.
             limit: How many at most.
             workflow_id: Only those of this workflow; by default all.
@@ -143,7 +143,7 @@ class FleetJobs(Namespace):
 
         Args:
             job_id: The job's id.
-            caller: Whose job.
+            caller: The user of the job.
 
         Returns:
             The job as it is now; `None` if there is none of this user.
@@ -159,7 +159,7 @@ class FleetJobs(Namespace):
 
         Args:
             workflow_id: The workflow.
-            caller: Whose jobs.
+            caller: The user of the jobs.
 
         Returns:
             How many were ended.
@@ -278,7 +278,7 @@ class FleetWakeups(Namespace):
 
         Args:
             conversation_id: The conversation.
-            caller: Whose jobs the wake-ups are of.
+            caller: The user of the jobs.
 
         Returns:
             The inbox: wake-ups are read from it, and stay until each is confirmed.

@@ -247,7 +247,7 @@ class FleetApprovals(Namespace):
 
         Args:
             tool_name: The tool.
-            caller: In whose name.
+            caller: The user and the rights of the call.
 
         Returns:
             The rules; empty if the call needs no approval.
@@ -321,7 +321,7 @@ class FleetModules(Namespace):
 
         Args:
             tool_name: The tool.
-            caller: In whose name.
+            caller: The user and the rights of the call.
             conversation: The run and thread of the call, of which it is told how much of their profile's limits is
                 used; by default none.
 
@@ -343,9 +343,8 @@ class FleetModules(Namespace):
 
         Returns:
             An iterator of the events. It raises `RegistryEventsLost` if some are gone, and `FleetUnavailable` if the
-            registry has
-            been away for 60 s; it can be followed further after either. It raises `RuntimeError` when the fleet is
-            left.
+            registry has been away for 60 s; it can be followed further after either. It raises `RuntimeError` when the
+            fleet is left.
 
         Raises:
             ValueError: `after` is not an id.
@@ -484,7 +483,7 @@ class FleetBegunCalls(Namespace):
 
         Args:
             call: The tool and its arguments.
-            caller: In whose name, and with which rights.
+            caller: The user and the rights that the call is made with.
             owner: The client's user, who alone can continue the call.
             conversation: As of `ToolFleet.call`.
             timeout: As of `ToolFleet.call`: seconds until the call has ended.

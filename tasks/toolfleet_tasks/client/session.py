@@ -182,7 +182,8 @@ class Session:
         self.approvals, followed = approval_service(*approvals), (self._follow, self._listener.listening)
         self.approval_feed = ApprovalFeed(self._commands, self.approvals.records, self._listener.watches.watching)
         self._waiting = CallsToApprove(self.approvals, self._keyed_calls, *followed, self.begun.write)
-        self.steps = JobSteps(self.preparation, self._dispatcher, self.approvals, self.trail, settings, self.tracing)
+        ask_people = self.approvals.ask_for_step
+        self.steps = JobSteps(self.preparation, self._dispatcher, ask_people, self.trail, settings, self.tracing)
         self.jobs = self._service(self._gate if has_agent else None)
 
     async def open(self) -> None:

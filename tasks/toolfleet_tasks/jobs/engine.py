@@ -25,7 +25,6 @@ from toolfleet_registry.spans import Tracing
 from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.admission import Refusal
-from toolfleet_tasks.approvals.service import ApprovalService
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.calls.dispatcher import Dispatcher
 from toolfleet_tasks.calls.prepare import CallPreparation, Step
@@ -59,20 +58,20 @@ class JobCallState:
 
 
 class JobSteps:
-    """The steps of jobs in one session. Belongs to its loop."""
+    """The steps of jobs in one session. `ask_people` has a call wait for an approval. Belongs to the session's loop."""
 
     def __init__(
         self,
         preparation: CallPreparation,
         dispatcher: Dispatcher,
-        approvals: ApprovalService,
+        ask_people: Callable[[PublishedCall], Awaitable[ToolResult | Refusal | None]],
         trail: AuditTrail,
         settings: Settings,
         tracing: Tracing | None = None,
     ) -> None:
         self._tracing = tracing
         self._preparation = preparation
-        self._approvals = approvals
+        self._ask_people = ask_people
         self._dispatcher = dispatcher
         self._trail = trail
         self._settings = settings
@@ -115,7 +114,7 @@ class JobSteps:
     async def _publish(self, call: PublishedCall, asked_by: tuple[str, ...]) -> ToolResult | JobCallState | None:
         try:
             if call.approval is not None:
-                answer = await self._approvals.ask_for_step(call.model_copy(update={"asked_by": asked_by}))
+                answer = await self._ask_people(call.model_copy(update={"asked_by": asked_by}))
             else:
                 answer = await self._dispatcher.detach(call, most_waiting=_MOST_WAITING)
         except BegunBefore:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolfleet import CallHandle, Settings, SyncCallHandle, SyncToolFleet, ToolFleet
+from toolfleet import CallHandle, EvalGate, Settings, SyncCallHandle, SyncToolFleet, ToolFleet
 from toolfleet.tags import TagRegistry
 from toolfleet_registry.catalog.registry_events import RegistryEvents
 from toolfleet_registry.specs import RegistryEvent
@@ -85,7 +85,7 @@ def test_what_is_not_in_a_namespace_is_for_calls_and_tools() -> None:
     }
 
 
-DESCRIBED = [*(face for face, _ in PAIRS.values()), type(CLOSED.hooks), type(CLOSED.begun_calls), TagRegistry]
+DESCRIBED = [*(face for face, _ in PAIRS.values()), type(CLOSED.hooks), type(CLOSED.begun_calls), TagRegistry, EvalGate]
 
 
 def own_methods(face: type[Any]) -> dict[str, Any]:
