@@ -154,7 +154,13 @@ class InvalidArguments(OperationRefused):
 
 
 class NoSuchQueue(OperationRefused):
-    """There is no queue of this name. `nearest`: similar names, the most similar first."""
+    """There is no queue of this name.
+
+    Args:
+        name: The name.
+        nearest: Similar names, the most similar first.
+
+    """
 
     error_code = "unknown_queue"
 
@@ -171,7 +177,13 @@ class NoSuchProfile(OperationRefused):
 
 
 class ProfileChanged(OperationRefused):
-    """An agent's profile has changed since the caller read it. `version`: its number, 0 for none, if it is known."""
+    """An agent's profile has changed since the caller read it.
+
+    Args:
+        name: The agent.
+        version: The version in force, 0 for none; None if it is unknown.
+
+    """
 
     error_code = "profile_changed"
 
@@ -226,7 +238,12 @@ class MessageTooLarge(MessageRefused):
 
 
 class NoSuchDeadLetter(FleetError):
-    """There is no dead letter of this call id: it was dropped, or never was one."""
+    """There is no dead letter of this call: it was dropped, or never existed.
+
+    Args:
+        call_id: The call.
+
+    """
 
     def __init__(self, call_id: str) -> None:
         self.call_id = call_id
@@ -259,7 +276,13 @@ class WakeRefused(WebhookRefused):
 
 
 class WakeBusy(FleetError):
-    """Another delivery of this wake-up is being processed; answer 409, and `Retry-After` with the seconds."""
+    """Another delivery of this wake-up is being processed: answer 409, and `Retry-After` with the seconds.
+
+    Args:
+        wake_id: The wake-up.
+        seconds: When to come back; `retry_after_seconds` is a whole number of at least 1.
+
+    """
 
     def __init__(self, wake_id: str, seconds: float) -> None:
         self.wake_id = wake_id
@@ -268,7 +291,12 @@ class WakeBusy(FleetError):
 
 
 class WakeLost(FleetError):
-    """Another delivery of this wake-up has taken over, or it was not marked as done: answer 503."""
+    """Another delivery of this wake-up has taken over, or it was not marked as done: answer 503.
+
+    Args:
+        wake_id: The wake-up.
+
+    """
 
     def __init__(self, wake_id: str) -> None:
         self.wake_id = wake_id
@@ -276,7 +304,14 @@ class WakeLost(FleetError):
 
 
 class InputNotTaken(FleetError):
-    """An answer to a call is not taken. `reason`: `answered` (otherwise, before), `not_asked` (that question), `ended` or `unknown`."""
+    """An answer to a question of a call is not accepted.
+
+    Args:
+        call_id: The call.
+        reason: `answered` (with another answer, before), `not_asked` (the call does not ask this question), `ended` or
+            `unknown`.
+
+    """
 
     def __init__(self, call_id: str, reason: Literal["answered", "not_asked", "ended", "unknown"]) -> None:
         self.call_id, self.reason = call_id, reason
@@ -290,11 +325,18 @@ class InputNotTaken(FleetError):
 
 
 class ApprovalNotTaken(OperationRefused):
-    """A decision about a call is not taken. `reason` is one word.
+    """A decision about a call is not accepted.
 
-    It waits no more: `approved`, `rejected`, `expired` or `ended`. This person may not decide: `forbidden`. Too many decide at this moment: `raced`.
-    Its arguments are not those that were shown: `changed`. It has to be said which were: `unseen`. The same request was taken before: `repeated`.
-    Redis has lost the call: `lost`. There is none: `unknown`. `hint`: what to know in addition, perhaps with arguments, which no log gets.
+    Args:
+        approval_id: The call.
+        reason: `approved`, `rejected`, `expired`, `ended`: the call waits no more. `forbidden`: this user may not decide.
+            `raced`: too many users decide at this moment. `changed`: the arguments are not those that were shown. `unseen`:
+            the request must say which arguments were shown. `repeated`: this decision was made before. `lost`: Redis has
+            lost the call. `unknown`: there is no such call.
+        text: The message, if it is not that of the reason.
+        more: An addition to the message of the reason.
+        hint: What else to know, perhaps with arguments of the call; no log gets it.
+
     """
 
     def __init__(
@@ -321,7 +363,12 @@ _NOT_DECIDED = {
 
 
 class RegistryEventsLost(FleetError):
-    """Events after the one with the id `after` are gone: more have come than are kept, or the registry's data was lost."""
+    """Events of the registry are gone: more have come than are kept, or the registry's data was lost.
+
+    Args:
+        after: The id of the last event that was read.
+
+    """
 
     def __init__(self, after: str) -> None:
         self.after = after
@@ -331,7 +378,14 @@ class RegistryEventsLost(FleetError):
 
 
 class ToolRateLimited(FleetError):
-    """A tool's cooldown, daily limit or budget is used up; free again in `retry_after_seconds`, if that is known."""
+    """A tool's cooldown, daily limit or budget is used up.
+
+    Args:
+        tool_name: The tool.
+        message: The message.
+        retry_after_seconds: When it is free again, if that is known.
+
+    """
 
     def __init__(self, tool_name: str, message: str, *, retry_after_seconds: float | None = None) -> None:
         self.tool_name = tool_name
@@ -340,7 +394,12 @@ class ToolRateLimited(FleetError):
 
 
 class ToolNotFound(FleetError):
-    """No tool of this name is registered."""
+    """No tool of this name is registered.
+
+    Args:
+        tool_name: The name.
+
+    """
 
     def __init__(self, tool_name: str) -> None:
         self.tool_name = tool_name

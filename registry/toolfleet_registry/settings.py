@@ -444,7 +444,18 @@ class _DeclaredSettings(Settings):
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Read the settings. Raises `SettingsError` with one sentence a wrong setting; warns of misspelt variables."""
+    """Read the settings from the arguments, the environment, `toolfleet.toml` and the run file. Warns of misspelt variables.
+
+    Args:
+        overrides: Settings that take precedence over all sources.
+
+    Returns:
+        The settings.
+
+    Raises:
+        SettingsError: A setting is wrong; the message has one sentence for each of them.
+
+    """
     return _read(Settings, overrides)
 
 

@@ -41,13 +41,28 @@ def version_key(version: str | None) -> tuple[Any, ...]:
 
 
 def compare_versions(one: str | None, other: str | None) -> int:
-    """Compare two versions: -1 if the first one is earlier, 0 if they are the same, 1 if it is later."""
+    """Compare two versions. None is the earliest, semantic versions follow, then all others as text.
+
+    Args:
+        one: A version.
+        other: Another version.
+
+    Returns:
+        -1 if the first one is earlier, 0 if they are the same, 1 if it is later.
+
+    """
     left, right = version_key(one), version_key(other)
     return (left > right) - (left < right)
 
 
 def is_later(version: str | None, than: str | None) -> bool:
-    """Return whether `version` is later than `than`."""
+    """Return whether a version is later than another one.
+
+    Args:
+        version: A version.
+        than: The version to compare it with.
+
+    """
     return compare_versions(version, than) > 0
 
 

@@ -337,9 +337,12 @@ class Tag:
 
 
 class Tags:
-    """The tags of an agent. Registered at its start; looking them up afterwards changes nothing.
+    """The tags of an agent. They are registered at its start; later lookups change nothing.
 
-    `runs_here`: their functions run in this process, and may be any; else workers must find them.
+    Args:
+        runs_here: Whether the tools' functions run in this process, and can be any function. Otherwise workers must be able
+            to import them.
+
     """
 
     def __init__(self, *, runs_here: bool = False) -> None:
@@ -347,7 +350,15 @@ class Tags:
         self._runs_here = runs_here
 
     def register(self, tool: ToolDef) -> None:
-        """Take a tool in. Raises `ValueError` if its name or prefix is taken, or if anything about it is wrong."""
+        """Add a tool.
+
+        Args:
+            tool: The tool; it is validated here.
+
+        Raises:
+            ValueError: The name or the prefix is taken, or a field of the tool is invalid; the message says which.
+
+        """
         tag = checked(tool, is_here=self._runs_here)
         for other in self._tags.values():
             if other.tool.name == tool.name:
@@ -359,20 +370,33 @@ class Tags:
         self._tags = dict(sorted({**self._tags, tool.name: tag}.items()))
 
     def get(self, name: str) -> ToolDef | None:
-        """The tool of this name."""
+        """Return the tool of this name.
+
+        Args:
+            name: The tool's name.
+
+        Returns:
+            The tool, or None if there is none of this name.
+
+        """
         tag = self._tags.get(name)
         return None if tag is None else tag.tool
 
     def all_tools(self) -> list[ToolDef]:
-        """All tools, sorted by name."""
+        """Return all tools, sorted by name."""
         return [tag.tool for tag in self._tags.values()]
 
     def tags(self) -> Mapping[str, Tag]:
-        """The same, with what was found out about each at its registration."""
+        """Return all tools with their handlers and patterns, by name."""
         return self._tags
 
     def prompt_block(self) -> str:
-        """The part of a prompt that tells a model of its tags, empty if there are none. Holds no line that is a tag."""
+        """Return the part of a prompt that tells a model about its tags; no line of it is itself a tag.
+
+        Returns:
+            The text, empty if there are no tags.
+
+        """
         lines = [f"- `{_example(tool)}`: {' '.join(tool.description.split())}" for tool in self.all_tools()]
         return "\n".join([_INTRODUCTION, *lines]) if lines else ""
 
@@ -449,12 +473,22 @@ class ParsedResponse:
 def parse_response(
     raw: str, registry: Tags, *, context: ToolContext | None = None, in_fences: bool = False
 ) -> ParsedResponse:
-    """Find the tags: `PREFIX:`, space, and an argument up to a line's end, each at the start of a line.
+    """Find the tags in a model's text: `PREFIX:`, a space, and an argument up to the end of the line, each at the start of a line.
 
-    `context` is what the agent knows; each call gets it with its own argument. As in Markdown, what stands between two
-    fences of a code block is quoted and no call, unless `in_fences`; a fence that nothing closes quotes nothing. A line
-    ends with LF or CRLF. The space may hold line ends, but an argument never begins with the line of another tag.
-    Where tags were taken away the text has no blank lines at its ends, nor two for one. Half surrogate pairs become "?".
+    As in Markdown, lines between two fences of a code block are quoted and not searched; a fence that is not closed quotes
+    nothing. A line ends with LF or CRLF. The space can contain line ends, but an argument never begins with the line of
+    another tag.
+
+    Args:
+        raw: The model's text. Half surrogate pairs become "?".
+        registry: The tags to look for.
+        context: The agent's context. Each call gets it with its own argument.
+        in_fences: Whether code blocks are searched as well.
+
+    Returns:
+        The calls, and the text without the removed tags. Where tags were removed, the text has no blank lines at its ends,
+        and no two blank lines in a row.
+
     """
     text = raw.encode("utf-8", "replace").decode()
     written = _Written.of(text)

@@ -145,11 +145,15 @@ Sink = Callable[[Progress], object]
 
 
 def report(fraction: float | None = None, message: str = "") -> None:
-    """Report the progress of the running call: a fraction from 0 to 1, or `None`, and a text, of which 500 characters are kept.
+    """Report the progress of the running call, for functions that run in a worker.
 
-    For functions that run in a worker, also in threads that they start with `asyncio.to_thread`. Costs next to nothing:
-    a few times a second the latest report is passed on. Outside of a call, and after its end, a report is dropped. A
-    fraction outside of 0 to 1 is clipped, and one that is no number counts as unknown.
+    It can be called from any thread that the function starts with `asyncio.to_thread`. It costs next to nothing: a few
+    times a second the latest report is passed on. Outside of a call, and after its end, a report is dropped.
+
+    Args:
+        fraction: How much is done, from 0 to 1; values outside are clipped. None, or a value that is no number: unknown.
+        message: A text, of which 500 characters are kept.
+
     """
     sink = _sink.get()
     if sink is not None:
@@ -379,10 +383,18 @@ class Context:
         return min((each for each in bounds if each is not None), default=None)
 
     def progress(self, fraction: float | None = None, message: str = "") -> Awaitable[None]:
-        """Report the tool's progress: `await context.progress(0.4, "half of the pages")`; `None` if it is unknown.
+        """Report the tool's progress: `await context.progress(0.4, "half of the pages")`.
 
-        Costs next to nothing without a listener, and only the latest of many in a short time is sent. May be called
-        from any thread, and need not be awaited: a plain function calls it and goes on.
+        It costs next to nothing without a listener, and only the latest of many reports in a short time is sent. It can be
+        called from any thread, and need not be awaited: a plain function calls it and continues.
+
+        Args:
+            fraction: How much is done, from 0 to 1; None if it is unknown.
+            message: A text about it.
+
+        Returns:
+            An awaitable that can be ignored.
+
         """
         if self._report is not None:
             self._report(progress_of(fraction, message))
@@ -391,8 +403,19 @@ class Context:
     def log(self, level: LogLevel, data: Any, *, logger: str | None = None) -> Awaitable[None]:
         """Send a log message to the caller, if it wants them: `await context.log("info", "half of the pages are read")`.
 
-        `data` is a text or any JSON, of which 16 KiB are kept; `logger` names the part of the tool. An attempt has at
-        most 200 messages. Called and awaited as `progress` is. Raises `ValueError` for an unknown level.
+        It is called and awaited like `progress`. An attempt can send at most 200 messages.
+
+        Args:
+            level: The message's level.
+            data: A text or any JSON, of which 16 KiB are kept.
+            logger: The name of the part of the tool.
+
+        Returns:
+            An awaitable that can be ignored.
+
+        Raises:
+            ValueError: The level is unknown.
+
         """
         check_log_level(level)
         if self._log is not None:

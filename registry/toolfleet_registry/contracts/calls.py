@@ -240,7 +240,15 @@ class ResultFile(Message):
 
     @classmethod
     def of(cls, kind: FileKind, data: bytes, media_type: str, name: str | None) -> Self:
-        """Encode a file."""
+        """Encode a file.
+
+        Args:
+            kind: What a model does with it.
+            data: The bytes.
+            media_type: Such as `image/png`.
+            name: The file's name, if it has one.
+
+        """
         return cls(kind=kind, media_type=media_type, data=b64encode(data).decode(), name=name)
 
     @property
@@ -253,7 +261,12 @@ class ResultFile(Message):
         return b64decode(self.data)
 
     def label(self, number: int) -> str:
-        """Return the label that replaces the file in a text, as the `number`th file of its result."""
+        """Return the label that replaces the file in a text.
+
+        Args:
+            number: The file's number in its result.
+
+        """
         named = f" {self.name!r}" if self.name else ""
         return f"{self.kind} {number}{named} ({self.media_type}, {self.size} bytes)"
 
@@ -382,12 +395,27 @@ class ToolResult(Message):
 
     @classmethod
     def ok(cls, tool_name: str, result: Any, *, files: tuple[ResultFile, ...] = ()) -> Self:
-        """The call worked."""
+        """Return the result of a call that worked.
+
+        Args:
+            tool_name: The tool's name.
+            result: What the tool returned, as JSON values.
+            files: Files of the result.
+
+        """
         return cls(tool_name=tool_name, success=True, result=result, effect_state="done", files=files)
 
     @classmethod
     def refused(cls, tool_name: str, code: ErrorCode, error: str, *, hint: str | None = None) -> Self:
-        """The call was not executed and would not be, however often it is repeated as it is."""
+        """Return the result of a call that was not executed, and that would be refused again.
+
+        Args:
+            tool_name: The tool's name.
+            code: The reason as an error code.
+            error: The reason as a sentence for the model.
+            hint: What the model can do next.
+
+        """
         return cls(tool_name=tool_name, success=False, error=error, error_code=code, effect_state="none", hint=hint)
 
     @classmethod
@@ -401,7 +429,17 @@ class ToolResult(Message):
         retryable: bool = False,
         hint: str | None = None,
     ) -> Self:
-        """The call was on its way and did not come back well."""
+        """Return the result of a call that was sent to its module and failed.
+
+        Args:
+            tool_name: The tool's name.
+            code: The reason as an error code.
+            error: The reason as a sentence for the model.
+            effect_state: Whether the effect has happened.
+            retryable: Whether a repeat can help and does no harm.
+            hint: What the model can do next.
+
+        """
         return cls(
             tool_name=tool_name,
             success=False,

@@ -67,7 +67,12 @@ class Poll(Message):
     """As that of a `ToolCall`: a poll that meets another version ends the job as failed."""
 
     def call_with(self, arguments: dict[str, Any]) -> ToolCall:
-        """Return the call of one poll, with `arguments` in the place of its own."""
+        """Return the call of one poll.
+
+        Args:
+            arguments: The arguments, in place of the call's own.
+
+        """
         return ToolCall(tool_name=self.tool_name, arguments=arguments, tool_version=self.tool_version)
 
 
@@ -118,7 +123,12 @@ class Schedule(Message):
         return self
 
     def counted_from(self, moment: float) -> "Schedule":
-        """Return it with `at` in place of `delay_seconds`, counted from `moment` (seconds since the epoch)."""
+        """Return the schedule with `at` in place of `delay_seconds`.
+
+        Args:
+            moment: When the delay begins, in seconds since the epoch.
+
+        """
         return self if self.delay_seconds is None else Schedule(at=moment + self.delay_seconds)
 
 

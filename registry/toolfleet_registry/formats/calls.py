@@ -22,15 +22,26 @@ def to_call(
     *,
     dotted: bool = False,
 ) -> ToolCall:
-    """The call that a model asks for: `obj` is what the provider's package or its JSON has for one tool call.
+    """Return the call that a model asks for, with the names that its tool has in the fleet.
 
-    OpenAI: an element of `tool_calls`, or an output item of type `function_call`. Anthropic: a `tool_use` block.
-    Gemini: a function call, or the part that holds it. MCP: a `tools/call` request, or its parameters.
+    A name that was not offered and arguments that are not JSON are passed on: `ToolFleet.call` refuses them, in the names
+    that the model knows. If a tool can be offered as strict, a null is removed where an argument can be left out and
+    cannot be null.
 
-    `tools` are those that the model was offered, `dotted` as they were. Takes any nonsense: a name that was not offered and
-    arguments that are not JSON go on as they are, for `ToolFleet.call` to refuse, which speaks of tools and arguments by the
-    names that the model knows. No arguments at all are an empty object. Properties get their own names back, and a null in place of one that may be left out and cannot be null is taken out, if the
-    tool can be offered strict. Raises `ValueError` for an unknown format.
+    Args:
+        obj: One tool call, as the provider's package or its JSON has it. OpenAI: an element of `tool_calls`, or an output
+            item of type `function_call`. Anthropic: a `tool_use` block. Gemini: a function call, or the part that holds it.
+            MCP: a `tools/call` request, or its parameters.
+        format: The provider's format.
+        tools: The tools that the model was offered.
+        dotted: Whether they were offered with dots in their names.
+
+    Returns:
+        The call, ready for `ToolFleet.call`. Absent arguments become an empty object.
+
+    Raises:
+        ValueError: The format is unknown.
+
     """
     dialect_of(format)
     name, spoken = _READERS[format](obj)
@@ -47,7 +58,16 @@ def to_call(
 
 
 def call_from_openai(tool_call: Mapping[str, Any], tools: Iterable[ToolDefinition]) -> ToolCall:
-    """The call that a model's `{"id", "function": {"name", "arguments"}}` asks for: `to_call(…, "openai_chat", …)`."""
+    """Return the call that a model asks for in OpenAI's Chat Completions format: `to_call(…, "openai_chat", …)`.
+
+    Args:
+        tool_call: An element of `tool_calls`: `{"id", "function": {"name", "arguments"}}`.
+        tools: The tools that the model was offered.
+
+    Returns:
+        The call, ready for `ToolFleet.call`.
+
+    """
     return to_call(tool_call, "openai_chat", tools)
 
 

@@ -20,12 +20,25 @@ def convert(
     strict: bool = False,  # noqa: FBT001, FBT002 - a call reads convert(tools, "openai_chat", strict=True)
     dotted: bool = False,  # noqa: FBT001, FBT002 - as above
 ) -> Converted:
-    """Convert tools for a request's `tools`, sorted by name so that prompt caches hold, and `.notes` on what differs.
+    """Convert tools to a provider's format, for the `tools` of a request.
 
-    The converted schema forbids no call that a tool's own schema allows; it may allow more, and the catalog refuses
-    what it should not. With `strict`, a tool whose schema can be enforced to the letter is; the others say in a note
-    why not. `dotted` keeps `module.method` where the provider takes dots. Gemini's list holds one element with all
-    declarations, or none for no tools. Raises `ValueError` for an unknown format.
+    A converted schema forbids no call that the tool's own schema allows. It can allow more: the catalog refuses these
+    calls.
+
+    Args:
+        tools: The tools to offer.
+        format: The provider's format.
+        strict: Whether a tool is marked as strict if its schema can be enforced to the letter. A note says why another
+            tool cannot.
+        dotted: Whether names keep the form `module.method` where the provider accepts dots.
+
+    Returns:
+        The converted tools, sorted by name so that prompt caches hold; `.notes` says what differs from the definitions.
+        For Gemini the list holds one element with all declarations, or is empty.
+
+    Raises:
+        ValueError: The format is unknown.
+
     """
     dialect = dialect_of(format)
     notes: list[Note] = []
@@ -45,10 +58,16 @@ def convert(
 
 
 def tools_to_openai_format(tools: Iterable[ToolDefinition], *, dotted: bool = False) -> Converted:
-    """OpenAI's Chat Completions format, which most servers speak: `convert(tools, "openai_chat")`.
+    """Convert tools to OpenAI's Chat Completions format, which most servers understand: `convert(tools, "openai_chat")`.
 
-    `dotted` keeps `module.method`, for servers that speak the format and take dots, as vLLM, Ollama and LiteLLM do; OpenAI
-    itself refuses such a request, which a note says.
+    Args:
+        tools: The tools to offer.
+        dotted: Whether names keep the form `module.method`, for servers that accept it, such as vLLM, Ollama and LiteLLM.
+            OpenAI itself refuses such a request, which a note says.
+
+    Returns:
+        The converted tools, sorted by name, with notes.
+
     """
     listed = sorted(tools, key=lambda tool: tool.name)
     converted = convert(listed, "openai_chat")

@@ -98,18 +98,28 @@ def from_result(
     dotted: bool = False,
     files: bool = True,
 ) -> Any:
-    """Return the answer to the call `tool_call_id`, whole: nothing is cut.
+    """Return the answer to a tool call in a provider's format, as a plain dictionary. Nothing is cut.
 
-    A plain dictionary, which fits the provider's own types.
+    OpenAI: a `tool` message, or a `function_call_output` item; the format has no mark for errors, so the text of an error
+    begins with `Error`. Anthropic: a `tool_result` block with `is_error`; all blocks of a turn belong in one user message.
+    Gemini: a part with a function response that has `output` or `error`. MCP: the result of `tools/call` with `isError`.
 
-    OpenAI: a `tool` message, or a `function_call_output` item; they have no mark for errors, so their text begins with
-    `Error`. Anthropic: a `tool_result` block, with `is_error`; all blocks of a turn belong into one user message.
-    Gemini: a part with a function response, `output` or `error` in it; `dotted` as the tool was offered. MCP: the
-    result of `tools/call`, with `isError`; its id is the request's, so `tool_call_id` is not used.
+    Images and other files come in the provider's form. A sentence replaces files that the provider cannot show, as all
+    files in OpenAI's Chat format, which has only text.
 
-    Images and other files come in the provider's own form, where it has one for them; for others a sentence says that
-    they cannot be shown, as for all in OpenAI's Chat format, which takes text only. `files=False` is for models that
-    take text only, such as Gemini's before version 3. Raises `ValueError` for an unknown format.
+    Args:
+        result: The result of the call.
+        format: The provider's format.
+        tool_call_id: The provider's id of the tool call. MCP does not use it: the id is the request's.
+        dotted: Whether the tool was offered with dots in its name.
+        files: Whether the model can read files; False for models that read only text, such as Gemini's before version 3.
+
+    Returns:
+        The dictionary, which fits the provider's own types.
+
+    Raises:
+        ValueError: The format is unknown.
+
     """
     dialect_of(format)
     shown, unseen = shown_files(result.files if result.success else (), format, is_on=files)

@@ -11,11 +11,16 @@ from toolfleet_registry.contracts.inputs import check_requests
 class ToolError(Exception):
     """A tool cannot do what was asked. The message is for the model: it says what to do instead.
 
-    `effect_state` says whether the effect has happened all the same: `none` (surely not: the call may be repeated, and
-    a repeat under the same call id runs again), `done`, or `unknown`. Left out, it is unknown.
+    Args:
+        message: The sentence for the model.
+        effect_state: Whether the effect has happened nevertheless: `none` (certainly not; the call can be repeated, and a
+            repeat under the same call id runs again), `done`, or `unknown`. None: unknown.
+        retryable: Whether a repeat can help and does no harm, whatever has happened. The fleet then tries once more, and
+            the tool runs again under the same call id. It is ignored if a tool declares that it can run only once.
 
-    `retryable=True` says that a repeat may help and does no harm, whatever has happened: the fleet then tries once
-    more, and the tool runs again under the same call id. It is ignored where a tool declares that it may run only once.
+    Raises:
+        ValueError: The effect state is invalid.
+
     """
 
     def __init__(self, message: str, *, effect_state: EffectState | None = None, retryable: bool = False) -> None:
@@ -27,10 +32,17 @@ class ToolError(Exception):
 
 
 class ModuleBusy(Exception):
-    """There is no room for this call now, and nothing was started. The fleet comes back after `retry_after_seconds`.
+    """There is no room for this call now, and nothing was started. The fleet tries again later.
 
-    Never raise it once something has been done: the call is run again, regardless of its effect. `message`: the reason,
-    for the caller of a call that waits in vain.
+    Never raise it after something has been done: the call is run again, regardless of its effect.
+
+    Args:
+        retry_after_seconds: When the fleet tries again, 0 to 86,400.
+        message: The reason, for the caller of a call that waits in vain.
+
+    Raises:
+        ValueError: The time is invalid.
+
     """
 
     def __init__(self, retry_after_seconds: float = 1, message: str = "") -> None:
@@ -42,10 +54,17 @@ class ModuleBusy(Exception):
 
 
 class Accepted(Exception):
-    """A tool has started what was asked, and continues by itself, under a `handle` of 1 to 512 printable characters.
+    """A tool has started the work, which continues by itself. Raise it, or return it.
 
-    Raise it, or return it. The call takes no slot in the fleet meanwhile; the fleet asks the module's `status` for the
-    handle, first after `poll_after_seconds`. Raises `ValueError` for an invalid handle or time.
+    The call takes no slot in the fleet meanwhile; the fleet asks the module's `status` for the handle.
+
+    Args:
+        handle: The name of the work, 1 to 512 printable characters.
+        poll_after_seconds: When the fleet asks for the first time. None: the fleet decides.
+
+    Raises:
+        ValueError: The handle or the time is invalid.
+
     """
 
     def __init__(self, handle: str, *, poll_after_seconds: float | None = None) -> None:
@@ -55,11 +74,18 @@ class Accepted(Exception):
 
 
 class InputRequired(Exception):
-    """A tool asks the caller before it continues: `requests` by keys, each `{"method": …, "params": {…}}` as in MCP.
+    """A tool asks the caller before it continues. Raise it, or return it.
 
-    Raise it, or return it. The tool is called again with the answers and the `state` in `context.inputs`, perhaps in
-    another process. The state stays in the fleet: the caller never sees it. `effect_state`: `none` if nothing was done
-    yet. Raises `ValueError` for invalid requests, and for too many.
+    The tool is called again with the answers and the state in `context.inputs`, perhaps in another process.
+
+    Args:
+        requests: The questions by keys, each `{"method": …, "params": {…}}` as in MCP.
+        state: A text for the tool itself. It stays in the fleet: the caller never sees it.
+        effect_state: `none` if nothing was done yet.
+
+    Raises:
+        ValueError: The requests are invalid, or too many.
+
     """
 
     def __init__(self, requests: Mapping[str, Any], state: str = "", *, effect_state: EffectState = "unknown") -> None:

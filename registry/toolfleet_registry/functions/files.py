@@ -76,8 +76,17 @@ def is_known_by_bytes(name: str) -> bool:
 class File:
     """Bytes with a media type, and perhaps a name. A tool returns them, alone or anywhere in its result.
 
-    As the annotation of a parameter it takes base64 or a data URL. The media type may be left out where the bytes or the
-    name show it. Raises `TypeError` for what has no bytes, `ValueError` for none of them, and for a media type that they contradict.
+    As the annotation of a parameter, the argument is base64 or a data URL.
+
+    Args:
+        data: The bytes.
+        media_type: Such as `image/png`. It can be left out if the bytes or the name show it.
+        name: The file's name.
+
+    Raises:
+        TypeError: `data` has no bytes.
+        ValueError: The bytes are empty, or contradict the media type.
+
     """
 
     kind: ClassVar[FileKind] = "file"
@@ -101,7 +110,19 @@ class File:
 
     @classmethod
     def open(cls, path: str | Path, media_type: str | None = None) -> Self:
-        """Read a file of this machine, under its own name. Raises `OSError`."""
+        """Read a file of this machine, under its own name.
+
+        Args:
+            path: The file.
+            media_type: As in the constructor.
+
+        Returns:
+            The file, with its name.
+
+        Raises:
+            OSError: It cannot be read.
+
+        """
         return cls(Path(path).read_bytes(), media_type, name=Path(path).name)
 
     def __repr__(self) -> str:
@@ -194,7 +215,13 @@ def _written(value: File, info: Any) -> str:
 class Media:
     """The media type of a `bytes` parameter: `Annotated[bytes, Media("image/png", most_bytes=100_000)]`.
 
-    A media type such as `image/png`, or `image/*` for any image. Raises `ValueError` for an invalid one.
+    Args:
+        media_type: Such as `image/png`, or `image/*` for any image.
+        most_bytes: The largest size.
+
+    Raises:
+        ValueError: The media type is invalid.
+
     """
 
     media_type: str = "*/*"

@@ -69,11 +69,22 @@ def local_tool(*, name: str | None = None, permission: Level | None = None, **fa
 def local_tool(
     function: F | None = None, /, *, name: str | None = None, permission: Level | None = None, **facts: Any
 ) -> F | Callable[[F], F]:
-    """Declare facts of a function that becomes a tool: another `name` than its own, who may use it, its `effect` or `timeout_seconds`.
+    """Declare facts of a function that becomes a tool. Without parentheses it only marks the function as a tool.
 
-    Anything that a `ToolDefinition` has, but for `parameters`, `takes_context` and `code_digest`. Without `permission`
-    it is for `user` and above. Without parentheses it says nothing more than that this is a tool. Raises `ValueError`
-    for facts that tools do not have, and `TypeError` for anything but a function.
+    Args:
+        function: The function, if the decorator has no parentheses.
+        name: The tool's name, if it is not the function's.
+        permission: The lowest permission that can use it. None: `user`.
+        facts: Other fields of `ToolDefinition`, such as `effect` or `timeout_seconds`, except `parameters`,
+            `takes_context` and `code_digest`.
+
+    Returns:
+        The function, or a decorator for it.
+
+    Raises:
+        ValueError: Tools do not have such facts.
+        TypeError: It is not a function.
+
     """
     if function is not None and not callable(function):
         raise TypeError(f"local_tool() takes a function, or facts by their names; not a {type(function).__name__}.")

@@ -139,10 +139,21 @@ _CANCELLED: dict[str, Any] = {
 def url_poll(
     url: str, *, status: int | list[int] = 200, field: str | None = None, value: Any = None, **poll: Any
 ) -> Poll:
-    """Make a poll that is over when `url` answers with this status (or one of these) and, if it is given, `value` at `field`.
+    """Make a poll that is over when a URL answers with a status and, if it is given, with a value in its JSON.
 
-    `field` is a path in the answer's JSON, as `a.b.0`; `value` a text, a number, a truth value, or a list of which one must
-    be there. `poll` are other fields of `Poll`, such as `interval_seconds`. Raises `ValueError`, in one sentence.
+    Args:
+        url: The address, in the public internet.
+        status: The status, or several of which it must have one.
+        field: A path in the answer's JSON, such as `a.b.0`.
+        value: The value of that field: a text, a number, a truth value, or a list of which it must have one.
+        poll: Other fields of `Poll`, such as `interval_seconds`.
+
+    Returns:
+        The poll, for a job.
+
+    Raises:
+        ValueError: An argument is invalid; the message is one sentence.
+
     """
     if len(url) > _LONGEST_URL or not is_http_url(url):
         raise ValueError(f"`poll_url` must be an http or https address of at most {_LONGEST_URL:,} characters.")

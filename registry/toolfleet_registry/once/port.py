@@ -92,10 +92,19 @@ class OnceStore(Protocol):
 
 
 class MemoryReplies:
-    """Keeps the `most` latest calls for `seconds`, at most `most_bytes` of their replies; running calls always.
+    """Keeps the outcome of calls in this process's memory.
 
-    If that is too little, calls that may be repeated are forgotten first, before any that must happen only once. For a
-    module that runs as one process, and whose tools may be repeated after a restart.
+    For a module that runs as one process, and whose tools can be repeated after a restart. If there is not enough room,
+    calls that can be repeated are forgotten first, before any that must happen only once. Running calls are always kept.
+
+    Args:
+        most: How many ended calls are kept, the latest ones.
+        most_bytes: The size of their replies together.
+        seconds: How long each is kept.
+
+    Raises:
+        ValueError: A bound is not positive.
+
     """
 
     def __init__(self, *, most: int = 10_000, most_bytes: int = 64 * 2**20, seconds: float = 86_400) -> None:

@@ -59,11 +59,20 @@ class RedisStore:
 
 
 class RedisReplies(RedisStore):
-    """Keeps each call in Redis for `seconds`. `prefix` goes before every key.
+    """Keeps the outcome of calls in Redis. It connects at the first call.
 
-    It can say that a call was never started only if nothing can have been lost: not within `longest_call_seconds` after
-    Redis has (re)started or a replica took over, as the latest writes may be gone then, nor in a Redis that evicts
-    keys. Connects at the first call. Raises `SettingsError` for an invalid URL.
+    It can say that a call was never started only if no record can have been lost: not within `longest_call_seconds` after
+    Redis was started or a replica took over, as the latest writes can be lost then, and not in a Redis that evicts keys.
+
+    Args:
+        url: The Redis.
+        seconds: How long each call is kept.
+        prefix: The prefix of every key.
+        master: The name of the master that the sentinels of a `sentinel://` URL watch.
+
+    Raises:
+        SettingsError: The URL is invalid.
+
     """
 
     def __init__(self, url: str, *, seconds: float = 86_400, prefix: str = "", master: str | None = None) -> None:
@@ -74,12 +83,12 @@ class RedisReplies(RedisStore):
         self._seconds = seconds
 
     async def get(self, name: str) -> Record | None:
-        """As the protocol says."""
+        """Implements `OnceStore.get`."""
         found = await self.ask("GET", self._keys.module_reply(name))
         return None if found is None else Record(**json.loads(_text(found).partition("\n")[2]))
 
     async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
-        """As the protocol says."""
+        """Implements `OnceStore.swap`."""
         value = "" if record is None else f"{record.token}\n{json.dumps(asdict(record))}"
         command = _SWAP.command(
             reply=self._keys.module_reply(name),

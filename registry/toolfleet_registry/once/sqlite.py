@@ -16,9 +16,13 @@ T = TypeVar("T")
 
 
 class SQLiteReplies:
-    """Remembers each call for `seconds`, and of those that have ended the `most` latest.
+    """Keeps the outcome of calls in a SQLite file, also over a sudden stop of the machine.
 
-    What was written survives the machine's sudden end. Made with its folder at the first call.
+    Args:
+        path: The file. It is created with its folder at the first call.
+        seconds: How long each call is kept.
+        most: How many ended calls are kept, the latest ones.
+
     """
 
     def __init__(self, path: str | Path, *, seconds: float = 86_400, most: int = 100_000) -> None:
@@ -32,11 +36,11 @@ class SQLiteReplies:
         self._writes = 0
 
     async def get(self, name: str) -> Record | None:
-        """As the protocol says."""
+        """Implements `OnceStore.get`."""
         return await self._do(lambda rows: _get(rows, name))
 
     async def swap(self, name: str, seen: str | None, record: Record | None) -> bool:
-        """As the protocol says."""
+        """Implements `OnceStore.swap`."""
         return await self._do(lambda rows: self._swap(rows, name, seen, record))
 
     async def complete_since(self) -> float:

@@ -49,7 +49,16 @@ def terms_of(tool: ToolDefinition) -> Terms | None:
 
 
 def strictest(one: Terms | None, other: Terms | None) -> Terms | None:
-    """Return terms that satisfy both: the longer cooldown, the lower limit, the dearer class."""
+    """Combine terms: the longer cooldown, the lower limit, the more expensive class.
+
+    Args:
+        one: Terms, or None for none.
+        other: Other terms.
+
+    Returns:
+        Terms that satisfy both, or None.
+
+    """
     if one is None or other is None or one == other:
         return one or other
     return Terms(
@@ -90,7 +99,15 @@ def lowest(totals: Iterable[CallTotal]) -> tuple[CallTotal, ...]:
 
 
 def cost_class(cost: str | None) -> CostClass | None:
-    """The class that counts for a tool's `cost`. One that we do not know is expensive: a typo must not make it cheap."""
+    """Return the cost class that counts for a tool.
+
+    Args:
+        cost: The `cost` of the tool's definition. An unknown one counts as expensive: a typo must not make a tool cheap.
+
+    Returns:
+        The class, or None for a tool without a cost.
+
+    """
     if not cost:
         return None
     return _CLASSES.get(cost, "expensive")

@@ -12,9 +12,17 @@ from toolfleet_registry.store.registry import ToolRegistry
 
 
 def open_store(settings: Settings) -> ToolRegistry:
-    """Open the registry's store; the caller closes it.
+    """Open the registry's store; the caller closes it. It does not connect yet.
 
-    Raises `SettingsError` if there is none, or a package is missing that it needs; does not connect yet.
+    Args:
+        settings: The settings of the fleet.
+
+    Returns:
+        The store at `registry_url`, or in the fleet's Redis.
+
+    Raises:
+        SettingsError: No store is set, or a package is missing that it needs.
+
     """
     url = settings.registry_url or settings.redis_url
     if url is None:

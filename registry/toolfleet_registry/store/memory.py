@@ -32,7 +32,12 @@ Callback: TypeAlias = Callable[[RegistryEvent], None]
 
 
 class InMemoryToolRegistry(ToolRegistry):
-    """The rules and nothing else; gone with its process. `clock` says when a change happens, in any time zone."""
+    """A registry in this process, without I/O; it is gone with the process.
+
+    Args:
+        clock: Returns the time of a change, in any time zone.
+
+    """
 
     def __init__(self, *, clock: Callable[[], datetime] | None = None) -> None:
         self._clock = clock or machine_clock.utc_now

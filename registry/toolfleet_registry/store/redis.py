@@ -338,9 +338,16 @@ def _json(text: bytes) -> Any:
 
 
 class RedisToolRegistry(ToolRegistry):
-    """A registry in the Redis at that URL, or of that client, under the names that `keys` gives.
+    """A registry in Redis. It does not connect yet.
 
-    `master` is the name that the sentinels of a `sentinel://` URL watch. Raises `SettingsError`; does not connect yet.
+    Args:
+        redis: The URL of the Redis, or a client for it.
+        keys: The names of its keys.
+        master: The name of the master that the sentinels of a `sentinel://` URL watch.
+
+    Raises:
+        SettingsError: The URL is invalid.
+
     """
 
     def __init__(self, redis: str | Redis, keys: Keys = Keys(), *, master: str | None = None) -> None:  # noqa: B008 - it is frozen

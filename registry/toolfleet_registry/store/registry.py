@@ -31,142 +31,296 @@ class ToolRegistry(Protocol):
     """
 
     def register(self, spec: ToolSpec, *, keep_enabled: bool = False) -> ToolRegistration:
-        """Take in a specification: a new tool, or a new version of one. An identical one changes nothing.
+        """Register a specification: a new tool, or a new version of one. An identical specification changes nothing.
 
-        A tool that gets another version is enabled, unless `keep_enabled` leaves it as it is: enabled or disabled, and,
-        if it was rolled back from that very version, rolled back. Raises `ValueError` if the registered one has the same
-        version, or none either, and says something else.
+        Args:
+            spec: The specification.
+            keep_enabled: Whether a tool that gets another version stays as it is: enabled or disabled, and, if it was rolled
+                back from that very version, rolled back. Otherwise it is enabled.
+
+        Returns:
+            The registration in force.
+
+        Raises:
+            ValueError: The registered specification has the same version, or neither has one, and they differ.
+
         """
         ...
 
     def register_many(
         self, specs: Sequence[ToolSpec], *, keep_enabled: bool = False
     ) -> list[ToolRegistration | ValueError]:
-        """Take in each, in that order, as `register` does, in few round trips; what it would raise stands in its place."""
+        """Register several specifications in this order, as `register` does, in few round trips.
+
+        Args:
+            specs: The specifications.
+            keep_enabled: As in `register`.
+
+        Returns:
+            For each specification its registration, or the error that `register` would raise.
+
+        """
         ...
 
     def replace(self, spec: ToolSpec, *, expected: str | None) -> ToolRegistration:
         """Register a specification with any version, and leave the tool enabled or disabled as it is.
 
-        Raises `ValueError` unless the registered one's digest is `expected`; `None`: unless there is none.
+        Args:
+            spec: The specification.
+            expected: The digest of the registered one; None: there is none.
+
+        Returns:
+            The registration in force.
+
+        Raises:
+            ValueError: The registered specification is not the expected one.
+
         """
         ...
 
     def list_all(self, include_disabled: bool = False) -> list[ToolRegistration]:
-        """The enabled ones, or all, by tool name."""
+        """Return the registrations, sorted by tool name.
+
+        Args:
+            include_disabled: Whether disabled tools are included.
+
+        """
         ...
 
     def get(self, tool_name: str, version: str | None = None) -> ToolRegistration | None:
-        """The tool, enabled or not: as it is in force, or with the specification of a `version` that is kept."""
+        """Return the registration of a tool, enabled or not.
+
+        Args:
+            tool_name: The tool's name.
+            version: An earlier version that is kept; None: the one in force.
+
+        Returns:
+            The registration, or None if there is none.
+
+        """
         ...
 
     def get_many(self, tool_names: Sequence[str]) -> dict[str, ToolRegistration]:
-        """Return the existing ones of these tools, enabled or not, by name."""
+        """Return the registrations of several tools, enabled or not.
+
+        Args:
+            tool_names: The tools' names.
+
+        Returns:
+            The existing registrations, by name.
+
+        """
         ...
 
     def search(
         self, text: str = "", tags: Sequence[str] = (), *, include_disabled: bool = False, limit: int = 20
     ) -> list[ToolRegistration]:
-        """Return at most `limit` of the enabled ones, or all: with a word of `text`, or its beginning, and all `tags`; the best first.
+        """Find tools by words and tags. Every registry finds the same.
 
-        Without a word those with the tags, by name. Every registry finds the same. The first search after a change
-        reads all registrations, the others ask for the revision only. Raises `ValueError` if `limit` is not above zero.
+        The first search after a change reads all registrations; the others only ask for the revision.
+
+        Args:
+            text: Words, or beginnings of words, of which one must match. Without a word, all tools with the tags match.
+            tags: Tags that a tool must have, all of them.
+            include_disabled: Whether disabled tools are included.
+            limit: The number of registrations to return.
+
+        Returns:
+            The best matches first, or sorted by name if there is no text.
+
+        Raises:
+            ValueError: The limit is not above zero.
+
         """
         ...
 
     def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:
-        """Enable or disable it. Raises `KeyError` if there is no such tool."""
+        """Enable or disable a tool.
+
+        Args:
+            tool_name: The tool's name.
+            enabled: Whether it is to be enabled.
+
+        Returns:
+            The registration in force.
+
+        Raises:
+            KeyError: There is no such tool.
+
+        """
         ...
 
     def versions(self, tool_name: str) -> list[ToolRegistration]:
-        """Return the tool's last 20 specifications, with the one in force, sorted by Semantic Versioning, the latest last.
+        """Return the last 20 specifications of a tool, with the one in force.
 
-        Of several with one version it is the last. Each is as enabled as the tool is; the history is removed with the
-        tool, and is in no snapshot. An earlier release that uses the same store keeps no history of its replacements.
+        Each is shown as enabled as the tool is. The history is removed with the tool, and is in no snapshot. An earlier
+        release that uses the same store keeps no history of the versions that it replaces.
+
+        Args:
+            tool_name: The tool's name.
+
+        Returns:
+            The registrations, sorted by Semantic Versioning, the latest last; of several with one version, the last.
+
         """
         ...
 
     def rollback(self, tool_name: str, version: str | None) -> ToolRegistration:
-        """Put an earlier specification in force again; the tool stays enabled or disabled, and one in force already stays.
+        """Put an earlier specification in force again. The tool stays enabled or disabled.
 
-        Its `rolled_back_from` says from which version that was, the first one if it is rolled back repeatedly. The
-        fleet compares it with the module's offers: a later version ends the rollback, this one and those before it do
-        not. `register` and `replace` end it at once. Raises `KeyError` if there is no such tool, and `ValueError` if
-        that version is not kept or cannot be read.
+        `rolled_back_from` of the registration is the version from which it was rolled back, the first one after repeated
+        rollbacks. The fleet compares it with the module's offers: a later version ends the rollback, this version and earlier
+        ones do not. `register` and `replace` end it at once.
+
+        Args:
+            tool_name: The tool's name.
+            version: The version to put in force. If it is in force already, nothing changes.
+
+        Returns:
+            The registration in force.
+
+        Raises:
+            KeyError: There is no such tool.
+            ValueError: That version is not kept, or cannot be read.
+
         """
         ...
 
     def remove(self, tool_name: str, *, unless_disabled: bool = False) -> None:
-        """Forget it, if it is there; with `unless_disabled` only if it surely is enabled."""
+        """Remove a tool, if it exists.
+
+        Args:
+            tool_name: The tool's name.
+            unless_disabled: Whether the tool is only removed if it is certainly enabled.
+
+        """
         ...
 
     def pins(self) -> dict[str, dict[str, str]]:
-        """The approved digests of the pinned modules, by module and tool name."""
+        """Return the approved digests of the pinned modules, by module and tool name."""
         ...
 
     def pin(self, module: str, digests: Mapping[str, str]) -> None:
-        """Approve exactly these digests, by tool name, of a module."""
+        """Approve exactly these digests of a module's tools.
+
+        Args:
+            module: The module's name.
+            digests: Digests by tool name.
+
+        """
         ...
 
     def approve(self, module: str, tool_name: str, digest: str) -> None:
-        """Approve one more, or another, digest of a pinned module. Raises `KeyError` if it is not pinned."""
+        """Approve the digest of one tool of a pinned module, in addition to or instead of an earlier one.
+
+        Args:
+            module: The module's name.
+            tool_name: The tool's name.
+            digest: The digest.
+
+        Raises:
+            KeyError: The module is not pinned.
+
+        """
         ...
 
     def unpin(self, module: str) -> None:
-        """Remove the module's pins: all its definitions are approved."""
+        """Remove the pins of a module: all its definitions are approved.
+
+        Args:
+            module: The module's name.
+
+        """
         ...
 
     def keep_manifests(self, manifests: Mapping[str, str]) -> None:
-        """Store the text of these modules' last good manifests, by module, in place of earlier ones.
+        """Store the last good manifests of modules, in place of earlier ones.
 
-        They are separate from the registrations: none is an event, none changes the revision, and no snapshot has them.
-        An unchanged one is not written again.
+        They are separate from the registrations: they cause no event and no new revision, and are in no snapshot. An unchanged
+        manifest is not written again.
+
+        Args:
+            manifests: The texts by module.
+
         """
         ...
 
     def kept_manifests(self, modules: Sequence[str]) -> dict[str, str]:
-        """The texts that are kept of these modules, by module."""
+        """Return the stored manifests of modules.
+
+        Args:
+            modules: The modules' names.
+
+        Returns:
+            The texts by module.
+
+        """
         ...
 
     def keep_modules(self, entries: Mapping[str, str]) -> None:
-        """Keep the text of these entries of the fleet's directory, by module, in place of all earlier ones. As of manifests, none is an event."""
+        """Store entries of the fleet's directory in place of all earlier ones. This causes no event.
+
+        Args:
+            entries: The texts by module.
+
+        """
         ...
 
     def kept_modules(self) -> dict[str, str]:
-        """The texts that are kept, by module."""
+        """Return the stored entries of the fleet's directory, by module."""
         ...
 
     def snapshot(self) -> ToolRegistrySnapshot:
-        """All that there is at one moment, but for the events and earlier versions."""
+        """Return all content at one moment, except events and earlier versions."""
         ...
 
     def restore(self, snapshot: ToolRegistrySnapshot) -> None:
-        """Replace the whole content by the snapshot, at once; the differences are events.
+        """Replace the whole content by a snapshot, at once; the differences are events.
 
-        Raises `ValueError` if it has a tool twice.
+        Args:
+            snapshot: The snapshot.
+
+        Raises:
+            ValueError: It has a tool twice.
+
         """
         ...
 
     def note(self, findings: Sequence[ToolFinding]) -> None:
-        """Tell those who follow the events of what was found about tools; nothing else changes, the revision neither."""
+        """Add events about what was found about tools. Nothing else changes, and the revision stays.
+
+        Args:
+            findings: The findings.
+
+        """
         ...
 
     def last_event(self) -> str:
-        """The id of the last event that there ever was; '' if there was none."""
+        """Return the id of the last event that there ever was, or '' if there was none."""
         ...
 
     def events(self, after: str = "", limit: int = 1000) -> list[RegistryEvent]:
-        """Return the events after the event with that id, oldest first; the last 10,000 are kept.
+        """Return the events after an event, oldest first; the last 10,000 are kept.
 
-        Ids grow, as text too, and the number at their end counts the events: a gap says that some are gone, or that
-        this release cannot read them. An empty answer is the end, even if unreadable events follow. Raises `ValueError`
-        if `after` is no id, or `limit` not above zero. `ToolFleet.modules.events` awaits them; an in-memory registry
-        calls the callbacks of `subscribe`.
+        Ids grow, also compared as text, and the number at their end counts the events: a gap says that some are gone, or that
+        this release cannot read them. An empty answer is the end, even if unreadable events follow. `ToolFleet.modules.events`
+        awaits events; an in-memory registry calls the callbacks of `subscribe`.
+
+        Args:
+            after: The id of an event; '' for the oldest ones.
+            limit: The number of events to return.
+
+        Returns:
+            The events.
+
+        Raises:
+            ValueError: `after` is no id, or the limit is not above zero.
+
         """
         ...
 
     def revision(self) -> str:
-        """A text that no earlier state had: another one after every change, of pins too."""
+        """Return a text that changes with every change, also of pins; no earlier state had it."""
         ...
 
     def identity(self) -> str:
@@ -174,7 +328,7 @@ class ToolRegistry(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections. A closed registry is used no more."""
+        """Close the connections. A closed registry cannot be used any more."""
         ...
 
 

@@ -270,11 +270,17 @@ class SqlChange:
 
 
 class SQLToolRegistry(ToolRegistry):
-    """A registry in the database of a SQLAlchemy URL: `sqlite:///registry.db`, `postgresql+pg8000://user:password@host/database`.
+    """A registry in SQLite or PostgreSQL. It does not connect yet.
 
-    Drivers: Python's own for SQLite; pg8000, psycopg or psycopg2 for PostgreSQL. A database (in PostgreSQL a schema)
-    holds one registry, regardless of the prefix of a fleet's keys. Changes are made one after the other, each in one
-    transaction. Raises `SettingsError`; does not connect yet.
+    Drivers: Python's own for SQLite; pg8000, psycopg or psycopg2 for PostgreSQL. A database (in PostgreSQL a schema) holds
+    one registry, regardless of the prefix of a fleet's keys. Changes are made one after the other, each in one transaction.
+
+    Args:
+        url: A SQLAlchemy URL: `sqlite:///registry.db`, `postgresql+pg8000://user:password@host/database`.
+
+    Raises:
+        SettingsError: The URL is invalid, or its driver is missing.
+
     """
 
     def __init__(self, url: str) -> None:
