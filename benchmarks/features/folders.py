@@ -20,7 +20,7 @@ import psutil
 from benchmarks.machine import wait_for_quiet
 from toolfleet import Caller, ToolFleet
 from toolfleet_modules.hosts.folder.folder_host import FolderHost
-from toolfleet_modules.hosts.folder.loader import FolderOptions
+from toolfleet_modules.hosts.folder.generation import FolderOptions
 from toolfleet_modules.hosts.folder.scan import ScanRules, scan
 from toolfleet_registry.config.run_file import RunFile
 from toolfleet_registry.settings import Settings

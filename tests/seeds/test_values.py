@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from toolfleet import Caller, GateDecision, ToolCall, ToolDefinition, ToolResult
 from toolfleet.stores import ToolRegistration, ToolRegistrySnapshot, ToolSpec
 from toolfleet.tags import TagRegistry, TagResult, ToolContext, ToolDef, ToolNotFound, parse_response
-from toolfleet_modules.hosts.folder.loader import FolderOptions
+from toolfleet_modules.hosts.folder.generation import FolderOptions
 from toolfleet_registry.contracts import ModuleManifest, ToolParameter
 from toolfleet_registry.settings import Settings
 

@@ -35,11 +35,11 @@ _UNUSED: Mapping[str, str] = {
     "celery.bin.base": "pygments",  # for colours of `celery inspect`: 30 ms
     "celery.utils.debug": "psutil",  # for `celery inspect memsample`: 7 ms
 }
-"""What each library is imported without."""
+"""The package that each library is imported without."""
 
 
 def load_lean_libraries() -> None:
-    """Import them so, each unless it or the other package has been imported. Before anything that imports one of them."""
+    """Import the libraries so, unless one of the two packages was imported before. Call it before anything imports them."""
     for library, unused in _UNUSED.items():
         if library not in sys.modules and unused not in sys.modules:
             _import_without(library, unused)

@@ -264,7 +264,7 @@ def _without_gate(call: PublishedCall) -> Attempt:
 
 @dataclass
 class OwnMiddleware:
-    """Holds each class to its word: it goes on once at most, with the same call but for its arguments, and returns an attempt.
+    """Runs the classes of a profile around a call: each proceeds once at most, changes only arguments, and returns an attempt.
 
     Fails closed: where a profile has gone meanwhile, or a class cannot be had any more, the call is refused.
     """
@@ -341,7 +341,7 @@ class PersonalDataGuard:
         return self.profiles.is_empty
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
-        """Proceed with what the tool may be told, and hide what it says."""
+        """Proceed without the personal data in the arguments, and hide it in the answer."""
         specs = self._specs(call)
         if not specs:
             return await proceed(call)
@@ -420,7 +420,7 @@ class PersonalDataGuard:
 
 
 def _blocked(attempt: Attempt, error: PersonalDataBlocked) -> Attempt:
-    """An answer that may not pass. What its tool has done, it has."""
+    """Return the attempt for an answer that must not pass. The effect of its tool stays."""
     if not attempt.result.success:
         text = "Tool execution error: what the tool says of it holds personal data, and is not passed on."
         outcome = attempt.outcome if attempt.question is None else Outcome.PERMANENT  # it would ask the same again
@@ -445,7 +445,7 @@ class ResultCheck:
     invalid: int = 0
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
-        """Proceed, and look at what came of it."""
+        """Proceed, and check the result."""
         attempt = await proceed(call)
         if not attempt.result.success:
             return attempt
@@ -533,7 +533,7 @@ class ToolSpan:
 
 
 class ShownArguments:
-    """Has a tool's span show what the tool is told: `check`, the last middleware, gets it without what others hide."""
+    """Notes the arguments in the tool's span, before `check`, the last middleware: without what the others hide."""
 
     def __init__(self, check: Middleware) -> None:
         self._check = check

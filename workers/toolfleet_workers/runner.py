@@ -29,10 +29,10 @@ log = get_logger(__name__)
 _NOT_EXECUTED = frozenset({Outcome.NOT_SENT, Outcome.TURNED_AWAY, Outcome.PERMANENT})
 
 Proceed = Callable[[PublishedCall], Awaitable[Attempt]]
-"""What comes next for a call."""
+"""Runs the next step for a call."""
 
 AskStatus = Callable[..., Awaitable[Standing]]
-"""Asks where a call is that its module has accepted; takes what `CallRunner.status` does."""
+"""Asks for the state of a call that its module has accepted; takes the arguments of `CallRunner.status`."""
 
 Middleware = Callable[[PublishedCall, Proceed], Awaitable[Attempt]]
 """One concern around every call: gets the call and the next step, and returns the attempt.
@@ -42,7 +42,7 @@ a method `skips` as well, which says that it has nothing to do for a call, by wh
 """
 
 Screen = Callable[[PublishedCall, Attempt], Awaitable[Attempt]]
-"""Changes what a module says of a call, before anybody stores it."""
+"""Changes a module's answer about a call, before it is stored."""
 
 _Layers = tuple[tuple[Middleware, Callable[[PublishedCall], bool] | None], ...]
 
@@ -69,7 +69,7 @@ _INVISIBLE = re.compile(
 
 
 def unsuccessful(call: PublishedCall, outcome: Outcome, code: ErrorCode, error: str) -> Attempt:
-    """An attempt that ended in `outcome`. Whether it may be repeated is for the tasks to say, who know the effect."""
+    """Return an attempt that ended in `outcome`. Whether it may be repeated is decided by the tasks, which know the effect."""
     state: EffectState = "none" if outcome in _NOT_EXECUTED else "unknown"
     return Attempt(outcome, ToolResult.failed(call.tool_name, code, error, effect_state=state))
 
@@ -167,7 +167,7 @@ class ToolLookup(Protocol):
         """Return when everything has been read once."""
         ...
 
-    async def ensure_modules(self, modules: Collection[str], *, anew: bool) -> None:
+    async def ensure_modules(self, modules: Collection[str], *, is_new: bool) -> None:
         """Have these modules asked in the background, unless what they offer is known."""
         ...
 

@@ -144,18 +144,18 @@ class ToolCache:
             return None
         return pins is None or pins.get(tool.name) == digest
 
-    async def ensure_modules(self, modules: Collection[str], *, anew: bool) -> None:
+    async def ensure_modules(self, modules: Collection[str], *, is_new: bool) -> None:
         """Have the manifests of these modules fetched in the background, unless they are known here.
 
-        `anew`: they have just come, and the known state under their names was another module's.
+        `is_new`: they have just been added, and the known state under their names was another module's.
         """
-        if not anew:
+        if not is_new:
             modules = [module for module in modules if module not in self._read]
         if modules and self._is_complete and self._sources is not None:
-            if not anew:  # another process may have asked it by now
+            if not is_new:  # another process may have asked it by now
                 await self.refresh()
             for module in modules:
-                self._sources.fetcher.begin(module, anew=anew)
+                self._sources.fetcher.begin(module, anew=is_new)
 
     async def reload_modules(self, modules: Collection[str]) -> None:
         """Have those of these modules asked, aside, of which something is known: they may offer something else by now.

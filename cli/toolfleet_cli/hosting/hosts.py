@@ -16,7 +16,7 @@ from toolfleet_cli.hosting.host_server import ChangeNotice, check_host_name, rea
 from toolfleet_modules.calls.authentication import KEY_VARIABLE
 from toolfleet_modules.hosts.child_process import USER_VARIABLE, Fence
 from toolfleet_modules.hosts.folder.folder_host import FolderHost
-from toolfleet_modules.hosts.folder.loader import FolderOptions
+from toolfleet_modules.hosts.folder.generation import FolderOptions
 from toolfleet_modules.hosts.folder.packages import InstallOptions
 from toolfleet_modules.hosts.folder.scan import ScanRules
 from toolfleet_modules.hosts.openapi.openapi_host import OpenApiHost, OpenApiOptions, base_fault, is_url

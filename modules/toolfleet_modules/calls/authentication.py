@@ -16,9 +16,14 @@ class CallerRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CallerCheck:
-    """Verifies `Toolfleet-Caller`. Fails closed with a key, or several; without one (`""`) everything passes.
+    """The check of `Toolfleet-Caller`, the fleet's signed token about a call. Fails closed; without a key all requests pass.
 
-    Raises `RuntimeError` if there is a key and nothing to check tokens with.
+    Args:
+        module: The module's name, for which a token must be made.
+        key: The keys, as `keys_in` reads them; empty for no check.
+
+    Raises:
+        RuntimeError: There is a key, and PyJWT is not installed.
     """
 
     module: str
@@ -29,9 +34,16 @@ class CallerCheck:
             _jwt()
 
     def verify(self, headers: Mapping[str, str]) -> Mapping[str, Any]:
-        """Return the fleet's claims about a call for this module, before its body is read; empty without a key.
+        """Verify the token of a request, before the request's body is read.
 
-        Raises `CallerRefused` unless the fleet has signed them.
+        Args:
+            headers: The request's headers, by names in lower case.
+
+        Returns:
+            The token's claims; empty without a key.
+
+        Raises:
+            CallerRefused: The fleet has not signed the token, or not for this module, or it has expired.
         """
         if not self.key:
             return {}
@@ -46,9 +58,17 @@ class CallerCheck:
             raise CallerRefused(f"The call's Toolfleet-Caller is not valid: {exc}.") from exc
 
     def permission(self, caller: Mapping[str, Any], **claims: str) -> str | None:
-        """Return a verified caller's permission, `None` without a key.
+        """Return a verified caller's permission.
 
-        Raises `CallerRefused` unless the token has these `claims`: `tool`, `sub` (the user), `jti` (the call's id).
+        Args:
+            caller: The claims that `verify` has returned.
+            **claims: What the token must say of the call: `tool`, `sub` (the user), `jti` (the call's id).
+
+        Returns:
+            The permission; `None` without a key.
+
+        Raises:
+            CallerRefused: The token is that of another call.
         """
         if not self.key:
             return None
@@ -71,7 +91,11 @@ class CallerCheck:
 
 
 def keys_in(value: str) -> list[str]:
-    """The keys that a `TOOLFLEET_MODULE_KEY` holds, the fleet's current one first: several while it goes from one to the next."""
+    """Split the value of `TOOLFLEET_MODULE_KEY` at its commas.
+
+    Returns:
+        The keys, the current one first: there are several while the fleet changes its key.
+    """
     return [key for part in value.split(",") if (key := part.strip())] or [value]
 
 

@@ -35,7 +35,7 @@ _TRIES_SECONDS = (0.1, 0.5)
 _POLL_SECONDS = (0.05, 1.0)  # between two looks at a call that runs in another process: at first, and at most
 _AWAY_SECONDS = 2  # until the store may be back
 _MOST_LATEST = 10_000
-_MOST_UNANSWERED = 10_000  # calls that the store's being away may have left a writing of
+_MOST_UNANSWERED = 10_000  # calls whose last write may or may not have reached the store
 
 FOLLOW_SECONDS = 4.0  # for one answer of the follower's; the fleet waits 5 s for a status
 _UNKNOWN = {"state": "unknown"}
@@ -78,7 +78,7 @@ class RunClaim:
 
     @asynccontextmanager
     async def kept(self) -> AsyncGenerator[None]:
-        """Renewed meanwhile, as far as the store can be asked."""
+        """Renew the record meanwhile, as far as the store answers."""
         self._is_kept = True
         timer = shared_timers(asyncio.get_running_loop()).call_later(RENEW_SECONDS, self._begin_renewing)
         try:
@@ -144,7 +144,7 @@ class KeyReused(RunRefused):
 
 
 class IdempotentRuns:
-    """The calls of one module in this process, with their records in a store."""
+    """The calls of one module in this process, with their records in a store that several processes may share."""
 
     def __init__(self, store: PatientStore) -> None:
         self._store = store
@@ -152,10 +152,21 @@ class IdempotentRuns:
         self._unanswered = OrderedDict[str, str]()  # call ids, and the token that perhaps was written and never used
 
     async def settle(self, work: Work, tool: ServedRun[Any]) -> Reply:
-        """Run the call once, or find what it came to.
+        """Run the call once, or return the reply that it had before.
 
-        Raises `RunRefused`, or what turns the call away: `ModuleBusy`. With the store away, what may be repeated runs
-        without memory, and nothing else begins. Is not to be cancelled: `Work.stop` stops the tool.
+        Must not be cancelled: `Work.stop` stops the tool. While the store is away, a call that can be repeated runs
+        without memory, and no other call starts.
+
+        Args:
+            work: The call's work, which the requests for it share.
+            tool: The run of the tool.
+
+        Returns:
+            The reply.
+
+        Raises:
+            RunRefused: No call is run for this request.
+            ModuleBusy: The call has not started, and can be repeated later.
         """
         call_id = work.key
         if call_id is None:
@@ -174,11 +185,17 @@ class IdempotentRuns:
         return known or await self._run(claim, work, tool)
 
     async def admits(self, call_id: str | None, attempt: int, *, is_harmless: bool) -> bool:
-        """Return whether no later attempt of the call was seen.
+        """Note an attempt of a call, and compare it with the attempts that were seen here.
 
-        Then this one is noted, unless it is the first: none is older.
+        Other processes that share the store learn of a later attempt than the first.
 
-        Other processes that share the store learn of it, except for a call that `is_harmless` at any time.
+        Args:
+            call_id: The call's id; `None` for a call without one.
+            attempt: The number of the attempt; 0 if the request states none.
+            is_harmless: Whether the call may run at any time, so that other processes need not know.
+
+        Returns:
+            Whether no later attempt of the call was seen.
         """
         if call_id is None or not attempt:
             return True
@@ -195,7 +212,15 @@ class IdempotentRuns:
         return attempt >= latest
 
     async def answer(self, call_id: str, *, young_seconds: float) -> dict[str, Any]:
-        """Return the answer of `/reconcile` for a call, or its part of this key, that started at most `young_seconds` ago, if it ever did."""
+        """Return the answer of `/reconcile` for a call, or for its part of this key.
+
+        Args:
+            call_id: The call's id, or the key of its part.
+            young_seconds: How long ago the call can have started at most, if it ever did.
+
+        Returns:
+            `call_id`, `state`, and what belongs to the state. After the answer `none` the call is never run.
+        """
         try:
             record = await self._store.get(call_id)
             is_begun = record is not None and record.state != "open"
@@ -205,7 +230,7 @@ class IdempotentRuns:
                 is_refused = await self._store.swap(call_id, record.token if record else None, refused)
                 record = refused if is_refused else await self._store.get(call_id)
         except StoreAway as exc:
-            _log.warning("What became of call %s is not known: the store of replies is away: %s", call_id, exc)
+            _log.warning("The outcome of call %s is not known: the store of replies is away: %s", call_id, exc)
             record = None
         return {**_reconciliation(record), "call_id": call_id}
 
@@ -234,7 +259,7 @@ class IdempotentRuns:
         return _unknown(tool, why)
 
     async def _mark(self, call_id: str, attempt: int) -> None:
-        """Have the store know of an attempt, if it knows of no other, or of an older one that nothing was made of."""
+        """Write an attempt to the store, unless that knows of a later one, or of one that has started."""
         mark = Record("open", new_token(attempt))
         if await self._store.swap(call_id, None, mark):
             return
@@ -272,7 +297,7 @@ class IdempotentRuns:
 
 
 async def _ended(work: Work, tool: ServedRun[Any]) -> Reply:
-    """The tool's reply. Raises `ModuleBusy`."""
+    """Run the tool, and return its reply. Raises `ModuleBusy`."""
     if work.is_stopped:
         return not_begun(tool.name)
     try:
@@ -286,7 +311,7 @@ async def _ended(work: Work, tool: ServedRun[Any]) -> Reply:
 
 
 def _judged(record: Record, work: Work, tool: ServedRun[Any]) -> Reply | str:
-    """A reply, `wait`, or `again`: the call may run once more. Raises `RunRefused`."""
+    """Return a reply, or `wait`, or `again`: the call may run once more. Raises `RunRefused`."""
     if record.state == "refused":
         raise RunRefused("This call was given up: the fleet was told that it never happens.")
     if 0 < work.attempt < record.attempt:
@@ -301,11 +326,11 @@ def _judged(record: Record, work: Work, tool: ServedRun[Any]) -> Reply | str:
         return Reply.kept(record.reply, is_success=record.state == "done")
     if record.state == "failed" or tool.is_repeatable:
         return "again"
-    return _unknown(tool, "was begun under this call id before, and nobody knows how far it came")
+    return _unknown(tool, "was begun under this call id before, and how far it came is unknown")
 
 
 def not_begun(name: str) -> Reply:
-    """The reply to an attempt that comes too late: it did nothing, and another may follow."""
+    """Return the reply to an attempt that comes too late: it did nothing, and another may follow."""
     return Reply.failure(name, f"{name} was not begun in time.", effect_state="none")
 
 
@@ -342,7 +367,7 @@ class NotFollowed(Exception):
 
 
 class AcceptedCalls:
-    """The calls of one module that go on by themselves: `follower` knows them, and the store has how they ended."""
+    """The calls that one module has accepted: `follower` knows their state, and the store has their ends."""
 
     def __init__(self, store: PatientStore, follower: Follower) -> None:
         self._store, self._follower = store, follower
@@ -356,10 +381,23 @@ class AcceptedCalls:
         takes_input: bool = False,
         inputs: CallInputs | None = None,
     ) -> dict[str, Any]:
-        """Return the answer of `/status` for a call. Its outcome is kept; then the follower is not asked any more.
+        """Return the answer of `/status` for a call.
 
-        A call with a question that its caller cannot answer is ended. A call whose record was lost is still the same:
-        its follower may know it by its handle. Raises `NotFollowed`.
+        The call's end is stored; from then on the follower is not asked. A call that asks is ended if its caller takes
+        no questions. If the call's record was lost, the follower may still know the call by its handle.
+
+        Args:
+            call_id: The call's id.
+            handle: The handle under which the module has accepted it.
+            cancel: Whether the call is cancelled.
+            takes_input: Whether the caller can be asked.
+            inputs: The latest answers to the module's questions.
+
+        Returns:
+            `call_id`, `state`, and what belongs to the state.
+
+        Raises:
+            NotFollowed: The state is unknown now; the fleet asks again.
         """
         record = await self._record(call_id)
         if record is not None and record.state in {"done", "failed"}:
@@ -372,7 +410,11 @@ class AcceptedCalls:
         return await self._answered(call_id, handle, record, answer)
 
     async def became(self, call_id: str, handle: str) -> dict[str, Any]:
-        """Return the answer of `/reconcile` for such a call: one that asks is reported as `running`, and asks again when `/status` is asked."""
+        """Return the answer of `/reconcile` for an accepted call. One that asks is `running` here; `/status` has its question.
+
+        Raises:
+            NotFollowed: The state is unknown now.
+        """
         answer = await self.status(call_id, handle, takes_input=True)
         if answer["state"] != "input_required":
             return answer
@@ -394,7 +436,7 @@ class AcceptedCalls:
         try:
             return await self._store.get(call_id)
         except StoreAway as exc:
-            _log.warning("What is kept of call %s is not known: the store of replies is away: %s", call_id, exc)
+            _log.warning("The record of call %s is not known: the store of replies is away: %s", call_id, exc)
             return None
 
     async def _unanswerable(self, call_id: str, handle: str) -> StatusAnswer:
@@ -402,7 +444,7 @@ class AcceptedCalls:
         answer = await self._follow(call_id, handle, cancel=True)
         if answer.reply is not None and answer.reply.is_success:
             return answer
-        return StatusAnswer.failed("It asks for more input, and whoever called it cannot be asked.")
+        return StatusAnswer.failed("It asks for more input, and its caller cannot be asked.")
 
     async def _follow(
         self, call_id: str, handle: str, *, cancel: bool, inputs: CallInputs | None = None
@@ -411,10 +453,10 @@ class AcceptedCalls:
             async with asyncio.timeout(FOLLOW_SECONDS):
                 return await self._follower(call_id, handle, cancel=cancel, inputs=inputs)
         except TimeoutError:
-            raise NotFollowed("Nobody said in time where the call is.") from None
+            raise NotFollowed("The call's follower did not answer in time.") from None
         except Exception as exc:  # it is an author's, and may raise anything
-            _log.error("Where call %s is cannot be said", call_id, exc_info=exc)
-            raise NotFollowed(f"Nobody could say where the call is ({type(exc).__name__}); the log says why.") from exc
+            _log.error("The follower of call %s has failed", call_id, exc_info=exc)
+            raise NotFollowed(f"The call's follower failed ({type(exc).__name__}); the log says why.") from exc
 
     async def _keep(self, call_id: str, record: Record, reply: Reply) -> str:
         """Store the reply under the called tool's name, for later requests and repeats, and return it."""

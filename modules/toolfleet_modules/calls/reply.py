@@ -1,4 +1,4 @@
-"""Builds the answer of `POST /execute` about a call, and of `POST /status` about one that the module has accepted: always JSON, and never more than fits."""
+"""Builds the answers of `POST /execute`, and of `POST /status` about an accepted call: always JSON, and within its bounds."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ from toolfleet_registry.system.http_bodies import loads_strict
 
 _log = logging.getLogger("toolfleet.sdk")
 
-_LATE = {"error_code": "timed_out"}  # the fleet's own word for it, whose clock may be a moment behind
+_LATE = {"error_code": "timed_out"}  # the fleet's own code; its clock may be a moment behind
 _LOST = {"error_code": "outcome_unknown"}  # as above, if the end was not seen
 _LONGEST_ERROR = 4_000  # characters; the fleet shows a model 2 kB
 _MOST_BYTES = 4  # of a character in UTF-8
@@ -108,7 +108,7 @@ class Reply:
         retryable: bool = False,
         result: Mapping[str, Any] | None = None,
     ) -> Self:
-        """A failure in words for a model. `retryable`: a repeat may help and does no harm. `result`: more about it, for programs; small."""
+        """Return a failure in words for a model. `retryable`: a repeat may help and does no harm. `result`: small details for programs."""
         readable = error.encode("utf-8", "replace").decode()[:_LONGEST_ERROR]
         content: dict[str, Any] = {"tool_name": tool_name, "success": False, "result": result, "error": readable}
         if effect_state is not None:
@@ -153,7 +153,7 @@ class Reply:
 
     @classmethod
     def kept(cls, body: str, *, is_success: bool = False) -> Self:
-        """A reply that was given before, from its JSON."""
+        """Return a stored reply, from its JSON."""
         may_go_on = not is_success and ('"accepted"' in body or '"input_required"' in body)
         content = json.loads(body) if may_go_on else {}
         handle = content.get("handle")
@@ -165,7 +165,7 @@ class Reply:
         )
 
     def rewritten(self, rewrite: Callable[[bytes], bytes]) -> "Reply":
-        """The same with its JSON as `rewrite` gives it."""
+        """Return this reply with its JSON rewritten."""
         written = self.body.encode()
         other = rewrite(written)
         return self if other is written else replace(self, body=other.decode())
@@ -184,7 +184,7 @@ class Reply:
 
     @classmethod
     def stopped(cls, tool_name: str, *, is_late: bool) -> Self:
-        """The tool was stopped in the middle. `is_late`: because the time was over that the request gave it."""
+        """Return the reply of a tool that was stopped while it ran. `is_late`: because the request's time was over."""
         error = f"{tool_name} was stopped: its time was over." if is_late else f"{tool_name} was stopped in the middle."
         content = {"tool_name": tool_name, "success": False, "result": None, "error": error, "effect_state": "unknown"}
         return cls(_written({**content, **(_LATE if is_late else _LOST)}), is_stopped=True)
@@ -200,7 +200,7 @@ def said_later(body: str) -> dict[str, Any]:
 
 
 def _plain(result: Any, gathered: Gathered) -> Any:
-    """As JSON's own types: pydantic models, dataclasses, dates and the like in their usual forms, files as labels."""
+    """Convert a result to JSON's own types: pydantic models, dataclasses and dates in their usual forms, files as labels."""
     if isinstance(result, Iterator):  # it may be endless
         raise TypeError(f"a {type(result).__name__} is no result")
     return to_jsonable_python(result, inf_nan_mode="constants", context=gathered, fallback=gathered.add)
@@ -219,7 +219,7 @@ def question_reply(tool_name: str, context: Context, asked: InputRequired) -> Re
     """Return the question, or the failure of a call whose caller takes none."""
     if context.takes_input:
         return Reply.question(tool_name, asked.requests, asked.state, effect_state=asked.effect_state)
-    text = f"{tool_name} asks for more input, and whoever called it cannot be asked."
+    text = f"{tool_name} asks for more input, and its caller cannot be asked."
     return Reply.failure(tool_name, text, effect_state=asked.effect_state)
 
 
@@ -231,62 +231,81 @@ class StatusAnswer:
     """
 
     state: Literal["running", "done", "input_required", "unknown", "none"]
-    """At work; ended, with a `reply`; waiting for an answer; nobody knows; or surely never done, and it never will be."""
+    """Running; ended, with a `reply`; waiting for an answer; not known; or never done, and it never will be."""
     reply: Reply | None = None
-    """What it came to, of one that is `done`; what it asks, of one that waits."""
+    """The reply of a call that is `done`, or the question of one that waits."""
     progress: float | None = None
     """How much is done, from 0 to 1, of one that is `running`."""
     message: str = ""
-    """What is going on."""
+    """A message about the progress."""
     poll_after_seconds: float | None = None
-    """When the fleet is to ask again; `None`: when it likes."""
+    """When the fleet should ask again, in seconds; `None`: the fleet decides."""
 
     @classmethod
     def running(
         cls, progress: float | None = None, message: str = "", *, poll_after_seconds: float | None = None
     ) -> Self:
-        """Return that it is still running."""
+        """Return that the call is still running.
+
+        Args:
+            progress: How much is done, from 0 to 1, if that is known.
+            message: A message about the progress.
+            poll_after_seconds: When the fleet should ask again; `None`: the fleet decides.
+        """
         return cls("running", progress=progress, message=message, poll_after_seconds=poll_after_seconds)
 
     @classmethod
     def done(cls, result: Any, *, most_bytes: int = RESULT_BYTES) -> Self:
-        """Return that it has succeeded, with `result` as the tool's return value."""
+        """Return that the call has succeeded.
+
+        Args:
+            result: The tool's return value.
+            most_bytes: The size of a result from which it is a failure that says so.
+        """
         return cls("done", Reply.success(_THE_TOOL, result, most_bytes=most_bytes))
 
     @classmethod
     def failed(cls, error: str, *, effect_state: Literal["none", "done", "unknown"] = "unknown") -> Self:
-        """Return that it has failed.
+        """Return that the call has failed.
 
-        `error` is for the model; `effect_state` says whether its effect has happened all the same.
+        Args:
+            error: What went wrong, in words for a model.
+            effect_state: Whether the call's effect has happened all the same.
         """
         return cls("done", Reply.failure(_THE_TOOL, error, effect_state=effect_state))
 
     @classmethod
     def ended(cls, reply: Reply) -> Self:
-        """Return that it has ended with this reply."""
+        """Return that the call has ended with this reply."""
         return cls("done", reply)
 
     @classmethod
     def asks(cls, requests: Mapping[str, Any], state: str = "", *, effect_state: EffectState = "unknown") -> Self:
-        """Return that it continues once these questions are answered: requests by keys, each `{"method": …, "params": {…}}`, and a state that comes back with the answers.
+        """Return that the call continues once its questions are answered.
 
-        Raises `ValueError` for invalid requests, and for too many.
+        Args:
+            requests: The questions by keys, each `{"method": …, "params": {…}}`.
+            state: A text that comes back to the module with the answers.
+            effect_state: Whether the call's effect has happened by now.
+
+        Raises:
+            ValueError: A request is invalid, or there are too many.
         """
         return cls.asking(Reply.question(_THE_TOOL, requests, state, effect_state=effect_state))
 
     @classmethod
     def asking(cls, reply: Reply) -> Self:
-        """Return that it continues once the question of this reply is answered."""
+        """Return that the call continues once the question of this reply is answered."""
         return cls("input_required", reply)
 
     @classmethod
     def unknown(cls) -> Self:
-        """Return that its outcome is unknown."""
+        """Return that the call's outcome is unknown."""
         return cls("unknown")
 
     @classmethod
     def none(cls) -> Self:
-        """Return that it was never done, and never will be."""
+        """Return that the call was never done, and never will be."""
         return cls("none")
 
 

@@ -71,22 +71,22 @@ class TooSlow(Exception):
 
 
 class AgentContext(ToolContext):
-    """What an agent knows of the conversation around a call; fields that are not known are ignored."""
+    """An agent's context of the conversation around a call; unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class GivenInputs(CallInputs):
-    """The answers to what a module has asked, and its state; fields that are not known are ignored."""
+    """The answers to a module's questions, and its state; unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class ExecuteRequest(ModuleMessage):
-    """What `POST /execute` takes. `context` comes with calls of tools that take it.
+    """The body of `POST /execute`. `context` comes with calls of tools that take it.
 
-    `takes_input`: whoever called can be asked; `inputs`: what they have answered last. `log_level`: the least grave log
-    messages that they want; without it, and for a level that is not known, there are none.
+    `takes_input`: the caller can be asked; `inputs`: its latest answers. `log_level`: the least level of log messages
+    that the caller wants; there are none without it, and for an unknown level.
     """
 
     tool_name: str = Field(max_length=_LONGEST_NAME)
@@ -99,7 +99,7 @@ class ExecuteRequest(ModuleMessage):
 
 
 class ReconcileRequest(ModuleMessage):
-    """What `POST /reconcile` takes. `round`: of a call that was answered, which question's answer the attempt had."""
+    """The body of `POST /reconcile`. `round`: of a call that was answered, the number of the question that was answered."""
 
     call_id: str = Field(max_length=_LONGEST_ID)
     round: int = Field(default=0, ge=0)
@@ -111,9 +111,9 @@ class ReconcileRequest(ModuleMessage):
 
 
 class StatusRequest(ModuleMessage):
-    """What `POST /status` takes: a call that was accepted, and its handle. `cancel`: nobody wants it any more.
+    """The body of `POST /status`: a call that was accepted, and its handle. `cancel`: the call is cancelled.
 
-    `takes_input` and `inputs` as `ExecuteRequest` has them; the same answers may come again and again.
+    `takes_input` and `inputs` are those of `ExecuteRequest`; the same answers may come repeatedly.
     """
 
     call_id: str = Field(max_length=_LONGEST_ID)
@@ -124,15 +124,15 @@ class StatusRequest(ModuleMessage):
 
 
 class HeaderRefused(Exception):
-    """A header that cannot be meant. The message says which."""
+    """A header is invalid. The message says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to run a tool. `seconds`: the time left, if the caller says so; `streams`: it takes progress.
+    """One request to run a tool. `seconds`: the time left, if the caller states it; `streams`: it takes progress.
 
-    `attempt`: which one of its call it is, 0 if it does not say so. `context`: what the agent says of the conversation. `takes_input`,
-    `inputs` and `log_level` as `ExecuteRequest` has them.
+    `attempt`: the number of the attempt, 0 if the request states none. `context`: the agent's context of the
+    conversation. `takes_input`, `inputs` and `log_level` are those of `ExecuteRequest`.
     """
 
     tool_name: str
@@ -150,12 +150,24 @@ class Call:
 
     @property
     def key(self) -> str | None:
-        """The name of its record: each answer makes another piece of work of a call."""
+        """The name of its record: each answer to a question begins another one."""
         return None if self.call_id is None else key_of(self.call_id, 0 if self.inputs is None else self.inputs.round)
 
     @classmethod
     async def of(cls, request: Request, *, most_bytes: int) -> Self:
-        """Read it. Raises `ValidationError`, `HeaderRefused`, `TooLarge`, `TooSlow` and `ClientDisconnect`."""
+        """Read a request to run a tool.
+
+        Args:
+            request: The request, whose caller is verified.
+            most_bytes: The largest body.
+
+        Raises:
+            ValidationError: The body is not an `ExecuteRequest`.
+            HeaderRefused: A header is invalid.
+            TooLarge: The body is larger than `most_bytes`.
+            TooSlow: The body did not arrive in time.
+            ClientDisconnect: The client has gone.
+        """
         seconds = _seconds(request.headers.get("toolfleet-time-left-ms"))
         body = await read_body(request, most_bytes, seconds)
         asked = ExecuteRequest.model_validate_json(body)
@@ -178,9 +190,13 @@ class Call:
         )
 
     def split(self, own: frozenset[str]) -> tuple[dict[str, Any], Conversation]:
-        """Return the arguments, and the conversation fields that the agent's core has added to them.
+        """Separate the tool's arguments from the fields of the conversation that the agent's core has added.
 
-        A tool's `own` parameters with such a name get theirs, too.
+        Args:
+            own: The names of the tool's own parameters, which keep their arguments in any case.
+
+        Returns:
+            The arguments, and the conversation.
         """
         conversation = {name: self.arguments[name] for name in CONVERSATION_FIELDS & self.arguments.keys()}
         arguments = {name: value for name, value in self.arguments.items() if name not in conversation or name in own}
@@ -189,12 +205,29 @@ class Call:
 
 
 def key_of(call_id: str, number: int) -> str:
-    """The name of what a call does once question `number` is answered. No header has such a character, so no call has this id."""
+    """Return the name of a call's record after question `number` was answered; 0 is the call itself.
+
+    No header can hold the separator, so no call's id is such a name.
+    """
     return f"{call_id}\x1f{number}" if number else call_id
 
 
 async def read_body(request: Request, most_bytes: int, seconds: float | None = None) -> bytes:
-    """The body. Raises `TooLarge` as soon as it is, and `TooSlow` after `seconds`, at the latest after 30 s."""
+    """Read a request's body.
+
+    Args:
+        request: The request.
+        most_bytes: The largest body.
+        seconds: The time for it to arrive, from 1 to 30; the default is 30.
+
+    Returns:
+        The body.
+
+    Raises:
+        TooLarge: The body is larger than `most_bytes`: raised as soon as that many bytes have come.
+        TooSlow: The body did not arrive in time.
+        ClientDisconnect: The client has gone.
+    """
     body = bytearray()
     wait = _BODY_SECONDS if seconds is None else min(max(seconds, _SHORTEST_BODY_SECONDS), _BODY_SECONDS)
     try:
@@ -209,7 +242,7 @@ async def read_body(request: Request, most_bytes: int, seconds: float | None = N
 
 
 def _fingerprint(asked: ExecuteRequest) -> str:
-    """Two requests that ask for the same have the same one, however their JSON is written."""
+    """Return a digest that is the same for equal requests, however their JSON is written."""
     around = [] if asked.context is None else [asked.context.model_dump(mode="json")]
     text = _SORTED.encode([asked.tool_name, asked.arguments, asked.user_id, *around])
     return hashlib.sha256(text.encode()).hexdigest()
@@ -228,19 +261,23 @@ def _seconds(header: str | None) -> float | None:
 
 
 def traced_requests(app: ASGIApp, service: str) -> ASGIApp:
-    """The app as it is, or with spans around its requests, where the environment wants them. Raises `SettingsError`."""
+    """Return the app, with spans around its requests if the environment wants traces.
+
+    Raises:
+        SettingsError: The environment wants traces, and they are not possible.
+    """
     tracing = tracing_of(switch_here(), service, is_global=True)
     return app if tracing is None else TracedRequests(app, tracing)
 
 
 class TracedRequests:
-    """ASGI middleware. What a request's function begins itself is below its span."""
+    """ASGI middleware that surrounds each request about a call with its SERVER span."""
 
     def __init__(self, app: ASGIApp, tracing: Tracing) -> None:
         self._app, self._tracing = app, tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI."""
+        """Serve a request, with a span if it is about a call."""
         path = scope.get("path", "")
         route = next((each for each in _ROUTES if path.endswith(each)), None) if scope["type"] == "http" else None
         if route is None:
@@ -278,7 +315,7 @@ class TracedRequests:
 
 
 def note_call(scope: Scope, tool_name: str, call_id: str | None, attempt: int) -> None:
-    """Say in a request's span, if it has one, which call it is about."""
+    """Note the call in the request's span, if there is one."""
     span: OpenSpan | None = scope.get(_SPAN)
     if span is not None:
         said = {spans.GEN_AI_OPERATION: spans.EXECUTE_TOOL, spans.GEN_AI_TOOL_NAME: tool_name}
@@ -286,7 +323,7 @@ def note_call(scope: Scope, tool_name: str, call_id: str | None, attempt: int) -
 
 
 def note_reply(scope: Scope, reply: Reply) -> None:
-    """Say in a request's span, if it has one, how the call has ended: 200 is the status of a tool's failure, too."""
+    """Note a call's failure in the request's span, if there is one: its HTTP status is 200 all the same."""
     span: OpenSpan | None = scope.get(_SPAN)
     if span is not None and not (reply.is_success or reply.handle or reply.is_question):
         span.fail("cancelled" if reply.is_stopped else "tool_error")

@@ -47,7 +47,7 @@ class RunMeans:
 
 
 class ServedTool(Protocol):
-    """Is offered by a module, and run for its calls."""
+    """A tool that a module offers, and runs for its calls."""
 
     @property
     def definition(self) -> ToolDefinition:
@@ -69,7 +69,7 @@ RunTool = TypeVar("RunTool", bound=ServedTool)
 
 @dataclass(frozen=True, slots=True)
 class ServedRun(Generic[RunTool]):
-    """One run of `tool`, for the call that `context` tells of. Subclasses implement `run`."""
+    """One run of `tool`, for the call of `context`. Subclasses implement `run`."""
 
     tool: RunTool
     context: Context
@@ -102,8 +102,7 @@ class ServedRun(Generic[RunTool]):
 class Work:
     """The shared work of all requests for the same call. `task` ends with the reply, or raises the refusal of the call.
 
-    `key`: the name of its record; `None`: it has none. `attempt` is the latest one that asks, 0 if none says which it
-    is. `is_late`: it was stopped because the time of all waiters was over. `watchers` are called after each progress
+    `key`: the name of its record; `None`: it has none. `attempt` is the latest attempt, 0 if no request states one. `is_late`: it was stopped because the time of all waiters was over. `watchers` are called after each progress
     and log message; of these only those of a `log_level` are kept.
     """
 
@@ -131,7 +130,7 @@ class Work:
 
     @asynccontextmanager
     async def attended(self, seconds: float | None) -> AsyncGenerator[None]:
-        """Wait for it within `seconds` (`None`: without end). Who leaves last stops it."""
+        """Wait for the work within `seconds` (`None`: without end). The last waiter that leaves stops it."""
         self._attending += 1
         self._extend(seconds)
         try:
@@ -242,7 +241,7 @@ class WorkLog:
         self.lines: list[bytes] = []
         """`{"log": {…}}`, in order: each waiter knows how many it has had."""
         self.sink = LogSink(least, self._take)
-        """What takes them, from any thread."""
+        """Takes the messages, from any thread."""
         self._tell = tell
         self._budget = LogBudget()
 
@@ -264,7 +263,7 @@ def _line(message: LogMessage) -> bytes:
 
 
 class TaskExit(Exception):
-    """A task that a tool has made wanted to end the process. Its cause is what was raised."""
+    """A task of a tool has raised `SystemExit` or `KeyboardInterrupt`, which is the cause."""
 
 
 def guard_tasks(loop: asyncio.AbstractEventLoop) -> None:
@@ -284,7 +283,7 @@ class _Factory:
 
 
 class _Guarded(Coroutine[Any, Any, Any]):
-    """A coroutine as it is, but for the two exceptions. No `async def` around it: one that never starts would leave it unawaited."""
+    """A coroutine that raises `TaskExit` for the two exceptions. An `async def` around it that never starts would leave it unawaited."""
 
     __slots__ = ("_coro",)
 

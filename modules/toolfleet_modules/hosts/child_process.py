@@ -89,7 +89,7 @@ class Fence:
         return {**inherited, **own, **self.variables}
 
     def command(self, command: list[str], folder: Path) -> list[str]:
-        """The command as it is to be started. Raises `FenceMissing` where the machine has no bubblewrap."""
+        """Return the command to start. Raises `FenceMissing` if the machine has no bubblewrap."""
         if self.isolation == "none":
             return command
         program = shutil.which("bwrap")
@@ -112,7 +112,7 @@ class Fence:
                 path.mkdir(parents=True, exist_ok=True)
 
     def _shown(self, path: Path) -> list[Path]:
-        """The parts of a path that nothing private is in. What comes into a folder later is not seen if something in it is private."""
+        """Return the parts of a path without private ones. New files of a folder that has a private part are not seen."""
         private = {form for each in self.private for form in (each, each.resolve())}
         if path in private:
             return []
@@ -279,7 +279,7 @@ class OrphanReaper:
 
     @property
     def pid(self) -> int:
-        """Its own process id."""
+        """The process id of the reaper."""
         return self._process.pid
 
     def watch(self, pid: int) -> None:
@@ -323,7 +323,7 @@ class ChildProcess:
         directory: Path | None = None,
         **streams: Any,
     ) -> Self:
-        """Start one; without a guard, it gets the arguments of `enclose` in addition. `streams`: as asyncio has them.
+        """Start one; without a guard, it gets the arguments of `enclose` in addition. `streams` are asyncio's.
 
         Raises `OSError` where the machine has no room, and `FenceMissing`.
         """
@@ -364,7 +364,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, or its guard's; also that of its group."""
+        """The process id of the program, or of its guard; also the id of its group."""
         return self._process.pid
 
     @property

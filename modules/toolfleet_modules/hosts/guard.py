@@ -25,7 +25,7 @@ LIMITED = {
     "open_files": resource.RLIMIT_NOFILE,
     "processes": resource.RLIMIT_NPROC,
 }
-"""What can be limited, by the names that a fence has for it."""
+"""The limits of a process, by their names in a fence."""
 
 OWN, WORK, READ, HIDE = "o", "w", "r", "-"
 """A user's access to a path: as its new owner, as the owner is (idmapped), read only, or none."""
@@ -308,7 +308,7 @@ def _own_tree(path: str, user: int) -> int:
 
 
 def _users(owner: int, group: int, user: int) -> int:
-    """A namespace in which the owner is this user, and everyone else is themselves; the kernel knows it by a process that was in it."""
+    """Return a namespace in which the owner is this user, and all others are themselves; the kernel knows it by a process in it."""
     ready, done = os.pipe()
     child = os.fork()
     if not child:
@@ -332,7 +332,7 @@ def _users(owner: int, group: int, user: int) -> int:
 
 
 def _closed_above(path: str, user: int) -> str | None:
-    """The outermost folder above it that the user cannot pass."""
+    """Return the outermost folder above a path that the user cannot pass."""
     for end in (at for at, letter in enumerate(path) if letter == "/" and at):
         try:
             facts = os.stat(path[:end])

@@ -55,13 +55,13 @@ class HostOptions:
 
 
 class Host(ServedModule, Generic[Served]):
-    """A module whose `app` serves `tools`, by their full names. Its subclass sets `tools`, and calls `tell`.
+    """A module whose `app` serves `tools`, by their full names. A subclass sets `tools`, and calls `tell`.
 
     A subclass that accepts calls sets `follower` before `app` is used.
     """
 
     assumes_once = False
-    """Return whether `once` is only assumed for tools that declare nothing, so that a line of the settings counts."""
+    """Whether `once` is only assumed for tools that declare nothing, so that a line of the settings counts."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class Host(ServedModule, Generic[Served]):
 
     async def tell(self) -> None:
         """Have the manifest written again, and notify the listener."""
-        self._tools = dict(self._tools)  # another mapping: by that the app knows
+        self._tools = dict(self._tools)  # another mapping shows the app the change
         _log.info("%s serves %d tools.", self.name, self.manifest.listed_count)
         if self._listener is not None:
             await self._listener()

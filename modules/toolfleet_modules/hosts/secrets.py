@@ -1,4 +1,4 @@
-"""Holds named secrets of a host, fills them in where they are sent, and hides them in all output, also in what another process writes."""
+"""Holds named secrets of a host, fills them in where they are sent, and hides them in all output, also of other processes."""
 
 import base64
 import contextlib
@@ -39,7 +39,7 @@ _STDERR = 2
 
 
 class SecretUnknown(Exception):
-    """A secret is not there, or cannot be one. The message says which, and no value."""
+    """A secret is missing or too short. The message names it, without its value."""
 
 
 class Secrets:
@@ -87,7 +87,7 @@ class Secrets:
         return {name: self._value(name) for name in names}
 
     def fill(self, text: str) -> str:
-        """The text with each `${NAME}` replaced by the secret of this name. Raises `SecretUnknown`."""
+        """Replace each `${NAME}` by the secret of this name. Raises `SecretUnknown`."""
         return _PLACE.sub(lambda place: self._value(place[1]), text)
 
     def hide(self, text: str) -> str:
@@ -107,7 +107,7 @@ class Secrets:
         return "".join((*shown, text[end:])) if shown else text
 
     def hide_json(self, data: bytes) -> bytes:
-        """The same of JSON in UTF-8, which stays JSON also where a value is a number there; the same object if no value is in it."""
+        """Hide the values in JSON in UTF-8, which stays JSON; returns the same object if no value is in it."""
         hidden = self.hide_bytes(data)
         if hidden is data:
             return data
@@ -117,7 +117,7 @@ class Secrets:
             return hidden
 
     def hide_bytes(self, data: bytes) -> bytes:
-        """The same of UTF-8; the same object if no value is in it."""
+        """Hide the values in UTF-8; returns the same object if no value is in it."""
         if not self:
             return data
         text = data.decode(errors="surrogateescape")
@@ -262,7 +262,7 @@ class HiddenStream:
         return self._secrets.hide_bytes(data[:cut])
 
     def end(self) -> bytes:
-        """The rest, where nothing follows any more."""
+        """Return the rest, at the end of the stream."""
         rest, self._held = self._held, b""
         return self._secrets.hide_bytes(rest)
 

@@ -27,9 +27,9 @@ class ModuleResult:
     success: bool
     """Whether it did what it was asked for."""
     result: Any = None
-    """What it answered, as JSON."""
+    """The result, as JSON."""
     error: str | None = None
-    """What went wrong, in words; for another status than 200 the answer's detail."""
+    """What went wrong; for another status than 200 the answer's detail."""
     effect_state: EffectState | None = None
     """Whether its effect has happened, where the module says so."""
     status: int = 200
@@ -39,23 +39,29 @@ class ModuleResult:
     call_id: str = ""
     """The id that the call had."""
     progress: tuple[tuple[float | None, str], ...] = field(default=())
-    """How far it said it was, in order: a fraction or `None`, and words."""
+    """The reports of progress, in order: a fraction from 0 to 1, or `None`, and a message."""
     log: tuple[LogMessage, ...] = ()
-    """What it logged for whoever called, in order."""
+    """The log messages for the caller, in order."""
     retryable: bool = False
     """Whether the module says that a repeat may help and does no harm."""
     files: tuple[ResultFile, ...] = ()
     """The images and other files that it returned."""
     handle: str = ""
-    """Under which handle the module goes on with it, if it has accepted it; then it is neither a success nor a failure yet."""
+    """The handle under which the module continues, if it has accepted the call, which has neither succeeded nor failed yet."""
     requests: Mapping[str, Any] = field(default_factory=dict)
-    """What the module asks before it goes on, by keys; then it is neither, too."""
+    """The module's questions by keys, if it asks before it continues; the call has neither succeeded nor failed yet."""
     state: str = ""
-    """What comes back to the module with the answers."""
+    """The module's state, which comes back to it with the answers."""
 
 
 class ModuleClient:
-    """Enter it before use: that starts the module."""
+    """A client that calls a module in this process, for tests. Enter it before use: that starts the module.
+
+    Args:
+        module: The module.
+        user_id: The user of calls that name none.
+        permission: The permission of calls that name none.
+    """
 
     def __init__(self, module: ServedModule, *, user_id: str | None = None, permission: Level = "user") -> None:
         self._module = module
@@ -64,7 +70,7 @@ class ModuleClient:
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(module.app), base_url="http://module.test", timeout=60
         )
-        """For requests of other kinds."""
+        """An HTTP client for other requests to the module."""
 
     async def __aenter__(self) -> Self:
         await self._stack.__aenter__()
@@ -77,13 +83,22 @@ class ModuleClient:
         await self._stack.aclose()
 
     async def manifest(self) -> ModuleManifest:
-        """Return its manifest, if the fleet would admit it. Raises `ManifestRefused`."""
+        """Return the module's manifest, if a fleet would admit it.
+
+        Raises:
+            ManifestRefused: A fleet would not admit it; the message says why.
+        """
         return admit(self._module.name, (await self.http.get("/manifest")).raise_for_status().json())
 
     async def call(self, method: str, /, **arguments: Any) -> ModuleResult:
-        """Call a tool by its name, with or without its module's, and its arguments.
+        """Call a tool.
 
-        `user_id` among them is the call's user, as a fleet says it.
+        Args:
+            method: The tool's name, with or without its module's.
+            **arguments: The arguments; `user_id` is the call's user, as a fleet sends it.
+
+        Returns:
+            The module's answer, also of a call that failed or was refused.
         """
         user_id = arguments.pop("user_id", self._user_id)
         return await self.send(method, arguments, user_id=user_id)
@@ -102,9 +117,22 @@ class ModuleClient:
         inputs: CallInputs | None = None,
         log_level: LogLevel | None = None,
     ) -> ModuleResult:
-        """The same with everything that the fleet says: the call's id, which a repeat shares, the time left, and an agent's context.
+        """Call a tool with everything that a fleet sends.
 
-        `takes_input`: the module may ask; `inputs`: what it was answered last. `log_level`: which log messages are wanted.
+        Args:
+            method: The tool's name, with or without its module's.
+            arguments: The arguments.
+            user_id: The call's user.
+            call_id: The call's id, which a repeat of the call shares; the default is a new one.
+            seconds: The time that is left for the call.
+            permission: The caller's permission, if the module has a key.
+            context: The agent's context of the conversation, for tools that take it.
+            takes_input: Whether the module may ask the caller.
+            inputs: The latest answers to the module's questions.
+            log_level: The least level of log messages to send; `None` for none.
+
+        Returns:
+            The module's answer, also of a call that failed or was refused.
         """
         tool_name = method if method.startswith(f"{self._module.name}.") else f"{self._module.name}.{method}"
         call_id = call_id or uuid4().hex
@@ -130,7 +158,15 @@ class ModuleClient:
         return _result(response, tool_name, call_id)
 
     async def reconcile(self, call_id: str, *, number: int = 0) -> dict[str, Any]:
-        """Return the module's answer about the outcome of a call, or of its part after question `number` was answered."""
+        """Ask for the outcome of a call, as a fleet does that has not seen its end.
+
+        Args:
+            call_id: The call's id.
+            number: Of a call that was answered: the number of the question, for the part after its answer.
+
+        Returns:
+            The module's answer: `call_id`, `state`, and of a call that is `done` the fields of its reply.
+        """
         return await self._ask("/reconcile", {"call_id": call_id} | ({"round": number} if number else {}))
 
     async def status(
@@ -142,9 +178,17 @@ class ModuleClient:
         takes_input: bool = False,
         inputs: CallInputs | None = None,
     ) -> dict[str, Any]:
-        """Return the module's answer about the state of a call that it has accepted. `cancel`: it is cancelled.
+        """Ask for the state of a call that the module has accepted.
 
-        `takes_input`: it may ask; `inputs`: its latest answers.
+        Args:
+            call_id: The call's id.
+            handle: The handle under which the module has accepted it.
+            cancel: Whether the call is cancelled.
+            takes_input: Whether the module may ask the caller.
+            inputs: The latest answers to the module's questions.
+
+        Returns:
+            The module's answer: `call_id`, `state`, and what belongs to the state.
         """
         question: dict[str, Any] = {"call_id": call_id, "handle": handle}
         if cancel:

@@ -67,7 +67,7 @@ class _Clock:
 
 
 class Senders:
-    """The clocks of those who send requests, as far as their requests show them."""
+    """The clocks of the senders of requests, as far as their requests show them."""
 
     def __init__(self) -> None:
         self._clocks = OrderedDict[str, _Clock]()
@@ -97,7 +97,7 @@ class Senders:
 
 @dataclass(slots=True)
 class Counts:
-    """The outcomes of the calls since the module started. `cancelled`: the client went away before the end.
+    """The outcomes of the calls since the module started. `cancelled`: the client has gone before the end.
 
     `accepted`: they continued by themselves; how they ended is not counted. `asked`: they had a question first.
     """
@@ -128,7 +128,7 @@ class Limits:
 
 
 class Execute:
-    """An ASGI app for one route, in the running loop. `offer` says which tools there are now, by name."""
+    """An ASGI app for one route, in the running loop. `offer` returns the present tools, by name."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Execute:
             await asyncio.wait({work.task for work in works}, timeout=_GRACE_SECONDS)
 
     async def _late(self, call: Call, begin_by: float | None) -> Response | None:
-        """The response to an attempt that comes too late: after a later one, or after its end. `None` if it does not."""
+        """Return the response to an attempt that comes after a later one, or after its end; `None` if it does not."""
         tool = self._tool(call)
         is_harmless = tool is not None and tool.definition.effect == "read"
         if not await self._runs.admits(call.key, call.attempt, is_harmless=is_harmless):
@@ -188,7 +188,7 @@ class Execute:
     async def _answer(
         self, call: Call, permission: str | None, begin_by: float | None, request: Request, send: Send
     ) -> Response | None:
-        """The response, or `None` if it was streamed. Raises what it is not answered with."""
+        """Return the response, or `None` if it was streamed. Raises one of `REFUSALS`, and `ModuleBusy`."""
         tool = self._tool(call)
         if tool is None:
             known = ", ".join(sorted(self._offer())) or "no tools"

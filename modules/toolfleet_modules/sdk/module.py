@@ -1,4 +1,4 @@
-"""Makes a module of functions, or of tools that a host runs: its tools, and the ASGI app that offers them."""
+"""Makes a module of functions, or of tools that a host runs: its tools, and the ASGI app that serves them."""
 
 import inspect
 import os
@@ -29,8 +29,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 class ServedModule:
     """A module with its app. Subclasses have `tools`, a `manifest` and a `key`.
 
-    `replies` is the memory of what became of calls, which the app closes. `limits` are the arguments of `execute.Limits`.
-    No caller waits longer than `longest_call_seconds` for one call, retries included.
+    Args:
+        name: The module's name.
+        description: What the module is for.
+        replies: The memory of the outcomes of calls, which the app closes; `None` for the memory of this process.
+        longest_call_seconds: How long a caller waits for one call at most, retries included.
+        limits: The arguments of `execute.Limits`.
     """
 
     def __init__(
@@ -85,7 +89,7 @@ class ServedModule:
 
 
 class Module(ServedModule):
-    """A service that owns tools, such as this one.
+    """A service that owns tools.
 
     ::
 
@@ -98,15 +102,25 @@ class Module(ServedModule):
 
         app = module.app  # uvicorn main:app
 
-    `replies` remembers what became of calls, so that a repeat of one does not do it twice; without one it is this
-    process's memory. `key` is what `toolfleet modules key <module>` prints (by default `TOOLFLEET_MODULE_KEY`): with it,
-    only calls of the fleet are run. At most `concurrency` calls run at once, and `threads` of those in plain functions;
-    who comes when it is full is sent away for a moment. Requests and results over these bytes are refused. Progress is
-    sent no more often than every `progress_seconds`. `longest_call_seconds`: no caller waits longer than that for a
-    call, retries included. `retries_undeclared`: tools without an effect are tried once more when they have failed, and run
-    again under the same call id: only where a second run of none does harm.
+    Args:
+        name: The module's name, with which the full names of its tools begin: at most 64 letters, digits, `_` and `-`.
+        description: What the module is for.
+        version: The version of its tools, unless a tool has its own.
+        replies: The memory of the outcomes of calls, so that a repeated call is not run twice. The default is the
+            memory of this process.
+        key: The key that `toolfleet modules key <module>` prints; with it, only calls of the fleet are run. The default
+            is the variable `TOOLFLEET_MODULE_KEY`.
+        concurrency: The number of calls that run at once. A further call is refused, and the fleet repeats it soon.
+        threads: The number of calls that run at once in plain functions.
+        max_request_bytes: The largest request; a larger one is refused.
+        max_result_bytes: The largest result; a larger one is a failure that says so.
+        progress_seconds: The shortest time between two reports of a call's progress.
+        longest_call_seconds: How long a caller waits for one call at most, retries included.
+        retries_undeclared: Whether a tool without an effect is tried once more when it has failed, and runs again under
+            the same call id. Set it only if a second run of none of these tools does harm.
 
-    Raises `ValueError` for what cannot be meant.
+    Raises:
+        ValueError: The name is invalid, or a limit is not positive.
     """
 
     def __init__(
@@ -150,18 +164,41 @@ class Module(ServedModule):
     def tool(self, /, **facts: Unpack[Facts]) -> Callable[[F], F]: ...
 
     def tool(self, function: F | None = None, /, **facts: Unpack[Facts]) -> F | Callable[[F], F]:
-        """Offer a function, async or plain, as it is or with more `facts` about it; the function stays what it was.
+        """Offer a function as a tool: as a decorator, with or without arguments. The function itself is not changed.
 
-        Its name, its signature and its docstring (Google's style: `Args:` describes parameters) make the tool. A parameter
-        `user_id` gets the call's user, one that is annotated `Context` the context; models see neither. A plain
-        function runs in a thread. Raises `TypeError` or `ValueError` for what cannot be a tool.
+        The function's name, signature and docstring (Google's style: `Args:` describes parameters) make the tool. A
+        parameter `user_id` gets the call's user, and one that is annotated `Context` the call's context; models see
+        neither. A plain function runs in a thread.
+
+        Args:
+            function: The function, async or plain.
+            **facts: What the function does not say of itself, see `Facts`.
+
+        Returns:
+            The function, or the decorator.
+
+        Raises:
+            TypeError: The function or a fact has a wrong type, or yields its results.
+            ValueError: The function or a fact is invalid, or the name is taken.
         """
         if function is not None:
             return self.add(function)
         return lambda each: self.add(each, **facts)
 
     def add(self, function: F, **facts: Unpack[Facts]) -> F:
-        """The same for a function that is there already, such as a method of an object with state."""
+        """Offer an existing function as a tool, such as a method of an object with state.
+
+        Args:
+            function: The function, async or plain.
+            **facts: What the function does not say of itself, see `Facts`.
+
+        Returns:
+            The function.
+
+        Raises:
+            TypeError: As `tool`.
+            ValueError: As `tool`, or the module's app exists already.
+        """
         if self._app is not None:
             raise ValueError(f"{self.name!r} has its app already: add tools before.")
         if self.version is not None:
@@ -173,10 +210,22 @@ class Module(ServedModule):
         return function
 
     def status(self, function: F) -> F:
-        """Register the function that tells the state of an accepted call: `async def where(handle, *, cancel) -> StatusAnswer`.
+        """Register the function that returns the state of an accepted call, as a decorator.
 
-        Plain or async. `cancel`: the call is cancelled. A function that asks has a parameter `inputs`, too: the latest
-        answers, or `None`. Raises `ValueError` if there is one already.
+        ::
+
+            @module.status
+            async def where(handle: str, *, cancel: bool) -> StatusAnswer: ...
+
+        Args:
+            function: Async or plain. `handle` is what `Accepted` has named, and `cancel` whether the call is cancelled.
+                A function that asks its caller also has a parameter `inputs`: the latest answers, or `None`.
+
+        Returns:
+            The function.
+
+        Raises:
+            ValueError: There is such a function already, or the module's app exists already.
         """
         if self._app is not None or self.follower is not None:
             raise ValueError(f"{self.name!r} has its {'app' if self._app else 'status'} already.")
@@ -184,17 +233,38 @@ class Module(ServedModule):
         return function
 
     def on_startup(self, hook: F) -> F:
-        """Run it, async or plain, before the first call."""
+        """Run a function before the first call, as a decorator.
+
+        Args:
+            hook: A function without parameters, async or plain.
+
+        Returns:
+            The function.
+        """
         self.startup.append(hook)
         return hook
 
     def on_shutdown(self, hook: F) -> F:
-        """Run it, async or plain, after the last call."""
+        """Run a function after the last call, as a decorator.
+
+        Args:
+            hook: A function without parameters, async or plain.
+
+        Returns:
+            The function.
+        """
         self.shutdown.append(hook)
         return hook
 
     def lifespan(self, manager: F) -> F:
-        """Enter the async context manager that this function makes before the first call, and leave it after the last."""
+        """Enter an async context manager before the first call, and leave it after the last, as a decorator.
+
+        Args:
+            manager: A function without parameters that makes the context manager.
+
+        Returns:
+            The function.
+        """
         self.lifespans.append(manager)
         return manager
 
@@ -222,14 +292,34 @@ class Module(ServedModule):
 
     @property
     def app(self) -> "Starlette":
-        """The ASGI app, made at the first use, with the contract's routes. Raises `ImportError`."""
+        """The ASGI app with the routes of the module contract, made at the first use.
+
+        Raises:
+            ImportError: A package is missing; the message says how to install it.
+            RuntimeError: The module has a key, and PyJWT is not installed.
+        """
         with _naming_what_to_install("app", "toolfleet-sdk"):
             return super().app
 
     def client(self, *, user_id: str | None = None, permission: Level = "user") -> "ModuleClient":
-        """Return a client for tests: `async with module.client() as client: await client.call("count", day=1)`, without sockets.
+        """Return a client for tests, which calls the module without sockets.
 
-        The app's startup and shutdown run around it. `user_id` and `permission` are those of calls that name none.
+        ::
+
+            async with module.client() as client:
+                result = await client.call("count", day=1)
+
+        The app's startup and shutdown run around it.
+
+        Args:
+            user_id: The user of calls that name none.
+            permission: The permission of calls that name none.
+
+        Returns:
+            The client; enter it before use.
+
+        Raises:
+            ImportError: httpx is not installed; the message says how to install it.
         """
         with _naming_what_to_install("client", "toolfleet-sdk[client]"):
             from toolfleet_modules.sdk.client import ModuleClient  # noqa: PLC0415 - only tests need httpx
@@ -248,9 +338,9 @@ def _naming_what_to_install(part: str, distribution: str) -> Generator[None]:
 
 
 class FunctionFollower:
-    """`function(handle, cancel=…)`, async or plain, makes a `StatusAnswer`. A plain one runs in a thread.
+    """A follower that calls `function(handle, cancel=…)`, async or plain, for a `StatusAnswer`. A plain one runs in a thread.
 
-    One that asks has a parameter `inputs`, too: what was answered last, or `None`.
+    A function that asks its caller also has a parameter `inputs`: the latest answers, or `None`.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

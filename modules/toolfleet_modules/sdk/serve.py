@@ -36,10 +36,10 @@ class JoinedWrites:
 
 
 class JoinedHttpProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """Uvicorn's protocol on such a transport."""
+    """Uvicorn's protocol on a transport that joins writes."""
 
     def connection_made(self, transport: Any) -> None:
-        """As uvicorn's."""
+        """Serve a connection, whose writes are joined."""
         joined: Any = JoinedWrites(transport, asyncio.get_running_loop())
         super().connection_made(joined)
 

@@ -1,4 +1,4 @@
-"""Makes a tool of one function, in a module or marked in a file: what its signature and its docstring do not say, the decorator does."""
+"""Makes a tool of one function, in a module or marked in a file, from its signature, its docstring and its decorator."""
 
 import inspect
 import logging
@@ -86,7 +86,7 @@ class Facts(TypedDict, total=False):
 
 
 def _definition_from(module: str, function: Callable[..., Any], facts: Facts) -> tuple[ToolDefinition, Signature]:
-    """The tool that a function makes. Raises `TypeError` or `ValueError`, in one sentence."""
+    """Return the tool that a function makes. Raises `TypeError` or `ValueError`, whose message is one sentence."""
     method = str(facts.get("name") or getattr(function, "__name__", type(function).__name__))
     if not _METHOD.fullmatch(method):
         raise ValueError(
@@ -158,7 +158,7 @@ def _sensitive(name: str, facts: Facts, signature: Signature) -> frozenset[str]:
 
 
 def _parameters(schema: Mapping[str, Any], sensitive: frozenset[str]) -> list[ToolParameter]:
-    """The flat form, for those who read no schemas: of several types the first, and what a reference stands for."""
+    """Return the flat form of a schema, for readers without JSON Schema: the first of several types, references resolved."""
     return [
         ToolParameter(
             name=name,
@@ -259,7 +259,7 @@ class Tool:
 
 
 def in_words(exc: ValidationError) -> str:
-    """One sentence a mistake, without the value: it may be long, or secret."""
+    """Describe each mistake in one sentence, without the value, which may be long or secret."""
     errors = exc.errors(include_url=False, include_input=False)
     words = [
         f"{'.'.join(map(str, error['loc']))[:_SHOWN] or 'request'}: {_said_of(error)}." for error in errors[:_MISTAKES]
@@ -276,7 +276,7 @@ def _said_of(error: ErrorDetails) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToolMark:
-    """The declaration of a tool function: its facts, whether it computes, so that it runs in a process of its own, and the secrets it gets."""
+    """The declaration of a tool function: its facts, where it runs, and the names of the secrets that it gets."""
 
     facts: Facts = field(default_factory=Facts)
     runs_in: RunsIn = "thread"
@@ -299,7 +299,7 @@ def tool(
     secrets: Sequence[str] = (),
     **facts: Unpack[Facts],
 ) -> F | Callable[[F], F]:
-    """Mark a function of a tool folder as a tool, as it is or with more `facts` about it; the function stays what it was.
+    """Mark a function of a tool folder as a tool: as a decorator, with or without arguments. The function is not changed.
 
     ::
 
@@ -307,11 +307,21 @@ def tool(
         def count(day: int) -> dict[str, int]:
             \"\"\"Count the owls of a day.\"\"\"
 
-    The same rules hold as for `Module.tool`. An async function runs in the loop of the folder's process, a plain one in a thread
-    of it; with `runs_in="process"` each call has a process for itself, which is ended when its time is over: for what computes.
-    `secrets` names those of its host whose values a call finds in `context.secrets`.
+    The same rules hold as for `Module.tool`. An async function runs in the event loop of the folder's process.
 
-    Raises `TypeError` or `ValueError` for what cannot be a tool.
+    Args:
+        function: The function, async or plain.
+        runs_in: Where a plain function runs: in a thread of the folder's process, or each call in a process of its own,
+            which is ended when the call's time is over. Choose a process for a function that computes.
+        secrets: The names of the host's secrets whose values a call finds in `context.secrets`.
+        **facts: What the function does not say of itself, see `Facts`.
+
+    Returns:
+        The function, or the decorator.
+
+    Raises:
+        TypeError: The function cannot be marked, or an argument has a wrong type.
+        ValueError: `runs_in` is neither of the two.
     """
     if runs_in not in {"thread", "process"}:
         raise ValueError(f"runs_in is 'thread' or 'process', not {runs_in!r}.")

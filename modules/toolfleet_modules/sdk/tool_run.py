@@ -67,9 +67,9 @@ class ToolRun(ServedRun[Tool]):
     def _acceptance(self, accepted: Accepted) -> Reply:
         if self.means.accepts:
             return Reply.accepted(self.name, accepted.handle, poll_after_seconds=accepted.poll_after_seconds)
-        _log.error("%s goes on by itself, and its module has no status: nobody can know how it ends", self.name)
+        _log.error("%s continues by itself, and its module has no status: its end cannot be known", self.name)
         return Reply.failure(
-            self.name, f"{self.name} has begun, and its module cannot say how it ends.", effect_state="unknown"
+            self.name, f"{self.name} has started, and its module cannot report its end.", effect_state="unknown"
         )
 
     def _error_reply(self, error: ToolError) -> Reply:

@@ -10,7 +10,7 @@ from support.waiting import wait_until, wait_until_answered
 from toolfleet_cli.hosting import hosts as folder_host
 from toolfleet_cli.hosting.hosts import _AWAY_SECONDS, _LISTEN_SECONDS, ReloadListener
 from toolfleet_modules.hosts.folder.folder_host import FolderHost
-from toolfleet_modules.hosts.folder.loader import FolderOptions
+from toolfleet_modules.hosts.folder.generation import FolderOptions
 from toolfleet_registry.directory.requests import ReloadAnswer, ReloadRequests, reload_tools
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings

@@ -8,7 +8,7 @@ from typing import Any
 
 from support.waiting import wait_until, wait_until_answered
 from toolfleet_modules.hosts.folder.folder_host import FolderHost
-from toolfleet_modules.hosts.folder.loader import FolderOptions
+from toolfleet_modules.hosts.folder.generation import FolderOptions
 from toolfleet_modules.sdk.client import ModuleClient, ModuleResult
 
 HEAD = "from toolfleet.sdk import Context, ModuleBusy, ToolError, tool\n"

@@ -60,8 +60,8 @@ class FewTools:
     async def prepare(self) -> None:
         return
 
-    async def ensure_modules(self, modules: Collection[str], *, anew: bool) -> None:
-        self.asked_anew += modules if anew else []
+    async def ensure_modules(self, modules: Collection[str], *, is_new: bool) -> None:
+        self.asked_anew += modules if is_new else []
 
     async def reload_modules(self, modules: Collection[str]) -> None:
         return

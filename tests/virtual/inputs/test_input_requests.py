@@ -105,7 +105,7 @@ async def test_nobody_who_cannot_answer_is_asked(fleet: ToolFleet, desk: Asker, 
         result = await fleet.call(ToolCall(tool_name="desk.greet"), owner)
 
         assert (result.success, result.error_code, result.effect_state) == (False, "module_error", state)
-        assert "whoever called it cannot be asked" in (result.error or "")
+        assert "its caller cannot be asked" in (result.error or "")
         assert (len(desk.seen), desk.done) == (1, [])
         assert "takes_input" not in desk.server.requests[0]
 

@@ -123,7 +123,7 @@ def is_shared(note: str) -> bool:
 
 
 def _two_of(states: Sequence[ReplicaState]) -> Sequence[ReplicaState]:
-    """Two different ones by chance, in an order by chance; all, if there is one."""
+    """Return two different ones at random, in random order; or the only one."""
     if len(states) == 1:
         return states
     first, second = randomness.randrange(len(states)), randomness.randrange(len(states) - 1)

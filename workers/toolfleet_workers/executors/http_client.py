@@ -370,7 +370,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class Pool:
-    """Has no limit: how many calls run is decided by the worker's slots, and a call must not wait in two places.
+    """A pool of connections without a limit: the worker's slots bound the calls, and a call must not wait in two places.
 
     Connections read into its `buffer`, one after the other: one of their own, as asyncio makes it, costs ten times as much.
     """
@@ -563,7 +563,7 @@ async def _answer(connection: Connection, request: ModuleRequest) -> Response:
 
 
 def _trusting_context() -> ssl.SSLContext:
-    """As discovery has it. Reading the certificates takes a noticeable part of a worker's start."""
+    """Return the context that discovery uses. Reading the certificates takes a noticeable part of a worker's start."""
     from httpx import create_ssl_context  # noqa: PLC0415 - and so does this
 
     return create_ssl_context()

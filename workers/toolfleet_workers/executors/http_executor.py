@@ -230,7 +230,7 @@ class HttpExecutor:
             return not_sent(call, str(silent(seconds)), Health.AWAY, "silent")
 
     async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:
-        """Ask the call's module what became of it, within `seconds`; `None` if that remains unknown."""
+        """Ask the call's module for its outcome, within `seconds`; `None` if that remains unknown."""
         known = self._book.who_knows(_module_of(call), lease.replica)
         call_log = log.bind(call_id=call.call_id, tool=call.tool_name)
         try:

@@ -158,13 +158,13 @@ async def start_of_error(response: ModuleResponse) -> bytes:
 
 def accepted(call: PublishedCall, acceptance: Acceptance) -> Attempt:
     """Return an attempt whose module continues the call by itself."""
-    text = "Tool execution error: the module goes on with the call, and nobody knows how it ends"
+    text = "Tool execution error: the module continues the call, and its end cannot be known"
     attempt = unsuccessful(call, Outcome.UNKNOWN, "outcome_unknown", text)
     return Attempt(attempt.outcome, attempt.result, acceptance=acceptance)
 
 
 class AcceptedReply(ModuleMessage):
-    """What a module says of a call that it goes on with. The handle is for its `/status`, and printable."""
+    """A module's answer about a call that it continues. The handle is for its `/status`, and printable."""
 
     model_config = ConfigDict(strict=True, defer_build=DEFERS_BUILD)
 
@@ -199,7 +199,7 @@ def judge_acceptance(call: PublishedCall, document: object) -> Attempt:
 
 
 class InputReply(ModuleMessage):
-    """What a module asks. Without a plain `effect_state` nobody knows what the call has done by now."""
+    """A module's question. Without a valid `effect_state` the effect of the call so far is unknown."""
 
     model_config = ConfigDict(strict=True, defer_build=DEFERS_BUILD)
 
@@ -243,7 +243,7 @@ def asked(call: PublishedCall, question: dict[str, Any], state: EffectState) -> 
     """
     rounds = 0 if call.inputs is None else call.inputs.round
     if not call.takes_input:
-        text = "Tool execution error: the tool asks for more input, and whoever called it cannot be asked"
+        text = "Tool execution error: the tool asks for more input, and its caller cannot be asked"
     elif rounds >= MOST_ROUNDS:
         text = f"Tool execution error: the tool has asked for more input {rounds} times, and that is all it may"
     else:
@@ -279,10 +279,10 @@ def _files_of(call: PublishedCall, sent: object) -> tuple[ResultFile, ...]:
 
 
 class ModuleReply(ModuleMessage):
-    """What a module says about a call. Fields that we do not know are ignored: the effect has happened.
+    """A module's reply. Unknown fields are ignored: the effect has happened.
 
     Of the fields that a `ToolResult` has beyond these, only `effect_state`, `retryable` and the `error_code` `timed_out` or
-    `outcome_unknown` are believed, and only where the module says that it failed: nobody else can know. Any other value of
+    `outcome_unknown` are believed, and only where the module says that it failed: nothing else can know. Any other value of
     theirs counts as absent. `note` is for the model beside a result; `unchecked` says why the result is not held against
     the tool's own schema.
     """
@@ -317,7 +317,7 @@ class ModuleReply(ModuleMessage):
 
     @field_validator("error_code", mode="before")
     @classmethod
-    def _believe_that_nobody_knows(cls, value: Any) -> Any:
+    def _believe_that_it_is_unknown(cls, value: Any) -> Any:
         return value if value in ("timed_out", "outcome_unknown") else None
 
     @field_validator("error")

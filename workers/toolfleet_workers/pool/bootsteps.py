@@ -80,7 +80,7 @@ class Watchdog:
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def read(self) -> None:
-        """One look."""
+        """Check the loop once."""
         now, busy_since = machine_clock.monotonic(), self._loop.busy_since
         silent, self._checked_at = now - self._checked_at, now
         if self._stalled_since is not None and busy_since != self._stalled_since:

@@ -225,9 +225,9 @@ class ServedModules:
         new = [name for name, what in seen.items() if self._seen.get(name) != what]
         self._seen = seen
         if new:
-            await self._tools.ensure_modules(new, anew=True)
+            await self._tools.ensure_modules(new, is_new=True)
         if added:  # one that was not there yet is asked again, after pauses that grow
-            await self._tools.ensure_modules(added, anew=False)
+            await self._tools.ensure_modules(added, is_new=False)
 
     async def _probe(self, number: int) -> None:
         """Ask all modules on behalf of agents, aside: a module may take its time."""

@@ -106,7 +106,7 @@ class PumpedPoller:
         self._hub_loop = hub_loop
 
     def poll(self, timeout: float | None) -> Any:
-        """As the poller's own."""
+        """Poll, and return the events of the poller."""
         return self._hub_loop.poll(self._poller, timeout)
 
     def __getattr__(self, name: str) -> Any:

@@ -10,8 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from toolfleet_modules.hosts.child_process import Fence, remove_abandoned_soon
-from toolfleet_modules.hosts.folder.generation import Generation, keep_owners, owners_in
-from toolfleet_modules.hosts.folder.loader import FolderOptions, HostFailed, Loader
+from toolfleet_modules.hosts.folder.generation import (
+    FolderOptions,
+    Generation,
+    HostFailed,
+    Loader,
+    keep_owners,
+    owners_in,
+)
 from toolfleet_modules.hosts.folder.packages import FilePackages, Files
 from toolfleet_modules.hosts.folder.scan import ScanFinding, scan
 from toolfleet_modules.hosts.folder.source_files import (

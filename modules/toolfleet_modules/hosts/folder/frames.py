@@ -1,6 +1,7 @@
-"""Sends messages between a host and the process of its tools, over a socket: each a head in JSON and a body of bytes, with their lengths before them.
+"""Sends messages between a host and the process of its tools over a socket.
 
-The first one says which files the process imports.
+A message has the lengths of its head and its body, the head in JSON, and the body in bytes. The first one says which files
+the process imports.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 PACKAGE = "_toolfleet_tools"
-"""What the files are imported as: `_toolfleet_tools.owls`; files import each other with `from . import owls`."""
+"""The package of the files, as in `_toolfleet_tools.owls`; files import each other with `from . import owls`."""
 
 Head: TypeAlias = dict[str, Any]
 OnFrame: TypeAlias = Callable[[Head, bytes], None]

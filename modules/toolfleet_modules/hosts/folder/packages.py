@@ -42,7 +42,7 @@ from toolfleet_registry.system import machine_clock
 _log = logging.getLogger("toolfleet.host")
 
 Files = dict[str, SourceFile]
-"""By their names without `.py`."""
+"""Files by their names without `.py`."""
 
 _RETRY_SECONDS = 300.0  # until what could not be installed is tried again: an index may have been away
 
@@ -130,7 +130,7 @@ class Installer:
         self._beside = beside
 
     async def resolve(self, requirements: Requirements) -> None:
-        """See whether all of them go together. Raises `InstallFailed`."""
+        """Check whether all of them are compatible. Raises `InstallFailed`."""
         await self._run(["compile", "--python-version", ".".join(map(str, sys.version_info[:3]))], requirements)
 
     async def install(self, requirements: Requirements, target: Path) -> None:
@@ -209,12 +209,12 @@ class Environments:
         self.use = EnvironmentUse(options.folder, options.kept_seconds)
 
     def find(self, requirements: Requirements) -> Path | None:
-        """The environment with exactly these, if it is there. From then on it is in use."""
+        """Return the environment with exactly these, if there is one, and use it from then on."""
         path = self._options.folder / self._digest(requirements)
         return path if self.use.hold(path) else None
 
     async def take(self, requirements: Requirements) -> Path:
-        """The environment with these, installed if it is not there, and in use from then on. Raises `InstallFailed`."""
+        """Return the environment with these, and use it from then on; it is installed if needed. Raises `InstallFailed`."""
         if (found := self.find(requirements)) is not None:
             return found
         digest = self._digest(requirements)
@@ -353,7 +353,7 @@ class EnvironmentUse:
             return
         finally:
             os.close(descriptor)
-        _log.info("Packages that nobody has used for long are removed: %s", path)
+        _log.info("Packages that were not used for a long time are removed: %s", path)
         shutil.rmtree(doomed, ignore_errors=True)
 
 
@@ -389,9 +389,9 @@ class FilePackages:
         self.use = environments.use
 
     def given(self, reading: FolderReading, files: Files) -> tuple[Files, Mapping[str, FileFault]]:
-        """The files with all the packages that they need, and why which of them cannot be loaded so.
+        """Return the files with all the packages that they need, and the reasons why some cannot be loaded so.
 
-        Nothing is installed where no file has tools. Until a changed `requirements.txt` is installed, the one before holds.
+        Nothing is installed if no file has tools. Until a changed `requirements.txt` is installed, the previous one holds.
         """
         if not any(each.has_tools for each in files.values()):
             return files, {}
@@ -500,7 +500,7 @@ class PackageSets:
         self._on_ready()
 
     async def _install(self, sets: Collection[Requirements]) -> None:
-        """All together; and where that is not possible, as many together as go."""
+        """Install all together, or if that is not possible, as many together as are compatible."""
         together = frozenset[str]().union(*sets)
         try:
             self._ready[together] = await self._environments.take(together)

@@ -73,7 +73,7 @@ class ScanRules:
     names: frozenset[str] = _BANNED_NAMES
 
     def without(self, allowed: frozenset[str]) -> "ScanRules":
-        """The same, with some allowed."""
+        """Return these rules with some names allowed."""
         return ScanRules(self.modules - allowed, self.names - allowed)
 
 
@@ -124,7 +124,7 @@ class _Scan:
             self._add(node, f"names {node.value!r} in a text")
 
     def called(self, node: ast.Call) -> None:
-        """A name that is looked up by its text, or a text that is put together."""
+        """Check a name that is looked up by its text, or a text that is composed."""
         if isinstance(node.func, ast.Name) and node.func.id in {"getattr", "setattr", "delattr", "vars"}:
             for each in node.args[1:2]:
                 self._resolved(each)
@@ -142,7 +142,7 @@ class _Scan:
             self._add(node, f"puts {text!r} together")
 
     def summed(self, node: ast.BinOp) -> None:
-        """A sum of texts, or of texts among other things: each run of them is one text."""
+        """Check a sum of texts, or of texts among other things: each run of texts is one text."""
         if id(node) in self._summed or not isinstance(node.op, ast.Add):
             return
         run: list[str] = []
@@ -156,7 +156,7 @@ class _Scan:
             run = []
 
     def _terms(self, node: ast.expr) -> list[ast.expr]:
-        """The terms of a sum, the last one first."""
+        """Return the terms of a sum, the last one first."""
         terms: list[ast.expr] = []
         while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             self._summed.add(id(node))
@@ -191,9 +191,9 @@ _CHECKS: dict[type[ast.AST], Callable[[_Scan, Any], None]] = {
 
 
 def _text_of(node: ast.expr, depth: int = 0) -> str | None:
-    """The text that an expression of constants makes, as far as one sees it without running anything.
+    """Return the text that an expression of constants makes, as far as it is clear without running anything.
 
-    It is looked at so deep only: a file may have a hundred thousand texts in one sum.
+    The depth is bounded: a file may have a hundred thousand texts in one sum.
     """
     value: str | None = None
     if (depth := depth + 1) > _DEEPEST:
@@ -247,7 +247,7 @@ def _is_one(node: ast.expr) -> bool:
 
 
 def _children_of(kind: type[ast.AST]) -> tuple[str, ...]:
-    """The fields of a kind of node that can hold nodes: half of the time would go into looking at the others."""
+    """Return the fields of a kind of node that can hold nodes: checking the others would take half of the time."""
     known = _CHILDREN.get(kind)
     if known is None:
         known = _CHILDREN[kind] = () if kind in _LEAVES else tuple(each for each in kind._fields if each not in _PLAIN)

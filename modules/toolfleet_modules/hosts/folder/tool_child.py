@@ -78,7 +78,7 @@ class LoadFault:
 
 @dataclass(frozen=True, slots=True)
 class MarkedTool:
-    """A tool, and what was said of it."""
+    """A tool and its mark."""
 
     tool: Tool
     mark: ToolMark
@@ -145,7 +145,7 @@ class ToolModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return {}
 
     def _named(self, path: str) -> dict[str, MarkedTool]:
-        """The function with this dotted path, marked or not."""
+        """Return the tool of the function with this dotted path, marked or not."""
         module, _, name = path.rpartition(".")
         function = getattr(importlib.import_module(module), name, None)
         if is_langchain_tool(function):
@@ -395,7 +395,7 @@ class ToolChild:
                 await log.end()
 
     async def _tool(self, stem: str, name: str) -> Tool | None:
-        """The tool; its file is imported in a thread if this is its first call."""
+        """Return the tool; its file is imported in a thread if this is its first call."""
         async with self._loading:
             tools = await asyncio.to_thread(self._modules.tools, stem)
         found = tools.get(name)
@@ -440,7 +440,7 @@ class LogSender:
 
     def __init__(self, send: Callable[[Head, bytes], None], number: int, least: LogLevel) -> None:
         self.sink = LogSink(least, self._take)
-        """What takes them."""
+        """Takes the messages."""
         self._send, self._number = send, number
         self._loop = asyncio.get_running_loop()
         self._budget = LogBudget(MOST_MESSAGES - 1)  # the last one may be the word on those that were left out

@@ -111,7 +111,7 @@ class ToolProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id; also that of its group."""
+        """The process id; also the id of its group."""
         return self._process.pid
 
     @property
@@ -145,7 +145,7 @@ class ToolProcess:
         on_progress: Callable[[Progress], object] | None,
         log: LogSink | None = None,
     ) -> tuple[int, SentCall]:
-        """Send a call; returns its number here, and what comes of it. Raises `FramesClosed`: nothing was sent."""
+        """Send a call; returns its number here, and its answer to wait for. Raises `FramesClosed`: nothing was sent."""
         self._next += 1
         self.frames.send({**head, "kind": "call", "id": self._next}, body)
         call = self._calls[self._next] = SentCall(self._loop.create_future(), on_progress, log)
@@ -190,7 +190,7 @@ class ToolProcess:
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
     async def _until(self, is_so: Callable[[], bool], stem: str, seconds: float) -> None:
-        """Wait for news. Raises `LoadStopped`."""
+        """Wait until something is so. Raises `LoadStopped`."""
         try:
             async with asyncio.timeout(seconds):
                 while not is_so():

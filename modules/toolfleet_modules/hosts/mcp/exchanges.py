@@ -39,7 +39,7 @@ _MEDIA: Mapping[object, type[File]] = {"image": Image, "audio": Audio}
 
 
 class Unanswered(MCPError):
-    """Is raised for a request that has no answer of the protocol. The message says why, in the server's words where there are some."""
+    """A request has no answer of the protocol. The message says why, in the server's words if there are any."""
 
     def __init__(self, message: str) -> None:
         super().__init__(types.INTERNAL_ERROR, message)

@@ -1,4 +1,4 @@
-"""Serves the tools of an MCP server as a module: what the server changes is served a moment later."""
+"""Serves the tools of an MCP server as a module; changes of the server are served a moment later."""
 
 import asyncio
 import functools
@@ -266,7 +266,7 @@ class McpHost(Host[HostTool]):
             connection.is_suspect = False
             return
         if connection.is_open:
-            _log.error("The server of %s answers nothing; it is started anew.", self.name)
+            _log.error("The server of %s does not answer; it is restarted.", self.name)
         connection.close()
 
     @asynccontextmanager
@@ -309,14 +309,14 @@ def _errors_of(offer: ServerOffer) -> list[ToolLoadError]:
 
 
 class PassedQuestion(BaseModel, extra="forbid"):
-    """What `POST /mcp/{method}` takes: the protocol's `params`, and whom they are asked for."""
+    """The body of `POST /mcp/{method}`: the protocol's `params`, and the user."""
 
     params: dict[str, Any] = {}
     user_id: str | None = None
 
 
 class PassedAnswer(BaseModel):
-    """What `POST /mcp/{method}` answers: the protocol's result."""
+    """The answer of `POST /mcp/{method}`: the protocol's result."""
 
     result: dict[str, Any]
 
@@ -370,7 +370,7 @@ class Passthrough:
             return JSONResponse({"error": shown}, 502)
         result = found["result"]
         if result.get("resultType", "complete") != "complete":
-            return _refusal(502, "The server asks for input, which nobody here can give.")
+            return _refusal(502, "The server asks for input, which is not possible here.")
         answer = PassedAnswer(result=result).model_dump()
         written = json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         return Response(self._host.secrets.hide_json(written), media_type="application/json")

@@ -55,7 +55,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 OpenTransport = Callable[[], AbstractAsyncContextManager[MessageStreams]]
 
 OnChanged = Callable[[types.ServerNotification], None]
-"""Is told each notification."""
+"""Takes each notification."""
 
 _TASKS = "io.modelcontextprotocol/tasks"
 """The extension by which a server may go on with a call by itself."""
@@ -170,7 +170,7 @@ class ScreeningDispatcher(JSONRPCDispatcher):
         *,
         _related_request_id: types.RequestId | None = None,
     ) -> dict[str, Any]:
-        """As the SDK's. Raises `MCPError` for the server's errors only, and `Unanswered` for everything else."""
+        """Send a request. Raises `MCPError` for the server's errors only, and `Unanswered` for everything else."""
         if method == "tools/call" and params is not None:
             params = _declared(params)
         options: CallOptions = {"request_id": next(self._numbers), **(opts or {})}
@@ -198,7 +198,7 @@ class ScreeningDispatcher(JSONRPCDispatcher):
         *,
         task_status: TaskStatus[None] | None = None,
     ) -> None:
-        """As the SDK's, until the server's end."""
+        """Run the SDK's dispatcher until the server's end."""
 
         async def answered(context: Any, method: str, params: Mapping[str, Any] | None) -> dict[str, Any]:
             if self.asking is not None and method in METHODS:

@@ -1,4 +1,4 @@
-"""Makes a module's tool of a server's: a call is sent there once, and its answer comes back as a reply, or the task that the server makes of it is followed."""
+"""Makes a module's tool of a server's: sends a call there once, and returns its answer, or follows the server's task."""
 
 import asyncio
 import json
@@ -83,7 +83,7 @@ class ServerTask:
 
     @property
     def handle(self) -> str:
-        """As JSON, in ASCII."""
+        """The task as JSON, in ASCII."""
         return json.dumps([self.task_id, self.tool_name, self.user_id], separators=(",", ":"))
 
     @classmethod
@@ -144,7 +144,7 @@ class McpRun(ServedRun[McpTool]):
         except MCPError as exc:
             return self._failure_of(exc)
         except TimeoutError:
-            return self._unknown("nobody has answered in its time what its server asks")
+            return self._unknown("its server's question was not answered in time")
 
     def _reply_to(self, stop: dict[str, Any] | ServerQuestion) -> Reply:
         """The reply to what its server has answered, or asks. Raises `Malformed`."""
@@ -221,16 +221,16 @@ class McpRun(ServedRun[McpTool]):
             raise
 
     def _accepted(self, raw: Mapping[str, Any]) -> Reply:
-        """The server goes on with it by itself."""
+        """Return the reply of a call that the server continues as a task."""
         task = ServerTask.of(raw, self.name, self.context.user_id)
         if task is None:
-            return self._unknown("its server goes on with it under a name that nobody could ask for")
+            return self._unknown("its server continues it as a task without a usable name")
         return Reply.accepted(self.name, task.handle, poll_after_seconds=poll_seconds(raw))
 
     def _asked(self, question: Callable[[], InputRequired]) -> Reply:
-        """The call goes on once that is answered."""
+        """Return the reply of a call that continues once its question is answered."""
         if not self.context.takes_input:
-            return self._unknown("its server asks for input, which nobody here can give")
+            return self._unknown("its server asks for input, and the caller takes no questions")
         try:
             return question_reply(self.name, self.context, question())
         except ValueError as exc:
@@ -301,7 +301,7 @@ HostTool: TypeAlias = McpTool | PassedTool
 
 
 class TaskFollower:
-    """Knows the tasks of one host's server. `offer` says which tools there are now, by their full names."""
+    """The follower of the tasks of one host's server. `offer` returns the present tools, by their full names."""
 
     def __init__(self, offer: Callable[[], Mapping[str, HostTool]], *, most_bytes: int) -> None:
         self._offer, self._most_bytes = offer, most_bytes

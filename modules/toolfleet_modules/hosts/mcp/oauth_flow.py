@@ -88,7 +88,7 @@ class OAuthOptions:
     scopes: tuple[str, ...] = ()
 
     def from_file(self, config: Path | None) -> "OAuthOptions":
-        """The same, for a server that this file of servers describes."""
+        """Return the options for a server that a file of servers describes."""
         return self if config is None else replace(self, login=f"{self.login} --config {config}")
 
     @property

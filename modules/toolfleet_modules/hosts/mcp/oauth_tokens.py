@@ -88,7 +88,7 @@ class Challenge:
         return cls(is_step_up, _field(response, "scope"), _field(response, "resource_metadata"))
 
     def with_scopes(self, *scopes: str | None) -> "Challenge":
-        """The same, with these in it; blank-separated."""
+        """Return these scopes with others added, separated by blanks."""
         scope = self.scope
         for more in scopes:
             scope = union_scopes(scope, more)

@@ -51,7 +51,7 @@ ASKED: Final[Mapping[str, Any]] = {
     "sampling_callback": _declared,
     "list_roots_callback": _declared,
 }
-"""What has the SDK declare, in the handshake, that its client can be asked."""
+"""Has the SDK declare in the handshake that its client can be asked."""
 
 
 class Turns:
@@ -122,7 +122,7 @@ class ServerQuestion:
 
     @property
     def requests(self) -> dict[str, Any]:
-        """As a module asks it."""
+        """The requests, in the form of a module's question."""
         return {_QUESTION: {"method": self.method, "params": dict(self.params)}}
 
 
@@ -297,7 +297,7 @@ class TaskInputs:
         return {key: self.responses[key] for key in requests if key not in new and key in self.responses}
 
     def without(self, responses: Mapping[str, Any]) -> "TaskInputs":
-        """The same as if the questions of these answers had not been asked."""
+        """Return these inputs without the questions of some answers."""
         return TaskInputs({key: digest for key, digest in self.asked.items() if key not in responses})
 
     def state_with(self, requests: Mapping[str, Any], handle: str) -> str:

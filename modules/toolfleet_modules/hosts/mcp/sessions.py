@@ -80,7 +80,7 @@ class SharedSession:
             if connection is not None:
                 await self._lasting(connection)
                 self._retired = _running(self._retired, connection)
-                _log.warning("%s lost its server; it is started or reached anew.", self._name)
+                _log.warning("%s lost its server; it is restarted, or connected again.", self._name)
             pause = backoff.pause(loop.time() - began)
             await asyncio.sleep(pause * randomness.uniform(0.5, 1))  # not all that fail together start together
 

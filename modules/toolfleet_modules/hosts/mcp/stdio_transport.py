@@ -42,7 +42,7 @@ _STDOUT = 1
 _STREAM_BYTES = 2**20  # that are read ahead
 
 MOST_BYTES = 32 * 2**20
-"""Of one message."""
+"""The most bytes of one message."""
 
 _UNASKED = (1000, 500)  # messages that are no answers, at once and a second: what is more is left out
 # Bytes that are no messages or left out, at once and a second: a server that writes more waits.

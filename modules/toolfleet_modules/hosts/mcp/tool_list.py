@@ -22,7 +22,7 @@ from toolfleet_registry.schemas.checker import SchemaWrong, compiled
 from toolfleet_registry.schemas.subschemas import without_senseless
 
 MOST_TOOLS = 10_000
-"""Of one server."""
+"""The most tools of one server."""
 
 _LONGEST_DESCRIPTION = 16_000  # characters; a longer one is cut: no model reads it
 _LONGEST_SHOWN = 200  # characters of a name
@@ -174,7 +174,7 @@ class ToolListing:
 
 
 async def listed_tools(connection: McpSession) -> ToolListing:
-    """All of them, up to a page that brings no new name. Raises `ServerAway` if the server does not list them."""
+    """Return all of a server's tools, up to a page without a new name. Raises `ServerAway` if the server does not list them."""
     listing, names = ToolListing(), set[str]()
     connection.refused_tools.clear()
     cursor: str | None = None

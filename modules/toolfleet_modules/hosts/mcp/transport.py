@@ -22,14 +22,14 @@ _TOOL_ERROR: Final = "tool_error"  # the conventions' type of the error of a res
 _tracer = get_tracer("toolfleet")
 
 FIRST_ID = 2**30
-"""Of a call's request. The SDK counts from 1 in the same session; some servers take no more than 32 bits."""
+"""The first id of a call's request. The SDK counts from 1 in the same session; some servers take no more than 32 bits."""
 
 _MOST_CANCELLED = 1000  # that the server has not answered
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 OnProgress = Callable[[float, float | None, str | None], None]
-"""Is told how far a call is, of how much if that is known, and in words."""
+"""Takes a call's progress: how far it is, the total if that is known, and a message."""
 
 _SESSION = "mcp-session-id"
 _MOST_SECONDS = 2.0  # some servers answer only with their first word: a call does not wait for that

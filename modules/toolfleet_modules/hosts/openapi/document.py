@@ -32,7 +32,7 @@ MOST_SELECTED_BYTES = 32 * 2**20
 _YAML_SECONDS = 60.0
 
 METHODS = ("get", "head", "put", "delete", "post", "patch")
-"""Those that become tools: OPTIONS and TRACE are about the connection."""
+"""The methods that become tools: OPTIONS and TRACE are about the connection."""
 
 _WITHOUT_BODY = frozenset({"get", "head"})  # where OpenAPI 3.0 ignores a body, and 3.1 has it
 
@@ -332,7 +332,7 @@ def method_names(document: OpenApiDocument) -> dict[str, MethodNames]:
 
 
 def argument_name(text: str) -> str:
-    """The same for an argument's name, which providers take up to 64 characters of."""
+    """Return an argument's name that providers take: of at most 64 characters."""
     return text if _is_plain_argument(text) else _marked(text, longest=_LONGEST_ARGUMENT)
 
 

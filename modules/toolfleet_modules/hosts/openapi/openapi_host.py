@@ -49,7 +49,7 @@ from toolfleet_registry.system.http_bodies import BodyReader
 _log = logging.getLogger("toolfleet.host")
 
 MOST_TOOLS = 2000
-"""Of a module."""
+"""The most tools of a module."""
 
 _BUILD_SECONDS = 60.0
 _MOST_DESCRIBED, _MOST_NOTED = 4000, 1000  # characters
@@ -100,7 +100,7 @@ class DocumentTools:
 
 
 def tools_of(document: OpenApiDocument, options: OpenApiOptions, sender: HttpSender) -> DocumentTools:
-    """The tools, of a large document in some seconds of work. Raises `DocumentWrong` for what takes too long."""
+    """Make the tools; a large document takes some seconds. Raises `DocumentWrong` if it takes too long."""
     return _Building(document, options, sender).all()
 
 
@@ -283,7 +283,7 @@ class FileSource:
 
 
 class UrlSource:
-    """A URL, which is asked now and then whether there is something new. Redirects are followed within its origin."""
+    """A URL, which is requested at intervals. Redirects are followed within its origin."""
 
     def __init__(self, url: str, refresh_seconds: float) -> None:
         self._url = url
@@ -364,7 +364,7 @@ DocumentSource: TypeAlias = FileSource | UrlSource
 
 
 def _source_of(document: str, *, refresh_seconds: float) -> DocumentSource:
-    """The source of a document that is named by a path or a URL."""
+    """Return the source of a document that is named by a path or a URL."""
     return UrlSource(document, refresh_seconds) if is_url(document) else FileSource(Path(document))
 
 

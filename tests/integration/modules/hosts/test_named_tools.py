@@ -6,7 +6,7 @@ import pytest
 
 from support.hosts.tool_folder import GREET, hosted
 from toolfleet_modules.hosts.folder.folder_host import FolderHost
-from toolfleet_modules.hosts.folder.loader import FolderOptions
+from toolfleet_modules.hosts.folder.generation import FolderOptions
 from toolfleet_modules.sdk.client import ModuleClient
 
 pytestmark = pytest.mark.asyncio

@@ -142,12 +142,12 @@ async def test_a_call_that_was_stopped_is_run_again_only_if_that_is_harmless(
     runs = Runs(script=["wait"])
     async with make_module(runs, make_replies()).client() as client:
         assert (await client.send(effect, {}, call_id="c", seconds=0.1)).effect_state == "unknown"
-        await wait_until_answered(lambda: is_unknown(client), "nobody knows how far it came")
+        await wait_until_answered(lambda: is_unknown(client), "how far it came is unknown")
         second = await client.send(effect, {}, call_id="c")
     if effect in {"read", "idempotent"}:
         assert second.result == 2
     else:
-        assert "nobody knows how far it came; it was not run again" in str(second.error)
+        assert "how far it came is unknown; it was not run again" in str(second.error)
         assert second.effect_state == "unknown"
         assert len(runs.seen) == 1
 

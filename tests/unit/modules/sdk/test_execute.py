@@ -307,7 +307,7 @@ async def test_only_post_executes(owls: ModuleClient) -> None:
 
 
 async def test_a_tool_whose_time_is_over_is_cancelled(owls: ModuleClient, state: State) -> None:
-    """`Toolfleet-Time-Left-Ms` bounds it, and nobody knows how far it came."""
+    """`Toolfleet-Time-Left-Ms` bounds it, and how far it came is unknown."""
     result = await owls.send("hang", {}, seconds=0.5)
 
     assert "was stopped: its time was over" in str(result.error)
