@@ -88,10 +88,16 @@ async def _show_call(visit: Visit) -> Outcome:
 
 
 def _with_approval(spans: Sequence[dict[str, Any]], approval: Any) -> Sequence[dict[str, Any]]:
-    """Return the spans; for a waiting call without any, the span of its approval."""
-    if spans or approval is None or approval["state"] != "waiting":
+    """Return the spans with the approval's from its request on: the story's times begin when the call is published, which is afterwards."""
+    if approval is None or approval["state"] not in {"waiting", "approved"}:
         return spans
-    return [{"phase": "approval", "begins": approval["requested_at"] * 1000}]
+    begins = approval["requested_at"] * 1000
+    later = [span for span in spans if span["phase"] != "approval"]
+    if approval["state"] == "waiting":
+        return spans or [{"phase": "approval", "begins": begins}]
+    if not later:
+        return spans
+    return [{"phase": "approval", "begins": begins, "ends": max(float(later[0]["begins"]), begins)}, *later]
 
 
 async def _proposals(visit: Visit, name: str) -> list[str]:

@@ -43,6 +43,13 @@ def bars(page: Page) -> list[str]:
     return re.findall(r'<rect class="(\w+)"', page.html)
 
 
+def took_ms(page: Page, phase: str) -> float:
+    """How long the page says that a part took."""
+    (row,) = re.findall(f'<tr class="{phase}">.*?</tr>', page.html)
+    amount, unit = re.findall(r'data-label="Took" class="number">([0-9.]+) (m?s)<', row)[0]
+    return float(amount) * (1000 if unit == "s" else 1)
+
+
 async def planted(redis: Redis, trail: str, **fields: Any) -> str:
     """The id of a call that ended a minute ago, as a worker has written its line."""
     call_id, ended = str(uuid.uuid4()), time.time() - 60
@@ -118,13 +125,17 @@ async def test_a_call_that_people_approved_shows_their_time(gateway: KeyedGatewa
     """While it waits, that goes on; afterwards the page has how long it took, with what was decided beside it."""
     asks = {"tool_name": "owls.feed", "arguments": {"n": 1, "pin": "1234"}}
     call_id = (await gateway.post("bob", "/calls", asks)).json()["call_id"]
+    asked_at = time.monotonic()
     waiting = await page_when(gateway, call_id, "Waited for an approval")
     async with browsing(gateway, "ada") as browser:
-        await browser.send((await browser.get(f"/approvals/{call_id}")).form(call_id), decision="approve")
+        approval = await browser.get(f"/approvals/{call_id}")
+        waited_ms = (time.monotonic() - asked_at) * 1000
+        await browser.send(approval.form(call_id), decision="approve")
     page = await page_when(gateway, call_id, "Result stored")
 
     assert (bars(waiting), "goes on" in waiting.text) == (["approval"], True)
     assert [bar for bar in bars(page) if bar != "claimed"] == ["approval", "queued", "attempt", "module", "stored"]
+    assert took_ms(page, "approval") >= waited_ms - 10  # as exact as seconds are shown
     assert f"/console/approvals/{call_id}" in page.links
     assert "What was decided" in page.text
     assert "1234" not in page.html
