@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import os
 import time
+from collections import defaultdict
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
@@ -19,8 +20,8 @@ from toolfleet_tasks.greenlet_bridge import bridged
 from toolfleet_workers.pool import bootsteps
 
 _mark: ContextVar[str | None] = ContextVar("mark", default=None)
-_gathered: set[str] = set()
-_all_are_in = asyncio.Event()
+_gathered = defaultdict[str, set[str]](set)
+_all_are_in = defaultdict[str, asyncio.Event](asyncio.Event)
 
 
 class Runner:
@@ -59,13 +60,14 @@ async def mark(value: str) -> list[str | None]:
 
 @bridged
 async def gather(call: str, calls: int, seconds: float) -> int:
-    """Wait until `calls` calls are inside, then `seconds` more."""
-    _gathered.add(call)
-    if len(_gathered) == calls:
-        _all_are_in.set()
-    await _all_are_in.wait()
+    """Wait until `calls` calls are inside whose names differ in their last word, then `seconds` more."""
+    group = call.rpartition(" ")[0]
+    _gathered[group].add(call)
+    if len(_gathered[group]) == calls:
+        _all_are_in[group].set()
+    await _all_are_in[group].wait()
     await asyncio.sleep(seconds)
-    return len(_gathered)
+    return len(_gathered[group])
 
 
 @bridged

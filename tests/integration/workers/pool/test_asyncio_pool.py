@@ -250,8 +250,8 @@ def cut_off(worker: WorkerProcess, calls: Calls) -> None:
 @pytest.mark.fleet
 def test_a_lost_connection_loses_no_call(calls: Calls, worker: WorkerProcess) -> None:
     """Redis cuts the worker off, twice, while calls run: they end well, and so do later ones."""
-    ids = [calls.send("pool.sleep", 1) for _ in range(CONCURRENCY)]
-    calls.wait_for({"STARTED", "SUCCESS"}, *ids)  # a busy machine ends the first before it begins the last
+    ids = [calls.send("pool.gather", f"cut off {number}", CONCURRENCY, 1) for number in range(CONCURRENCY)]
+    calls.wait_for({"STARTED", "SUCCESS"}, *ids)  # none ends before all have begun
     cut_off(worker, calls)
     cut_off(worker, calls)
 
