@@ -1,6 +1,7 @@
 """Modules that a worker cannot reach, or nobody can for a moment: whose trouble it is, and what becomes of the calls."""
 
 import asyncio
+import gc
 import socket
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
@@ -12,9 +13,11 @@ from aiohttp import web
 from bed import clock
 from bed.fleet import Bed, until
 from support.module_server import ModuleServer, Request
+from support.modules.raw_modules import raw_module
 from support.owls import echo
 from support.programs.closed_port import closed_port
 from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_registry.manifests.discovery import ManifestFailure, discover
 from toolfleet_tasks.operations.fleet_status import read_status
 
 READ, ONCE, HANG = (ToolCall(tool_name=f"owls.{method}") for method in ("read", "once", "hang"))
@@ -181,3 +184,19 @@ async def test_a_module_that_is_back_is_well_again_without_calls(bed: Bed, owls:
     await until(lambda: not bed.ask("EXISTS", breaker), "it is well again", step=1)
 
     assert [(one.module, one.trouble) for one in shown] == [("owls", "recovering")]
+
+
+async def test_an_https_module_that_speaks_no_tls_is_unreachable() -> None:
+    """Its socket is closed when half of the time is over: connecting may take no longer."""
+
+    async def say_nothing(_: bytes, writer: asyncio.StreamWriter) -> None:
+        del writer
+        await asyncio.Event().wait()
+
+    began_at = clock.monotonic()
+    async with raw_module(say_nothing) as url:
+        services = {"git": url.replace("http:", "https:")}
+        found = await discover(services, timeout_seconds=10, max_bytes=100_000)
+    assert found["git"] == ManifestFailure("no connection within 5 s")
+    assert 5 <= clock.monotonic() - began_at < 6
+    gc.collect()  # a socket left open would warn, which is an error
