@@ -55,7 +55,8 @@ async def _watched(client: httpx.AsyncClient, _: int) -> str:
 
 
 async def _listed(client: httpx.AsyncClient, _: int) -> str:
-    return "ok" if (await asked(client, "tools/list", {}))["result"]["tools"] else "none"
+    answer = await asked(client, "tools/list", {})
+    return _end_of(answer) if "error" in answer or answer["result"]["tools"] else "none"
 
 
 async def _left(client: httpx.AsyncClient, number: int) -> str:
@@ -66,12 +67,12 @@ async def _left(client: httpx.AsyncClient, number: int) -> str:
 
 async def _followed(client: httpx.AsyncClient, _: int) -> str:
     """A call that becomes a task, which is asked for until it has ended."""
-    state = (await asked(client, "tools/call", _nap(1.5), TASKS))["result"]
-    if state["resultType"] != "task":
-        return "no task"
-    while state["status"] == "working":
-        state = (await asked(client, "tasks/get", {"taskId": state["taskId"]}, TASKS))["result"]
-    return str(state["status"])
+    answer = await asked(client, "tools/call", _nap(1.5), TASKS)
+    if "error" in answer or answer["result"]["resultType"] != "task":
+        return f"no task: {_end_of(answer)}"
+    while "result" in answer and answer["result"]["status"] == "working":
+        answer = await asked(client, "tasks/get", {"taskId": answer["result"]["taskId"]}, TASKS)
+    return str(answer["result"]["status"]) if "result" in answer else _end_of(answer)
 
 
 async def _session(client: httpx.AsyncClient, _: int) -> str:
