@@ -28,20 +28,22 @@ from toolfleet_registry.redis.servers import reason_of
 _OPTIONS = {"confirm_publish": True, "read_timeout": 2, "write_timeout": 2}  # seconds
 
 
-class _Tcp(TCPTransport):
+class _Quick:
+    """Reads from a socket of py-amqp only what has come."""
+
     _quick_recv: Callable[[int], bytes]
 
     def _setup_transport(self) -> None:
-        super()._setup_transport()
+        super()._setup_transport()  # type: ignore[misc] # py-amqp's transport
         self._quick_recv = functools.partial(_received, self._quick_recv)
 
 
-class _Tls(SSLTransport):
-    _quick_recv: Callable[[int], bytes]
+class _Tcp(_Quick, TCPTransport):
+    pass
 
-    def _setup_transport(self) -> None:
-        super()._setup_transport()
-        self._quick_recv = functools.partial(_received, self._quick_recv)
+
+class _Tls(_Quick, SSLTransport):
+    pass
 
 
 class _Channel(pyamqp.Channel):

@@ -48,12 +48,12 @@ KEEPS_ROLLBACKS = 2
 """The first version whose workers leave a tool that was rolled back as it is when they ask its module."""
 
 _BEAT_SECONDS = 5.0
-_NOTE = script("presence/note_slots")
+_NOTE_SLOTS = script("presence/note_slots")
 
 COUNTS_SECONDS = 20
 """A worker that has noted nothing for so long has died."""
 
-_WORKER_LOAD_NOTE = script("presence/note")
+_NOTE = script("presence/note")
 
 _CONSUMERS_BEAT_SECONDS = 1.0
 _POLL_SECONDS = 0.25  # for queues that have come, or gone
@@ -65,7 +65,6 @@ _RESTART_SECONDS = 60.0
 _REPLICA_COUNTS_BEAT_SECONDS = 2.0
 _COUNTS_SECONDS = 10  # a worker that has been silent for so long has died
 _FIELDS = 3
-_REPLICA_COUNTS_NOTE = script("presence/note")
 
 Counts = Mapping[str, Mapping[str, tuple[int, int, float]]]
 """By module and replica: calls in flight, how often it could not be reached, and for how many seconds it is left alone."""
@@ -173,8 +172,8 @@ class LaneCapacity:
         """
         url, master = str(self._settings.redis_url), self._settings.sentinel_master
         async with async_client(url, master=master) as redis:
-            parameters = _NOTE.parameters_of(self._names, note=self._note, seconds=SLOTS_COUNT_SECONDS)
-            notes = await redis.eval(_NOTE.text, *parameters)
+            parameters = _NOTE_SLOTS.parameters_of(self._names, note=self._note, seconds=SLOTS_COUNT_SECONDS)
+            notes = await redis.eval(_NOTE_SLOTS.text, *parameters)
         mixed = mixed_versions(read_notes(notes))
         if mixed != self._mixed:
             log.warning("workers_of_mixed_versions", workers=mixed or "no more")
@@ -196,9 +195,7 @@ def note_load(redis: Redis, settings: Settings, worker: str, calls: Mapping[str,
     """Write the load once. Raises redis-py's errors."""
     note = " ".join(f"{module}={count}" for module, count in calls.items())
     keys = {"notes": settings.keys.worker_loads}
-    redis.eval(
-        _WORKER_LOAD_NOTE.text, *_WORKER_LOAD_NOTE.parameters(**keys, worker=worker, note=note, seconds=COUNTS_SECONDS)
-    )
+    redis.eval(_NOTE.text, *_NOTE.parameters(**keys, worker=worker, note=note, seconds=COUNTS_SECONDS))
 
 
 def forget_load(redis: Redis, settings: Settings, worker: str) -> None:
@@ -398,10 +395,8 @@ class ReplicaCounts:
         async with async_client(str(self._settings.redis_url), master=self._settings.sentinel_master) as redis:
             if counts:
                 text = json.dumps(counts, separators=(",", ":"))
-                parameters = _REPLICA_COUNTS_NOTE.parameters(
-                    notes=key, worker=self._worker, note=text, seconds=_COUNTS_SECONDS
-                )
-                await redis.eval(_REPLICA_COUNTS_NOTE.text, *parameters)
+                parameters = _NOTE.parameters(notes=key, worker=self._worker, note=text, seconds=_COUNTS_SECONDS)
+                await redis.eval(_NOTE.text, *parameters)
             else:
                 await redis.hdel(key, self._worker)
         self._is_noted = bool(counts)

@@ -19,7 +19,7 @@ from toolfleet_tasks.client.namespaces import Namespace
 from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
 from toolfleet_tasks.dead_letters.letters import DeadLetters, Kept
-from toolfleet_tasks.ledger.dead_letters import NOT_KEPT
+from toolfleet_tasks.ledger.contents import NOT_KEPT
 
 log = get_logger(__name__)
 

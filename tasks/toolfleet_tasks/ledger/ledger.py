@@ -25,11 +25,10 @@ from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_tasks.ledger import parameters as build
 from toolfleet_tasks.ledger.audit import Auditor, PartsOfLine, tail_of
 from toolfleet_tasks.ledger.claims import Claim, Claims, EarlierAttempts, NotClaimed, Refusal
-from toolfleet_tasks.ledger.contents import ContentsWriter
-from toolfleet_tasks.ledger.dead_letters import BURY_ENDED, dead_letter, is_dead
+from toolfleet_tasks.ledger.contents import ContentsWriter, dead_letter, is_dead
 from toolfleet_tasks.ledger.parameters import Ended, How, Seconds, Stored
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
-from toolfleet_tasks.ledger.scripts import CLAIM, CLOSE, END, FINISH, CallKeys, LedgerKeys
+from toolfleet_tasks.ledger.scripts import BURY_ENDED, CLAIM, CLOSE, END, FINISH, CallKeys, LedgerKeys
 from toolfleet_tasks.ledger.waiting import SuspendedCalls
 from toolfleet_tasks.limits import TAKE, limits_of_call, refused_by
 from toolfleet_tasks.messages import json_text

@@ -76,6 +76,8 @@ ASK = script("ledger/ask")
 ANSWER = script("ledger/answer")
 """Returns `taken`; `again` if it was answered so before; `answered` if otherwise; `not_asked`; `ended`; or `unknown`."""
 
+BURY_ENDED = script("dead_letters/bury_ended")
+
 UNCLAIM = script("ledger/unclaim")
 LET_GO = script("ledger/let_go")
 NOTE = script("ledger/note")

@@ -54,7 +54,7 @@ _NOTE = re.compile(r"([0-9a-f]+) (\S+) (\d+) (\d+)\n")
 
 _POLL_SECONDS = 0.01
 _PATIENCE_SECONDS = 1.0  # before acks are repeated that Redis cannot take just now
-_LEASES_CHUNK = MOST_RESTORED = 500  # tags a command, so that no script holds Redis up
+_TAGS_AT_ONCE = MOST_RESTORED = 500  # tags a command, so that no script holds Redis up
 _RENEWALS = 6  # a lease is renewed so often within its time: some may fail
 _LEFT_SECONDS = 3600  # a note that a worker was told to end is there for a worker that finds its messages late
 _GRACE = 3  # after an outage, others have a third of a lease to renew theirs, before any is requeued
@@ -543,4 +543,4 @@ def restore_command(store: LeaseStore, *, began_by: float, now: float) -> tuple[
 
 
 def _chunks(tags: list[str]) -> list[list[str]]:
-    return [tags[start : start + _LEASES_CHUNK] for start in range(0, len(tags), _LEASES_CHUNK)]
+    return [tags[start : start + _TAGS_AT_ONCE] for start in range(0, len(tags), _TAGS_AT_ONCE)]

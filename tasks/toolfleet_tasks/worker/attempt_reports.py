@@ -1,7 +1,8 @@
-"""Takes what one attempt reports, its progress and log messages, and writes the progress of all calls into Redis.
+"""Takes what one attempt reports: its progress and log messages, which one writer for all calls passes on, and its span.
 
-Nothing waits for it, least of all a result: it has a connection of its own, is made of the latest word of each call, and
-is dropped where Redis is away or slow, and once the call has ended.
+No call waits for the writer, least of all a result: it has a connection of its own, is made of the latest report of each call, and
+is dropped where Redis is away or slow, and once the call has ended. The span is a child of the message's, with links to earlier
+attempts.
 """
 
 import asyncio
@@ -10,12 +11,15 @@ import json
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import Context
+from typing import TYPE_CHECKING, Any
 
+from celery.exceptions import Ignore, Reject, Retry
 from redis.exceptions import ResponseError
 
-from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry import spans
+from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.call_context import (
     MOST_BYTES,
     MOST_MESSAGES,
@@ -28,13 +32,22 @@ from toolfleet_registry.contracts.call_context import (
     report_to,
 )
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.spans import OpenSpan, Started, TraceContext, Tracing, attempt_span_id, carry
 from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio import end
+from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.messages.signing import Signatures, after_json
+from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.redis_connection import RedisConnectionLost
+from toolfleet_tasks.tracing import message_attributes, system_of, trace_of
+from toolfleet_tasks.worker.running_task import RunningTask
 from toolfleet_tasks.worker_runtime import WorkerRuntime
+
+if TYPE_CHECKING:
+    from toolfleet_tasks.worker.execute import Execution
+
 
 log = get_logger(__name__)
 
@@ -46,7 +59,7 @@ _END_SECONDS = 1.0  # for Redis to take what was said last: the call's end waits
 # A module may say as much, and then that it has left something out; what is around a message has some bytes, too.
 _MOST, _BYTES = MOST_MESSAGES + 1, 2 * MOST_BYTES
 
-_ATTEMPT_REPORTS_BATCH = 200  # messages, each of at most 16 KiB or a little more
+_LOG_BATCH = 200  # messages, each of at most 16 KiB or a little more
 _MOST_BYTES = 16 * 2**20  # that wait for Redis, of all calls together
 
 Written = Callable[[], object]
@@ -280,7 +293,7 @@ class LogWriter:
 
     async def _write_all(self) -> None:
         while self._waiting:
-            batch = [self._waiting.popleft() for _ in range(min(_ATTEMPT_REPORTS_BATCH, len(self._waiting)))]
+            batch = [self._waiting.popleft() for _ in range(min(_LOG_BATCH, len(self._waiting)))]
             try:
                 async with asyncio.timeout(_PATIENCE_SECONDS):
                     await self._connection.connected()
@@ -307,3 +320,93 @@ class LogWriter:
             log.warning("log_messages_dropped", error=str(error) or repr(error))
         dropped, self._waiting = list(self._waiting), deque()
         return dropped
+
+
+def processed(task: RunningTask, claim: Claim, execution: "Execution") -> Coroutine[Any, Any, str]:
+    """Run a claimed call of `task` in the span of its attempt, or directly if it is not recorded."""
+    parent = trace_of(task.request.get)
+    place = task.app.tracing.unrecorded(parent)
+    if place is None:
+        return _recorded(task, claim, execution, parent)
+    carry(place)  # for good: each call has a context of its own
+    return execution.run()
+
+
+async def _recorded(task: RunningTask, claim: Claim, execution: "Execution", parent: TraceContext | None) -> str:
+    tracing, request = task.app.tracing, task.request
+    started = _start(tracing, request, claim, parent, system_of(task.app.settings.broker))
+    with tracing.within(started):
+        if isinstance(started, TraceContext):
+            return await execution.run()
+        try:
+            return await execution.run()
+        except Retry:
+            raise
+        except (Ignore, Reject):
+            _go_on(started, execution)
+            raise
+        except BaseException as exc:
+            started.fail(type(exc).__name__)
+            raise
+        finally:
+            _say(started, execution.came_to)
+            started.end()
+
+
+def _start(tracing: Tracing, request: Any, claim: Claim, parent: TraceContext | None, system: str) -> Started:
+    call = claim.call
+    queue, is_attempt = queue_for(call), claim.granted == "go"
+    own_id = attempt_span_id(call.call_id, claim.attempts) if is_attempt else 0
+    started = tracing.start(
+        spans.process_name(queue),
+        "consumer",
+        {
+            spans.MESSAGING_SYSTEM: system,
+            spans.MESSAGING_OPERATION_NAME: "process",
+            spans.MESSAGING_OPERATION_TYPE: "process",
+            spans.MESSAGING_DESTINATION: queue,
+        },
+        parent=parent,
+        links=_links(tracing, claim, parent),
+        span_id=own_id,
+    )
+    if not isinstance(started, TraceContext):
+        started.note(message_attributes(call))
+        started.note(
+            {
+                spans.MESSAGING_CLIENT_ID: getattr(request, "hostname", None),
+                spans.GEN_AI_TOOL_NAME: call.tool_name,
+                spans.ATTEMPT: claim.attempts,
+                spans.FENCING_TOKEN: claim.token,
+                spans.GRANTED: claim.granted,
+                spans.QUEUED_SECONDS: round(max(fleet_clock.now() - call.published_at, 0), 6),
+            }
+        )
+    return started
+
+
+def _links(tracing: Tracing, claim: Claim, parent: TraceContext | None) -> list[tuple[TraceContext, str]]:
+    """Return links to the message's creation, and to the attempt before: one that was retried, or whose worker has died, or that continues."""
+    if parent is None:
+        return []
+    links = [(parent, "creation")]
+    earlier = claim.attempts - (claim.granted == "go")
+    if earlier > 0 and tracing.has_attempt_ids:
+        is_lost = claim.granted not in {"go", "accepted"} or f"{earlier} never_closed" in claim.log
+        word = "accepted_attempt" if claim.granted == "accepted" else "lost_attempt" if is_lost else "retried_attempt"
+        links.append((parent.at(attempt_span_id(claim.call.call_id, earlier)), word))
+    return links
+
+
+def _go_on(span: OpenSpan, execution: "Execution") -> None:
+    """Note the state of an attempt without an end here: another worker has the call, or its module continues it, or asks."""
+    if execution.came_to is None:
+        span.note({spans.EFFECT_STATE: "unknown"})
+
+
+def _say(span: OpenSpan, result: ToolResult | None) -> None:
+    if result is None:
+        return
+    span.note({spans.EFFECT_STATE: result.effect_state})
+    if not result.success:
+        span.fail(result.error_code or spans.OTHER_ERROR)

@@ -24,7 +24,7 @@ from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio import end
 from toolfleet_tasks.greenlet_bridge import bridged
 from toolfleet_tasks.ledger.claims import Claim
-from toolfleet_tasks.ledger.dead_letters import reason_of
+from toolfleet_tasks.ledger.contents import reason_of
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed, ResultNotStored, is_approved
 from toolfleet_tasks.ledger.retry import MOST_DEATHS, Next, bounded, decide, is_away, settled, unattempted
 from toolfleet_tasks.limits import Within, unnamed
@@ -41,8 +41,7 @@ from toolfleet_tasks.transport.redis_publisher import evaluate_soon
 from toolfleet_tasks.transport.reservations import quarantine
 from toolfleet_tasks.worker import accepted
 from toolfleet_tasks.worker.accepted import recall
-from toolfleet_tasks.worker.attempt_reports import AttemptReports
-from toolfleet_tasks.worker.attempt_span import processed
+from toolfleet_tasks.worker.attempt_reports import AttemptReports, processed
 from toolfleet_tasks.worker.health_checks import checks_of
 from toolfleet_tasks.worker.running_task import RunningTask, Superseded, ledger_of, publish_again
 from toolfleet_tasks.worker_runtime import Runner, WorkerRuntime

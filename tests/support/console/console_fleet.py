@@ -16,7 +16,7 @@ from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.contracts import Caller, ToolResult
 from toolfleet_registry.contracts.calls import DeadAttempt
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.ledger.dead_letters import dead_letter
+from toolfleet_tasks.ledger.contents import dead_letter
 
 HOSTILE = "<script>alert('1')</script>\"><img src=x onerror=alert(2)>"
 """What must be text on each page."""

@@ -24,7 +24,7 @@ from toolfleet import (
 )
 from toolfleet_registry.contracts.jobs import ENDED
 from toolfleet_tasks.calls.audit_trail import set_credential
-from toolfleet_tasks.ledger.dead_letters import dead_letter
+from toolfleet_tasks.ledger.contents import dead_letter
 from toolfleet_tasks.messages.signing import seal_of
 
 TIME = 600  # seconds, that people have

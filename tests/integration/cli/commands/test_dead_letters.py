@@ -17,7 +17,7 @@ from support.workers.dead_news import RECEIVER, maker
 from toolfleet_registry.contracts import Caller, ToolResult
 from toolfleet_registry.contracts.calls import DeadAttempt
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.ledger.dead_letters import dead_letter
+from toolfleet_tasks.ledger.contents import dead_letter
 
 Bury = Callable[..., None]
 Make = Callable[..., None]

@@ -19,7 +19,7 @@ from toolfleet_tasks.calls.prepare import as_before, context_for
 from toolfleet_tasks.client.dead_letters import Replay, replay_of
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.client.tags import TagRegistry
-from toolfleet_tasks.ledger.dead_letters import dead_letter
+from toolfleet_tasks.ledger.contents import dead_letter
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Seal
 

@@ -17,7 +17,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.client.dead_letters import Replay, replay_of, run_replay
 from toolfleet_tasks.dead_letters import store
 from toolfleet_tasks.dead_letters.letters import DeadLetters, UnreadableLetter, parse_attempts
-from toolfleet_tasks.ledger.dead_letters import dead_letter
+from toolfleet_tasks.ledger.contents import dead_letter
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.scripts import FILES
 

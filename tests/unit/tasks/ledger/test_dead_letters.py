@@ -8,7 +8,7 @@ import pytest
 from support.published_call import published
 from toolfleet_registry.contracts import Caller, ToolResult
 from toolfleet_registry.contracts.calls import DeadAttempt, DeadLetter
-from toolfleet_tasks.ledger.dead_letters import dead_letter
+from toolfleet_tasks.ledger.contents import dead_letter
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.fleet_results import outcome_unknown
 
