@@ -55,7 +55,7 @@ def closed_tools(manifest: ModuleManifest) -> tuple[str, ...]:
 
 
 def unknown_fields(document: Mapping[str, Any]) -> list[str]:
-    """The fields of an admitted document that we ignore, each kind once: `tools[].icon`. At most 20."""
+    """Return the fields of an admitted document that we ignore, each kind once: `tools[].icon`. At most 20."""
     unknown = set(_extra("", ModuleManifest, document))
     for tool in document["tools"]:
         unknown.update(_extra("tools[].", ToolDefinition, tool))
@@ -67,7 +67,7 @@ def unknown_fields(document: Mapping[str, Any]) -> list[str]:
 
 
 def _tool(offered: Any) -> Any:
-    """The tool; closed, if only its name is good; what was offered, if not even that is."""
+    """Return the tool; closed, if only its name is good; what was offered, if not even that is."""
     if not isinstance(offered, dict):
         return offered
     try:

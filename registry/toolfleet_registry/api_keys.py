@@ -15,13 +15,12 @@ from typing import Annotated, Self, TypeVar
 from pydantic import Field, ValidationError
 
 from toolfleet_registry.access import ApiKey, KeyDraft, KeyMaker, new_key_text, read_key_text, refusal_of
-from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts.message import Message
 from toolfleet_registry.errors import BeyondOwnRights, FleetUnavailable, MessageRefused, OperationRefused
 from toolfleet_registry.live_copy import EARLY_SECONDS, LiveCopy
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.signing import TextSeal
+from toolfleet_registry.signing import SigningSettings, TextSeal
 from toolfleet_registry.store.documents import (
     NOTED_SECONDS,
     Changed,

@@ -75,17 +75,17 @@ class Walk(TreeInterpreter):
         return self.visit(parsed(path), value)
 
     def visit(self, node: Any, *args: Any, **kwargs: Any) -> Any:
-        """As its parent's, counted."""
+        """Evaluate a node as the parent class does, and count it."""
         if node["type"] != "literal":
             self.spend(1)
         return super().visit(node, *args, **kwargs)
 
     def visit_flatten(self, node: Any, value: Any) -> Any:
-        """As above, for what it copies."""
+        """Evaluate it, and count the elements that it copies."""
         return self._paid(super().visit_flatten(node, value))
 
     def visit_slice(self, node: Any, value: Any) -> Any:
-        """As above."""
+        """Evaluate it, and count the elements."""
         return self._paid(super().visit_slice(node, value))
 
     def visit_comparator(self, node: Any, value: Any) -> Any:
@@ -95,7 +95,7 @@ class Walk(TreeInterpreter):
         return super().visit_comparator(node | {"children": [_literal(side) for side in sides]}, value)
 
     def visit_function_expression(self, node: Any, value: Any) -> Any:
-        """As above, for what the function looks through."""
+        """Evaluate it, and count the elements that the function reads."""
         sides = [self.visit(child, value) for child in node["children"]]
         if node["value"] not in _AT_ONCE:
             self.spend(sum(map(self.weight, sides)))
@@ -127,7 +127,7 @@ class Walk(TreeInterpreter):
 
 @lru_cache(1024)
 def parsed(text: str) -> Any:
-    """The syntax tree of an expression. Raises `ValueError`, in one sentence."""
+    """Return the syntax tree of an expression. Raises `ValueError`, in one sentence."""
     if len(text) > _LONGEST:
         raise ValueError(f"An expression has at most {_LONGEST} characters.")
     try:
@@ -170,7 +170,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def shown(text: str) -> str:
-    """An expression as an error names it."""
+    """Return an expression as an error names it."""
     return repr(text if len(text) <= 80 else f"{text[:80]}…")  # noqa: PLR2004 - enough to know it by
 
 
@@ -212,7 +212,7 @@ def fulfils(condition: Condition, value: Any) -> bool:
 
 
 def missing_path(condition: Condition, value: Any) -> str | None:
-    """The first path of a mapping that leads nowhere in `value`, and is not wanted to: most likely mistyped. Raises nothing."""
+    """Return the first path of a mapping that leads nowhere in `value`, and is not wanted to: most likely mistyped. Raises nothing."""
     if isinstance(condition, str):  # asks for more than a place
         return None
     walk = Walk()
@@ -282,7 +282,7 @@ def values_for(arguments: Mapping[str, Any], start_result: Any) -> Filling:
 
 
 def filled(arguments: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with their values, from `values_for`. A place that has none is left as it is: the tool refuses it."""
+    """Return the arguments with their values, from `values_for`. A place that has none is left as it is: the tool refuses it."""
     whole = _filled(dict(arguments), values, 0)
     return whole if isinstance(whole, dict) else {}
 

@@ -123,18 +123,18 @@ class ModuleHeaders:
         return name.lower() in {field.lower() for field in self._fields}
 
     def plain(self) -> dict[str, str]:
-        """The fields as they are sent; for nothing else."""
+        """Return the fields as they are sent; for nothing else."""
         return {name: value.get_secret_value() for name, value in self._fields.items()}
 
     def hide(self, text: bytes) -> bytes:
-        """The text without these values, for a module may quote its request; the same object if none is in it."""
+        """Return the text without these values, for a module may quote its request; the same object if none is in it."""
         for secret in self._secrets:
             if secret in text:
                 text = text.replace(secret, HIDDEN.encode())
         return text
 
     def hide_text(self, text: str) -> str:
-        """The same of a text that is read already."""
+        """Return the same of a text that is read already."""
         return self.hide(text.encode(errors="surrogatepass")).decode(errors="surrogatepass") if self._fields else text
 
     def advice(self, status: int) -> str:

@@ -50,7 +50,7 @@ class Timings:
         self.total = 0.0
 
     def add(self, seconds: float) -> None:
-        """One more."""
+        """Count one duration."""
         self.counts[bisect_left(self.bounds, seconds)] += 1
         self.total += seconds
 
@@ -104,11 +104,11 @@ class Recorder:
         return (module if module in self._modules else OTHER, OTHER)
 
     def counted(self) -> Mapping[Family, Mapping[Labels, float]]:
-        """A copy of all counters."""
+        """Return a copy of all counters."""
         return {family: dict(counts) for family, counts in tuple(self._counts.items())}
 
     def timed(self) -> Mapping[Family, Mapping[Labels, tuple[tuple[int, ...], float]]]:
-        """A copy of all histograms: the counts of each bucket by itself, and the sum."""
+        """Return a copy of all histograms: the count of each bucket, and the sum."""
         return {
             family: {labels: (tuple(one.counts), one.total) for labels, one in tuple(timings.items())}
             for family, timings in tuple(self._timings.items())
@@ -163,7 +163,7 @@ class Exposition:
         ProcessCollector(registry=self._process)
 
     def text(self, more: Iterable[Sample] = ()) -> bytes:
-        """All of it now, with `more` samples. May be called from any thread."""
+        """Return all metrics as they are now, with `more` samples. May be called from any thread."""
         from prometheus_client import CollectorRegistry  # noqa: PLC0415 - as above
         from prometheus_client.exposition import generate_latest  # noqa: PLC0415 - as above
 

@@ -58,12 +58,12 @@ def denial(tool: Access, permission: str, modules: Modules) -> str | None:
 
 
 def level_of_caller(permission: str) -> Permission:
-    """A caller's level. An unknown one counts as guest: a typo must not give rights."""
+    """Return a caller's level. An unknown one counts as guest: a typo must not give rights."""
     return level_of_tool(permission) or Permission.GUEST
 
 
 def level_of_tool(required_permission: str) -> Permission | None:
-    """The level a tool asks for; `None` if it is unknown, which closes the tool: a typo must not open it."""
+    """Return the level a tool asks for; `None` if it is unknown, which closes the tool: a typo must not open it."""
     return _LEVELS.get(required_permission)
 
 

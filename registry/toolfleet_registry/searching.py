@@ -36,7 +36,7 @@ class SearchDocument:
     arguments: Mapping[str, Any]
 
     def texts(self) -> tuple[str, str, str, str]:
-        """As they are indexed."""
+        """Return the texts as they are indexed."""
         descriptions = (
             f"{name} {about.get('description', '') if isinstance(about, dict) else ''}"[:_LONGEST]
             for name, about in self.arguments.items()

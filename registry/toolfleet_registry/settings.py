@@ -27,7 +27,6 @@ from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.config.host_settings import HostSettings
 from toolfleet_registry.config.run_file import find_run_file
 from toolfleet_registry.config.setting_values import Count, Mapped, Names, Networks, Seconds, read_json
-from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.config.webhook_settings import ApprovalSettings, JobSettings, WebhookSettings
 from toolfleet_registry.contracts import CostClass
 from toolfleet_registry.contracts.message import DEFERS_BUILD
@@ -37,6 +36,7 @@ from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.headers import check_headers
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.urls import check_broker_url, check_redis_url, is_http_url, is_redis_url, is_sentinel_url
+from toolfleet_registry.signing import SigningSettings
 
 PREFIX = setting_sources.PREFIX
 

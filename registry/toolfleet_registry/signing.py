@@ -1,4 +1,4 @@
-"""Signs texts that travel through Redis, and verifies them: HS256, under a key of each purpose's own.
+"""Signs texts that travel through Redis, and verifies them: HS256, with a key for each purpose. Declares the settings of the keys.
 
 The keys are derived from the fleet's (HKDF-SHA256), so that what was signed for one purpose is worth nothing for another.
 """
@@ -9,6 +9,10 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Self
 
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings
+
+from toolfleet_registry.config.setting_values import Names, Ordered
 from toolfleet_registry.errors import MessageRefused, SettingsError
 
 # Ours have 101 characters. PyJWT looks at each one by itself, so garbage of a megabyte must not come that far.
@@ -16,6 +20,12 @@ _LONGEST_SIGNATURE = 256
 _ALGORITHM = "HS256"
 _KEY_BYTES = 32  # what HS256 asks for
 _MOST_KEYS = 1024  # that are kept; deriving one takes some 20 µs
+
+# How the header of a JWS begins: base64 of `{"`. A text of our own that is JSON begins with `{`.
+_SIGNED = "eyJ"
+
+_SHORTEST_KEY = 32  # characters
+_SIGNS_IN_A_KEY = 8  # different ones: blanks and a repeated letter are no secret
 
 
 class TextSeal:
@@ -32,7 +42,7 @@ class TextSeal:
 
     @classmethod
     def with_keys(cls, keys: Sequence[bytes]) -> Self:
-        """One that has derived keys, of 32 bytes, and not the fleet's. The first signs; without any nothing is signed."""
+        """Make a seal with derived keys of 32 bytes, instead of the fleet's. The first key signs; without keys nothing is signed."""
         if keys:
             need_libraries()
         made = cls(None, purpose="")
@@ -44,7 +54,7 @@ class TextSeal:
         return content if self._signature is None else f"{self._signature.of(content)} {content}"
 
     def read(self, message: str) -> str:
-        """The text that was signed. Raises `MessageRefused`."""
+        """Return the text that was signed. Raises `MessageRefused`."""
         if self._signature is not None:
             return self._signature.verified(message)
         if message.startswith(_SIGNED):
@@ -78,7 +88,7 @@ class _Signature:
 
 
 def derived_key(signing_key: str, purpose: str) -> bytes:
-    """The key of one purpose, 32 bytes. Raises `SettingsError` without the libraries."""
+    """Return the key of one purpose, 32 bytes. Raises `SettingsError` without the libraries."""
     need_libraries()
     return _derived(signing_key, purpose)
 
@@ -99,5 +109,52 @@ def _derived(signing_key: str, purpose: str) -> bytes:
     return HKDF(algorithm=SHA256(), length=_KEY_BYTES, salt=None, info=info).derive(signing_key.encode())
 
 
-# How the header of a JWS begins: base64 of `{"`. A text of our own that is JSON begins with `{`.
-_SIGNED = "eyJ"
+class SigningSettings(BaseSettings, defer_build=True):
+    """Settings of the signing keys, and of what is refused without a signature."""
+
+    signing_key: str | None = Field(default=None, repr=False, min_length=_SHORTEST_KEY)
+    """The key that signs calls on their way and all reports about them, and the callers' names in requests to
+    modules: at least 32 random characters, the same for agents and workers. None: nothing is signed."""
+    signing_keys_old: Ordered[str] = Field(default=(), repr=False)
+    """Keys that are accepted, but not used to sign: the previous key or the next one, while a fleet changes its key.
+    Comma-separated or JSON."""
+    require_signed_results: bool = False
+    """Whether unsigned results are refused even while there are workers that do not sign. Set it when all workers
+    have been upgraded."""
+    remote_control: Names[str] = frozenset()
+    """Commands of Celery's remote control that workers obey, in addition to those that change nothing. Everyone who
+    reaches the broker can send them."""
+
+    hide_process: bool = True
+    """Whether workers, beat, gateways, Flower and `up` hide their environment, which contains all secrets, from other
+    programs of the same user. If false, they can leave core dumps, and profilers such as py-spy do not need root."""
+
+    @property
+    def signing_keys(self) -> tuple[str, ...]:
+        """All keys that count, first the one that signs."""
+        return () if self.signing_key is None else (self.signing_key, *self.signing_keys_old)
+
+    @field_validator("signing_key")
+    @classmethod
+    def _check_signing_key(cls, key: str | None) -> str | None:
+        if key is not None and len(set(key)) < _SIGNS_IN_A_KEY:
+            raise ValueError("must be random: `openssl rand -base64 32` makes one")
+        return key
+
+    @field_validator("signing_keys_old")
+    @classmethod
+    def _check_old_keys(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        for key in keys:
+            if len(key) < _SHORTEST_KEY:
+                raise ValueError(f"each key must have at least {_SHORTEST_KEY} characters")
+            cls._check_signing_key(key)
+        return keys
+
+    @model_validator(mode="after")
+    def _check_keys_together(self) -> Self:
+        if self.signing_key is None and (self.signing_keys_old or self.require_signed_results):
+            raise ValueError(
+                "TOOLFLEET_SIGNING_KEYS_OLD and TOOLFLEET_REQUIRE_SIGNED_RESULTS need TOOLFLEET_SIGNING_KEY: nothing is "
+                "signed without it"
+            )
+        return self

@@ -140,12 +140,12 @@ _TRUE, _FALSE = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", 
 
 
 def process_name(queue: str) -> str:
-    """The span of one attempt in a worker."""
+    """Return the span of one attempt in a worker."""
     return f"process {queue}"
 
 
 def execute_name(tool: str) -> str:
-    """The span of a tool that is run."""
+    """Return the span of a tool that is run."""
     return f"{EXECUTE_TOOL} {tool}"
 
 
@@ -297,7 +297,7 @@ def context_of_span(started: Started) -> TraceContext:
 
 
 def text_of(found: "SpanContext") -> TraceContext:
-    """Our words for OpenTelemetry's."""
+    """Return OpenTelemetry's context as ours."""
     text = f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
     return TraceContext(text, found.trace_state.to_header() if found.trace_state else "")
 
@@ -412,7 +412,7 @@ def switch_here() -> bool | None:
 
 
 def version_here() -> str:
-    """Our version, as traces say it."""
+    """Return our version, as traces show it."""
     return version("toolfleet-sdk")
 
 
@@ -424,7 +424,7 @@ def is_wanted_by_environment() -> bool:
 
 
 def provider_of_others() -> "TracerProvider | None":
-    """The provider that this process has already; `None` without one, and nothing is imported to find out."""
+    """Return the provider that this process has already; `None` without one, and nothing is imported to find out."""
     if "opentelemetry.trace" not in sys.modules:
         return None
     from opentelemetry import trace  # noqa: PLC0415 - it is there already

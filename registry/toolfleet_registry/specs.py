@@ -151,7 +151,7 @@ def digest_of(spec: ToolSpec) -> str:
 
 
 def version_from(digest: str) -> str:
-    """The version of a specification that has none of its own: `sha256:` and the first 12 digits of its digest."""
+    """Return the version of a specification that has none of its own: `sha256:` and the first 12 digits of its digest."""
     return digest[: len(_PREFIX) + _IN_A_VERSION]
 
 
@@ -208,7 +208,7 @@ class RegistryEvent(Message):
 
 
 def spec_of(tool: ToolDefinition) -> ToolSpec:
-    """The specification of a tool. Without a version of its own its digest names it.
+    """Return the specification of a tool. Without a version of its own its digest names it.
 
     The flat form of the arguments is kept as it came: how it becomes a JSON Schema may change with us, and a digest must
     change with the module only. For the same reason fields that have their default are left out.

@@ -125,7 +125,7 @@ class TagPattern:
         return len(data) if end < 0 else end
 
     def match(self, data: bytes, position: int, end: int) -> TagMatch | None:
-        """The tag of the line that begins at `position`, if there is one. `end` is that of `reads_to`."""
+        """Return the tag of the line that begins at `position`, if there is one. `end` is that of `reads_to`."""
         match = self._regexp.match(data, position, end)
         if match is None:
             return None
@@ -527,7 +527,7 @@ class _Written:
         return cls(start, start.replace(b"\r\n", b"\n"), text[end:].encode(), ends)
 
     def without(self, spans: Iterable[Span]) -> str:
-        """The text without these spans of `lines`."""
+        """Return the text without these spans of `lines`."""
         kept, position = bytearray(), 0
         for start, end in spans:
             kept += self.start[position : self._place(start)]
@@ -577,7 +577,7 @@ class _Search:
 
 
 def _fenced(lines: bytes) -> Iterator[Span]:
-    """The code blocks that are opened and closed, fences and all."""
+    """Yield the closed code blocks, with their fences."""
     opened: tuple[int, bytes] | None = None
     for match in _FENCE.finditer(lines):
         signs, info = match.group(1), match.group(2)
@@ -590,7 +590,7 @@ def _fenced(lines: bytes) -> Iterator[Span]:
 
 
 def _whole_lines(spans: Iterable[Span], lines: bytes) -> Iterator[Span]:
-    """The spans with their line ends, and with the blank lines after those that stand between two such."""
+    """Yield the spans with their line ends, and with the blank lines after them if blank lines also precede them."""
     position = 0
     for start, stop in sorted(spans):
         end = stop

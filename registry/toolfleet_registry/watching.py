@@ -58,14 +58,14 @@ class ServerChanges:
             await pipeline.execute()
 
     async def last(self) -> str:
-        """The id of the last change that there was."""
+        """Return the id of the last change that there was."""
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             words = ("+", "-", "COUNT", 1)
             found: Any = await self._redis.execute_command("XREVRANGE", self._key, *words, **_AS_BYTES)
         return _text(found[0][0]) if found else _BEGIN
 
     async def after(self, last: str) -> ReadChanges:
-        """The changes after one, at most 1,000; nothing if there is none within a second."""
+        """Return the changes after one, at most 1,000; nothing if there is none within a second."""
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             words = ("COUNT", _AT_ONCE, "BLOCK", _WAIT_MS, "STREAMS", self._key, last)
             answer: Any = await self._redis.execute_command("XREAD", *words, **_AS_BYTES)

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolfleet_registry.config.agent_profile import AgentProfile, AgentSettings, PiiSpec, Place
-from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import PersonalDataBlocked, SettingsError
-from toolfleet_registry.signing import derived_key
+from toolfleet_registry.signing import SigningSettings, derived_key
 from toolfleet_registry.system.lazy_names import LazyModule
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class DataGuards:
     async def hide(
         self, specs: Sequence[PiiSpec], place: Place, value: Any, *, size: int
     ) -> "personal_data.HiddenValue":
-        """A JSON value of about `size` bytes without what these entries look for at that place. Raises `PersonalDataBlocked`."""
+        """Return a JSON value of about `size` bytes without what these entries look for at that place. Raises `PersonalDataBlocked`."""
         counts = Counter[str]()
         for spec in specs:
             if place in spec.apply_to:
@@ -60,7 +59,7 @@ class DataGuards:
         return personal_data.HiddenValue(value, dict(counts))
 
     def hide_now(self, specs: Sequence[PiiSpec], place: Place, value: Any) -> Any:
-        """The same for a small value, at once. Raises `PersonalDataBlocked`."""
+        """Return the same for a small value, at once. Raises `PersonalDataBlocked`."""
         for spec in specs:
             if place in spec.apply_to:
                 value = self._guard(spec).hide(value).value

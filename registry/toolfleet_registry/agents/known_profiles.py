@@ -82,7 +82,7 @@ class KnownProfiles:
         return self._refused.get(name)
 
     def of(self, caller: Caller) -> EffectiveProfile | None:
-        """The caller's profile; `None` for one that names no agent, where none is the default. Raises `UnknownAgent`."""
+        """Return the caller's profile; `None` for one that names no agent, where none is the default. Raises `UnknownAgent`."""
         agent = caller.agent or self._default
         if agent is None:
             return None

@@ -34,7 +34,7 @@ class CallMiddleware(Protocol):
     """
 
     async def __call__(self, call: ToolCall, caller: Caller) -> ToolCall | ToolResult:
-        """The call as it is to be judged, of which only the arguments may be others; or a refusal: a result without success."""
+        """Return the call as it is to be judged, of which only the arguments may be others; or a refusal: a result without success."""
         ...
 
 
@@ -92,7 +92,7 @@ class OwnClasses:
                         raise SettingsError(f"{place}: agents, at {agent}.middleware.{number}: {exc}.") from exc
 
     def made(self, spec: OwnMiddlewareSpec) -> Any:
-        """The instance of an entry, made when it is first asked for. Raises `ValueError` with a clause for what cannot be had."""
+        """Return the instance of an entry, made when it is first asked for. Raises `ValueError` with a clause for what cannot be had."""
         key = json.dumps([spec.name, spec.parameters], sort_keys=True, default=str)
         with self._lock:
             if key not in self._made:

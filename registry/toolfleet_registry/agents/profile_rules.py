@@ -70,7 +70,7 @@ class EffectiveProfile:
         self._rules = dict[str, tuple[ToolDefinition, ToolRules]]()
 
     def narrowed(self, caller: Caller, guest_modules: frozenset[str]) -> Caller:
-        """The caller with no more than the profiles leave, and with this agent's name."""
+        """Return the caller with no more than the profiles leave, and with this agent's name."""
         permission, modules = caller.permission, modules_of(caller, guest_modules)
         for named in self.profiles:
             permission = min(permission, named.profile.permission_at_most, key=level_of_caller)
@@ -101,7 +101,7 @@ def _shared(one: Modules, other: Modules) -> Modules:
 
 
 def approval_rule(spec: HumanInTheLoopSpec) -> ApprovalRule:
-    """The rule that an entry of a profile stands for. Its digest is the same wherever the entry is the same."""
+    """Return the rule that an entry of a profile stands for. Its digest is the same wherever the entry is the same."""
     who = spec.approvers
     return ApprovalRule(
         digest=_digest(spec.model_dump()),

@@ -9,13 +9,12 @@ from pydantic import Field, ValidationError
 from redis.asyncio import Redis
 
 from toolfleet_registry.config.agent_profile import AGENT_NAME, MOST_PROFILES, AgentProfile, check_agent_name
-from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts.message import Message
 from toolfleet_registry.errors import MessageRefused, NoSuchProfile, OperationRefused, ProfileChanged
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.signing import TextSeal
+from toolfleet_registry.signing import SigningSettings, TextSeal
 from toolfleet_registry.store.documents import (
     NOTHING_KEPT,
     Changed,
@@ -109,7 +108,7 @@ def written(message: ProfileEntry | ProfileHistory) -> str:
 
 
 def read_profile(name: str, text: str, seal: TextSeal) -> ProfileVersion | str:
-    """The version in force that a text is, or why it counts for nothing, in a few words that quote none of it."""
+    """Return the version in force that a text is, or why it counts for nothing, in a few words that quote none of it."""
     try:
         entry = ProfileEntry.model_validate_json(seal.read(text))
     except MessageRefused as exc:
@@ -192,7 +191,7 @@ class StoredProfiles:
         return self._change(name, there, by=by, expected=expected)
 
     def read(self) -> dict[str, ProfileVersion | str]:
-        """The version in force of each agent, by name; a text for one that counts for nothing: why."""
+        """Return the version in force of each agent, by name; a text for one that counts for nothing: why."""
         found = self._store.read()
         entries = {} if found is None else found.entries
         return {name: read_profile(name, text, self._seal) for name, text in sorted(entries.items())}
@@ -206,7 +205,7 @@ class StoredProfiles:
         return list(history.versions)
 
     def texts(self, known: str = "") -> Documents | None:
-        """As they are stored, for a copy; `None` if the revision is the one that is known."""
+        """Return the stored documents, for a copy; `None` if the revision is the one that is known."""
         return self._store.read(known)
 
     def sign_again(self) -> None:

@@ -98,7 +98,7 @@ class ToolSet:
         return self._by_any_name.get(name)
 
     def usable(self, permission: str, modules: Modules) -> tuple[ToolDefinition, ...]:
-        """The tools that a caller with `permission` may use in `modules`, sorted by name, but for those that are not listed."""
+        """Return the tools that a caller with `permission` may use in `modules`, sorted by name, but for those that are not listed."""
         kind = (level_of_caller(permission), modules)
         listing = self._listings.get(kind)
         if listing is None:
@@ -125,7 +125,7 @@ class ToolSet:
 
 
 def _described(tool: SeenTool) -> ToolDefinition:
-    """The tool as it is listed: a deprecated one says so first, and what to use instead."""
+    """Return the tool as it is listed: a deprecated one says so first, and what to use instead."""
     definition = tool.definition
     if not definition.deprecated:
         return definition
@@ -334,7 +334,7 @@ class Catalog:
         return found if isinstance(found, ToolResult) else found[0]
 
     def reached(self, tool_name: str, caller: Caller) -> tuple[ToolDefinition, Reach] | None:
-        """The tool, and what the caller reaches, if that has the tool in it."""
+        """Return the tool, and what the caller reaches, if that has the tool in it."""
         found = self._found(ToolCall(tool_name=tool_name), caller)
         return None if isinstance(found, ToolResult) else found
 
@@ -344,7 +344,7 @@ class Catalog:
         return tool is not None and reach is not None and not reach.hides(tool)
 
     def absence(self, tool_name: str, caller: Caller) -> ToolResult:
-        """The refusal of a tool that does not exist, as far as this caller is to know: it names only what they may use."""
+        """Return the refusal of a tool that does not exist, as far as this caller is to know: it names only what they may use."""
         call, reach, hint = ToolCall(tool_name=tool_name), self._listed_for(caller), None
         with contextlib.suppress(InvalidToolName):
             hint = None if reach is None else self._hint(ToolName.parse(tool_name), reach)
@@ -382,7 +382,7 @@ class Catalog:
             await self._live_profiles.load()
 
     def _index_of(self, tools: ToolSet) -> ToolSearch:
-        """The index of these tools; two who ask for a new one at the same moment may both make it."""
+        """Return the index of these tools; two who ask for a new one at the same moment may both make it."""
         known = self._search
         if known is None or known[0] is not tools:
             known = self._search = (tools, ToolSearch(tools.all()))
@@ -459,7 +459,7 @@ def _checked_with(
     coerces_numbers: bool,
     are_small: bool = False,
 ) -> Checked:
-    """The arguments with all that is `context`; where the tool's schema has no room for that, with what it names at its top.
+    """Return the arguments with all that is `context`; where the tool's schema has no room for that, with what it names at its top.
 
     `are_small`: whether the arguments are known to be small values.
     """
@@ -542,7 +542,7 @@ def _newer_failures(
 
 
 def _refused(call: ToolCall, code: ErrorCode, error: str, *, hint: str | None = None) -> ToolResult:
-    """The result of a call that is not published."""
+    """Return the result of a call that is not published."""
     return ToolResult.refused(_encodable(call.tool_name), code, error, hint=hint)
 
 

@@ -230,7 +230,7 @@ class ManifestReader:
         *,
         is_agents: bool = False,
     ) -> Self:
-        """The reader of a fleet with these settings; `open_registry` is for tests. `is_agents`: they do not say what holds for modules' tools."""
+        """Return the reader of a fleet with these settings; `open_registry` is for tests. `is_agents`: they do not say what holds for modules' tools."""
         lines = None if is_agents else settings.module
         return cls(cache, Registrar(cache, open_registry or functools.partial(open_store, settings), lines))
 

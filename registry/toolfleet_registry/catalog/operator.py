@@ -135,7 +135,7 @@ class Operator:
         return found
 
     async def versions(self, tool_name: str) -> list[ToolRegistration]:
-        """The specifications that the registry keeps of the tool, the latest last."""
+        """Return the specifications that the registry keeps of the tool, the latest last."""
         if not (found := await asked(lambda: self._registry.versions(tool_name))):
             raise OperationRefused(f"Tool {tool_name!r} is not registered.")
         return found
@@ -194,11 +194,11 @@ class Operator:
         return {name: age for name, age in ages.items() if age > self._settings.manifest_stale_seconds}
 
     async def events(self, limit: int = 20) -> list[RegistryEvent]:
-        """The last changes of the registry, the latest last."""
+        """Return the last changes of the registry, the latest last."""
         return (await asked(lambda: self._registry.events(limit=EVENTS_KEPT)))[-limit:]
 
     async def pins(self) -> dict[str, dict[str, str]]:
-        """The approved digests of the pinned modules, by module and tool name."""
+        """Return the approved digests of the pinned modules, by module and tool name."""
         return await asked(self._registry.pins)
 
     async def counted(self) -> dict[str, int]:
@@ -279,7 +279,7 @@ class Operator:
 
 @asynccontextmanager
 async def operating(settings: Settings) -> AsyncGenerator[Operator]:
-    """An operator of the fleet that the settings name, and of all its modules. Raises `SettingsError` if they name none."""
+    """Yield an operator of the fleet that the settings name, and of all its modules. Raises `SettingsError` if they name none."""
     async with _registrar(settings) as (redis, cache, registrar), registrar.registry() as registry:
         known = KnownModules(settings)
         known.take((await ModuleDirectory(redis, settings).read()).entries)
@@ -288,7 +288,7 @@ async def operating(settings: Settings) -> AsyncGenerator[Operator]:
 
 @asynccontextmanager
 async def fleets_registry(settings: Settings) -> AsyncGenerator[ToolRegistry]:
-    """The registry that the settings name, for a piece of work. Raises `RegistryAway` if it is not the fleet's."""
+    """Yield the registry that the settings name. Raises `RegistryAway` if it is not the fleet's."""
     async with _registrar(settings) as (_, _, registrar), registrar.registry() as registry:
         yield registry
 

@@ -138,7 +138,7 @@ class RegistrationPlan:
 
 
 def offers_of(manifest: ModuleManifest) -> list[Offer]:
-    """The manifest's tools with their digests. Takes some 60 µs a tool."""
+    """Return the manifest's tools with their digests. Takes some 60 µs a tool."""
     specs = ((tool, spec_of(tool)) for tool in manifest.tools)
     return [Offer(tool, spec, digest_of(spec)) for tool, spec in specs]
 
@@ -239,7 +239,7 @@ def _was_pinned(offer: Offer, pins: Mapping[str, str]) -> bool:
 
 
 def _forgotten(gone: list[ToolRegistration]) -> list[str]:
-    """The oldest of those that left, where there are too many."""
+    """Return the oldest of those that left, where there are too many."""
     enabled = sorted((one for one in gone if one.enabled), key=lambda one: one.created_at or "", reverse=True)
     return [one.spec.tool_name for one in enabled[_MOST_GONE:]]
 
@@ -278,7 +278,7 @@ def moment_of(registry: ToolRegistry) -> Moment:
 def in_effect(
     kept: CachedManifest, registrations: Mapping[str, ToolRegistration], pins: PinsByModule
 ) -> CachedManifest:
-    """A kept manifest with what operators have decided by now. A tool without a readable registration is closed.
+    """Return a kept manifest with what operators have decided by now. A tool without a readable registration is closed.
 
     What was found wrong with its tools when it was kept is not looked for again.
     """
@@ -508,7 +508,7 @@ class TakenIn:
     errors: dict[str, str] = field(default_factory=dict[str, str])
 
     def report(self, turn: ModuleRegistration, exc: Exception) -> None:
-        """A defect that one module brings out must not hide the others."""
+        """Log a defect that one module has brought out: it must not hide the other modules."""
         _log.error("module_not_taken_in", module=turn.module, exc_info=exc)
         self.errors[turn.module] = f"what it offers cannot be taken in: {type(exc).__name__}"
 
@@ -593,7 +593,7 @@ class Registrar:
 
     @asynccontextmanager
     async def registry(self) -> AsyncGenerator[ToolRegistry]:
-        """The registry, for a piece of work. It must be the one that was there when the fleet first took something in."""
+        """Yield the registry. It must be the one in which the fleet first registered something."""
         async with self._opened() as registry:
             await self.check(registry)
             yield registry
@@ -666,7 +666,7 @@ class BatchRegistration:
         self._costly = deque[ModuleRegistration]()
 
     async def take(self, moment: Moment, turns: Iterable[ModuleRegistration]) -> None:
-        """All of them, as far as the time suffices."""
+        """Register all manifests, as far as the time suffices."""
         # What is new comes first: with very many modules some wait for the next look, and those had better be known ones.
         self._costly.extend(sorted(turns, key=lambda turn: turn.is_known))
         until = machine_clock.monotonic() + _SECONDS_IN_ALL
@@ -705,7 +705,7 @@ class BatchRegistration:
         return batch
 
     async def _take_one_by_one(self, moment: Moment, batch: Sequence[ModuleRegistration], exc: Exception) -> None:
-        """One of them has a defect: it shows which when each is taken by itself."""
+        """Register each manifest by itself, to find the one with a defect."""
         if len(batch) == 1:
             self._taken.report(batch[0], exc)
             return

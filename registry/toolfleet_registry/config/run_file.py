@@ -94,7 +94,7 @@ def unknown_module(module: str, redis_url: str | None) -> str:
 
 
 def find_running(start: Path) -> tuple[Path, RunFile] | None:
-    """The same, with the `.toolfleet` folder in which it lies."""
+    """Return the same, with the `.toolfleet` folder in which it lies."""
     for folder in (start, *start.parents):
         found = _read(folder / FOLDER / NAME)
         if found is not None:

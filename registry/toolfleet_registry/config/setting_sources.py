@@ -101,7 +101,7 @@ _MOST_BYTES = 64 * 2**10
 
 
 def line_of(path: Sequence[str | int], text: str) -> int | None:
-    """The line, from 1 on, of what stands at this path of keys and places; `None` if there is nothing, or it is no TOML."""
+    """Return the line, from 1 on, of what stands at this path of keys and places; `None` if there is nothing, or it is no TOML."""
     lines = text.splitlines()
     if not path or not _has(path, lines, len(lines)):
         return None
@@ -155,7 +155,7 @@ class SettingOrigin:
 
 
 def find_toml(start: Path) -> Path | None:
-    """The nearest `toolfleet.toml` in `start` or a folder above."""
+    """Return the nearest `toolfleet.toml` in `start` or a folder above."""
     candidates = (folder / TOML_NAME for folder in (start, *start.parents))
     return next((path for path in candidates if path.is_file()), None)
 
@@ -199,7 +199,7 @@ def setting_place(path: Sequence[str | int], *, start: Path) -> str:
 
 
 def place_in_toml(path: str | Sequence[str | int], start: Path) -> str | None:
-    """The file, and the line that sets this, or the key or element at this path; `None` if the nearest file does not."""
+    """Return the file, and the line that sets this, or the key or element at this path; `None` if the nearest file does not."""
     file = find_toml(start)
     try:
         keys = (path,) if isinstance(path, str) else path
@@ -210,14 +210,14 @@ def place_in_toml(path: str | Sequence[str | int], start: Path) -> str | None:
 
 
 def likeliest(name: str, settings: Collection[str]) -> str | None:
-    """The setting that was probably meant by this name, if any is like it."""
+    """Return the setting that was probably meant by this name, if any is like it."""
     import difflib  # noqa: PLC0415 - needed after a mistake only
 
     return next(iter(difflib.get_close_matches(name, settings, n=1, cutoff=_LIKENESS)), None)
 
 
 def misspelt(settings: Collection[str], environ: Mapping[str, str] = os.environ) -> dict[str, str | None]:
-    """The variables that begin as ours do and are none of these settings, each with the one that was probably meant, if any is like it."""
+    """Return the variables that begin as ours do and are none of these settings, each with the one that was probably meant, if any is like it."""
     known = {f"{PREFIX}{name.upper()}" for name in settings}
     found = dict[str, str | None]()
     for variable in environ:
@@ -283,7 +283,7 @@ def _warn(shown: str, advice: str) -> None:
 
 
 def secret_value(name: str, sources: Mapping[str, SecretSource], *, folder: Path) -> str:
-    """The value; `folder` is where relative files lie. Raises `SettingsError`, which does not show it."""
+    """Return the value; `folder` is where relative files lie. Raises `SettingsError`, which does not show it."""
     source = sources.get(name) or SecretSource(variable=name)
     if source.variable is not None:
         if source.variable not in os.environ:

@@ -58,7 +58,7 @@ CONVERSATION_FIELDS = frozenset(Conversation.model_fields) - {"run_id"}
 
 
 def by_name(kind: type[M], given: tuple[Any, ...], fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a message, of which some were given in their order. Raises `TypeError`, as a call does."""
+    """Return the fields of a message, of which some were given in their order. Raises `TypeError`, as a call does."""
     names = list(kind.model_fields)
     if len(given) > len(names):
         raise TypeError(f"{kind.__name__}() takes {len(names)} fields, and {len(given)} were given")
@@ -193,7 +193,7 @@ class LogMessage(BaseModel):
     """Which part of the tool says it, if it has several."""
 
     def fields(self) -> dict[str, Any]:
-        """As JSON has it on its way: `{level, data, logger}`, the last one only if there is one."""
+        """Return the message as JSON: `{level, data, logger}`, without `logger` if there is none."""
         named = {} if self.logger is None else {"logger": self.logger}
         return {"level": self.level, "data": self.data, **named}
 
@@ -294,7 +294,7 @@ class LogBudget:
         return True
 
     def notice(self) -> LogMessage | None:
-        """The word on what was left out, once that is known; `None` for nothing."""
+        """Return the word on what was left out, once that is known; `None` for nothing."""
         if not self.left_out:
             return None
         bounds = f"a call has at most {self._most}, of {self._most_bytes} bytes in all"

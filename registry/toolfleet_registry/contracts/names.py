@@ -54,7 +54,7 @@ def name_fault(name: str) -> str | None:
 
 
 def provider_name(name: str) -> str:
-    """The name under which every provider accepts a tool; no two tools share one.
+    """Return the name under which every provider accepts a tool; no two tools share one.
 
     A dot becomes two underscores, which is plain to read for ordinary names. A name for which that could be
     mistaken for another's, that has a character no provider takes, or that gets over 64 characters, keeps its

@@ -151,7 +151,7 @@ class ModuleDirectory:
         return (revision or b"").decode(errors="replace"), int(asked or 0)
 
     async def read(self) -> Listing:
-        """All that is there. What does not count is logged when it is seen first."""
+        """Return all that is there. What does not count is logged when it is seen first."""
         entries, ignored = dict[str, ModuleEntry](), dict[str, str]()
         for module, text in (await self.texts()).items():
             found = self._entry(module, text)
@@ -245,7 +245,7 @@ class ModuleDirectory:
                 await self._redis.zrem(self._keys.module_feeds, *members[start : start + _AT_ONCE])
 
     async def fed(self) -> dict[str, int]:
-        """The modules that processes have in their settings now, and how many different entries they have of each."""
+        """Return the modules that processes have in their settings now, and how many different entries they have of each."""
         counts = dict[str, int]()
         for member in await self._fed():
             module = member.partition(" ")[0]
@@ -279,7 +279,7 @@ class ModuleDirectory:
         return [there.decode(errors="replace") for there in cast("list[bytes]", answer)]
 
     async def _judge_other(self, own: ModuleEntry, there: str) -> ModuleEntry | None:
-        """The entry that stays instead of our own, if any does; the one that was there is none of ours to believe else."""
+        """Return the entry that stays instead of our own, if any does; the one that was there is none of ours to believe else."""
         text, present = await self.entry(own.module)
         if present is None and text:  # a forgery, or signed with another key: it protects nothing
             await self.replace(own.module, text, own)
@@ -292,7 +292,7 @@ class ModuleDirectory:
         return None
 
     def _entry(self, module: str, text: str) -> ModuleEntry | str:
-        """The entry that a text is, or why it does not count."""
+        """Return the entry that a text is, or why it does not count."""
         known = self._read_before.get(module)
         if known is not None and known[0] == text:
             return known[1]

@@ -152,7 +152,7 @@ class ModuleEntry(BaseModel):
         return self.removed_at is not None and now >= self.removed_at + self.drain_seconds
 
     def text(self) -> str:
-        """As it is stored: the same text for the same entry, in every process."""
+        """Return the stored form: the same text for the same entry, in every process."""
         return self.model_dump_json(exclude_defaults=True)
 
 
@@ -168,7 +168,7 @@ class AnnouncedModule(ModuleEntry):
 
 
 def static_entries(settings: Settings) -> dict[str, ModuleEntry]:
-    """The modules of a worker's or beat's settings, as the directory has them: without the passwords of their addresses."""
+    """Return the modules of a worker's or beat's settings, as the directory has them: without the passwords of their addresses."""
     urls: dict[str, str | None] = {name: plain_url(url) for name, url in settings.module_services.items()}
     own: dict[str, Any] = {LOCAL: settings.local_tools, SCHEDULER: settings.scheduler}
     urls |= dict.fromkeys(name for name, is_on in own.items() if is_on)
@@ -185,7 +185,7 @@ def static_entries(settings: Settings) -> dict[str, ModuleEntry]:
 
 
 def module_limit(module: str, settings: Settings) -> float:
-    """The limit of a module's calls, in seconds: the setting for it, or its lane's."""
+    """Return the limit of a module's calls, in seconds: the setting for it, or its lane's."""
     if module in settings.module_timeouts:
         return settings.module_timeouts[module]
     is_slow = module in settings.slow_modules
@@ -193,7 +193,7 @@ def module_limit(module: str, settings: Settings) -> float:
 
 
 def plain_url(url: str) -> str:
-    """The URL without a user and a password."""
+    """Return the URL without a user and a password."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
@@ -252,7 +252,7 @@ class ModuleNetworks:
 
 
 def _meant(address: IPv4Address | IPv6Address) -> Sequence[IPv4Address | IPv6Address]:
-    """The IPv4 addresses that an IPv6 one may stand for; itself if it stands for none. All must be allowed."""
+    """Return the IPv4 addresses that an IPv6 one may stand for; itself if it stands for none. All must be allowed."""
     if isinstance(address, IPv4Address):
         return [address]
     if address.teredo is not None:

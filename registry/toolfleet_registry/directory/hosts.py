@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
-from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.directory.entries import ANNOUNCE, FORGET_HOSTS, HOSTS, LEAVE, AnnouncedModule, Replica
@@ -26,7 +25,7 @@ from toolfleet_registry.errors import MessageRefused, SettingsError
 from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.redis.urls import is_http_url
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.signing import TextSeal, derived_key
+from toolfleet_registry.signing import SigningSettings, TextSeal, derived_key
 from toolfleet_registry.system.loggers import get_logger
 
 _log = get_logger(__name__)
@@ -107,7 +106,7 @@ def announce_key(signing_key: str, module: str) -> str:
 
 
 def announce_keys(signing_keys: Sequence[str], module: str) -> str:
-    """The same for each of the fleet's keys, with commas between them: the value of a `TOOLFLEET_ANNOUNCE_KEY`."""
+    """Return the same for each of the fleet's keys, with commas between them: the value of a `TOOLFLEET_ANNOUNCE_KEY`."""
     return ",".join(announce_key(key, module) for key in signing_keys)
 
 
@@ -371,7 +370,7 @@ class HostReadings:
         return self._seals[module]
 
     def _not_repeated(self, host: SeenHost) -> SeenHost:
-        """The host by the latest that was ever heard of it here."""
+        """Return the host by the latest that was ever heard of it here."""
         name = host.said.module, host.said.id
         latest = self._latest.get(name)
         if latest is not None and host.said.counter < latest.counter:

@@ -75,7 +75,7 @@ class KnownModules:
         return before != (settings, names, served, ending, headers, self.replicas)
 
     def _in_lane(self, entry: ModuleEntry) -> ModuleEntry:
-        """A module that announces itself is slow also where the settings say so: its host may not know them."""
+        """Return the entry, marked as slow if the settings say so: the host of an announced module may not know them."""
         is_to_be_slow = isinstance(entry, AnnouncedModule) and entry.module in self._own.slow_modules
         return entry.model_copy(update={"slow": True}) if is_to_be_slow else entry
 
@@ -100,7 +100,7 @@ class KnownModules:
         return {module: own for module, own in self._own_headers.items() if module not in elsewhere}
 
     def _replaced(self, entries: Mapping[str, ModuleEntry]) -> dict[str, str]:
-        """The addresses in effect of modules that older processes have elsewhere."""
+        """Return the addresses in effect of modules that older processes have elsewhere."""
         found = dict[str, str]()
         for name, url in self._own.module_services.items():
             entry = entries.get(name)

@@ -45,7 +45,7 @@ class ReloadAnswer(Message):
     """What does not load as it stands, of which the first hundred are told."""
 
     def within_bounds(self) -> "ReloadAnswer":
-        """The same, with no more errors than are told."""
+        """Return the same, with no more errors than are told."""
         return self.model_copy(update={"errors": self.errors[:_MOST_ERRORS]})
 
 

@@ -51,7 +51,7 @@ class DirectoryCopy:
         self._kept: dict[str, str] | None = None
 
     async def read(self) -> dict[str, str]:
-        """The texts that are kept, by module; none where there is no copy, or it cannot be had."""
+        """Return the texts that are kept, by module; none where there is no copy, or it cannot be had."""
         found = await self._asked(lambda store: store.kept_modules()) if self._is_needed else None
         self._kept = found
         return found or {}
@@ -199,7 +199,7 @@ class ModuleWatch:
         self._say_unknown()
 
     def _reachable(self, entry: ModuleEntry) -> ModuleEntry:
-        """The module with those of its hosts only that may be where they are; at the first of them."""
+        """Return the module with those of its hosts only that may be where they are; at the first of them."""
         if not isinstance(entry, AnnouncedModule) or not entry.replicas:
             return entry
         allowed = tuple(one for one in entry.replicas if self._networks.allows_literal(one.url))

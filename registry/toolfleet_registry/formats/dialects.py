@@ -112,7 +112,7 @@ DIALECTS: Mapping[Format, Dialect] = {
 
 
 def dialect_of(format: Format) -> Dialect:
-    """The rules of a format. Raises `ValueError` for one that does not exist."""
+    """Return the rules of a format. Raises `ValueError` for one that does not exist."""
     try:
         return DIALECTS[format]
     except KeyError:
@@ -130,7 +130,7 @@ def offered_name(name: str, format: Format, *, dotted: bool = False) -> str:
 
 
 def answered_name(name: str, format: Format, *, dotted: bool = False) -> str:
-    """The name that a result goes back under: as offered; of a tool that does not exist, as the model spoke it."""
+    """Return the name that a result goes back under: as offered; of a tool that does not exist, as the model spoke it."""
     try:
         ToolName.parse(name)
     except InvalidToolName:
@@ -174,12 +174,12 @@ def near_names(
 
 
 def _plain(name: str) -> str:
-    """The name without what models mix up."""
+    """Return the name without what models mix up."""
     return name.replace("__", "_").replace(".", "_").lower()
 
 
 def legal_property(name: str, legal: re.Pattern[str]) -> str:
-    """A property's name as a provider takes it: itself if it may be, else its readable start and a digest."""
+    """Return a property's name as a provider takes it: itself if it may be, else its readable start and a digest."""
     if legal.fullmatch(name):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]

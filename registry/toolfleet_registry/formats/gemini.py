@@ -197,7 +197,7 @@ def _is_lost(keyword: str, whole: JsonObject) -> bool:
 
 
 def _guessed(whole: JsonObject) -> list[str]:
-    """The type of what names none, where its values tell: never a narrower one than they have."""
+    """Return the type of what names none, where its values tell: never a narrower one than they have."""
     values = whole.get("enum", [whole["const"]] if "const" in whole else [])
     if all(isinstance(value, str) or value is None for value in values) and any(values):
         return ["string"]
@@ -205,7 +205,7 @@ def _guessed(whole: JsonObject) -> list[str]:
 
 
 def _strings(whole: JsonObject) -> list[str]:
-    """The values that a string may have, if these are all; Gemini takes no empty one."""
+    """Return the values that a string may have, if these are all; Gemini takes no empty one."""
     values = [whole["const"]] if "const" in whole else whole.get("enum", [])
     strings = [value for value in values if isinstance(value, str)]
     return [] if "" in strings else list(dict.fromkeys(strings))

@@ -80,12 +80,12 @@ def tools_to_openai_format(tools: Iterable[ToolDefinition], *, dotted: bool = Fa
 
 
 def shown_schema(tool: ToolDefinition, dialect: Dialect, notes: Notes) -> JsonObject:
-    """The schema of a tool's arguments as a provider sees it that is not strict."""
+    """Return the schema of a tool's arguments as a provider sees it that is not strict."""
     return relaxed(rooted(localized(input_schema(tool)), notes), dialect, notes)
 
 
 def strict_form(schema: JsonObject, rules: Strictness, tool: str) -> tuple[JsonObject | None, list[Note]]:
-    """The strict form of a shown schema, if it has one, and the notes on it."""
+    """Return the strict form of a shown schema, if it has one, and the notes on it."""
     notes = Notes(tool)
     return strict_schema(schema, rules, notes), notes.taken
 
@@ -142,7 +142,7 @@ def _of_provider(
 
 
 def _mcp(tool: ToolDefinition, name: str, notes: Notes) -> dict[str, Any]:
-    """The protocol takes any JSON Schema of an object, so that a tool stays as it is."""
+    """Return the protocol takes any JSON Schema of an object, so that a tool stays as it is."""
     schema = tool.input_schema if tool.is_foreign and tool.input_schema is not None else input_schema(tool)
     offer: dict[str, Any] = {
         "name": name,

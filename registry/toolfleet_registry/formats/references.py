@@ -89,7 +89,7 @@ def children(schema: JsonObject) -> Iterator[tuple[str, Any]]:
 
 
 def rebuilt(schema: JsonObject, change: Callable[[Any, str], Any]) -> JsonObject:
-    """A copy in which each schema directly inside is what `change(child, pointer)` makes of it."""
+    """Return a copy in which each schema directly inside is what `change(child, pointer)` makes of it."""
     copy: JsonObject = {}
     for keyword, value in schema.items():
         if keyword in ONE and isinstance(value, dict | bool):
@@ -104,12 +104,12 @@ def rebuilt(schema: JsonObject, change: Callable[[Any, str], Any]) -> JsonObject
 
 
 def escaped(name: str) -> str:
-    """One step of a JSON pointer."""
+    """Escape one step of a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
 def types_of(schema: JsonObject) -> list[str]:
-    """The types that `type` names, in its order; empty if it names none."""
+    """Return the types that `type` names, in its order; empty if it names none."""
     spoken = schema.get("type")
     return [spoken] if isinstance(spoken, str) else list(spoken) if isinstance(spoken, list) else []
 
@@ -338,13 +338,13 @@ def _measure(value: Any, sizes: dict[int, int]) -> int:
 
 
 def _draft_of(schema: JsonObject) -> int:
-    """The draft that a document says it is written in: 4, 6, 7, 2019 or 2020, which is also that of all others."""
+    """Return the draft that a document says it is written in: 4, 6, 7, 2019 or 2020, which is also that of all others."""
     name = schema.get("$schema")
     return _DRAFTS.get(name.rstrip("#"), _PRESENT) if isinstance(name, str) else _PRESENT
 
 
 def modern(schema: JsonObject, draft: int) -> JsonObject:
-    """One schema, without those inside, in the present draft: the same values, or more."""
+    """Translate one schema, without its subschemas, to the current draft: it allows the same values, or more."""
     if draft == _PRESENT:
         return schema
     if draft <= _REF_ALONE and "$ref" in schema:

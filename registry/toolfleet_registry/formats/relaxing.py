@@ -158,7 +158,7 @@ class _Flattening:
         return _all_of(base, parts)
 
     def _alternative(self, branch: Any, depth: int) -> JsonObject | None:
-        """A branch as one object; `None` for one that no object fits."""
+        """Return a branch as one object; `None` for one that no object fits."""
         if not isinstance(branch, dict):
             return None if branch is False else {}
         flat = self.flat(branch, depth + 1)
@@ -232,7 +232,7 @@ def _is_closed(schema: JsonObject) -> bool:
 
 
 def relaxed(schema: JsonObject, dialect: Dialect, notes: Notes) -> JsonObject:
-    """A localized schema in the provider's dialect, `$defs` with it. What differs is noted."""
+    """Return a localized schema in the provider's dialect, `$defs` with it. What differs is noted."""
     names = renamed_properties(schema, dialect.property_name)
     mark = notes.mark()
     result = _Relaxing(schema, dialect, names, notes, loose=False).whole()
@@ -244,7 +244,7 @@ def relaxed(schema: JsonObject, dialect: Dialect, notes: Notes) -> JsonObject:
 
 
 def renamed_properties(schema: JsonObject, legal: re.Pattern[str] | None) -> dict[str, str]:
-    """The properties, wherever they are in the schema, that the provider cannot take: their name -> another."""
+    """Return the properties, wherever they are in the schema, that the provider cannot take: their name -> another."""
     if legal is None:
         return {}
     return {name: legal_property(name, legal) for name in _all_properties(schema) if not legal.fullmatch(name)}
@@ -366,7 +366,7 @@ class _Relaxing:
             self._notes.add(f"{path}/{escaped(name)}", "renamed", f"is shown as {names[name]!r}")
 
     def _one_of(self, sane: JsonObject, result: JsonObject, path: str) -> None:
-        """One branch and no other, if the branches are shown exactly; else at least one of them."""
+        """Keep `oneOf` if its branches are shown exactly; otherwise write `anyOf`."""
         if "oneOf" not in sane:
             return
         mark, refs = self._notes.mark(), self._refs
@@ -379,7 +379,7 @@ class _Relaxing:
             result["anyOf"] = branches
 
     def _conditional(self, sane: JsonObject, result: JsonObject, path: str) -> None:
-        """A condition must be exact; what follows from it may be relaxed."""
+        """Keep a condition only if it is exact; its branches can be relaxed."""
         if "if" in sane and self._keep_if_exact("if", sane, result, path):
             for keyword in ("then", "else"):
                 if keyword in sane:

@@ -195,7 +195,7 @@ def _marked_text(result: ToolResult) -> str:
 
 
 def _text(result: ToolResult) -> str:
-    """A success's text as it is, other JSON as JSON; of a failure what went wrong and what may be done."""
+    """Return a success's text as it is, other JSON as JSON; of a failure what went wrong and what may be done."""
     if not result.success:
         hint = result.hint or hint_for(result)
         sentences = [result.error or "The call failed.", *([hint] if hint else [])]
@@ -217,7 +217,7 @@ def _sendable(text: str) -> str:
 
 
 def as_spoken(result: ToolResult, spoken: Spoken) -> ToolResult:
-    """The result, with `error` and `hint` in the names under which the model was offered its tools and arguments.
+    """Return the result, with `error` and `hint` in the names under which the model was offered its tools and arguments.
 
     Nothing else changes: not the `tool_name`, nor the code. A success, and what no model has asked for, is as it was.
     """
@@ -250,14 +250,14 @@ def _named(text: str | None, tool: ToolDefinition, name: str) -> str | None:
 
 
 def _all_named(text: str | None, module: str, format: Format) -> str | None:
-    """The text with all tools of the module under their offered names."""
+    """Return the text with all tools of the module under their offered names."""
     if text is None:
         return None
     return re.sub(rf"(?<![\w.-]){re.escape(module)}\.[\w-]+(\.[\w-]+)*", lambda m: offered_name(m[0], format), text)
 
 
 def _renamed(tool: ToolDefinition, format: Format) -> Mapping[str, str]:
-    """The arguments that the provider was shown under other names; the longest first, as one may be in another."""
+    """Return the arguments that the provider was shown under other names; the longest first, as one may be in another."""
     legal = dialect_of(format).property_name
     if legal is None:
         return {}

@@ -70,7 +70,7 @@ def takes_null(schema: JsonObject, definitions: JsonObject) -> bool:
 
 
 def without_nulls(value: Any, schema: JsonObject, definitions: JsonObject) -> Any:
-    """The value without the properties that are null and may be left out, and could not be null if they were there."""
+    """Return the value without the properties that are null and may be left out, and could not be null if they were there."""
     return _Nulls(definitions).without(value, schema, 0)
 
 
@@ -130,7 +130,7 @@ class _Nulls:
         return schema
 
     def _in_a_branch(self, value: Any, branches: list[JsonObject], depth: int) -> Any:
-        """As the first alternative wants it that then takes it; as it is, if none does."""
+        """Return the value in the form of the first alternative that accepts it; unchanged, if none does."""
         for branch in branches:
             if self._is_likely(value, branch):
                 candidate = self.without(value, branch, depth + 1)
@@ -170,7 +170,7 @@ class _NotStrictError(Exception):
 
 
 def strict_schema(schema: JsonObject, rules: Strictness, notes: Notes) -> JsonObject | None:
-    """The same calls, as far as they name only what the schema names; `None`, with a note, if they cannot be had.
+    """Return the same calls, as far as they name only what the schema names; `None`, with a note, if they cannot be had.
 
     `schema` is rooted and relaxed. An object is closed; where `rules` want every property, one that may be left out
     may be null (`without_nulls` takes these out again). Limits that the provider does not take are described.
@@ -328,7 +328,7 @@ class _Strict:
 
 
 def _type_of(values: list[Any]) -> str | list[str]:
-    """The JSON Schema type of plain values, or their types."""
+    """Return the JSON Schema type of plain values, or their types."""
     types = dict.fromkeys(_TYPES[type(value)] for value in values)
     if "number" in types:
         types.pop("integer", None)
@@ -399,7 +399,7 @@ class StrictBudget:
 
 
 def _counted(value: Any) -> tuple[int, int]:
-    """The properties that may be left out, and the schemas of several types, anywhere inside."""
+    """Return the properties that may be left out, and the schemas of several types, anywhere inside."""
     if isinstance(value, list):
         pairs = [_counted(one) for one in value]
     elif isinstance(value, dict):

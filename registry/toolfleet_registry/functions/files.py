@@ -47,14 +47,14 @@ _HOLDERS: frozenset[Any] = frozenset({list, dict, tuple, set, frozenset})
 
 
 def recognised(data: bytes) -> str | None:
-    """The media type that the first bytes show, or `None`."""
+    """Return the media type that the first bytes show, or `None`."""
     if data[:4] == b"RIFF":
         return _RIFF.get(data[8:12])
     return next((name for beginning, name in _BEGINNINGS if data.startswith(beginning)), None)
 
 
 def plain_type(text: str) -> str:
-    """A media type in small letters, under its usual name, without parameters. Raises `ValueError` if it is none."""
+    """Return a media type in small letters, under its usual name, without parameters. Raises `ValueError` if it is none."""
     name = text.partition(";")[0].strip().lower()
     if not _MEDIA_TYPE.fullmatch(name):
         raise ValueError(f"{text[:80]!r} is no media type, such as image/png.")
@@ -171,7 +171,7 @@ class File:
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """An argument is base64; in a result its label stands."""
+        """Return the schema: base64 for an argument; the label of the file for a result."""
         return {"type": "string"} if handler.mode == "serialization" else schema_of(cls.takes)
 
 
@@ -250,13 +250,13 @@ class Media:
 
 
 def schema_of(media_type: str) -> dict[str, Any]:
-    """The JSON Schema of base64 of such bytes."""
+    """Return the JSON Schema of base64 of such bytes."""
     exact = {} if "*" in media_type else {"contentMediaType": media_type}
     return {"type": "string", "contentEncoding": "base64", **exact}
 
 
 def decoded(text: Any, media: Media) -> tuple[bytes, str | None]:
-    """The bytes and, if it can be told, their media type. Raises `PydanticCustomError` in one sentence, without the value."""
+    """Return the bytes and, if it can be told, their media type. Raises `PydanticCustomError` in one sentence, without the value."""
     if not isinstance(text, str):
         raise _fault("This is no string: send the file's content as base64")
     declared, text = _declared(text)
@@ -277,7 +277,7 @@ def decoded(text: Any, media: Media) -> tuple[bytes, str | None]:
 
 
 def with_base64(hint: Any) -> Any:
-    """An annotation in which each plain `bytes` is base64: also in unions, lists and the like."""
+    """Return an annotation in which each plain `bytes` is base64: also in unions, lists and the like."""
     if hint is bytes:
         return Annotated[bytes, Media()]
     origin: Any = typing.get_origin(hint)

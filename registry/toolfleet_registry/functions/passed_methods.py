@@ -72,12 +72,12 @@ class PassedError:
     data: Any = None
 
     def facts(self) -> dict[str, Any]:
-        """As the protocol has it. Data that are too large, or no JSON, are left out."""
+        """Return the error as the protocol defines it. Data that are too large, or no JSON, are left out."""
         error: dict[str, Any] = {"code": self.code, "message": self.message[:_LONGEST_MESSAGE]}
         return {**error, "data": self.data} if _is_small(self.data) else error
 
     def worded(self) -> dict[str, Any]:
-        """As the result of a failed call."""
+        """Return the error as the result of a failed call."""
         return {_FIELD: self.facts()}
 
 

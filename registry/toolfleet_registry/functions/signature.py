@@ -89,7 +89,7 @@ def _indent(line: str) -> int:
 
 
 def without_titles(schema: dict[str, Any]) -> dict[str, Any]:
-    """A copy; a property that is called `title` stays."""
+    """Return a copy; a property that is called `title` stays."""
     return {
         keyword: {name: _copied(each) for name, each in value.items()}
         if keyword in _OF_SCHEMAS and isinstance(value, dict)
@@ -170,7 +170,7 @@ class Signature:
 
 
 def output_schema_of(function: Callable[..., Any]) -> dict[str, Any] | None:
-    """The schema of what the function returns, if its annotation names the fields of an object; `None` otherwise."""
+    """Return the schema of what the function returns, if its annotation names the fields of an object; `None` otherwise."""
     try:
         hint = typing.get_type_hints(function_behind(function), include_extras=True).get("return", Any)
         schema = without_titles(TypeAdapter(hint).json_schema(mode="serialization"))
@@ -211,7 +211,7 @@ def _parameters_of(
 
 
 def _field(name: str, parameter: inspect.Parameter, hint: Any, words: DocstringWords) -> tuple[Any, Any]:
-    """The parameter as pydantic's `create_model` takes it: under its own name outside, and described."""
+    """Return the parameter as pydantic's `create_model` takes it: under its own name outside, and described."""
     default = parameter.default
     if isinstance(default, FieldInfo):
         hint = Annotated[hint, default]
@@ -227,7 +227,7 @@ def _field(name: str, parameter: inspect.Parameter, hint: Any, words: DocstringW
 
 
 def _check_default(function: str, name: str, hint: Any, default: Any) -> None:
-    """A default that the annotation does not allow would be shown to models, and refused when one sends it."""
+    """Refuse a default that the annotation does not allow: it would be shown to models, and refused when one sends it."""
     if isinstance(default, FieldInfo):
         raise TypeError(
             f"The parameter {name!r} of {function}() has a Field as its default; write Annotated[type, Field(...)] instead."
@@ -279,7 +279,7 @@ class OpenSignature(Signature):
     """The signature of a function with `**arguments`, which takes anything that its schema allows."""
 
     def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """As they came: the schema is all there is to hold them against."""
+        """Return the arguments as they came: only the schema describes them."""
         return dict(arguments)
 
 
@@ -308,7 +308,7 @@ def signature_of_given(
 
 
 def _plain(name: str, given: Any) -> dict[str, Any]:
-    """A copy, of an object with properties."""
+    """Return a copy, of an object with properties."""
     if not isinstance(given, dict):
         raise TypeError(f"The input_schema of {name}() is no dictionary.")
     try:

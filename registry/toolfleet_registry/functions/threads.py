@@ -121,7 +121,7 @@ class Threads:
         self._slots.release()
 
     def _hanging(self) -> ThreadsHang:
-        """The error; the log has it once, until a thread is free again."""
+        """Return the error; the log has it once, until a thread is free again."""
         if not self._is_said:
             self._is_said = True
             names = sorted(set(self._outlived.values()))

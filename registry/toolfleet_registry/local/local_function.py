@@ -232,7 +232,7 @@ def _context_of(user_id: str | None, context: ToolContext | None, texts: Mapping
 
 
 def _texts_in(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
-    """The texts of a tag's groups, in their order. Raises `ValueError` for anything else: a context is none of a model's arguments."""
+    """Return the texts of a tag's groups, in their order. Raises `ValueError` for anything else: a context is none of a model's arguments."""
     if unknown := arguments.keys() - set(names):
         raise ValueError(f"{min(unknown)[:_SHOWN]!r}: Extra inputs are not permitted")
     if wrong := [name for name in names if name in arguments and not isinstance(arguments[name], str)]:
@@ -241,7 +241,7 @@ def _texts_in(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, s
 
 
 def _checked_name(name: str) -> str:
-    """The name of a tool among the others of `local`. Raises `ValueError`."""
+    """Return the name of a tool among the others of `local`. Raises `ValueError`."""
     try:
         ToolName.parse(f"{LOCAL}.{name}")
     except InvalidToolName:
@@ -310,7 +310,7 @@ def code_digest(function: Callable[..., Any]) -> str:
 
 
 def _codes_of(function: Any) -> Iterator[tuple[CodeType, str]]:
-    """The function's own, and that of each one that it is wrapped in."""
+    """Yield the code of the function, and of each function that wraps it."""
     layers = [function]
     while (inner := getattr(layers[-1], "__wrapped__", None)) is not None and inner not in layers:
         layers.append(inner)
@@ -362,7 +362,7 @@ def _is_call_context(hint: Any) -> bool:
 
 
 def _call_context_of(function: Callable[..., Any]) -> str | None:
-    """The name of the parameter that gets the call's context, `None` if there is none. Raises `ValueError` if there are two."""
+    """Return the name of the parameter that gets the call's context, `None` if there is none. Raises `ValueError` if there are two."""
     found = [name for name, hint in _hints_of(function).items() if name != "return" and _is_call_context(hint)]
     if len(found) > 1:
         raise ValueError(f"{function.__name__!r} has two contexts, {found[0]!r} and {found[1]!r}")
@@ -389,7 +389,7 @@ def context_of(
 
 
 def _hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations; as they are written, where their names are known to type checkers only."""
+    """Return the annotations; as they are written, where their names are known to type checkers only."""
     behind = function_behind(function)
     try:
         return typing.get_type_hints(behind, include_extras=True)
@@ -598,7 +598,7 @@ async def _kept(begin: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def _keeping(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a plain one: what it raises cannot be mistaken for what its thread says."""
+    """Return the same for a plain one: what it raises cannot be mistaken for what its thread says."""
 
     @functools.wraps(function)
     def call(**arguments: Any) -> Any:

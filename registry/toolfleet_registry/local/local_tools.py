@@ -137,7 +137,7 @@ class LocalSource:
         self._path = path
 
     def find(self, tool_name: str) -> LocalFunction | None:
-        """The function of a tool; `None` if it is not there, or not yet."""
+        """Return the function of a tool; `None` if it is not there, or not yet."""
         return self._present().tools.functions.get(tool_name)
 
     @property
@@ -159,7 +159,7 @@ class LocalSource:
 
 
 def load_local_tools(settings: Settings) -> LocalTools:
-    """The tools of the setting as far as they can be had within `discovery_timeout_seconds`.
+    """Return the tools of the setting as far as they can be had within `discovery_timeout_seconds`.
 
     Raises `SettingsError` for a setting that names nothing that could be imported anywhere.
     """
@@ -232,7 +232,7 @@ def _path_in(settings: Settings) -> str | None:
 
 
 def _attempt(path: str) -> _Attempt:
-    """The import that is under way or has succeeded in this process; a new one after one that has failed."""
+    """Return the import that is under way or has succeeded in this process; a new one after one that has failed."""
     key = (os.getpid(), path)  # a fork has no threads
     known = _attempts.get(key)
     if known is not None and not known.is_in_vain:
@@ -257,7 +257,7 @@ def _try(path: str, attempt: _Attempt) -> None:
 
 
 def _load(path: str) -> LocalTools:
-    """All that can be had. Raises `ProgramFault` if that is nothing."""
+    """Return all that can be had. Raises `ProgramFault` if that is nothing."""
     listed = found_at(path, "the list of tools")
     if not isinstance(listed, list | tuple):
         raise ProgramFault(f"{path!r} is no list of tools, but a {type(listed).__name__}.")

@@ -179,7 +179,7 @@ def is_newer_job(tool_name: str, arguments: Mapping[str, Any]) -> bool:
 
 
 def scheduler_manifest(permission: str) -> ModuleManifest:
-    """The scheduler's tools, for callers with `permission`."""
+    """Return the scheduler's tools, for callers with `permission`."""
     tools = [
         _tool(permission, "add_job", _ADD_JOB, _add_job_schema(), _JOB, "once"),
         _tool(permission, "cancel_job", _CANCEL_JOB, _job_id_schema(), _JOB, "idempotent"),

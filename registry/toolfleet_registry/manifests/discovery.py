@@ -159,7 +159,7 @@ def _refused(answer: HttpAnswer, own: ModuleHeaders) -> ManifestFailure:
 
 
 def _read(module: str, body: bytes) -> tuple[ModuleManifest, list[str], list[str]]:
-    """The manifest, which of its fields mean nothing to us, and which types. Raises `ManifestRefused`."""
+    """Return the manifest, which of its fields mean nothing to us, and which types. Raises `ManifestRefused`."""
     document = read_document(body)
     manifest = admit(module, document)
     return manifest, unknown_fields(document), unknown_types(manifest.tools, most=_MOST_TYPES)

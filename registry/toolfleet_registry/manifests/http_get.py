@@ -64,7 +64,7 @@ class HttpAnswer:
         self.headers = headers
 
     async def chunk(self) -> bytes:
-        """The next piece of the body as it was sent; empty at its end. Raises `NoAnswer`."""
+        """Return the next piece of the body as it was sent; empty at its end. Raises `NoAnswer`."""
         event = await self._next()
         return bytes(event.data) if isinstance(event, h11.Data) else b""
 
@@ -96,7 +96,7 @@ async def requested(
     own: ModuleHeaders = NO_HEADERS,
     allows: Callable[[str], bool] = anywhere,
 ) -> AsyncGenerator[HttpAnswer]:
-    """The answer to a GET, with its body still to be read. User and password of the URL go into a header.
+    """Yield the answer to a GET, with its body still to be read. User and password of the URL go into a header.
 
     `own` are the fields of this server, before those of its URL.
 
@@ -159,7 +159,7 @@ def _head(protocol: h11.Connection, url: "httpx.URL", headers: Mapping[str, str]
 
 @cache
 def trusted_certificates() -> ssl.SSLContext:
-    """The context of the connections with TLS."""
+    """Return the context of the connections with TLS."""
     context = httpx.create_ssl_context()  # also what SSL_CERT_FILE names; reads all certificates, which takes 20 ms
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -254,14 +254,14 @@ class ManifestCache:
             return bool(await self._redis.expire(self._keys.module_manifest(module), self._ttl_seconds))
 
     async def renew_all(self, modules: Iterable[str]) -> None:
-        """The same for several modules, in one round trip."""
+        """Renew the manifests of several modules in one round trip."""
         async with self._answering(), self._redis.pipeline(transaction=False) as pipeline:
             for module in modules:
                 pipeline.expire(self._keys.module_manifest(module), self._ttl_seconds)
             await pipeline.execute()
 
     async def load(self, modules: Iterable[str]) -> dict[str, CachedManifest]:
-        """The manifests that there are of these modules. An entry that breaks a rule is skipped with a warning."""
+        """Return the manifests that there are of these modules. An entry that breaks a rule is skipped with a warning."""
         names = list(modules)
         if not names:
             return {}
@@ -329,7 +329,7 @@ class ManifestCache:
                 )
 
     async def accepted(self) -> dict[str, str]:
-        """The digests of the definitions that were accepted last, of tools that have changed since they were first taken in."""
+        """Return the digests of the definitions that were accepted last, of tools that have changed since they were first taken in."""
         async with self._answering():
             answer = await cast("Awaitable[dict[Any, Any]]", self._redis.hgetall(self._keys.accepted_tools))
         return {str(_text(name)): str(_text(digest)) for name, digest in answer.items()}
@@ -368,7 +368,7 @@ def kept_text(cached: CachedManifest) -> str:
 
 
 def read_kept(module: str, text: str) -> CachedManifest | None:
-    """A manifest that the registry has kept; `None`, with a warning, if it breaks a rule."""
+    """Return a manifest that the registry has kept; `None`, with a warning, if it breaks a rule."""
     cached = _read(module, text.encode(), "")
     return None if cached is None else replace(cached, is_kept=True)
 
@@ -381,7 +381,7 @@ def _content(manifest: ModuleManifest, verdicts: Verdicts) -> dict[str, Any]:
 
 
 def _written(manifest: ModuleManifest, verdicts: Verdicts, at: float | None) -> tuple[dict[str, Any], bytes]:
-    """The content, and the whole value."""
+    """Return the content, and the whole value."""
     content = _content(manifest, verdicts)
     return content, json.dumps(content if at is None else {**content, DISCOVERED_AT: at}).encode()
 
@@ -410,7 +410,7 @@ def _verdicts_in(document: Mapping[str, Any]) -> dict[str, ToolOverride]:
 
 
 def _changed(written: Sequence[tuple[Mapping[str, Any], bytes]], replaced: Sequence[bytes | None]) -> list[int]:
-    """The places of those that say something else than what they have replaced; `None` where they were not stored."""
+    """Return the places of those that say something else than what they have replaced; `None` where they were not stored."""
     pairs = enumerate(zip(written, replaced, strict=True))
     return [at for at, ((content, _), before) in pairs if before is not None and _content_of(before) != content]
 

@@ -46,7 +46,7 @@ class Record:
 
 
 def new_token(attempt: int) -> str:
-    """A token for a writing on behalf of the call's `attempt`th attempt; 0 if it does not say which it is."""
+    """Return a token for a writing on behalf of the call's `attempt`th attempt; 0 if it does not say which it is."""
     return TokenSeries().next(attempt)
 
 
@@ -59,7 +59,7 @@ class TokenSeries:
         self._name, self._count = randomness.uuid4_text(), 0
 
     def next(self, attempt: int) -> str:
-        """A token as `new_token` makes it."""
+        """Return a token as `new_token` makes it."""
         self._count += 1
         return f"{self._name}.{self._count}{_OF_ATTEMPT}{attempt}"
 

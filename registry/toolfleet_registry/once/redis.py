@@ -39,7 +39,7 @@ class RedisStore:
 
     @asynccontextmanager
     async def asking(self) -> AsyncGenerator[Redis]:
-        """The client, for as long as one answer may take."""
+        """Yield the client, for as long as one answer may take."""
         redis, slots = self._client()
         async with answering(redis, seconds=self._patience_seconds), slots:
             yield redis
@@ -102,7 +102,7 @@ class RedisReplies(RedisStore):
         return bool(await self.ask(*command))
 
     async def complete_since(self) -> float:
-        """As the protocol says: a Redis that is not the one it was has perhaps forgotten the last thing it was told."""
+        """Implements `OnceStore.complete_since`: a Redis that was replaced may have lost the latest writes."""
         async with self.asking() as redis:
             server, memory = await redis.info("server"), await redis.info("memory")
         if memory.get("maxmemory") and memory.get("maxmemory_policy") != "noeviction":

@@ -44,7 +44,7 @@ class SQLiteReplies:
         return await self._do(lambda rows: self._swap(rows, name, seen, record))
 
     async def complete_since(self) -> float:
-        """As the protocol says: since the file is there, and since what was forgotten to keep it small."""
+        """Implements `OnceStore.complete_since`: since the file was created, and since the last record that was dropped to keep it small."""
         return await self._do(lambda rows: _since(rows, self._seconds))
 
     async def aclose(self) -> None:

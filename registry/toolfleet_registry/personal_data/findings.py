@@ -121,7 +121,7 @@ class SearchedTexts:
         return {number: DecodedText(self.texts[number]) for number in numbers}
 
     def text_at(self, position: int) -> int:
-        """The number of the text that a character is in."""
+        """Return the number of the text that a character is in."""
         return bisect_right(self.starts, position) - 1
 
     def before(self, position: int) -> str:
@@ -178,7 +178,7 @@ def _digits_in(texts: SearchedTexts) -> int:
 
 
 def in_usual_characters(text: str) -> str:
-    """A text with ASCII digits, dashes, blanks, points and signs for those of other scripts; as long as it was."""
+    """Return a text with ASCII digits, dashes, blanks, points and signs for those of other scripts; as long as it was."""
     return text if text.isascii() or not _ODD.search(text) else _ODD.sub(_usual, text)
 
 

@@ -144,7 +144,7 @@ class NumberPlans:
         return self.international(text) is not None
 
     def international(self, text: str) -> str | None:
-        """The number as E.164 writes it, for what begins with `+`; `None` if there is none such."""
+        """Return the number as E.164 writes it, for what begins with `+`; `None` if there is none such."""
         try:
             number = self._library.parse(text, None)
         except self._library.NumberParseException:
@@ -205,7 +205,7 @@ class NumberPlan:
         return self.e164(digits) is not None
 
     def e164(self, text: str) -> str | None:
-        """The number as E.164 writes it; `None` if it does not exist here."""
+        """Return the number as E.164 writes it; `None` if it does not exist here."""
         try:
             number = self._library.parse(text, self.region)
         except self._library.NumberParseException:

@@ -146,7 +146,7 @@ class OwnPattern:
 
 
 def own_patterns(patterns: Mapping[str, str]) -> tuple[OwnPattern, ...]:
-    """All of them. Raises `ValueError` for the first that is none, or if there are too many."""
+    """Return all of them. Raises `ValueError` for the first that is none, or if there are too many."""
     if len(patterns) > MOST_PATTERNS:
         raise ValueError(f"There are {len(patterns)} patterns of personal data; {MOST_PATTERNS} may be.")
     return tuple(OwnPattern.of(name, pattern) for name, pattern in patterns.items())
@@ -226,7 +226,7 @@ class JsonLeaves:
             self._add(text, name)
 
     def rebuilt(self, texts: Mapping[int, str]) -> Any:
-        """The value with these texts in the place of those with their numbers; what holds none of them is in it as it was."""
+        """Return the value with these texts in the place of those with their numbers; what holds none of them is in it as it was."""
         return _Rebuilding(texts, all_numbers=self._all_numbers).rebuilt(self._value, 0)
 
     def pointer(self, number: int) -> tuple[str, bool]:
@@ -260,7 +260,7 @@ class _Rebuilding:
         self.place: tuple[tuple[str, ...], bool] = ((), False)
 
     def rebuilt(self, value: Any, depth: int) -> Any:
-        """The value, or a copy if something in it is replaced."""
+        """Return the value, or a copy if something in it is replaced."""
         if isinstance(value, str):
             return self._leaf(value)
         if isinstance(value, dict) and depth < DEEPEST:
@@ -388,11 +388,11 @@ class PersonalData:
         return HiddenValue(leaves.rebuilt(texts), dict(counts))
 
     async def hide_aside(self, value: Any, *, size: int) -> HiddenValue:
-        """The same without holding the event loop: a value of `size` bytes of JSON is searched in a thread if it is large."""
+        """Return the same without holding the event loop: a value of `size` bytes of JSON is searched in a thread if it is large."""
         return await aside(partial(self.hide, value), is_large=size > _LARGE)
 
     def _hidden(self, leaves: JsonLeaves, found: dict[int, list[FoundData]]) -> dict[int, str]:
-        """The texts with something in them, hidden: until nothing is found any more, as where a new edge shows something."""
+        """Return the texts with something in them, hidden: until nothing is found any more, as where a new edge shows something."""
         texts = dict[int, str]()
         for _ in range(_MOST_ROUNDS):
             if not found:

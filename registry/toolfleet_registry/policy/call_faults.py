@@ -39,14 +39,14 @@ def fault_in_version(named: str | None) -> str | None:
 
 
 def modules_of(caller: Caller, guest_modules: frozenset[str]) -> Modules:
-    """The modules that a caller reaches who asks now."""
+    """Return the modules that a caller reaches who asks now."""
     if caller.allowed_modules is not None:
         return caller.allowed_modules
     return guest_modules if level_of_caller(caller.permission) is Permission.GUEST else "*"
 
 
 def resolved(caller: Caller, guest_modules: frozenset[str]) -> Caller:
-    """The caller as it is sent: with the modules that it reaches."""
+    """Return the caller as it is sent: with the modules that it reaches."""
     if caller.allowed_modules is not None:
         return caller
     return caller.model_copy(update={"allowed_modules": modules_of(caller, guest_modules)})

@@ -159,7 +159,7 @@ def words_for(why: str) -> str:
 
 
 def hint_for(result: ToolResult, effect: Effect | None = None, *, is_stated: bool = False) -> str | None:
-    """One sentence for a failed result, `None` for a success. A hint that a result has already is for the caller to keep.
+    """Return a sentence for a failed result, `None` for a success. The caller keeps a hint that a result already has.
 
     `effect`: the tool's, where it is known. `is_stated`: the tool itself has answered that it failed, and nothing else is known to be on its way.
     """

@@ -90,7 +90,7 @@ def fewest_retries(one: RetryTerms | None, other: RetryTerms | None) -> RetryTer
 
 
 def lowest(totals: Iterable[CallTotal]) -> tuple[CallTotal, ...]:
-    """One of each kind and name, the lowest; in an order that depends on nothing else."""
+    """Return the lowest limit of each kind and name, sorted."""
     found = dict[tuple[str, str], CallTotal]()
     for total in totals:
         known = found.get(key := (total.kind, total.name))

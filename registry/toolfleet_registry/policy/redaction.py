@@ -66,7 +66,7 @@ _SHORTEST_SECRET = 4  # characters; to look for less in a text would hide half o
 
 
 def sensitive_paths(tool: ToolDefinition) -> tuple[str, ...]:
-    """The places of a tool's sensitive arguments, sorted; `EVERYTHING` alone where that cannot be told.
+    """Return the places of a tool's sensitive arguments, sorted; `EVERYTHING` alone where that cannot be told.
 
     Those of flat parameters that say so, and in a JSON Schema of what has `sensitive`, `x-sensitive` or `writeOnly`, at
     any depth. Found once for each definition, and never fails.
@@ -166,7 +166,7 @@ class _Search:
             self._found.add(place)
 
     def _target(self, reference: Any) -> Any:
-        """The part of this document that is meant; `None` if it is in another, or nowhere."""
+        """Return the part of this document that is meant; `None` if it is in another, or nowhere."""
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             return None
         node: Any = self._root
@@ -186,7 +186,7 @@ def _is_marked(schema: Mapping[str, Any]) -> bool:
 
 
 def _children(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The schemas in a schema, with the steps to their places. What should be a list and is none comes in one: it is no schema."""
+    """Yield the subschemas of a schema, with the steps to their places. A value that should be a list and is none is yielded in a list."""
     for keyword, value in schema.items():
         if keyword in _KEYWORDS or (keyword == "items" and not isinstance(value, list)):
             yield _KEYWORDS.get(keyword, _EVERY), value
@@ -203,7 +203,7 @@ def _children(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]
 
 
 def _bounded(places: set[_Place]) -> tuple[str, ...]:
-    """As pointers, without those that lie in others; too many of them are replaced by the whole arguments that they lie in."""
+    """Return the places as pointers, without those that lie in others; too many are replaced by the whole arguments that contain them."""
     outermost = {place for place in places if not any(place[:length] in places for length in range(len(place)))}
     for kept in (outermost, {place[:1] for place in outermost}):
         pointers = tuple(sorted("".join(f"/{_escaped(step)}" for step in place) for place in kept))
@@ -233,7 +233,7 @@ def has_sensitive_results(tool: ToolDefinition) -> bool:
 
 
 def redacted(arguments: Mapping[str, Any], paths: Iterable[str]) -> dict[str, Any]:
-    """A copy with `REDACTED` at these places. A value that is not of the shape that a place asks for is hidden as well.
+    """Return a copy with `REDACTED` at these places. A value that is not of the shape that a place asks for is hidden as well.
 
     Where thousands of values would have to be looked into, everything is.
     """
@@ -248,7 +248,7 @@ def redacted(arguments: Mapping[str, Any], paths: Iterable[str]) -> dict[str, An
 
 
 def scrubbed(text: str, arguments: Mapping[str, Any], kept: Mapping[str, Any]) -> str:
-    """A text, such as a module's error, without the values that `arguments` have and `kept`, their copy, has not.
+    """Return a text, such as a module's error, without the values that `arguments` have and `kept`, their copy, has not.
 
     As far as they stand in it as they are, or as JSON writes them; of fewer than 4 characters they are not looked for. Of a call with very many of
     them nothing of it is kept.
@@ -263,7 +263,7 @@ def scrubbed(text: str, arguments: Mapping[str, Any], kept: Mapping[str, Any]) -
 
 
 def steps_of(pointer: str) -> list[str]:
-    """The steps of a JSON pointer."""
+    """Return the steps of a JSON pointer."""
     return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
 
 
@@ -342,12 +342,12 @@ class _Here:
 
 
 def _hidden(value: Any, here: _Here) -> Any:
-    """The value without what lies at the ends of these places."""
+    """Return the value without what lies at the ends of these places."""
     return REDACTED if here.is_end else _without(value, here)
 
 
 def _without(value: Any, here: _Here) -> Any:
-    """The same of a value that is kept itself."""
+    """Return the same of a value that is kept itself."""
     if isinstance(value, dict):
         if here.indices and not here.indices <= value.keys():
             return REDACTED
@@ -389,7 +389,7 @@ def _without_items(items: Sequence[Any], here: _Here) -> list[Any]:
 
 
 def _secrets(arguments: Mapping[str, Any], kept: Mapping[str, Any]) -> set[str] | None:
-    """The texts in arguments that their copy has not; `None` for more than are looked for."""
+    """Return the texts in arguments that their copy has not; `None` for more than are looked for."""
     found = set[str]()
     waiting: list[tuple[Any, Any]] = [(arguments, kept)]
     while waiting:

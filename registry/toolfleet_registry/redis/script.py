@@ -57,7 +57,7 @@ class NamedList(NamedTuple):
         return f"*_flat({self.name}, {self.size}), " if self.parts else f"*{self.name}, "
 
     def lua(self, table: str, first: str, last: str) -> str:
-        """The lines that define it in Lua, out of these places of a table."""
+        """Return the lines that define it in Lua, out of these places of a table."""
         if not self.parts and first == "1":
             return f"local {self.name} = {table}"
         fields = ", ".join(f"{part} = {table}[i + {at}]" for at, part in enumerate(self.parts))
@@ -93,7 +93,7 @@ class Names(NamedTuple):
         return cls(tuple(fixed), optional, tuple(lists))
 
     def lua(self, table: str) -> Iterator[str]:
-        """The lines that define the names in Lua."""
+        """Yield the lines that define the names in Lua."""
         named = (*self.fixed, *filter(None, [self.optional]))
         if named:
             part = table if not self.lists else f"{table}, 1, {len(named)}"
@@ -167,7 +167,7 @@ class ScriptFolder:
                 yield name
 
     def script(self, name: str) -> "Script":
-        """The script of this name: of a file without its suffix, or of one in a file. Raises `KeyError` where there is none."""
+        """Return the script of this name: of a file without its suffix, or of one in a file. Raises `KeyError` where there is none."""
         file, _, part = name.rpartition("/")
         has_scripts = "\n-- script: " in self.sources.get(name, "")
         if has_scripts or (name not in self.sources and f"\n-- script: {part}(" not in self.sources.get(file, "")):
@@ -188,7 +188,7 @@ class ScriptFolder:
         return self.file(file).script(part)
 
     def scope(self, *files: str) -> "Mapping[str, Block]":
-        """The functions of files and of all that these include, by their names; of two with one name, the first."""
+        """Return the functions of files and of all that these include, by their names; of two with one name, the first."""
         if files not in self._scopes:
             found = self._scopes[files] = dict[str, Block]()
             for name in reversed(files):
@@ -203,7 +203,7 @@ class ScriptFolder:
         return "\n".join(_Composition(self, file.main._replace(words=functions or tuple(file.blocks))).lines)
 
     def constant(self, name: str) -> str:
-        """The line that defines a constant in Lua."""
+        """Return the line that defines a constant in Lua."""
         return f"local {name} = {self.constants[name]!r}"
 
 
@@ -249,7 +249,7 @@ class Script:
         return ("EVAL", self.text, *self.parameters(**named))
 
     def _compiled(self, signature: str, values: str) -> Callable[..., Parameters]:
-        """A function that has the names in its signature, as a dataclass's: it costs no more than the tuple itself."""
+        """Return a function that has the names in its signature, as a dataclass's: it costs no more than the tuple itself."""
         space: dict[str, Any] = {"_flat": _flat, "_counted": _counted}
         function = f"{self.name.replace('/', '_')}"
         exec(f"def {function}({signature}): return {values}", space)  # noqa: S102 - of names out of our own files
@@ -361,7 +361,7 @@ class _Composition:
         yield from filter(None, self.written.values())
 
     def _closure(self, source: Source, words: Iterable[str]) -> dict[Block, None]:
-        """All functions that are needed at once, those that are made lazily left out."""
+        """Return all functions that are needed at once, those that are made lazily left out."""
         found, waiting = dict[Block, None](), [(source, word) for word in words]
         while waiting:
             block = self._find(*waiting.pop())
@@ -371,7 +371,7 @@ class _Composition:
         return found
 
     def _find(self, source: Source, word: str) -> Block | None:
-        """What a name stands for where it is used, if it is not made lazily there."""
+        """Return the block that a name stands for where it is used, unless it is made lazily there."""
         return None if word in source.lazily else self._folder.scope(source.file, *source.include).get(word)
 
     def _write(self, source: Source, words: Iterable[str]) -> None:
@@ -404,7 +404,7 @@ class _Composition:
 
 
 def _read(folder: str, prefix: str) -> Iterator[tuple[str, str]]:
-    """The names and texts of all files below; pathlib would take several times as long, in each process that starts."""
+    """Yield the names and texts of all files below; pathlib would take several times as long, in each process that starts."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".lua"):
@@ -448,7 +448,7 @@ def _read_part(main: Source, lines: Sequence[str]) -> Source:
 
 
 def _blocks(file: str, text: str) -> Iterator[Block]:
-    """The functions and local variables at the top of a file: what is indented, and what closes, belongs to the line before it."""
+    """Yield the functions and local variables at the top of a file; indented and closing lines belong to the line before them."""
     block = list[str]()
     for line in text.splitlines():
         if re.match(r"(?!--)(?!end|[)}])\S", line):
@@ -461,12 +461,12 @@ def _blocks(file: str, text: str) -> Iterator[Block]:
 
 
 def _stripped(lines: Iterable[str]) -> str:
-    """The lines without indentation, comments and empty ones."""
+    """Return the lines without indentation, comments and empty ones."""
     return "\n".join(line for line in map(str.strip, lines) if line and not line.startswith("--"))
 
 
 def _free_words(text: str, own: Iterable[str]) -> tuple[str, ...]:
-    """The names in Lua that are not made there, in their order: neither local variables nor parameters, and no fields."""
+    """Return the names in Lua that are not made there, in their order: neither local variables nor parameters, and no fields."""
     bare = re.sub(r"'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\"|--[^\n]*", "", text)
     made = re.findall(r"\blocal ([\w, ]+)|\bfor ([\w, ]+?) (?:in|=) |\bfunction\b[ \w]*\(([^)]*)\)", bare)
     made += re.findall(r"\blocal (function) (\w+)\(([^)]*)", bare)

@@ -34,7 +34,7 @@ _DEEPEST = 5  # errors that were made of one another
 
 
 def async_client(url: str, *, master: str | None = None, timeout_seconds: float = 5) -> Redis:
-    """A client for ordinary commands; each, and each connect, takes at most `timeout_seconds` and is tried once.
+    """Return a client for ordinary commands; each, and each connect, takes at most `timeout_seconds` and is tried once.
 
     `master` names what the sentinels of a `sentinel://` URL watch. Raises `SettingsError`; connects to nothing yet.
     """
@@ -51,7 +51,7 @@ def async_client(url: str, *, master: str | None = None, timeout_seconds: float 
 
 
 def sync_client(url: str, *, master: str | None = None, timeout_seconds: float = 5) -> SyncRedis:
-    """A synchronous client, for any thread, also after a fork: each wait takes at most `timeout_seconds`, nothing is tried twice.
+    """Return a synchronous client, for any thread, also after a fork: each wait takes at most `timeout_seconds`, nothing is tried twice.
 
     Raises `SettingsError`; connects to nothing yet.
     """

@@ -41,7 +41,7 @@ class SentinelUrl:
 
 
 def fleet_url(url: str | None) -> str:
-    """The URL of a fleet's Redis, if the settings name one. Raises `SettingsError`."""
+    """Return the URL of a fleet's Redis, if the settings name one. Raises `SettingsError`."""
     if url is None:
         raise SettingsError(
             "No fleet to talk to: set TOOLFLEET_REDIS_URL, or run `toolfleet up` here or in a folder above."
@@ -50,7 +50,7 @@ def fleet_url(url: str | None) -> str:
 
 
 def check_redis_url(url: str) -> str:
-    """The URL, if it is one for redis-py, or of sentinels, with no option that the fleet sets itself. Raises `ValueError`."""
+    """Return the URL, if it is one for redis-py, or of sentinels, with no option that the fleet sets itself. Raises `ValueError`."""
     scheme = _scheme_of(url, _REDIS_SCHEMES)
     query = read_sentinel_url(url).options if scheme == _SENTINEL else _options_of(url)
     for option in query:
@@ -62,7 +62,7 @@ def check_redis_url(url: str) -> str:
 
 
 def check_broker_url(url: str) -> str:
-    """The URL, if Celery has a broker for it that a fleet can work with. Raises `ValueError`."""
+    """Return the URL, if Celery has a broker for it that a fleet can work with. Raises `ValueError`."""
     scheme = _scheme_of(url, _BROKER_SCHEMES)
     if scheme in _REDIS_SCHEMES:
         return check_redis_url(url)

@@ -46,7 +46,7 @@ def size_fault(arguments: dict[str, Any], *, most: int, are_small: bool = False)
 
 
 def size_of(arguments: dict[str, Any]) -> int:
-    """The bytes of arguments that have no fault, as the JSON that is published: ASCII. A megabyte takes some ms."""
+    """Return the bytes of arguments that have no fault, as the JSON that is published: ASCII. A megabyte takes some ms."""
     try:
         data = to_json(arguments)
     except ValueError:  # of a Python type that only Python's own encoder takes for one of JSON
@@ -101,7 +101,7 @@ def _are_writable(values: list[Any]) -> bool:
 
 
 def _wide_bits(values: list[Any]) -> int:
-    """The bits of all integers that have more than usual."""
+    """Return the bits of all integers that have more than usual."""
     integers = [each for each in values if type(each) is int]
     if max(integers).bit_length() <= _USUAL_BITS and min(integers).bit_length() <= _USUAL_BITS:
         return 0

@@ -161,7 +161,7 @@ class FaultWords:
     names: frozenset[str] | None
 
     def text(self, errors: Iterable[ValidationError], value: Any) -> str:
-        """The faults as sentences: at most three, and bounded in length."""
+        """Return the faults as sentences: at most three, and bounded in length."""
         found = dict[str, None]()
         for error in islice(errors, _MOST_READ):
             found.update(dict.fromkeys(self._faults(error, value, depth=0)))
@@ -224,7 +224,7 @@ class FaultWords:
         return f"{what}; the schema has {_listed([repr(_cut(name)) for name in known])}" if known else what
 
     def _slips(self, unexpected: list[str], known: list[str], *, is_argument: bool) -> list[str]:
-        """The names that may be said, with what was probably meant."""
+        """Return the names that may be said, with what was probably meant."""
         found = list[str]()
         for name in unexpected[:MOST_FAULTS]:
             near = _near(name, known) if _SAYABLE.fullmatch(name) else None
@@ -446,7 +446,7 @@ class Checker:
             return False
 
     def _errors(self, value: Any) -> Iterable[ValidationError]:
-        """The validator finds all errors at once, and copies into each what it is about: not of everything at once."""
+        """Return the validator finds all errors at once, and copies into each what it is about: not of everything at once."""
         if self._can_explain(value, value):
             return self._all_errors(value)
         price = self.price(value, values=_MOST_EXPLAINED)
@@ -499,7 +499,7 @@ def compiled(schema: Mapping[str, Any]) -> Checker:
 
 
 def text_of(schema: Mapping[str, Any]) -> str:
-    """The schema as JSON. Raises `SchemaWrong` for one that has no such text, or too long a one."""
+    """Return the schema as JSON. Raises `SchemaWrong` for one that has no such text, or too long a one."""
     try:
         text = json.dumps(schema, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError):
@@ -532,7 +532,7 @@ def _why_wrong(exc: ValidationError, schema: dict[str, Any]) -> str:
 
 
 def _guarded(function: Callable[..., T], *args: Any) -> T:
-    """A defect of the validator must be one call's, and is no `Exception` in Python."""
+    """Call the function. A defect of the validator, which is no `Exception` in Python, must fail only this call."""
     try:
         return function(*args)
     except Exception:
@@ -588,7 +588,7 @@ def _is_wrong(
 
 
 def _wrong_item(items: list[Any], is_wrong: Callable[[list[Any]], bool]) -> int:
-    """The index of an item that is wrong by itself, found by halves; of any, if there is none.
+    """Return the index of an item that is wrong by itself, found by halves; of any, if there is none.
 
     The first ones, which are right, stay before each part: a list may have to have so many.
     """

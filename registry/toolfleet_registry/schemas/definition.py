@@ -10,7 +10,7 @@ from toolfleet_registry.contracts import ToolDefinition, ToolParameter
 
 
 def input_schema(tool: ToolDefinition) -> dict[str, Any]:
-    """The schema of the object that a call's arguments are: the module's own, else made of the flat parameters.
+    """Return the schema of the object that a call's arguments are: the module's own, else made of the flat parameters.
 
     Always says `type: object` and has `properties`, without which some providers refuse a tool. The caller owns it.
     """
@@ -25,7 +25,7 @@ def input_schema(tool: ToolDefinition) -> dict[str, Any]:
 
 
 def unknown_types(tools: Iterable[ToolDefinition], *, most: int) -> list[str]:
-    """The first types of flat parameters that mean nothing to us, as `name: type`, shortened: they constrain nothing."""
+    """Return the first types of flat parameters that mean nothing to us, as `name: type`, shortened: they constrain nothing."""
     found = dict[str, None]()
     for tool in tools:
         for parameter in tool.parameters if tool.input_schema is None else ():

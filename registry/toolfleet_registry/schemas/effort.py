@@ -302,7 +302,7 @@ def _matched(patterns: Patterns, value: Any, most: int) -> int:
 
 
 def price_of(schema: Mapping[str, Any], root: Mapping[str, Any]) -> int:
-    """The price of a schema without those inside it, in a document with that root."""
+    """Return the price of a schema without those inside it, in a document with that root."""
     units = 1 + isinstance(schema.get("type"), list)
     if not _PRICED & schema.keys():
         return units
@@ -358,7 +358,7 @@ def _of_divisor(divisor: Any) -> int:
 
 
 def _size_of(number: float) -> int:
-    """As many plain numbers of a schema as this one takes the time of."""
+    """Return the number of plain numbers in a schema that take as long as this number."""
     if isinstance(number, int):
         return 1 + number.bit_length() // _WIDE_BITS
     if number and not _LEAST_PRICE <= abs(number) < _HIGHEST_PRICE:
@@ -431,7 +431,7 @@ def outline_of(document: SchemaDocument) -> Outline | None:
 
 
 def values_in(outline: Outline, value: Any, *, leaves: bool) -> Iterator[Place]:
-    """The value and every value in it of which something is known; without `leaves` only those that hold others."""
+    """Yield the value and every value in it that a schema describes; without `leaves` only those that contain others."""
     yield (), outline, value
     waiting = [_inside((), outline, value, leaves=leaves)]
     while waiting:
@@ -444,7 +444,7 @@ def values_in(outline: Outline, value: Any, *, leaves: bool) -> Iterator[Place]:
 
 
 def with_changes(value: dict[str, Any], changes: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
-    """A copy with these values at these paths; what holds none of them is shared with the original."""
+    """Return a copy with these values at these paths; what holds none of them is shared with the original."""
     copies: dict[Path, Any] = {(): dict(value)}
     for path, new in changes:
         for length in range(1, len(path)):
@@ -644,7 +644,7 @@ class _Survey:
         return visits, prices, below
 
     def _inner_first(self) -> list[int]:
-        """All schemas, each after those for the same value in it."""
+        """Return all schemas, each after those for the same value in it."""
         order, state = list[int](), [0] * len(self._nodes)  # 0: new, 1: under way, 2: done
         for start in range(len(self._nodes)):
             waiting = [start]
@@ -736,7 +736,7 @@ def _sorted(below: Counter[tuple[Step, int]]) -> _Below:
 
 
 def _largest(below: _Below, units: list[int]) -> int:
-    """The most that any one member or item may take."""
+    """Return the most that any one member or item may take."""
     return min(TOO_MUCH, max([_sum_of_one(every, units) + _most(single, units) for every, single in below]))
 
 

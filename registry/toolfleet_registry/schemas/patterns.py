@@ -285,7 +285,7 @@ class _Reader:
 
 
 def _mask(piece: str) -> int:
-    """A bit for each character of ASCII that it matches, and one for all others together."""
+    """Return a bit for each character of ASCII that it matches, and one for all others together."""
     if _SETS.search(piece, 1):
         raise _NotCertain
     if r"\p" in piece or r"\P" in piece:

@@ -39,7 +39,7 @@ class SchemaDocument:
         self._index()
 
     def inside(self, schema: Schema) -> Iterator[tuple[Step, Any]]:
-        """The schemas that apply with this one, referred ones too. Raises `ReferenceUnknown`."""
+        """Yield the schemas that apply with this one, referred ones too. Raises `ReferenceUnknown`."""
         for keyword, value in schema.items():
             if keyword in _REFERENCES:
                 if isinstance(value, str):

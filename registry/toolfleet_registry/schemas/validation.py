@@ -258,7 +258,7 @@ _outputs = _Side("output", lambda tool: {} if tool.output_schema is None else to
 
 
 def _coerced(outline: Outline, arguments: dict[str, Any]) -> dict[str, Any] | None:
-    """A copy with numbers for texts that are clearly numbers, where a number is wanted and no text is allowed.
+    """Return a copy with numbers for texts that are clearly numbers, where a number is wanted and no text is allowed.
 
     `None` if there are none, or more than 10,000 values to look at. "5", "-0.5" and "1e3" are clearly numbers; " 5", "05", "1,000", "+1" and "0x10" are not.
     """
@@ -285,7 +285,7 @@ def _number(text: str, wanted: frozenset[str]) -> int | float | None:
 
 
 def _wanted(schemas: Iterable[Schema]) -> frozenset[str]:
-    """The kinds of number that all of them take; none where one of them takes a text."""
+    """Return the kinds of number that all of them take; none where one of them takes a text."""
     wanted = _NUMBERS
     has_types = False
     for schema in schemas:
@@ -339,7 +339,7 @@ def filled(
     fits: Callable[[dict[str, Any]], bool],
     affords: Callable[[dict[str, Any]], int],
 ) -> dict[str, Any] | None:
-    """The arguments with all of it; if that does not fit, with what of it fits; `None` if they fit in no way.
+    """Return the arguments with all of it; if that does not fit, with what of it fits; `None` if they fit in no way.
 
     `affords` says how often such arguments may be checked: where that is too seldom, it is all of it or nothing.
     """
@@ -364,7 +364,7 @@ def _grown(arguments: dict[str, Any], filling: Filling, fits: Callable[[dict[str
 def _shrunk(
     arguments: dict[str, Any], filling: Filling, fits: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any] | None:
-    """A required member has its default, and one of the others does not fit."""
+    """Return the arguments without the one default that does not fit, if the others then do."""
     for index in range(min(len(filling), _MOST_TRIED)):
         tried = _with(arguments, [*filling[:index], *filling[index + 1 :]])
         if fits(tried):

@@ -84,11 +84,11 @@ class DocumentStore(Protocol):
     """
 
     def read(self, known: str = "") -> Documents | None:
-        """All that are in force; `None` if the revision still is the one that is known."""
+        """Return all that are in force; `None` if the revision still is the one that is known."""
         ...
 
     def histories(self) -> dict[str, str]:
-        """The histories of all names, also of those without an entry."""
+        """Return the histories of all names, also of those without an entry."""
         ...
 
     def history(self, name: str) -> str:

@@ -108,14 +108,14 @@ class RedisCommands:
             return self._redis.execute_command(*command, **_AS_BYTES)
 
     def ask_many(self, key: str, fields: Sequence[str | bytes]) -> list[bytes | None]:
-        """The values of a hash's fields, a bounded number at once."""
+        """Return the values of a hash's fields, a bounded number at once."""
         found = list[bytes | None]()
         for batch in parts(fields):
             found += self.ask("HMGET", key, *batch)
         return found
 
     def write(self, *commands: Sequence[str]) -> None:
-        """Have several commands done at once."""
+        """Run several commands in one transaction."""
         with self._answering(), self._redis.pipeline(transaction=True) as pipe:
             for command in commands:
                 pipe.execute_command(*command)
@@ -126,7 +126,7 @@ class RedisCommands:
         return self.run(script, script.parameters(**named))
 
     def run(self, script: Script, parameters: Parameters) -> Any:
-        """The same, whether Redis has seen it before or not."""
+        """Run a script, whether Redis has seen it before or not."""
         with self._answering():
             try:
                 return self._redis.execute_command("EVALSHA", script.digest, *parameters, **_AS_BYTES)
@@ -143,7 +143,7 @@ class RedisCommands:
 
 
 def parts(names: Sequence[T]) -> Generator[Sequence[T]]:
-    """The names, so many at once as a script can take."""
+    """Yield the names in batches that a script can take."""
     return (names[start : start + _NAMES_AT_ONCE] for start in range(0, len(names), _NAMES_AT_ONCE))
 
 
@@ -176,7 +176,7 @@ class Written:
         return dict(zip(("name", "digest", "version", "text"), self.arguments, strict=True))
 
     def unchanged(self, head: bytes) -> ToolRegistration | None:
-        """The stored registration, if it has this specification. `head`: as KNOWN returns it."""
+        """Return the stored registration, if it has this specification. `head`: as KNOWN returns it."""
         match _text_of(head).split("\n"):
             case [enabled, self.digest, created, version, mark] if version == _version_text(self.spec.version):
                 return self._registration(enabled, created, mark)
@@ -219,12 +219,12 @@ def _bytes_of(name: str) -> bytes:
 
 
 def _version_text(version: str | None) -> str:
-    """As JSON, so that no version differs from every version."""
+    """Return the version as JSON, so that None differs from every version."""
     return json.dumps(version)
 
 
 def _created_text(created_at: str | None) -> str:
-    """As JSON: a number of seconds, where that says the same."""
+    """Return the time as JSON: as a number of seconds, if that says the same."""
     try:
         at = datetime.strptime(created_at or "", "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
     except ValueError:
@@ -284,7 +284,7 @@ def _pin_field(module: str, tool_name: str) -> str:
 
 
 def _pin_fields(module: str, digests: Mapping[str, str]) -> list[Field]:
-    """All of a module's pins."""
+    """Return all of a module's pins."""
     return [(module_field(module), ""), *((_pin_field(module, name), digest) for name, digest in digests.items())]
 
 
@@ -568,7 +568,7 @@ class RedisToolRegistry(ToolRegistry):
         return sorted((each for each in found if each is not None), key=lambda each: each.spec.tool_name)
 
     def _heads(self, modules: Sequence[str]) -> list[bytes]:
-        """The digests of the manifests that are kept of these modules; an empty one where there is none."""
+        """Return the digests of the manifests that are kept of these modules; an empty one where there is none."""
         heads = list[bytes]()
         for batch in parts(modules):
             heads += self._commands.ask_script(_MANIFEST_DIGESTS, manifests=self._manifests, modules=batch)
@@ -597,7 +597,7 @@ def _read_or_warn(name: str, value: bytes) -> ToolRegistration | None:
 
 
 def _batches(texts: Mapping[T, str]) -> Generator[list[T]]:
-    """The keys of texts that are together not much larger than may be sent at once, in their order."""
+    """Yield the keys in batches whose texts are together not much larger than may be sent at once, in their order."""
     batch, size = list[T](), 0
     for key, text in texts.items():
         batch.append(key)

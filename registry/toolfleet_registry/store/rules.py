@@ -32,7 +32,7 @@ class RegistrationState:
     rolled_back_from: str | None = None
 
     def registers(self, spec: ToolSpec) -> ToolRegistration:
-        """The registration of that specification, as it stands."""
+        """Return the registration of that specification, as it stands."""
         return ToolRegistration(
             spec=spec, enabled=self.enabled, created_at=self.created_at, rolled_back_from=self.rolled_back_from
         )
@@ -55,12 +55,12 @@ def digest_of_json(spec: ToolSpec) -> str:
 
 
 def text_of(spec: ToolSpec) -> str:
-    """A specification as it is stored: JSON, its names in the order in which they were given."""
+    """Return a specification as it is stored: JSON, its names in the order in which they were given."""
     return json.dumps(spec.model_dump(mode="json"), separators=(",", ":"))
 
 
 def marked(text: str, rolled_back_from: str | None) -> str:
-    """A stored specification with the version that was rolled back from, or with none.
+    """Return a stored specification with the version that was rolled back from, or with none.
 
     It stands before all else, and a tab behind it, which is nowhere else in such a text: so Lua finds it too. An earlier release
     reads over it, keeps it while it enables and disables, and drops it with the specification.
@@ -70,7 +70,7 @@ def marked(text: str, rolled_back_from: str | None) -> str:
 
 
 def mark_of(text: str) -> str | None:
-    """The version that was rolled back from. Raises `ValueError` if it cannot be read."""
+    """Return the version that was rolled back from. Raises `ValueError` if it cannot be read."""
     if not (match := _MARK.match(text)):
         return None
     version = json.loads(match[1])
@@ -96,7 +96,7 @@ def read_spec(text: str) -> ToolSpec:
 def registered(
     spec: ToolSpec, digest: str, present: RegistrationState | None, *, keep_enabled: bool, now: datetime
 ) -> RegistrationState:
-    """The tool after `register`. Raises `ValueError` if two specifications would have the same version."""
+    """Return the tool after `register`. Raises `ValueError` if two specifications would have the same version."""
     if present is None:
         return RegistrationState(spec.version, digest, enabled=True, created_at=iso(now))
     if keep_enabled and spec.version is not None and present.rolled_back_from == spec.version:
@@ -111,7 +111,7 @@ def registered(
 def replaced(
     spec: ToolSpec, digest: str, present: RegistrationState | None, *, expected: str | None, now: datetime
 ) -> RegistrationState:
-    """The tool after `replace`. Raises `ValueError` if it is not the one that is to be replaced."""
+    """Return the tool after `replace`. Raises `ValueError` if it is not the one that is to be replaced."""
     if (present.digest if present else None) != expected:
         raise unexpected(spec.tool_name)
     if present is None:
@@ -122,13 +122,13 @@ def replaced(
 
 
 def rolled_back(present: RegistrationState, version: str | None, digest: str, *, now: datetime) -> RegistrationState:
-    """The tool after `rollback` to another specification. What was rolled back from first counts, until it is in force again."""
+    """Return the tool after `rollback` to another specification. What was rolled back from first counts, until it is in force again."""
     first = present.version if present.rolled_back_from is None else present.rolled_back_from
     return RegistrationState(version, digest, present.enabled, iso(now), None if first == version else first)
 
 
 def switched(tool_name: str, present: RegistrationState | None, *, enabled: bool) -> RegistrationState:
-    """The tool after `set_enabled`. Raises `KeyError` if there is none."""
+    """Return the tool after `set_enabled`. Raises `KeyError` if there is none."""
     if present is None:
         raise not_registered(tool_name)
     return replace(present, enabled=enabled)
@@ -137,7 +137,7 @@ def switched(tool_name: str, present: RegistrationState | None, *, enabled: bool
 def kinds_between(
     before: RegistrationState | None, after: RegistrationState | None, *, changed: EventKind = "changed"
 ) -> list[EventKind]:
-    """The events that lead from one to the other. A tool that comes disabled is registered, then disabled."""
+    """Return the events that lead from one to the other. A tool that comes disabled is registered, then disabled."""
     if after is None:
         return [] if before is None else ["removed"]
     kinds = list[EventKind]()
@@ -175,7 +175,7 @@ def unexpected(tool_name: str) -> ValueError:
 
 
 def unreadable(tool_name: str) -> ValueError:
-    """The stored registration is none."""
+    """Return the error for a stored registration that cannot be read."""
     return ValueError(f"What is stored for tool {tool_name!r} cannot be read: remove it, and register the tool again.")
 
 
@@ -218,5 +218,5 @@ def read_event_id(text: str) -> tuple[int, int]:
 
 
 def iso(at: datetime) -> str:
-    """As in `2025-12-27T14:00:00Z`."""
+    """Return the time as text, such as `2025-12-27T14:00:00Z`."""
     return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"

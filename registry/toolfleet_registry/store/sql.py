@@ -112,7 +112,7 @@ class History:
 
 
 def _read_versions(connection: Connection, tool_name: str) -> list[ToolRegistration]:
-    """The specifications that are kept of a tool, as `ToolRegistry.versions` has them."""
+    """Return the specifications that are kept of a tool, as `ToolRegistry.versions` has them."""
     key = key_of(tool_name)
     row = connection.execute(select(TOOLS).where(TOOLS.c.key == key)).first()
     if row is None:

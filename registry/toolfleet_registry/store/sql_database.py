@@ -190,7 +190,7 @@ def key_of(*names: str | None) -> str:
 
 
 def tool_row(spec: ToolSpec, standing: RegistrationState) -> dict[str, Any]:
-    """A row of `TOOLS`."""
+    """Return a row of `TOOLS`."""
     return {
         "key": key_of(spec.tool_name),
         "tool_name": json.dumps(spec.tool_name),
@@ -203,7 +203,7 @@ def tool_row(spec: ToolSpec, standing: RegistrationState) -> dict[str, Any]:
 
 
 def version_row(row: Mapping[str, Any], *, place: int) -> dict[str, Any]:
-    """A row of `VERSIONS`, from one of `TOOLS`."""
+    """Return a row of `VERSIONS`, from one of `TOOLS`."""
     same = {name: row[name] for name in ("key", "version", "digest", "created_at", "spec")}
     return {**same, "id": version_id(row["key"], row["version"]), "place": place}
 
@@ -214,7 +214,7 @@ def version_id(key: str, version: str) -> str:
 
 
 def pin_rows(module: str, digests: Mapping[str, str]) -> list[dict[str, Any]]:
-    """All rows of `PINS` that a pinned module has."""
+    """Return all rows of `PINS` that a pinned module has."""
     pins: list[tuple[str | None, str | None]] = [(None, None), *digests.items()]
     return [
         {
@@ -337,7 +337,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Generator[Connection]:
-        """A transaction that sees one moment, however much it reads. Raises `FleetUnavailable`."""
+        """Open a transaction that sees one moment, however much it reads. Raises `FleetUnavailable`."""
         with self._answering(), self._turn:
             self._make_tables()
             with self._begin(writes=False) as connection:
@@ -345,7 +345,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Generator[Connection]:
-        """A transaction; in SQLite it locks all others out. Raises `FleetUnavailable`."""
+        """Open a transaction that writes; in SQLite it locks all others out. Raises `FleetUnavailable`."""
         with self._answering(), self._turn:
             self._make_tables()
             with self._begin(writes=True) as connection:
@@ -458,7 +458,7 @@ def let_go(exc: BaseException | None) -> None:
 
 
 def _connect(dialect: Any, _record: Any, words: list[Any], options: dict[str, Any]) -> Any:
-    """As SQLAlchemy does it, which is left to do it with a unix socket. Raises what the driver raises."""
+    """Connect as SQLAlchemy does, which connects to a unix socket itself. Raises what the driver raises."""
     if options.get("unix_sock") is not None:
         return None
     address = options.get("host") or "localhost", options.get("port") or _PORT

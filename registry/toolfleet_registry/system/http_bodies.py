@@ -36,7 +36,7 @@ class BodyReader:
         self._body += self._unpacker.feed(chunk) if self._unpacker else chunk
 
     def finish(self) -> bytes:
-        """The body, when all of it was sent."""
+        """Return the body, when all of it was sent."""
         if self._unpacker and self._wire_bytes:
             self._unpacker.finish()
         return bytes(self._body)

@@ -74,7 +74,7 @@ class BusyLog:
         self._configured: Mapping[str, Any] | None = {}
 
     def now(self) -> Any:
-        """The logger as structlog is configured now."""
+        """Return the logger as structlog is configured now."""
         import structlog  # noqa: PLC0415 - for the first line, as `loggers.py` does
 
         configured = structlog.get_config() if structlog.is_configured() else None

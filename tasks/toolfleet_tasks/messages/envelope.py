@@ -18,13 +18,13 @@ from itertools import islice
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any
 
-from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.call_context import ToolContext
 from toolfleet_registry.errors import MessageTooLarge
 from toolfleet_registry.policy.call_faults import fault_in_names
 from toolfleet_registry.schemas.arguments import size_fault, size_of
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.signing import SigningSettings
 from toolfleet_registry.spans import TRACEPARENT, TRACESTATE, TraceContext, carried
 from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_tasks.messages.ids import is_wake_key

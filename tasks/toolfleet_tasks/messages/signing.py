@@ -14,12 +14,11 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.permissions import level_of_caller
-from toolfleet_registry.signing import TextSeal, derived_key, need_libraries
+from toolfleet_registry.signing import SigningSettings, TextSeal, derived_key, need_libraries
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.messages import json_text
 

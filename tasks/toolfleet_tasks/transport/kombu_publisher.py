@@ -12,10 +12,10 @@ from celery import Celery
 from kombu.connection import Connection
 from kombu.messaging import Producer
 
-from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.servers import reason_of
+from toolfleet_registry.signing import SigningSettings
 from toolfleet_registry.spans import TraceContext, carried
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger

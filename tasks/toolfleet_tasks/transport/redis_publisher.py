@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.signing import SigningSettings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.shared_timers import shared_timers
 from toolfleet_tasks import worker_runtime

@@ -9,9 +9,9 @@ import pytest
 from pydantic import BaseModel
 
 from support.versions.releases import versions
-from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import Since
 from toolfleet_registry.directory.hosts import readers_seal
+from toolfleet_registry.signing import SigningSettings
 from toolfleet_tasks.messages import json_text
 from wire.fields_program import messages
 from wire.keep import FIXTURES, MODES

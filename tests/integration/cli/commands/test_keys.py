@@ -8,9 +8,9 @@ import pytest
 
 from support.command import Run
 from toolfleet_registry.api_keys import API_KEYS, ApiKeys, key_seal
-from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.signing import SigningSettings
 from toolfleet_registry.store.documents import DocumentStore
 from toolfleet_registry.store.factory import open_documents
 from toolfleet_registry.system import fleet_clock

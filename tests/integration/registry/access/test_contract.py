@@ -9,9 +9,8 @@ import pytest
 from support.there import there
 from toolfleet_registry.access import COMMAND_LINE, KeyDraft, KeyMaker
 from toolfleet_registry.api_keys import API_KEYS, ApiKeys, key_seal
-from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import OperationRefused
-from toolfleet_registry.signing import TextSeal
+from toolfleet_registry.signing import SigningSettings, TextSeal
 from toolfleet_registry.store.documents import Changed, DocumentKind, DocumentStore, InMemoryDocuments
 from toolfleet_registry.system import fleet_clock
 

@@ -18,9 +18,8 @@ from toolfleet_registry.agents.stored_profiles import (
     agent_seal,
 )
 from toolfleet_registry.config.agent_profile import AgentProfile
-from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import NoSuchProfile, OperationRefused, ProfileChanged
-from toolfleet_registry.signing import TextSeal
+from toolfleet_registry.signing import SigningSettings, TextSeal
 from toolfleet_registry.store.documents import NOTHING_KEPT, DocumentKind, DocumentStore
 
 OpenDocuments: TypeAlias = Callable[[DocumentKind], DocumentStore]

@@ -12,9 +12,8 @@ from support.waiting import wait_until
 from toolfleet_registry import api_keys
 from toolfleet_registry.access import COMMAND_LINE, KeyDraft, new_key_text
 from toolfleet_registry.api_keys import API_KEYS, ApiKeys, CreatedKey, LiveKeys, key_seal
-from toolfleet_registry.config.signing_settings import SigningSettings
 from toolfleet_registry.errors import FleetUnavailable, OperationRefused
-from toolfleet_registry.signing import TextSeal
+from toolfleet_registry.signing import SigningSettings, TextSeal
 from toolfleet_registry.store.documents import Documents, InMemoryDocuments
 from toolfleet_registry.system import fleet_clock
 

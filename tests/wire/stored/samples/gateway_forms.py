@@ -12,8 +12,7 @@ from toolfleet_registry.agents.stored_profiles import (
 )
 from toolfleet_registry.api_keys import KeyEntry, key_seal, read_entry
 from toolfleet_registry.config.agent_profile import AgentProfile
-from toolfleet_registry.config.signing_settings import SigningSettings
-from toolfleet_registry.signing import TextSeal
+from toolfleet_registry.signing import SigningSettings, TextSeal
 from toolfleet_registry.specs import ToolSpec
 from toolfleet_registry.store import rules
 from wire.stored.samples.forms import StoredForm, needed
