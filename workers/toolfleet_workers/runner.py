@@ -104,7 +104,7 @@ class Executor(Protocol):
     """Takes a call to where its tool is."""
 
     async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt:
-        """One attempt within `seconds`. Raises `TimeoutError` if they are over after the request was sent.
+        """Make one attempt within `seconds`. Raises `TimeoutError` if they are over after the request was sent.
 
         The `lease` is asked immediately before anything is sent or run: on one that is over, nothing is.
         """
@@ -132,11 +132,11 @@ class ToolLookup(Protocol):
         ...
 
     def find(self, tool_name: str) -> SeenTool | None:
-        """The tool as it is in effect; `None` if nothing is known of it."""
+        """Return the tool as it is in effect; `None` if nothing is known of it."""
         ...
 
     def definition(self, tool_name: str) -> ToolDefinition | None:
-        """The tool's definition in effect; `None` if nothing is known of it."""
+        """Return the tool's definition in effect; `None` if nothing is known of it."""
         ...
 
     def retries_undeclared(self, module: str) -> bool:
@@ -365,7 +365,7 @@ class RoutedExecutor:
         self._others = others
 
     async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
-        """One attempt, as the executor makes it."""
+        """Make one attempt at the executor."""
         return await self._of(call).execute(call, seconds=seconds, lease=lease)
 
     async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:
@@ -386,7 +386,7 @@ class RoutedExecutor:
 
 
 def readable(text: str, *, max_bytes: int = MAX_BYTES) -> str:
-    """The start of `text` without terminal escapes, invisible characters and signed tokens; newlines and tabs stay.
+    """Return the start of `text` without terminal escapes, invisible characters and signed tokens; newlines and tabs stay.
 
     At most `max_bytes` of UTF-8 and never half a character; an ellipsis shows that something is missing.
     """

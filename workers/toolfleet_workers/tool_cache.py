@@ -76,13 +76,13 @@ class ToolCache:
         return self._clock() >= min(self._check_at + _CHECK_SECONDS, self._old_at)
 
     def find(self, tool_name: str) -> SeenTool | None:
-        """The tool as it is in effect; `None` if nothing is known of it."""
+        """Return the tool as it is in effect; `None` if nothing is known of it."""
         if self._clock() >= self._check_at:
             self._begin_reading(reads_all=self._clock() >= self._old_at)
         return self._modules.get(tool_name.partition(".")[0], _NO_TOOLS).get(tool_name)
 
     def definition(self, tool_name: str) -> ToolDefinition | None:
-        """The tool's definition in effect; `None` if nothing is known of it."""
+        """Return the tool's definition in effect; `None` if nothing is known of it."""
         seen = self.find(tool_name)
         return None if seen is None else seen.definition
 

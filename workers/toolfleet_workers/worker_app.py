@@ -39,7 +39,7 @@ log = get_logger(__name__)
 
 
 def make_worker_app(settings: Settings) -> FleetApp:
-    """An app that can run calls: of the settings' lane, against their modules."""
+    """Return an app that can run calls: of the settings' lane, against their modules."""
     app = make_app(settings, lane=settings.lane)
     app.tracing = tracing = process_tracing(settings, "toolfleet-worker")
     own_classes = OwnClasses(settings, runs_in="worker")

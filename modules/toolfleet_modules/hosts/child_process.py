@@ -197,7 +197,7 @@ def _folders() -> list[Path]:
 
 
 def _locked(path: Path) -> int | None:
-    """The lock of a folder; closing it lets go of it. `None` if another process has it. Raises `OSError` if there is none to have."""
+    """Return the lock of a folder, which ends when it is closed; `None` if another process has it. Raises `OSError`."""
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.geteuid() not in {0, os.fstat(lock).st_uid}:  # root's may be another user's meanwhile
@@ -287,7 +287,7 @@ class OrphanReaper:
         self._tell(f"+{pid}")
 
     def release(self, pid: int) -> None:
-        """The child has ended, and all it started."""
+        """Stop watching a child that has ended with all that it started."""
         self._tell(f"-{pid}")
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ _FIELD = REPLICA_HEADER.lower().encode()
 
 
 def app_of(module: ServedModule) -> Starlette:
-    """The app. Raises `RuntimeError` if the module has a key, and nothing to check tokens with."""
+    """Return the app. Raises `RuntimeError` if the module has a key, and nothing to check tokens with."""
     routes = _Routes(module)
     known = [
         Route("/manifest", routes.manifest),
@@ -117,7 +117,7 @@ class _Routes:
     async def _answer(
         self, request: Request, form: type[Asked], answer: Callable[[Asked], Awaitable[dict[str, Any]]]
     ) -> Response:
-        """The response to a question about one call, which is read in its `form`."""
+        """Return the response to a question about one call, which is read in its `form`."""
         try:
             caller = self._callers.verify(request.headers)
             question = form.model_validate_json(await read_body(request, _QUESTION_BYTES))

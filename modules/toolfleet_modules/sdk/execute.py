@@ -351,7 +351,7 @@ class ProgressLines:
                 await self._tell(notice)
 
     async def end(self, reply: Reply) -> None:
-        """The last line. Raises `ClientDisconnect`."""
+        """Send the reply as the last line. Raises `ClientDisconnect`."""
         await self._out({"type": "http.response.body", "body": reply.body.encode() + b"\n", "more_body": False})
 
     async def _tell_logged(self, log: WorkLog) -> None:

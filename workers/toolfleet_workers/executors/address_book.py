@@ -84,7 +84,7 @@ class Replicas:
         return all(state.replica.has_shared_store for state in self._states.values())
 
     def noted(self, note: str) -> ReplicaState | None:
-        """The one that a ledger's note is about, if it is still there."""
+        """Return the one that a ledger's note is about, if it is still there."""
         return self._states.get(id_in(note))
 
     def choose(self, besides: Container[str] = ()) -> ReplicaState | None:
@@ -100,7 +100,7 @@ class Replicas:
         return chosen
 
     def in_order(self) -> Sequence[ReplicaState]:
-        """All of them, those first that can probably be reached."""
+        """Return all of them, those first that can probably be reached."""
         return sorted(self._states.values(), key=lambda state: state.ejected_until)
 
     def counts(self) -> dict[str, tuple[int, int, float]]:
@@ -113,7 +113,7 @@ class Replicas:
 
 
 def id_in(note: str) -> str:
-    """The id in a ledger's note."""
+    """Return the id in a ledger's note."""
     return note.partition(" ")[0]
 
 
@@ -144,7 +144,7 @@ class Address:
 
     @classmethod
     def at(cls, url: str, headers: ModuleHeaders, *, known: "Address | None", replica: str = "") -> "Address":
-        """The address there; the one that was known, if it is the same."""
+        """Return the address there; the one that was known, if it is the same."""
         if known is not None and (known.url, known.headers, known.replica) == (url, headers, replica):
             return known
         base, own = url.rstrip("/"), headers.plain()
@@ -206,21 +206,21 @@ class AddressBook:
         return self._headers.get(module, NO_HEADERS)
 
     def of(self, module: str) -> Iterable[Address]:
-        """All addresses of the module."""
+        """Return all addresses of the module."""
         if (several := self._of_replicas.get(module)) is not None:
             return several.values()
         return [self._single[module]] if module in self._single else []
 
     def replica(self, module: str, replica_id: str) -> Address | None:
-        """The address of one of its processes, if that is still there."""
+        """Return the address of one of its processes, if that is still there."""
         return self._of_replicas.get(module, {}).get(replica_id)
 
     def first(self, module: str) -> Address | None:
-        """The address of a module that has one, else one of them."""
+        """Return the address of a module that has one, else one of them."""
         return next(iter(self.of(module)), None)
 
     def every(self) -> Iterable[Address]:
-        """All that there are."""
+        """Return all addresses."""
         return [address for name in {*self._single, *self._of_replicas} for address in self.of(name)]
 
     def why_unknown(self, module: str) -> str:

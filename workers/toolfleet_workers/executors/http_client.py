@@ -143,7 +143,7 @@ class Response:
             raise ReplyBroken
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A field of the header, or one that follows the body: of those we need none."""
+        """Note a field of the header. Fields that follow the body are not needed."""
         self._fields_bytes += _SEPARATORS_BYTES + len(name) + len(value)
         # Of what the leniency lets pass, these could make two readers understand two things.
         if self._fields_bytes > _MAX_HEADER_BYTES or b"\0" in value or name[-1:].isspace():
@@ -153,7 +153,7 @@ class Response:
             fields[name] = b"%b, %b" % (fields[name], value.strip()) if name in fields else value.strip()
 
     def on_headers_complete(self) -> None:
-        """The header has ended: ours, or one that says that ours is still to come."""
+        """Note the end of the header, or of one that announces another header."""
         status = self._parser.get_status_code()
         if status == HTTPStatus.SWITCHING_PROTOCOLS or status < HTTPStatus.CONTINUE:
             raise ReplyBroken
@@ -176,12 +176,12 @@ class Response:
         self._is_in_fields = False
 
     def on_chunk_header(self) -> None:
-        """A chunk begins: if it has nothing in it, fields follow."""
+        """Note the start of a chunk: after an empty one, fields follow."""
         self._is_in_fields = True
         self._unparsed_bytes = 0
 
     def on_message_complete(self) -> None:
-        """All is there, or nothing yet."""
+        """Note the end of the response, or of a header that announces another one."""
         if self.has_head:
             self.is_whole = True
             self.keeps_connection = self._parser.should_keep_alive()
@@ -246,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
             self._write_on()
 
     def response(self) -> Response | None:
-        """The response to the request, once its head is there."""
+        """Return the response to the request, once its head is there."""
         response = self._response
         return response if response is not None and response.has_head else None
 
@@ -259,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
         return waiter
 
     def release(self) -> None:
-        """The response is done with: keep the connection if it is clean."""
+        """Keep the connection of a response that was read, if it is clean."""
         response, self._response, self._is_asked = self._response, None, False
         self._lease = UNBOUNDED
         if (
@@ -315,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
         self._wake()
 
     def eof_received(self) -> None:
-        """The module says no more."""
+        """Note that the module sends no more."""
         self._ended(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -324,7 +324,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pool.forget(self)
 
     def pause_writing(self) -> None:
-        """The module is slow to read."""
+        """Note that the module reads slowly."""
         self._is_full = True
 
     def resume_writing(self) -> None:
@@ -386,7 +386,7 @@ class Pool:
         self._last_is_gone = asyncio.Event()
 
     def take(self, origin: Origin) -> Connection | None:
-        """The connection that was used last, if it is still good. Nothing else will get it."""
+        """Return the connection that was used last, if it is still good. Nothing else will get it."""
         idle = self._idle.get(origin)
         oldest = self.loop.time() - _KEEPALIVE_SECONDS
         while idle:
@@ -575,7 +575,7 @@ def _is_own(exc: OSError | UnicodeError) -> bool:
 
 
 def _why(exc: OSError | UnicodeError, seconds: float) -> NotConnected:
-    """The reason in words that name no address: a model reads them. `seconds`: how long a connection was waited for."""
+    """Return the reason without an address, as a model reads it. `seconds`: how long the connection was awaited."""
     match exc:
         case gaierror() | UnicodeError():  # the last: no host can be named so
             return NotConnected(WORDS["unresolved"], "unresolved")

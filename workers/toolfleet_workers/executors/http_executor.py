@@ -86,7 +86,7 @@ _BEST_FIRST = (Health.WELL, Health.NOT_READY, Health.UNKNOWN, Health.AWAY)
 
 
 async def send_to_one(replicas: Replicas, lease: Lease, send: SendTo) -> Attempt | None:
-    """One attempt, at the process that the lease names if that is still there; `None` if there is none at all.
+    """Make one attempt, at the process that the lease names if that is still there; `None` if there is no process.
 
     Another process is noted on the lease before anything is sent to it. Raises `LeaseOver`, and what `send` raises.
     """
@@ -132,7 +132,7 @@ async def _judge_error(call: PublishedCall, response: ModuleResponse, own: Modul
 
 
 def _judge_status(call: PublishedCall, response: ModuleResponse, body: bytes) -> Attempt:
-    """The attempt's end. `body` is the start of the response's body."""
+    """Return the attempt's end. `body` is the start of the response's body."""
     status = response.status
     outcome, code = _BY_STATUS.get(status) or _BY_CLASS.get(status // 100, _NO_ANSWER)
     may_be_between = status == HTTPStatus.SERVICE_UNAVAILABLE and response.field("retry-after") is None
@@ -209,7 +209,7 @@ class HttpExecutor:
         return {module: each.counts() for module, each in self._book.replicas.items() if len(each.states) > 1}
 
     async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
-        """One attempt within `seconds`. Raises `TimeoutError` if they are over after the request was sent."""
+        """Make one attempt within `seconds`. Raises `TimeoutError` if they are over after the request was sent."""
         request, replicas, progress = self._prepare(call, seconds, lease), self._replicas_of(call), SendProgress()
         if isinstance(request, Attempt):
             return request
@@ -298,7 +298,7 @@ class HttpExecutor:
     async def _attempt_at_one(
         self, replicas: Replicas, call: PublishedCall, seconds: float, lease: Lease, progress: SendProgress
     ) -> Attempt:
-        """An attempt at one of its module's processes, or where nothing could be sent at the next."""
+        """Make an attempt at one of the module's processes, or at the next if nothing could be sent."""
         clock, module = asyncio.get_running_loop().time, _module_of(call)
         ends_at = clock() + seconds
 
@@ -341,7 +341,7 @@ class HttpExecutor:
         address: Address | None = None,
         state: ReplicaState | None = None,
     ) -> Attempt:
-        """One request. `address` and `state` are those of a replica."""
+        """Send one request. `address` and `state` are those of a replica."""
         try:
             if address is None and request.lease.replica:  # of a time at which the module had several
                 await request.lease.move("")
@@ -375,7 +375,7 @@ class HttpExecutor:
             return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
 
     def _judged(self, judge: Callable[[PublishedCall, bytes], _End], call: PublishedCall, body: bytes) -> _End:
-        """The end of the call. An error that quotes what only the module and we shall know is read without it."""
+        """Return the end of the call. Values of our headers are removed from an error that quotes them."""
         attempt = judge(call, body)
         if attempt is None or attempt.outcome is Outcome.SUCCESS or attempt.goes_on:
             return attempt

@@ -32,7 +32,7 @@ class ModuleResponse(Protocol):
     status: int
 
     def field(self, name: str) -> str | None:
-        """A field of the header, by its name in lower case; one that is there several times is a list: RFC 9110, 5.3."""
+        """Return a field of the header, by its name in lower case; a repeated field is a list (RFC 9110, 5.3)."""
         ...
 
     async def read_chunk(self) -> bytes:
@@ -65,7 +65,7 @@ class HttpClientPort(Protocol):
         ...
 
     async def probe(self, request: ModuleRequest) -> int:
-        """The status with which a request is answered over a new connection: whether one can be made, is the question.
+        """Send a request over a new connection, to find out whether one can be made, and return the status of the response.
 
         Raises `NoReply`.
         """
@@ -173,6 +173,6 @@ class _TracedResponse:
 
 
 def _path_of(request: ModuleRequest) -> str:
-    """The path without a query, as the request's first line has it."""
+    """Return the path without a query, as the request's first line has it."""
     line = request.fields.partition(b"\r\n")[0].split(b" ")
     return line[1].partition(b"?")[0].decode("latin-1") if len(line) > 1 else "/"

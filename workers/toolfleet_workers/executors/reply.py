@@ -132,7 +132,7 @@ def lost(call: PublishedCall, exc: NoReply) -> Attempt:
 
 
 async def read_reply(response: ModuleResponse, limit: int) -> bytes:
-    """The body, as `BodyReader` reads it; `NoReply` passes."""
+    """Return the body, as `BodyReader` reads it; `NoReply` passes."""
     reader = BodyReader(
         limit,
         encoding=response.field("content-encoding") or "",
@@ -391,7 +391,7 @@ def reason_of(call: PublishedCall, body: bytes) -> str | None:
 
 
 def with_reply(attempt: Attempt, call: PublishedCall, body: bytes) -> Attempt:
-    """A server error, with what its body says of the effect and of a repeat, if that is a reply to this call."""
+    """Return a server error, with what its body says of the effect and of a repeat, if that is a reply to this call."""
     try:
         reply = ModuleReply.model_validate(loads_strict(body), context=call.tool_name)
     except ValueError:
@@ -409,7 +409,7 @@ def too_large(call: PublishedCall, exc: BodyTooLarge) -> Attempt:
 
 
 def why_invalid(exc: ValidationError) -> str:
-    """The first fault of a message from a module, in words that show nothing else of it."""
+    """Return the first fault of a message from a module, in words that show nothing else of it."""
     error = exc.errors(include_url=False, include_context=False, include_input=False)[0]
     reason = error["msg"].removeprefix("Value error, ")
     if error["loc"]:
@@ -451,7 +451,7 @@ def is_stream(response: ModuleResponse) -> bool:
 
 
 async def read_last_line(response: ModuleResponse, limit: int) -> bytes:
-    """The reply, at most `limit` bytes; what comes before is reported, of the progress in each piece that arrives the latest only.
+    """Return the reply, at most `limit` bytes. The lines before it are reported: of progress, the latest of each piece that arrives.
 
     Raises `BodyTooLarge`, `BodyUnreadable` and `NoReply`.
     """
@@ -504,7 +504,7 @@ class _Lines:
             tell_progress(latest)
 
     def finish(self) -> bytes:
-        """The reply, when all was sent."""
+        """Return the reply, when all was sent."""
         self._ended()
         if not (self._reply or self._perhaps):
             raise BodyUnreadable("it ends without a reply after its lines of progress")
@@ -522,7 +522,7 @@ class _Lines:
             self._rest += part
 
     def _ended(self) -> dict[str, Any] | None:
-        """A line has ended: progress or a log message, or the reply, after which there must be no other."""
+        """Take a whole line: progress, a log message, or the reply, which must be the last."""
         line, was_passed_over = bytes(self._rest), self._is_passed_over
         self._rest.clear()
         self._is_passed_over = False

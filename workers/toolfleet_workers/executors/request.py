@@ -58,7 +58,7 @@ class Target:
 
     @classmethod
     def of(cls, url: str, headers: Mapping[str, str], *, method: str = "POST") -> "Target":
-        """The target at `url`, which may hold a user and a password: they count unless `headers` have an `Authorization`."""
+        """Return the target at `url`. A user and a password in it are sent unless `headers` have an `Authorization`."""
         plain = _PLAIN.fullmatch(url)
         return cls._of_plain(plain, headers, method) if plain else cls._of_any(url, headers, method)
 
@@ -133,7 +133,7 @@ class ModuleRequest:
     connect_seconds: float = math.inf
 
     def head(self) -> bytes:
-        """All that goes before the body, of a request that is sent now."""
+        """Return the bytes before the body, of a request that is sent now."""
         return self.fields + (_SENDER.fields(self.lease) if self.runs else b"") + b"\r\n"
 
 
@@ -163,7 +163,7 @@ def build_request(
 def request_about(
     call: PublishedCall, target: Target, body: bytes, *, seconds: float, lease: Lease, caller_token: CallerToken | None
 ) -> ModuleRequest:
-    """A request with the headers that each one about a call carries. Raises `ValueError` as `build_request` does."""
+    """Return a request with the headers that each one about a call carries. Raises `ValueError` as `build_request` does."""
     token = "" if caller_token is None else f"Toolfleet-Caller: {caller_token(call)}\r\n"
     if _BREAK.search(call.call_id):
         raise ValueError("the call's id must not have a line break or a null byte in it")

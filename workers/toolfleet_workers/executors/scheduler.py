@@ -36,7 +36,7 @@ class JobPort(Protocol):
         ...
 
     async def get(self, job_id: str, user_id: str | None) -> Job | None:
-        """A job of this user; `None` if there is none of that id."""
+        """Return a job of this user; `None` if there is none of that id."""
         ...
 
     async def list(
@@ -94,7 +94,7 @@ class SchedulerExecutor:
             return unsuccessful(call, Outcome.PERMANENT, "invalid_arguments", str(exc))
 
     async def reconcile(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt | None:
-        """The job that a lost call has made, if it has."""
+        """Return the job that a lost call has made, if it has."""
         if call.tool_name != _ADD or lease.seconds_left() <= 0:
             return None
         try:
@@ -162,7 +162,7 @@ def _own(job: Job | None, call: PublishedCall) -> Job:
 
 
 def _refused(call: PublishedCall, result: ToolResult) -> Attempt:
-    """The service's refusal as this call's result: it is about the tool that the job would call."""
+    """Return the service's refusal as this call's result; it is about the tool that the job would call."""
     answer = result.model_copy(update={"tool_name": call.tool_name, "effect_state": "none"})
     return Attempt(Outcome.PERMANENT, answer)
 
@@ -182,7 +182,7 @@ def job_wanted(call: PublishedCall, *, longest_seconds: float) -> JobSpec:
 
 
 def description_of(job: Job, *, with_result: bool = False) -> dict[str, Any]:
-    """A job as a model sees it: without the arguments of its tool, and with times that can be read."""
+    """Return a job as a model sees it: without the arguments of its tool, and with times that can be read."""
     schedule = job.schedule
     answer = {
         "job_id": job.job_id,

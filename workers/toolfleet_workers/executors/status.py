@@ -81,7 +81,7 @@ def build_question(
     lease: Lease = UNBOUNDED,
     caller_token: CallerToken | None = None,
 ) -> ModuleRequest:
-    """The request that asks after `call`; `target` is its module's `/reconcile`."""
+    """Return the request that asks after `call`; `target` is its module's `/reconcile`."""
     about: dict[str, Any] = {"call_id": call.call_id}
     if call.inputs is not None:
         about["round"] = call.inputs.round
@@ -235,7 +235,7 @@ def build_status_question(
     caller_token: CallerToken | None = None,
     cancel: bool = False,
 ) -> ModuleRequest:
-    """The request that asks where `call` is; `target` is its module's `/status`."""
+    """Return the request that asks where `call` is; `target` is its module's `/status`."""
     question: dict[str, Any] = {"call_id": call.call_id, "handle": handle}
     if cancel:
         question["cancel"] = True
@@ -271,7 +271,7 @@ def judge_status_answer(call: PublishedCall, body: bytes) -> Attempt | StillAtWo
 
 
 def _not_known(call: PublishedCall) -> Attempt:
-    """The module does not know the call that it has accepted."""
+    """Return the attempt of a call that its module has accepted and no longer knows."""
     text = "Tool execution error: the module had begun the call, and does not know it any more"
     return unsuccessful(call, Outcome.UNKNOWN, "outcome_unknown", text)
 

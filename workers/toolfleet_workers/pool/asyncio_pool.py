@@ -144,7 +144,7 @@ class TaskRun:
             self._trace()
 
     async def _run_untraced(self, task: FastPathTask) -> None:
-        """The call by itself, and the tracer for what it does not end with: see `call_task.untraced`."""
+        """Run the call by itself, and Celery's tracer if that does not end it: see `call_task.untraced`."""
         bridge = self._bridge
         if _waits_for_nothing(self._assignment.accepted):
             self._accept()
@@ -545,7 +545,7 @@ class WaitingRuns:
         waiting.append((tag, job))
 
     def next(self, *, is_free: bool) -> TaskRun | None:
-        """The next job that may begin, if there is one; `is_free`: whether the pool runs fewer than it may."""
+        """Return the next job that may begin, if there is one; `is_free`: whether the pool runs fewer than it may."""
         for queue, waiting in self._queues.items():
             tag, job = waiting[0]
             if self.slots.begin(tag, queue) if self.slots is not None else is_free:

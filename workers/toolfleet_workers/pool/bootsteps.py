@@ -457,7 +457,7 @@ class WorkerGauges:
         self._info = (settings.lane, transport, version("toolfleet"))
 
     def __call__(self) -> Iterable[Sample]:
-        """The samples."""
+        """Return the samples."""
         yield Sample(metric_families.WORKER_INFO, 1, self._info)
         yield Sample(metric_families.WORKER_READY, float(health_of(self._worker.app).unready() is None))
         yield Sample(metric_families.WORKER_LEASES, calls_held(self._process).total())

@@ -68,7 +68,7 @@ class ScannedFiles:
         return {stem: findings for stem, findings in known if findings}
 
     def refused(self, reading: FolderReading) -> frozenset[str]:
-        """The files that are not to be imported: in strict mode those with a finding, and links that lead out of the folder."""
+        """Return the files that must not be imported: links that lead out of the folder, and in strict mode files with findings."""
         links = {name.removesuffix(".py") for name, fault in reading.faults.items() if fault.kind == "SecurityError"}
         return frozenset(self.findings(reading) if self._options.security == "strict" else ()) | links
 
@@ -301,7 +301,7 @@ class SpareProcess:
         self._is_closed = False
 
     async def take(self) -> ToolProcess:
-        """The one that waits, or a new one; another is started for next time. Raises `OSError` and `FenceMissing`."""
+        """Return the waiting process, or a new one, and start another for the next time. Raises `OSError` and `FenceMissing`."""
         waiting, self._next = self._next, None
         process = await self._started(waiting)
         if process.is_lost:  # it was ended meanwhile

@@ -232,7 +232,7 @@ class FileGroup:
         return self.lane.process is not None and bool(self.lane.process.in_flight)
 
     def own_lane(self, stem: str) -> OwnProcessLane:
-        """The processes that have only one file imported."""
+        """Return the lane of processes that have only one file imported."""
         one = replace(self._plan, stems=[stem], named=[], threads=1)
 
         async def make() -> ToolProcess:
@@ -286,7 +286,7 @@ class FileGroup:
             await gone.wait()
 
     async def _started(self, plan: LoadPlan) -> ToolProcess | None:
-        """A process with the files of a plan; `None` where none can be started now."""
+        """Return a process with the files of a plan; `None` where none can be started now."""
         try:
             process = await self._make()
         except (OSError, FenceMissing) as exc:

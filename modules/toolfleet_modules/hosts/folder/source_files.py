@@ -285,7 +285,7 @@ class RequirementsFault(Exception):
 
 
 def requirements_in(text: str) -> Requirements:
-    """The packages that a file's block `# /// script` names; none without such a block. Raises `RequirementsFault`."""
+    """Return the packages of a file's block `# /// script`; none without a block. Raises `RequirementsFault`."""
     if "# /// script" not in text:
         return frozenset()
     blocks = [each["content"] for each in _BLOCK.finditer(text) if each["type"] == "script"]
@@ -304,7 +304,7 @@ def requirements_in(text: str) -> Requirements:
 
 
 def listed_requirements(text: str) -> Requirements:
-    """The packages in a `requirements.txt`, a line each; comments are left out, and options refused. Raises `RequirementsFault`."""
+    """Return the packages of a `requirements.txt`, which has one on each line, and no options. Raises `RequirementsFault`."""
     lines = (re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip() for line in text.splitlines())
     named = [line for line in lines if line]
     if option := next((line for line in named if line.startswith("-")), None):

@@ -337,7 +337,7 @@ class HostedTool:
     secrets: Sequence[str] = ()
 
     def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "HostedRun":
-        """A run with these arguments, which its process checks."""
+        """Return a run with these arguments, which its process checks."""
         del means  # its process has its own
         return HostedRun(self, context, arguments)
 

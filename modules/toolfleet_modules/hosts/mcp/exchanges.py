@@ -223,7 +223,7 @@ def _error_of(error: object) -> MCPError:
 
 
 def reply_of(tool: ToolDefinition, answer: object, *, most_bytes: int) -> Reply:
-    """The reply to a call that has come to its end. Raises `Malformed` for an answer that has nothing of a result."""
+    """Return the reply to a call that has come to its end. Raises `Malformed` for an answer that has nothing of a result."""
     if not isinstance(answer, dict) or answer.get("content") is answer.get("structuredContent") is None:
         raise Malformed(words_of(answer))
     content, structure = answer.get("content"), answer.get("structuredContent")
@@ -246,7 +246,7 @@ def reply_of(tool: ToolDefinition, answer: object, *, most_bytes: int) -> Reply:
 
 
 def _failure(tool: ToolDefinition, parts: list[dict[str, Any]], more: dict[str, Any]) -> Reply:
-    """A failure that the server states. Only what changes nothing has surely changed nothing."""
+    """Return a failure that the server states. Only what changes nothing has surely changed nothing."""
     text = text_in(part for part in parts if "text" in part) or (
         words_of(more["structured"]) if "structured" in more else ""
     )
@@ -267,7 +267,7 @@ def _is_same(text: str, structure: object) -> bool:
 
 
 def _part_of(block: object) -> dict[str, Any]:
-    """A block as it is, with a file in the place of its bytes. One that no client could read becomes a text."""
+    """Return a block as it is, with a file in the place of its bytes. One that no client could read becomes a text."""
     said = {name: value for name, value in block.items() if value is not None} if isinstance(block, dict) else {}
     match said:
         case {"type": "text", "text": str()}:
@@ -303,7 +303,7 @@ def _with_file(part: dict[str, Any], member: str, file: File | None) -> dict[str
 
 
 def _file(kind: type[File], data: str, media_type: str | None) -> File | None:
-    """The bytes, under the type that they have: servers name wrong ones. They may come as a `data:` URL, in lines, or unpadded."""
+    """Return the bytes with their real type: servers name wrong ones. They may be a `data:` URL, in lines, or unpadded."""
     written = data.partition(",")[2] if data.startswith("data:") else data
     plain = _BLANKS.sub("", written).translate(_URL_SAFE).rstrip("=")
     try:

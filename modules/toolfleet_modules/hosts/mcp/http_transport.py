@@ -87,7 +87,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         self._inner, self._requests = inner, requests
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The server's answer, whole if it is no stream; or an error."""
+        """Return the server's answer, whole if it is no stream; or an error."""
         identifier = _id_of(asked := _message_in(request))
         describe_call(asked, request.headers)
         try:
@@ -115,7 +115,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
     async def _sent(self, request: httpx2.Request) -> httpx2.Response:
-        """The answer, after redirects within the server's origin that keep the method. Raises `httpx2.TransportError`."""
+        """Return the answer, after redirects within the server's origin that keep the method. Raises `httpx2.TransportError`."""
         for _ in range(_MOST_REDIRECTS):
             response = await self._inner.handle_async_request(request)
             target = _redirect(request, response)
@@ -134,7 +134,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(status, headers=_JSON, content=to_json(said))
 
     def _whole(self, identifier: types.RequestId, response: httpx2.Response, body: bytes | None) -> httpx2.Response:
-        """An answer with all of its body, if that answers this request."""
+        """Return an answer with all of its body, if that answers this request."""
         if body is None:
             return self._ended(identifier, Lost("its server's answer broke off, or is too large"))
         screened = self._screened(identifier, body)
@@ -229,7 +229,7 @@ def _redirect(request: httpx2.Request, response: httpx2.Response) -> httpx2.URL 
 
 
 def _shown(url: httpx2.URL) -> str:
-    """A URL without what may be a credential."""
+    """Return a URL without the parts that may be a credential."""
     return str(url.copy_with(userinfo=b"", query=None, fragment=None))
 
 
@@ -247,13 +247,13 @@ def _unanswered(error: Exception) -> Unanswered:
 
 
 def _message_in(request: httpx2.Request) -> dict[str, Any]:
-    """The message that a POST carries."""
+    """Return the message that a POST carries."""
     sent = _found_in(request.content) if request.method == "POST" else None
     return sent if isinstance(sent, dict) else {}
 
 
 def _id_of(message: dict[str, Any]) -> types.RequestId | None:
-    """The id of a request; None for notifications and answers, streams and the session's end."""
+    """Return the id of a request; `None` for notifications, answers, streams and the session's end."""
     return request_id(message.get("id")) if "method" in message else None
 
 
@@ -265,7 +265,7 @@ def _found_in(body: bytes) -> object:
 
 
 async def _read(response: httpx2.Response, most: int) -> bytes | None:
-    """The body; `None` if it breaks off, or has more than so many bytes."""
+    """Return the body; `None` if it breaks off, or is larger than `most` bytes."""
     body = bytearray()
     try:
         async for chunk in response.aiter_raw():

@@ -343,7 +343,7 @@ class Passthrough:
             return refusal(exc, _REQUEST_BYTES)
 
     async def _asked(self, method: str, question: PassedQuestion) -> Response:
-        """The server's answer, or why there is none. Raises `ValidationError` for parameters that are none."""
+        """Return the server's answer, or why there is none. Raises `ValidationError` for parameters that are none."""
         form = FORMS.get(method)
         if form is None:
             return _refusal(404, f"There is no method {method[:80]!r}; there are: {', '.join(METHODS)}.")

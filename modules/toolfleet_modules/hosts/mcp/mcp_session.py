@@ -244,7 +244,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _declared(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A call's parameters, by which its client declares that it can be asked where its caller can."""
+    """Return a call's parameters, by which its client declares that it can be asked where its caller can."""
     meta = params.get("_meta") or {}
     if TAKES_INPUT not in meta:
         return params

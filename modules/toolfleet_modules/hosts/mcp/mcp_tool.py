@@ -95,7 +95,7 @@ class ServerTask:
 
     @classmethod
     def read(cls, handle: str) -> "ServerTask":
-        """The task of a handle. Raises `ValueError`."""
+        """Return the task of a handle. Raises `ValueError`."""
         task_id, tool_name, user_id = json.loads(handle)
         return cls(str(task_id), str(tool_name), None if user_id is None else str(user_id))
 
@@ -115,7 +115,7 @@ class McpTool(ServerTool):
     has_header_arguments: bool = False
 
     def begin(self, arguments: Mapping[str, Any], context: Context, means: RunMeans) -> "McpRun":
-        """A run with these arguments, which the server checks."""
+        """Return a run with these arguments, which the server checks."""
         return McpRun(self, context, arguments, means.most_bytes)
 
 
@@ -147,7 +147,7 @@ class McpRun(ServedRun[McpTool]):
             return self._unknown("its server's question was not answered in time")
 
     def _reply_to(self, stop: dict[str, Any] | ServerQuestion) -> Reply:
-        """The reply to what its server has answered, or asks. Raises `Malformed`."""
+        """Return the reply to what its server has answered, or asks. Raises `Malformed`."""
         if isinstance(stop, ServerQuestion):
             return self._asked(lambda: InputRequired(stop.requests, stop.state, effect_state=self._effect_state))
         kind = stop.get("resultType")
@@ -177,7 +177,7 @@ class McpRun(ServedRun[McpTool]):
         return self.tool.held if self.context.takes_input else None
 
     async def _held(self, calls: HeldCalls) -> dict[str, Any] | ServerQuestion:
-        """The server's answer, or what it asks next. Raises as `_sent`, and `TimeoutError`."""
+        """Return the server's answer, or what it asks next. Raises as `_sent`, and `TimeoutError`."""
         inputs, call_id = self.context.inputs, self.context.call_id
         if inputs is None or not is_held(inputs.state):
             held = calls.begun(call_id, self.context.seconds_left, self._ears, self._sent)
@@ -189,7 +189,7 @@ class McpRun(ServedRun[McpTool]):
         return await calls.next_stop(held)
 
     async def _sent(self, ask: Ask | None = None, ears: Ears | None = None) -> dict[str, Any]:
-        """The server's answer to the call. Raises `ModuleBusy`, `NotBegun`, `ToolError`, and what `McpSession.call` does."""
+        """Return the server's answer to the call. Raises `ModuleBusy`, `NotBegun`, `ToolError`, and what `McpSession.call` does."""
         ears = ears or self._ears
         async with self.tool.sessions.taken(self.context.user_id) as connection:
             if connection.turns is None:

@@ -247,7 +247,7 @@ class RecordStorage:
         self.tokens, self.is_changed = tokens, True
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """The client, if it is registered."""
+        """Return the client, if it is registered."""
         return self.client
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
@@ -264,7 +264,7 @@ logging.getLogger("mcp.client.auth").setLevel(logging.CRITICAL)
 def provider_of(
     options: OAuthOptions, record: AuthorizationRecord, storage: RecordStorage, person: PersonPort | None, show: Show
 ) -> OAuthClientProvider:
-    """A provider that knows what the record says; `show` is called with the address where this person must go."""
+    """Return a provider that knows what the record says; `show` is called with the address where this person must go."""
     provider = _made(options, storage, person, show)
     context = provider.context
     context.protected_resource_metadata = record.resource
@@ -276,7 +276,7 @@ def provider_of(
 def known_client(
     options: OAuthOptions, record: AuthorizationRecord, person: PersonPort | None
 ) -> OAuthClientInformationFull | None:
-    """The client that is registered; `None` if there is none, or it is for another address to come back to."""
+    """Return the registered client; `None` if there is none, or it has another redirect address."""
     if options.client_id is not None:
         is_secret = options.client_secret is not None
         return OAuthClientInformationFull(
@@ -293,7 +293,7 @@ def known_client(
 
 
 def signing_algorithm(pem: str) -> str:
-    """The algorithm for a private key. Raises `ValueError` for a text that is none, or of a kind that signs nothing here."""
+    """Return the algorithm for a private key. Raises `ValueError` for another text, and for a key that cannot sign here."""
     try:
         key = load_pem_private_key(pem.encode(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):

@@ -95,7 +95,7 @@ class Challenge:
         return replace(self, scope=scope)
 
     def response(self) -> httpx2.Response:
-        """An answer that says it."""
+        """Return a response with this challenge in its header."""
         fields = {
             "error": "insufficient_scope" if self.is_step_up else None,
             "scope": self.scope,
@@ -164,7 +164,7 @@ class AuthorizationClient:
         await self._client.__aexit__(kind, error, trace)
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:
-        """The answer, whole. No redirect is followed. Raises `AuthorizationRefused` and `AuthorizationAway`."""
+        """Return the answer, whole. No redirect is followed. Raises `AuthorizationRefused` and `AuthorizationAway`."""
         check_address(request.url, self._server)
         request.headers["Accept-Encoding"] = "identity"
         request.headers.setdefault("Accept", "application/json")
@@ -187,7 +187,7 @@ class _ShortAnswers(httpx2.AsyncBaseTransport):
         self._inner, self._name = inner, name
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The answer with its body. Raises `AuthorizationRefused`."""
+        """Return the answer with its body. Raises `AuthorizationRefused`."""
         response = await self._inner.handle_async_request(request)
         body = bytearray()
         try:
@@ -232,7 +232,7 @@ class Authorizer:
         self._grants = deque[float](maxlen=_MOST_GRANTS)
 
     async def token(self) -> str | None:
-        """The token to send; `None` if there is none. Raises `AuthorizationRefused` and `AuthorizationAway`."""
+        """Return the token to send; `None` if there is none. Raises `AuthorizationRefused` and `AuthorizationAway`."""
         record = self._record
         if record is None or record.token is None:
             record = self._known(await self._kept())
@@ -284,7 +284,7 @@ class Authorizer:
         return await self._keep(await self._authorized(record, challenge))
 
     async def _authorized(self, record: AuthorizationRecord, challenge: Challenge) -> AuthorizationRecord:
-        """The record with tokens that the server asks for. Raises `AuthorizationRefused` and `AuthorizationAway`."""
+        """Return the record with tokens that the server asks for. Raises `AuthorizationRefused` and `AuthorizationAway`."""
         now = asyncio.get_running_loop().time()
         if self._refused is not None and now < self._refused[0]:
             raise self._refused[1]
@@ -334,7 +334,7 @@ class Authorizer:
         self._known(record)
 
     def _known(self, record: AuthorizationRecord) -> AuthorizationRecord:
-        """The record, which counts from now on."""
+        """Return the record, which counts from now on."""
         self._record = record
         if self._secrets is not None and record.tokens is not None:
             for value in (record.tokens.access_token, record.tokens.refresh_token):
@@ -352,7 +352,7 @@ class Flow:
         self._refusal = ""
 
     async def refreshed(self) -> AuthorizationRecord | None:
-        """The record with new tokens for its refresh token; `None` if that is refused.
+        """Return the record with new tokens for its refresh token; `None` if that is refused.
 
         Raises `AuthorizationRefused` and `AuthorizationAway`.
         """
@@ -361,7 +361,7 @@ class Flow:
         return self._changed(self._record.asked_scope) if self._storage.is_changed else None
 
     async def authorized(self, challenge: Challenge) -> AuthorizationRecord:
-        """The record with tokens as the server wants them. Raises `AuthorizationRefused` and `AuthorizationAway`."""
+        """Return the record with tokens as the server wants them. Raises `AuthorizationRefused` and `AuthorizationAway`."""
         record = self._record
         before = (record.asked_scope, record.wanted_scope) if record.wanted_scope else ()
         await self._run(challenge.with_scopes(*self._options.scopes, *before))
@@ -399,7 +399,7 @@ class Flow:
                 asked = await flow.asend(answer)
 
     async def _sent(self, client: AuthorizationClient, request: httpx2.Request) -> httpx2.Response:
-        """The answer to one of the flow's own requests. Raises `AuthorizationRefused` and `AuthorizationAway`."""
+        """Return the answer to one of the flow's own requests. Raises `AuthorizationRefused` and `AuthorizationAway`."""
         if request.method == "POST":  # it may bear what only one server shall get
             self._check_server()
         response = await client.send(request)
@@ -428,7 +428,7 @@ class Flow:
             raise AuthorizationRefused(f"the authorization server that it names ({named}) is not the issuer {issuer}")
 
     def _changed(self, asked_scope: str | None) -> AuthorizationRecord:
-        """The record with what came of the flow. Raises `AuthorizationRefused` for a token that cannot be sent."""
+        """Return the record with the result of the flow. Raises `AuthorizationRefused` for a token that cannot be sent."""
         context, tokens = self._provider.context, self._storage.tokens
         assert tokens is not None
         if not _TOKEN.fullmatch(tokens.access_token):
@@ -449,7 +449,7 @@ class Flow:
 
 
 def _code_in(body: bytes) -> str | None:
-    """The error that a token endpoint names, if it is one of those that there are."""
+    """Return the error of a token endpoint, if it is a known one."""
     try:
         found = from_json(body)
     except ValueError:
@@ -459,7 +459,7 @@ def _code_in(body: bytes) -> str | None:
 
 
 def _worded(error: OAuthFlowError) -> str:
-    """The SDK's words, where they show nothing that is a secret."""
+    """Return the SDK's message, if it shows no secret."""
     text = str(error)
     if text.startswith("State parameter"):
         return "its login came back with another state"
@@ -476,7 +476,7 @@ class OAuthTransport(httpx2.AsyncBaseTransport):
         self._server = httpx2.URL(authorizer.options.url)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The server's answer. Raises `AuthorizationRefused` and `AuthorizationAway`: the server has done nothing then."""
+        """Return the server's answer. Raises `AuthorizationRefused` and `AuthorizationAway`: the server has done nothing then."""
         if not is_same_origin(request.url, self._server):
             return await self._inner.handle_async_request(request)
         token = await self._authorizer.token()

@@ -187,7 +187,7 @@ class HeldCalls:
         self._held: dict[str, HeldCall] = {}
 
     def begun(self, call_id: str | None, seconds: float | None, ears: Ears, run: Run) -> HeldCall:
-        """A call that begins, and is held until its end was told, or its `seconds` are over. Raises `ModuleBusy`."""
+        """Start a call, and hold it until its end was passed on, or its `seconds` are over. Raises `ModuleBusy`."""
         if len(self._held) >= _MOST:
             raise ModuleBusy
         key = randomness.uuid4_text()
@@ -261,7 +261,7 @@ def answers_of(inputs: CallInputs | None) -> dict[str, Any]:
 
 
 def asking(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """A request's `_meta` for a server that may ask: its client can answer. Older versions declare that in the handshake."""
+    """Return the `_meta` of a request whose client can answer questions. Older versions declare that in the handshake."""
     declared = meta.get(types.CLIENT_CAPABILITIES_META_KEY)
     if declared is None:
         return dict(meta)
@@ -292,7 +292,7 @@ class TaskInputs:
         return {key: request for key, request in requests.items() if self.asked.get(key) != _digest(request)}
 
     def due(self, requests: Mapping[str, Any]) -> dict[str, Any]:
-        """The answers to those that the server still waits for."""
+        """Return the answers to the questions that the server still waits for."""
         new = self.new(requests)
         return {key: self.responses[key] for key in requests if key not in new and key in self.responses}
 
@@ -301,7 +301,7 @@ class TaskInputs:
         return TaskInputs({key: digest for key, digest in self.asked.items() if key not in responses})
 
     def state_with(self, requests: Mapping[str, Any], handle: str) -> str:
-        """The state that comes back with the answers to these, too."""
+        """Return the state that comes back with the answers to these, too."""
         asked = {**self.asked, **{key: _digest(request) for key, request in requests.items()}}
         return json.dumps({_TASK: handle, _ASKED: asked}, separators=(",", ":"))
 

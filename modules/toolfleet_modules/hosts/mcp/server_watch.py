@@ -44,7 +44,7 @@ class WatchPort(Protocol):
     """The watches of one module. Raises `FleetUnavailable` without an answer."""
 
     async def watched(self) -> frozenset[str]:
-        """The addresses of resources that clients watch now, at most 1,000."""
+        """Return the addresses of resources that clients watch now, at most 1,000."""
         ...
 
     async def tell(self, changes: Sequence[ServerChange]) -> None:
@@ -362,7 +362,7 @@ class PendingChanges:
             self.put(change)
 
     async def take(self) -> tuple[ServerChange, ...]:
-        """All that there are, as soon as there is one."""
+        """Wait for a change, and return all that there are."""
         await self._there.wait()
         self._there.clear()
         taken = tuple(self._waiting)

@@ -214,5 +214,5 @@ McpSessions: TypeAlias = SharedSession | UserSessions
 
 
 def _running(retired: list[McpSession], other: McpSession) -> list[McpSession]:
-    """The sessions that take no more calls, as far as calls still run in them."""
+    """Return the sessions that take no more calls, as far as calls still run in them."""
     return [each for each in (*retired, other) if not each.closed.is_set()]

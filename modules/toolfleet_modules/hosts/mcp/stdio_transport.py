@@ -231,7 +231,7 @@ class MessageSplitter:
         self.refused = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], int]]:
-        """The objects that are complete, each with its bytes."""
+        """Yield the complete objects, each with its size in bytes."""
         start = 0
         while (end := data.find(b"\n", start)) != -1:
             written = data[start:end]
@@ -271,7 +271,7 @@ class MessageSplitter:
             self._edges, self._held = bytes(self._held[:_EDGE_BYTES] + self._held[-_EDGE_BYTES:]), bytearray()
 
     def _objects_in(self, written: bytes) -> list[Any]:
-        """The objects of a line: one, or those of a batch."""
+        """Return the objects of a line: one, or those of a batch."""
         try:
             found, _ = read_json(written)
         except ValueError:

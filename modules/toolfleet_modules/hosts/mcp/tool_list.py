@@ -113,7 +113,7 @@ def _add(offer: ServerOffer, name: str, shown: str, tool: types.Tool, *, is_trus
 
 
 def _usable(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema as it is, or without what decides nothing and is written wrongly. Raises `SchemaWrong`."""
+    """Return a schema, if needed without parts that are invalid and decide nothing. Raises `SchemaWrong`."""
     try:
         compiled(schema)
     except SchemaWrong:
@@ -149,7 +149,7 @@ def _is_shown(icon: types.Icon) -> bool:
 
 
 def method_of(name: str) -> str:
-    """The method for a name of any form and length. One that is fit stays as it is.
+    """Return the method for a name of any form and length. One that is fit stays as it is.
 
     Of any other the readable start is kept, and its SHA-256's first 12 digits follow.
     """

@@ -265,7 +265,7 @@ class StandaloneStream(httpx2.AsyncBaseTransport):
         self._answered = asyncio.Event()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The answer. Only streams are asked for by GET, this one first."""
+        """Return the answer. GET requests are for streams only, and the first is this one."""
         response = await self._inner.handle_async_request(request)
         self._has_session |= _SESSION in response.headers
         if request.method == "GET":

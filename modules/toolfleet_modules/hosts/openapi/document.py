@@ -112,7 +112,7 @@ class OpenApiDocument:
         return found
 
     def resolved(self, node: Any) -> Mapping[str, Any]:
-        """The object itself, or what it refers to. Raises `OperationUnusable`, also for references in a circle."""
+        """Return the object itself, or what it refers to. Raises `OperationUnusable`, also for references in a circle."""
         for _ in range(_MOST_STEPS):
             if not isinstance(node, dict):
                 raise OperationUnusable(
@@ -126,7 +126,7 @@ class OpenApiDocument:
 
 
 def digest_of(value: Any) -> str:
-    """The SHA-256 of a JSON value, in hex, however it was written."""
+    """Return the SHA-256 of a JSON value, in hex, however it was written."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 

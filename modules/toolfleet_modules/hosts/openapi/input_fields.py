@@ -139,7 +139,7 @@ def _part_of(
 def _with_properties(
     plan: BodyPlan, found: Mapping[str, Any], translator: SchemaTranslator, references: set[str]
 ) -> BodyPlan:
-    """The plan of a plain object: each of its properties is an argument."""
+    """Return the plan of a plain object: each of its properties is an argument."""
     shown, files, notes = dict[str, Any](), set[str](), list[str]()
     for name, each in found.items():
         encoding = plan.encodings.get(name, {}) if _is_multipart(plan.media_type) else None
@@ -193,7 +193,7 @@ def _chosen(content: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
 
 
 def _written(kind: str, media_type: str) -> str:
-    """A media type as a request says it: without wildcards, and of a form without parameters."""
+    """Return a media type as a request says it: without wildcards, and of a form without parameters."""
     if "*" in media_type:
         return "application/json" if kind == "json" else media_type
     return media_type.partition(";")[0].strip().lower() if kind == "form" else media_type

@@ -47,7 +47,7 @@ class SchemaTranslator:
         self._inlined: list[str] = []
 
     def translate(self, schema: Any, references: set[str], hidden: frozenset[str] = frozenset()) -> Any:
-        """The schema; what it refers to is added to `references`. Raises `OperationUnusable`.
+        """Return the schema; what it refers to is added to `references`. Raises `OperationUnusable`.
 
         `hidden`: properties that the schema which this one is a part of has for the other direction only.
         """
@@ -82,7 +82,7 @@ class SchemaTranslator:
         self.definitions(each for each in references if _definition_name(each) not in self._whole)
 
     def resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The schema itself, or the one that it is a reference to. Raises `OperationUnusable`."""
+        """Return the schema itself, or the one that it is a reference to. Raises `OperationUnusable`."""
         return self._document.resolved(schema)
 
     def merged(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -118,7 +118,7 @@ class HttpSender:
                 self._pools = []
 
     async def send(self, request: OutgoingRequest, *, seconds: float, may_begin: Callable[[], bool]) -> ServiceAnswer:
-        """The answer, within `seconds`; a redirect is followed within its origin, of a GET or HEAD.
+        """Return the answer, within `seconds`; a redirect is followed within its origin, of a GET or HEAD.
 
         Raises `NothingSent`, `AnswerMissing`, `AnswerUnreadable` and `NotBegun`.
         """
@@ -257,7 +257,7 @@ def described_answers(operation: Operation, document: OpenApiDocument) -> dict[s
 def output_schema(
     operation: Operation, document: OpenApiDocument, translator: SchemaTranslator
 ) -> dict[str, Any] | None:
-    """The schema; `None` where an answer may be anything else than JSON that is described. Raises `OperationUnusable`."""
+    """Return the schema; `None` if an answer may be other than described JSON. Raises `OperationUnusable`."""
     found, references = list[Any](), set[str]()
     for status, node in operation.responses.items():
         if not str(status).startswith("2"):

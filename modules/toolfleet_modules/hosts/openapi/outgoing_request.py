@@ -191,7 +191,7 @@ def query_parts(field: InputField, value: Any) -> list[str]:
 
 
 def header_text(field: InputField, value: Any) -> str:
-    """A header's value, as it stands. Raises `ValueRefused` for what no header can have."""
+    """Return a header's value, as it stands. Raises `ValueRefused` for what no header can have."""
     text = _in_style(field, value, str)
     if not text.isprintable():
         raise ValueRefused(f"{field.argument} has characters that a header cannot have.")
@@ -263,7 +263,7 @@ def _object_parts(field: InputField, name: str, value: Mapping[str, Any], safe: 
 
 
 def _deep(name: str, value: Any, safe: str) -> list[str]:
-    """The specification leaves open how lists and deeper values look: `a[0][b]=c` is what most services read."""
+    """Return the parts of a deep object. The specification leaves lists and deeper values open; most services read `a[0][b]=c`."""
     if isinstance(value, dict | list):
         members = value.items() if isinstance(value, dict) else enumerate(each for each in value if each is not None)
         deeper = [(f"{name}%5B{_quoted(str(key))}%5D", each) for key, each in members if each is not None]
@@ -303,7 +303,7 @@ class RequestForm:
     places: Collection[tuple[str, str]] = ()
 
     def request(self, arguments: Mapping[str, Any], call_id: str | None) -> OutgoingRequest:
-        """The request for these arguments, which fit the plan's schema. Raises `ValueRefused`."""
+        """Return the request for these arguments, which fit the plan's schema. Raises `ValueRefused`."""
         arguments = _with_whole_numbers(arguments)
         query, cookies, properties = list[str](), list[str](), dict[str, Any]()
         headers = {"Accept": "application/json, */*;q=0.8"}
@@ -365,7 +365,7 @@ class RequestForm:
 
 
 def key_of(call_id: str | None, schema: Mapping[str, Any]) -> str:
-    """The call's id as an idempotency key: as a UUID, or shortened, where the schema wants that. A call without one gets any."""
+    """Return the call's id as an idempotency key, as a UUID or shortened if the schema wants that. A call without an id gets a new one."""
     text = call_id or uuid4().hex
     if schema.get("format") == "uuid":
         return str(uuid.uuid5(_NAMESPACE, text))
@@ -383,7 +383,7 @@ def _segment(field: InputField, arguments: Mapping[str, Any]) -> str:
 
 
 def _body_of(plan: BodyPlan, value: Any) -> tuple[str, bytes]:
-    """The media type and the bytes; `value` is the whole body, or its properties by name. Raises `ValueRefused`."""
+    """Return the media type and the bytes; `value` is the whole body, or its properties by name. Raises `ValueRefused`."""
     name = plan.media_type.partition(";")[0].strip().lower()
     if is_json(plan.media_type):
         is_ascii = "charset" in plan.media_type.lower()  # which may be any one that has ASCII in it
