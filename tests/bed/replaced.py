@@ -55,9 +55,12 @@ gc.set_threshold = lambda *_: None
 
 
 def seed(number: int) -> None:
-    """Have all ids, ports and all jitter come from a seed from now on. The process's own number is one that no process has."""
+    """Have all ids, ports and all jitter come from a seed from now on. The process's own number is one that no process has.
+
+    Ports go on where the last seed's ended, if this process has had one: those of its connections are used for a minute more.
+    """
     os.getpid, os.getloadavg = lambda: _NO_PID, lambda: (0.0, 0.0, 0.0)
-    sockets.ports = cycle(_PORTS)
+    sockets.ports = sockets.ports or cycle(_PORTS)
     random.seed(number)
     os.urandom = random._urandom = Random(number).randbytes  # type: ignore[attr-defined] # of `secrets`
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import bed.replaced  # noqa: F401 - it puts virtual time into the process, before all that knows the time
-from bed import redis, trace
+from bed import redis, sockets, trace
 from simulation.plan import Plan, Verdict
 from simulation.scene import play
 
@@ -95,6 +95,7 @@ def _be_alone(place: int) -> None:
     place += os.getppid()  # so that two commands at the same time do not both take the first one
     os.sched_setaffinity(0, {processors[place % len(processors)]})
     if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET | _CLONE_NEWNS) == 0:
+        sockets.ports = None  # those of this network begin with the first one
         with socket.socket() as any_socket:
             fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
         for name, value in _NETWORK.items():
