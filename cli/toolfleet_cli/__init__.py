@@ -1,6 +1,6 @@
 """Puts the fleet together: the `toolfleet` command, which loads no worker library for a client's command, and only what each needs.
 
-PYTEST_DONT_REWRITE: what a pytest plugin's package has imported, pytest would else warn of.
+PYTEST_DONT_REWRITE: pytest would otherwise warn of modules that a plugin's package has imported already.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""Assembles the command: its groups, its version, and how it tells of an error."""
+"""Assembles the command: its groups, its version, and the way it reports an error."""
 
 import gc
 import os
@@ -51,7 +51,7 @@ _GROUPS = (
 """The groups of commands: each is the `app` of the module of its name."""
 
 _FORMER_NAMES: Mapping[str, str] = {"dead": "dead-letters", "wakes": "wake-ups"}
-"""Groups by the names that they had, which still work and are not shown."""
+"""The groups by their former names, which still work and are not shown."""
 
 _NAMES = [*_COMMANDS, *_GROUPS]
 _COMPLETION = "_TOOLFLEET_COMPLETE"  # a shell asks for what could follow, by this variable
@@ -61,12 +61,12 @@ _SUMMARIES: Mapping[str, str] = {
     "up": "Run a whole fleet here, in the foreground: Redis, workers, beat, Flower, a gateway; in a clone the example modules, too.",
     "demo": "Play an agent's day on a fleet of its own, which is gone afterwards. Runs from a clone of the project.",
     "worker": "Run calls, until SIGTERM: then finish those that run. Prints `toolfleet worker ready lane=…` when it is.",
-    "beat": "Send the fleet's own regular tasks: the look at every module. A fleet needs one.",
+    "beat": "Send the fleet's own regular tasks, such as the probe of every module. A fleet needs one.",
     "flower": "Show calls, queues and workers in the browser. Takes Flower's own `FLOWER_…` variables as well.",
     "gateway": "Serve the fleet over HTTP, until SIGTERM: then what is under way ends. Prints its URL when it is ready.",
     "mcp": "Serve the fleet's tools to an MCP client over standard input and output, until that ends. For a client's configuration.",
     "logs": "Print what a process of `toolfleet up` has logged, also when it has ended; without a name, which there are.",
-    "restart": "Restart a process of the `toolfleet up` here: it ends in good order, a worker's calls finish, and starts anew.",
+    "restart": "Restart a process of the `toolfleet up` here: it ends in good order, a worker's calls finish, and it starts again.",
     "config": "Show what is set here, and where: in the environment, in a line of `toolfleet.toml`, or by a running `up`.",
     "status": "Show workers, lanes, queues, modules in trouble, dead letters, jobs and wake-ups. Asks Redis only, for 5 s at most.",
     "doctor": "Examine the fleet: send a canary through each queue, and look at Redis, workers, clocks, keys, secrets and settings.",
@@ -77,7 +77,7 @@ _SUMMARIES: Mapping[str, str] = {
     "agents": "The profiles of agents: which tools each may use, and what stands around its calls.",
     "approvals": "Calls that wait for people: look at them, approve or reject them.",
     "audit": "Who called or changed what, what was decided, and how it ended.",
-    "create": "Begin something new.",
+    "create": "Create a module or a tool.",
     "dead-letters": "Calls whose end is not known, wake-ups and webhooks that were not accepted: look at them, try them again, drop them.",
     "host": "Serve as a module what was not written as one.",
     "jobs": "Long work that is polled, of all users: look at it, end it.",

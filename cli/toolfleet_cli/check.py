@@ -1,4 +1,4 @@
-"""Checks whether a worker or beat of this machine is alive, or ready, as a container's health check asks again and again."""
+"""Checks whether a worker or beat of this machine is alive, or ready, for the repeated health check of a container."""
 
 from typing import TYPE_CHECKING
 

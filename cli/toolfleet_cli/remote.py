@@ -409,7 +409,7 @@ def called(
         while (state := _state(gateway, path))["state"] != "done":
             pass
     except KeyboardInterrupt:
-        _take_back(gateway, path)
+        _cancel(gateway, path)
     return ToolResult.model_validate(state["result"])
 
 
@@ -417,9 +417,9 @@ def _state(gateway: Gateway, path: str) -> Any:
     return gateway.ask("GET", path, seconds=_WAIT_SECONDS + _MORE_SECONDS, headers={"prefer": f"wait={_WAIT_SECONDS}"})
 
 
-def _take_back(gateway: Gateway, path: str) -> NoReturn:
+def _cancel(gateway: Gateway, path: str) -> NoReturn:
     state = gateway.delete(path)
     result = state.get("result") or {}
-    ended = result.get("error") or ("it had just succeeded" if result.get("success") else "it is being taken back")
+    ended = result.get("error") or ("it had just succeeded" if result.get("success") else "it is being cancelled")
     note(f"Call {state['call_id']}: {ended}")
     raise KeyboardInterrupt

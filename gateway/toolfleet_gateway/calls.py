@@ -1,4 +1,4 @@
-"""Begins, follows and cancels calls over REST: what clients send of them, how long they wait, and what they get to know."""
+"""Starts, follows and cancels calls over REST."""
 
 import asyncio
 import hashlib
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 import anyio
 from anyio.streams.memory import MemoryObjectSendStream
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
@@ -19,6 +19,8 @@ from toolfleet_gateway.http.entrance import operator_of
 from toolfleet_gateway.http.problems import Problem, ProblemBody, invalid_request, not_found, problem_of
 from toolfleet_gateway.http.routes import (
     Answer,
+    AnswerModel,
+    BodyModel,
     HeaderParameter,
     RouteRequest,
     json_answer,
@@ -38,7 +40,7 @@ from toolfleet_tasks.calls.begun_calls import BegunHandle, Owner
 from toolfleet_tasks.client.fleet import ToolFleet
 
 USUAL_SECONDS: Final = 30.0
-"""How long a call's request is held open whose client does not say: most proxies cut one after a minute."""
+"""How long the request of a call is held open by default: most proxies cut one after a minute."""
 
 # Where its client asks for longer: a proxy in front needs a time-out beyond it, and each such request holds a connection.
 _LONGEST_WAIT_SECONDS = 300.0
@@ -124,11 +126,7 @@ Report = ShownApproval | Progress | LogMessage
 _Source = AsyncGenerator[ShownApproval] | AsyncGenerator[Progress] | AsyncGenerator[LogMessage]
 
 
-class _Sent(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class CallBody(_Sent):
+class CallBody(BodyModel):
     """A call of a tool."""
 
     tool_name: str = Field(max_length=1024, json_schema_extra={"pattern": _TOOL_NAME})
@@ -162,14 +160,14 @@ class BatchedCall(CallBody):
     """As the header `Idempotency-Key` of a single call."""
 
 
-class BatchBody(_Sent):
+class BatchBody(BodyModel):
     """Calls that are to run side by side."""
 
     calls: Annotated[list[BatchedCall], Field(min_length=1, max_length=_MOST_IN_BATCH)]
     """Each has an answer of its own."""
 
 
-class ExecuteBody(_Sent):
+class ExecuteBody(BodyModel):
     """A call of one module's tool."""
 
     tool_name: str = Field(max_length=1024, json_schema_extra={"pattern": _METHOD_NAME})
@@ -182,10 +180,8 @@ class ExecuteBody(_Sent):
     """The agent whose profile takes from what the key may do; a key of an agent takes no other one."""
 
 
-class CallState(BaseModel):
+class CallState(AnswerModel):
     """Where a call is."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     call_id: str
     """The call's id."""
@@ -199,10 +195,8 @@ class CallState(BaseModel):
     """How it ended, once it is `done`."""
 
 
-class BatchedAnswer(BaseModel):
-    """What became of one call of a batch: its `result`, its state, or the problem that kept it from its queue."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+class BatchedAnswer(AnswerModel):
+    """The outcome of one call of a batch: its `result`, its state, or the problem that kept it from its queue."""
 
     status: int
     """The HTTP status that it would have had by itself."""
@@ -214,10 +208,8 @@ class BatchedAnswer(BaseModel):
     """Why it is in no queue."""
 
 
-class BatchAnswer(BaseModel):
+class BatchAnswer(AnswerModel):
     """The answers, in the order of the calls."""
-
-    model_config = ConfigDict(frozen=True)
 
     calls: list[BatchedAnswer]
 
@@ -434,7 +426,7 @@ class BeginningRoutes:
         "POST",
         f"{_CALLS}/batch",
         "Call up to 50 tools side by side",
-        {200: Answer("What became of each.", BatchAnswer)},
+        {200: Answer("The outcome of each.", BatchAnswer)},
         headers=(_PREFER,),
         problems=_PROBLEMS,
     )
@@ -503,14 +495,16 @@ class FollowingRoutes:
         finally:
             handle.leave()
 
-    @route("DELETE", _PATH, "Take a call back", _STATE, problems=(404, 409, 503))
+    @route("DELETE", _PATH, "Cancel a call", _STATE, problems=(404, 409, 503))
     async def cancel_call(self, asked: RouteRequest[None, None]) -> Response:
-        """Take a call back. One that has ended stays as it ended."""
+        """Cancel a call. One that has ended stays as it ended."""
         handle = await self._attached(asked.who, asked.path["call_id"])
         try:
             if handle.is_guest and await handle.end_within(0) is None:
                 raise Problem(
-                    409, "conflict", "The call was begun by somebody else with the same key, and is theirs to cancel."
+                    409,
+                    "conflict",
+                    "The call was begun by another client with the same key, and only that client can cancel it.",
                 )
             await handle.cancel()
             return text_answer(json_text(await _state_of(handle), with_none=True))

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from toolfleet_gateway.auth.identity import Identity
@@ -16,6 +16,7 @@ from toolfleet_gateway.http.entrance import operator_of
 from toolfleet_gateway.http.problems import invalid_request
 from toolfleet_gateway.http.routes import (
     Answer,
+    AnswerModel,
     AnyRoute,
     HeaderParameter,
     RouteRequest,
@@ -329,10 +330,8 @@ class _AboutEvents:
         return FeedEvent("state", {"modules": up}, position).sent()
 
 
-class ApprovalNotice(BaseModel):
+class ApprovalNotice(AnswerModel):
     """Something that has happened to an approval."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     approval: ShownApproval
     """The approval, as it is at this moment."""

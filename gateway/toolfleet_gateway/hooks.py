@@ -10,6 +10,7 @@ from starlette.responses import Response
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import (
     Answer,
+    AnswerModel,
     AnyRoute,
     HeaderParameter,
     RouteRequest,
@@ -91,7 +92,7 @@ def _is_signed(secret: str, headers: dict[str, str], body: bytes) -> bool:
         except WebhookVerificationError as exc:
             if "timestamp" in str(exc) or "Headers" in str(exc):
                 raise invalid_request(
-                    "The webhook-timestamp is not within five minutes of the gateway's clock: sign the request anew."
+                    "The webhook-timestamp is not within five minutes of the gateway's clock: sign the request again."
                 ) from None
         except ValueError:  # no base64, no comma, no UTF-8
             continue
@@ -123,10 +124,8 @@ class HookBody(BaseModel):
         return self
 
 
-class HookAnswer(BaseModel):
+class HookAnswer(AnswerModel):
     """A job that has ended as the request says; the same for each repeat of it."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     job_id: str
     """Which one."""
@@ -189,10 +188,8 @@ class SignedDecision(ApprovalDecision):
     """The approval, as in the path: of a signed request only the body is signed."""
 
 
-class DecisionTaken(BaseModel):
+class DecisionTaken(AnswerModel):
     """What a request has come to; the same for each repeat of it."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     approval_id: str
     """Which approval."""

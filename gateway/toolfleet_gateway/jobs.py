@@ -1,4 +1,4 @@
-"""Lists the routes of jobs, of the workflows that they make up, and of conversations, which hear how their jobs have ended."""
+"""Lists the routes of jobs, of the workflows that they make up, and of conversations, which are told how their jobs ended."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -13,7 +13,9 @@ from toolfleet_gateway.calls import IDEMPOTENCY_KEY_PATTERN, idempotency_key_of,
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import (
     Answer,
+    AnswerModel,
     AnyRoute,
+    BodyModel,
     HeaderParameter,
     RouteRequest,
     declared_routes,
@@ -55,14 +57,12 @@ _LAST_ID = HeaderParameter(
 )
 
 
-class JobCall(BaseModel):
+class JobCall(BodyModel):
     """A call that a job makes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     tool_name: str = Field(max_length=256)
     """`module.method`."""
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = Field(default={})
     """By names of the tool's arguments."""
     tool_version: str | None = None
     """The version of the tool that is meant, letter for letter."""
@@ -72,10 +72,8 @@ class JobCall(BaseModel):
         return ToolCall(tool_name=self.tool_name, arguments=self.arguments, tool_version=self.tool_version)
 
 
-class JobRequest(BaseModel):
+class JobRequest(BodyModel):
     """A job as its client wants it: `start` is done at once or at its schedule, then `poll` or `hook` until it is over; else it is a reminder."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     start: JobCall | None = None
     """Its first call."""
@@ -109,10 +107,8 @@ class JobRequest(BaseModel):
         return [one.call() if isinstance(one, JobCall) else one for one in self.on_complete]
 
 
-class JobList(BaseModel):
+class JobList(AnswerModel):
     """Jobs of one user."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     jobs: list[Job]
     """The newest first."""
@@ -120,10 +116,8 @@ class JobList(BaseModel):
     """How many these are."""
 
 
-class CancelledJobs(BaseModel):
+class CancelledJobs(AnswerModel):
     """What came of cancelling jobs."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     cancelled: int
     """How many were ended by it."""
@@ -161,7 +155,7 @@ class _AboutJobs:
     @route(
         "POST",
         "/jobs",
-        "Have long work done and polled, once, whatever stops meanwhile",
+        "Have long work done once, and polled, even if processes end meanwhile",
         {201: Answer("The job, or the one that its key stands for.", Job, headers={"Location": "Where it is."})},
         headers=(_KEY,),
         problems=(404, 409, 422),
@@ -203,7 +197,7 @@ class _AboutJobs:
     @route(
         "DELETE",
         "/jobs/{job_id}",
-        "End a job, and tell nobody; one that has ended stays as it is",
+        "End a job without a notice; one that has ended stays as it is",
         {200: Answer("The job.", Job)},
         problems=(404,),
     )

@@ -1,4 +1,4 @@
-"""Answers for the metrics of the gateway and of the fleet, and says how many workers a lane needs."""
+"""Serves the metrics of the gateway and of the fleet, and says how many workers a lane needs."""
 
 import asyncio
 import concurrent.futures
@@ -31,7 +31,7 @@ _LOOP_SECONDS = READ_SECONDS + 1.0  # for a loop that may stand still
 
 
 class GatewayMetrics:
-    """`fleet` has the facts of the fleet."""
+    """The metrics of a gateway; `fleet` has those of the fleet."""
 
     def __init__(self, fleet: FleetMetrics) -> None:
         recorder = metrics.start()
@@ -96,7 +96,7 @@ class LaneScale(BaseModel):
     workers: int
     """Its workers that live."""
     oldest_seconds: float | None = None
-    """Since when the oldest of the waiting calls has waited. Left out where nobody knows it, as with RabbitMQ."""
+    """Since when the oldest of the waiting calls has waited. Left out where it is not known, as with RabbitMQ."""
 
 
 class _MetricsRoutes:

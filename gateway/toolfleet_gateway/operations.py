@@ -1,4 +1,4 @@
-"""Makes a route of each operation of the operators' resources: this is where its role is asked for, and a refusal gets its status."""
+"""Makes a route of each operation of the operators' resources, which checks the role and gives refusals their status."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -19,6 +19,7 @@ from toolfleet_gateway.http.entrance import require_role
 from toolfleet_gateway.http.problems import invalid_request, not_found
 from toolfleet_gateway.http.routes import (
     Answer,
+    AnswerModel,
     AnyRoute,
     RouteRequest,
     declared_routes,
@@ -40,7 +41,7 @@ from toolfleet_registry.system.offload import aside
 from toolfleet_tasks.client.fleet import ToolFleet
 
 _PROGRAMMATIC = "programmatic"
-"""The source of a tool that stands in no file of a tool folder."""
+"""The source of a tool that is in no file of a tool folder."""
 
 _LONGEST = 512  # characters of a cursor: a tool's name has 256 at most
 _DIGITS = 6
@@ -78,10 +79,8 @@ class FormatNote(BaseModel):
     """The reason, in words."""
 
 
-class ToolPage(BaseModel):
+class ToolPage(AnswerModel):
     """Some of the tools that a caller may use."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     tools: list[ShownTool | dict[str, Any]]
     """By name; of a search, the best first. With a `format` what goes into the `tools` of a request to that provider, by name."""
@@ -100,10 +99,8 @@ class ShownLoadError(ToolLoadError):
     """The module that serves the file's folder."""
 
 
-class LoadErrorList(BaseModel):
+class LoadErrorList(AnswerModel):
     """What is not served as it stands."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     errors: list[ShownLoadError]
     """By module, and as its host tells them."""
@@ -111,10 +108,8 @@ class LoadErrorList(BaseModel):
     """How many there are."""
 
 
-class ReloadReport(BaseModel):
+class ReloadReport(AnswerModel):
     """What came of a reload."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     count: int
     """How many tools the hosts serve that are done."""
@@ -138,7 +133,7 @@ def shown_tool(tool: ToolDefinition, place: ToolSource | None) -> ShownTool:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """`after`: the last tool's name of the page before; `offset`: how many of a search were on pages before. One of them."""
+    """The start of a page: `after` the name of a listing's last tool, or at the `offset` of a search."""
 
     after: str = ""
     offset: int = 0
@@ -252,7 +247,7 @@ class _ToolRoutes:
     @route(
         "POST",
         "/tools/reload",
-        "Have hosts read their tool folders anew, and wait 10 s at most; for operators",
+        "Have hosts read their tool folders again, and wait 10 s at most; for operators",
         {200: Answer("What they serve since.", ReloadReport)},
     )
     async def reload_tools(self, request: RouteRequest[None, None]) -> Response:
@@ -381,15 +376,13 @@ def _has(values: Sequence[str], tag: str) -> bool:
     return tag in known or "*" in known
 
 
-class ShownModule(BaseModel):
+class ShownModule(AnswerModel):
     """What is known of a module. What is wrong with it is shown to viewers only."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     module: str
     """Its name."""
     ok: bool
-    """Whether the last look at it found a good manifest."""
+    """Whether the last probe found a good manifest."""
     tools: int
     """How many tools it has; to others than viewers, how many of them they may use."""
     age_seconds: float | None = None
@@ -397,9 +390,9 @@ class ShownModule(BaseModel):
     is_stale: bool = False
     """Whether that one is too old."""
     error: str | None = None
-    """Why the last look failed."""
+    """Why the last probe failed."""
     closed_tools: list[str] | None = None
-    """The tools that nobody can use, for what they say of themselves."""
+    """The tools that no caller can use because of their own declarations."""
     disabled: int | None = None
     """How many tools an operator has switched off."""
     withheld: int | None = None
@@ -410,10 +403,8 @@ class ShownModule(BaseModel):
     """What is not served as it stands."""
 
 
-class ModuleList(BaseModel):
+class ModuleList(AnswerModel):
     """The modules that a caller reaches."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     modules: list[ShownModule]
     """By name."""
@@ -428,10 +419,8 @@ class ModuleWithTools(ShownModule):
     """The tools that the caller may use, by name."""
 
 
-class ModuleToolsList(BaseModel):
+class ModuleToolsList(AnswerModel):
     """The modules that a caller reaches, each with its tools."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     modules: list[ModuleWithTools]
     """By name."""
@@ -486,7 +475,7 @@ class _AboutModules:
         "POST",
         "/refresh-tools",
         "Have all modules asked now for what they offer; for operators",
-        {200: Answer("What came of it.", ModuleList)},
+        {200: Answer("The outcome.", ModuleList)},
     )
     async def refresh_tools(self, request: RouteRequest[None, None]) -> Response:
         require_role(request.who, "operator")

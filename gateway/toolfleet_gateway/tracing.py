@@ -1,4 +1,4 @@
-"""Begins the spans of requests that come in: one for each, by HTTP's names or by MCP's."""
+"""Starts a span for each incoming request, named as for HTTP or for MCP."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
@@ -26,7 +26,7 @@ _PARENT, _STATE = TRACEPARENT.encode(), TRACESTATE.encode()
 _BAD = 500
 
 _TOOL_ERROR: Final = "tool_error"
-"""The type of the error of a result that is one."""
+"""The error type of a failed result."""
 
 
 def gateway_tracing(settings: Settings) -> Tracing | None:

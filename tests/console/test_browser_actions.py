@@ -118,7 +118,7 @@ async def test_a_tool_is_disabled_and_tried(gateway: KeyedGateway) -> None:
         await real.open("/tools/owls.nap_once")
         await real.page.locator("summary", has_text="Disable").click()
         await real.page.get_by_role("button", name="Disable it").click()
-        await real.says("Nobody may use it until it is enabled.")
+        await real.says("No caller may use it until it is enabled.")
 
 
 async def test_a_list_does_not_change_below_somebodys_hands(gateway: KeyedGateway, bed: TestBed) -> None:

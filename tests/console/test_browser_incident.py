@@ -104,7 +104,7 @@ async def _disables_the_tool(incident: Incident) -> None:
     await real.page.get_by_role("link", name="The tool").click()
     await real.page.locator("summary", has_text="Disable").click()
     await real.page.get_by_role("button", name="Disable it").click()
-    await real.says("Nobody may use it until it is enabled.")
+    await real.says("No caller may use it until it is enabled.")
     await real.picture("incident-disabled")
 
     async def is_closed() -> bool:

@@ -1,1 +1,1 @@
-"""Answers every command, one noun a file, and runs what `up`, `host` and the servers run."""
+"""Answers every command, one noun a file, and does the work of `up`, `host` and the servers."""

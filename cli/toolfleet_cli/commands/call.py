@@ -154,7 +154,7 @@ async def result_of(
             handle = await fleet.submit(asked, caller, conversation=where, timeout=seconds, waits_for_turn=True)
     except asyncio.CancelledError:
         note(
-            f"The call of {asked.tool_name} was not under way yet. It is taken back, should it have been sent just now."
+            f"The call of {asked.tool_name} was not under way yet. It is cancelled, should it have been sent just now."
         )
         raise
     if handle.approval_expires_at is not None:  # for hours perhaps: it waits in the fleet, as one of `fleet.call` does
@@ -174,9 +174,9 @@ async def _cancel(handle: "CallHandle") -> str:
     if result.success:
         return f"Call {handle.id} had just succeeded."
     if result.effect_state == "none":
-        return f"Call {handle.id} is taken back: it was not executed."
+        return f"Call {handle.id} is cancelled: it was not executed."
     if result.error_code == "cancelled":
-        return f"Call {handle.id} is taken back. It had begun: it may have been executed, or still run for a moment."
+        return f"Call {handle.id} is cancelled. It had started: it may have been executed, or still run for a moment."
     return f"Call {handle.id} has ended: {result.error}"
 
 

@@ -1,4 +1,4 @@
-"""Says how many agents, workers and Redis servers a load needs, by what a call was measured to cost: `toolfleet capacity`."""
+"""Says how many agents, workers and Redis servers a load needs, by the measured costs of a call: `toolfleet capacity`."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ import typer
 from toolfleet_cli.console import add_row, note, say_json, show_table, table
 
 MEASURED_BY = "make bench"
-"""The command that measures them: W1 in `benchmarks/results/full.md`, on two cores of an Intel Xeon, Redis without persistence."""
+"""The command that measures the costs: W1 in `benchmarks/results/full.md`, on two cores of an Intel Xeon, Redis without persistence."""
 
 _MARGIN = 2  # of Redis's memory: its file is rewritten by a copy of the process
 
@@ -18,7 +18,7 @@ _MEGABYTE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class CallCosts:
-    """CPU in seconds a call, memory in bytes. `slots`: how many calls a worker process runs at once.
+    """The costs of a call: CPU in seconds, memory in bytes. `slots`: the calls that a worker process runs at once.
 
     `core_use`: how much of a core a process should use, so that peaks find room; `redis_use` the same of Redis.
     """
@@ -38,12 +38,12 @@ class CallCosts:
 
 
 MEASURED = CallCosts()
-"""The only place where these figures stand in code."""
+"""The measured costs. Code has these figures in no other place."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetLoad:
-    """`rate`: calls a second at the busiest hour. `latency`: seconds of a call in its module. `payload`: bytes of its arguments.
+    """The load of a fleet. `rate`: calls a second at the busiest hour. `latency`: seconds of a call in its module. `payload`: bytes of its arguments.
 
     `kept_seconds`: how long records of ended calls are kept. `answer`: bytes of a result.
     """

@@ -21,14 +21,47 @@ _MOST_BYTES = 4 * 2**20  # of the manifests that are read for one completion
 _Ask: TypeAlias = Callable[["Redis", "Settings", str], Iterable[str]]
 
 
-def complete_tools(incomplete: str) -> list[str]:
+def _from_redis(ask: _Ask) -> Callable[[str], list[str]]:
+    """Make a completion of a function that asks the fleet's Redis for words."""
+
+    def complete(incomplete: str) -> list[str]:
+        def words() -> Iterable[str]:
+            from toolfleet_registry.redis.servers import sync_client
+            from toolfleet_registry.settings import load_settings
+
+            settings = load_settings()
+            if settings.redis_url is None:
+                return []
+            url, master = settings.redis_url, settings.sentinel_master
+            with sync_client(url, master=master, timeout_seconds=_COMMAND_SECONDS) as redis:
+                return list(ask(redis, settings, incomplete))
+
+        return _in_time(words, incomplete)
+
+    return complete
+
+
+@_from_redis
+def complete_tools(redis: "Redis", settings: "Settings", incomplete: str) -> Iterable[str]:
     """Return the tools, or the modules' names if there are too many modules."""
-    return _asked(_tools, incomplete)
+    module, dot, _ = incomplete.partition(".")
+    wanted = [
+        name for name in sorted(_modules(redis, settings)) if name == module or (not dot and name.startswith(module))
+    ]
+    if len(wanted) > _MOST_MODULES:
+        return [f"{name}." for name in wanted]
+    found, bytes_left = list[str](), _MOST_BYTES
+    for key in map(settings.keys.module_manifest, wanted):
+        bytes_left -= redis.strlen(key)
+        if bytes_left >= 0 and (manifest := redis.get(key)) is not None:
+            found += [str(tool["name"]) for tool in json.loads(cast("bytes", manifest))["tools"]]
+    return found
 
 
-def complete_modules(incomplete: str) -> list[str]:
+@_from_redis
+def complete_modules(redis: "Redis", settings: "Settings", _: str) -> Iterable[str]:
     """Return the modules."""
-    return _asked(lambda redis, settings, _: _modules(redis, settings), incomplete)
+    return _modules(redis, settings)
 
 
 def complete_modules_and_tools(incomplete: str) -> list[str]:
@@ -36,64 +69,43 @@ def complete_modules_and_tools(incomplete: str) -> list[str]:
     return [*complete_modules(incomplete), *complete_tools(incomplete)]
 
 
-def complete_dead(incomplete: str) -> list[str]:
+@_from_redis
+def complete_dead(redis: "Redis", settings: "Settings", _: str) -> Iterable[str]:
     """Return the ids of the latest dead letters of each kind."""
-    return _asked(
-        lambda redis, settings, _: [
-            *_latest(redis, settings.keys.dead_order),
-            *_latest(redis, settings.keys.dead_wakes_order),
-            *_latest(redis, settings.keys.dead_webhooks("-order")),
-        ],
-        incomplete,
-    )
+    keys = settings.keys
+    return _ids(redis, latest=[keys.dead_order, keys.dead_wakes_order, keys.dead_webhooks("-order")])
 
 
-def complete_keys(incomplete: str) -> list[str]:
+@_from_redis
+def complete_keys(redis: "Redis", settings: "Settings", _: str) -> Iterable[str]:
     """Return the ids of API keys that are kept in Redis."""
-    return _asked(
-        lambda redis, settings, _: map(_text, cast("list[Any]", redis.hkeys(settings.keys.registry.api_keys))),
-        incomplete,
-    )
+    return _fields(redis, settings.keys.registry.api_keys)
 
 
-def complete_agents(incomplete: str) -> list[str]:
+@_from_redis
+def complete_agents(redis: "Redis", settings: "Settings", _: str) -> Iterable[str]:
     """Return the agents that have a profile, in the settings or in Redis."""
-    return _asked(
-        lambda redis, settings, _: [
-            *settings.agents,
-            *map(_text, cast("list[Any]", redis.hkeys(settings.keys.registry.agents))),
-        ],
-        incomplete,
-    )
+    return [*settings.agents, *_fields(redis, settings.keys.registry.agents)]
 
 
-def complete_jobs(incomplete: str) -> list[str]:
+@_from_redis
+def complete_jobs(redis: "Redis", settings: "Settings", _: str) -> Iterable[str]:
     """Return the jobs that are due next, and the latest that have ended."""
-    return _asked(
-        lambda redis, settings, _: [
-            *_first(redis, settings.keys.jobs_due),
-            *_latest(redis, settings.keys.jobs_ended),
-        ],
-        incomplete,
-    )
+    return _ids(redis, first=[settings.keys.jobs_due], latest=[settings.keys.jobs_ended])
 
 
-def complete_wakes(incomplete: str) -> list[str]:
+@_from_redis
+def complete_wakes(redis: "Redis", settings: "Settings", _: str) -> Iterable[str]:
     """Return the wake-ups that are due next."""
-    return _asked(
-        lambda redis, settings, _: [
-            *_first(redis, settings.keys.wakes_due),
-            *_first(redis, settings.keys.calls_due),
-        ],
-        incomplete,
-    )
+    return _ids(redis, first=[settings.keys.wakes_due, settings.keys.calls_due])
 
 
-def complete_approvals(incomplete: str) -> list[str]:
+@_from_redis
+def complete_approvals(redis: "Redis", settings: "Settings", _: str) -> Iterable[str]:
     """Return the calls that wait for people."""
     from toolfleet_registry.redis.keys import ApprovalKeys
 
-    return _asked(lambda redis, settings, _: _first(redis, ApprovalKeys(settings.keys).waiting), incomplete)
+    return _ids(redis, first=[ApprovalKeys(settings.keys).waiting])
 
 
 def complete_processes(incomplete: str) -> list[str]:
@@ -104,21 +116,6 @@ def complete_processes(incomplete: str) -> list[str]:
 def complete_logs(incomplete: str) -> list[str]:
     """Return the names of the logs here."""
     return _in_time(_logs, incomplete)
-
-
-def _asked(ask: _Ask, incomplete: str) -> list[str]:
-    def words() -> Iterable[str]:
-        from toolfleet_registry.redis.servers import sync_client
-        from toolfleet_registry.settings import load_settings
-
-        settings = load_settings()
-        if settings.redis_url is None:
-            return []
-        url, master = settings.redis_url, settings.sentinel_master
-        with sync_client(url, master=master, timeout_seconds=_COMMAND_SECONDS) as redis:
-            return list(ask(redis, settings, incomplete))
-
-    return _in_time(words, incomplete)
 
 
 def _in_time(words: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
@@ -141,31 +138,20 @@ def _in_time(words: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
 
 
 def _modules(redis: "Redis", settings: "Settings") -> set[str]:
-    listed = cast("list[Any]", redis.hkeys(settings.keys.modules))
-    return set(settings.modules) | {_text(name) for name in listed}
+    return set(settings.modules) | set(_fields(redis, settings.keys.modules))
 
 
-def _tools(redis: "Redis", settings: "Settings", incomplete: str) -> Iterable[str]:
-    module, dot, _ = incomplete.partition(".")
-    wanted = [
-        name for name in sorted(_modules(redis, settings)) if name == module or (not dot and name.startswith(module))
-    ]
-    if len(wanted) > _MOST_MODULES:
-        return [f"{name}." for name in wanted]
-    found, bytes_left = list[str](), _MOST_BYTES
-    for key in map(settings.keys.module_manifest, wanted):
-        bytes_left -= redis.strlen(key)
-        if bytes_left >= 0 and (manifest := redis.get(key)) is not None:
-            found += [str(tool["name"]) for tool in json.loads(cast("bytes", manifest))["tools"]]
-    return found
+def _fields(redis: "Redis", name: str) -> Iterable[str]:
+    """Return the fields of a hash."""
+    return map(_text, cast("list[Any]", redis.hkeys(name)))
 
 
-def _latest(redis: "Redis", name: str) -> list[str]:
-    return [_text(one) for one in cast("list[Any]", redis.zrevrange(name, 0, _MOST_IDS - 1))]
-
-
-def _first(redis: "Redis", name: str) -> list[str]:
-    return [_text(one) for one in cast("list[Any]", redis.zrange(name, 0, _MOST_IDS - 1))]
+def _ids(redis: "Redis", *, first: Iterable[str] = (), latest: Iterable[str] = ()) -> Iterable[str]:
+    """Yield the first, or the latest, ids of sorted sets."""
+    for name in first:
+        yield from map(_text, cast("list[Any]", redis.zrange(name, 0, _MOST_IDS - 1)))
+    for name in latest:
+        yield from map(_text, cast("list[Any]", redis.zrevrange(name, 0, _MOST_IDS - 1)))
 
 
 def _text(value: Any) -> str:

@@ -19,7 +19,7 @@ from toolfleet_cli.console import say
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.errors import SettingsError
 
-app = typer.Typer(help="Begin something new.", no_args_is_help=True)
+app = typer.Typer(help="Create a module or a tool.", no_args_is_help=True)
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,49}")
 _OURS = frozenset({LOCAL, SCHEDULER, "modules", "tests", "test"})
@@ -51,7 +51,7 @@ def tool(
         ".toolfleet", "tools"
     ),
 ) -> None:
-    """Make a tool: a Python file in a tool folder, and a test beside it. A fleet that serves the folder has the tool at once."""
+    """Make a tool: a Python file in a tool folder, and a test next to it. A fleet that serves the folder has the tool at once."""
     file = create_tool(name, directory)
     module = directory.resolve().name
     say(f"Made the tool {name} in {file}. Next:\n")

@@ -1,13 +1,16 @@
-"""Serves as a module what was not written as one: `toolfleet host`."""
+"""Serves tool folders, OpenAPI documents and MCP servers as modules: `toolfleet host`."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from toolfleet_cli.console import need, say
-from toolfleet_registry.settings import load_settings
+from toolfleet_registry.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from toolfleet_modules.sdk.module import ServedModule
 
 app = typer.Typer(help="Serve as a module what was not written as one.", no_args_is_help=True)
 
@@ -80,17 +83,12 @@ def folder(
     Its name is the folder's, without --name. What `toolfleet.toml` says under `[hosts.NAME]` holds for it. With TOOLFLEET_MODULE_KEY, only calls of the fleet are run.
     """
     need("host")
-    from toolfleet_cli.hosting.host_server import serve_host
     from toolfleet_cli.hosting.hosts import folder_host, toml_folder
 
     settings = load_settings()
     host = folder_host(settings, path, beside=toml_folder(Path.cwd()), name=name)
     say(f"{host.name}: the tools in {path}")
-    raise typer.Exit(
-        serve_host(
-            host, address, port, announced_by=settings if announce else None, url=announce_url, metered_by=settings
-        )
-    )
+    _serve(host, settings, address, port, url=announce_url, announces=announce)
 
 
 @app.command()
@@ -113,7 +111,6 @@ def openapi(
     With TOOLFLEET_MODULE_KEY, only calls of the fleet are run.
     """
     need("host")
-    from toolfleet_cli.hosting.host_server import serve_host
     from toolfleet_cli.hosting.hosts import auth_of, openapi_host
     from toolfleet_registry.config.host_settings import OpenApiSpec
 
@@ -128,11 +125,7 @@ def openapi(
     settings = load_settings()
     host = openapi_host(settings, name, spec, folder=Path.cwd())
     say(f"{host.name}: the operations of {document}")
-    raise typer.Exit(
-        serve_host(
-            host, address, port, announced_by=settings if announce else None, url=announce_url, metered_by=settings
-        )
-    )
+    _serve(host, settings, address, port, url=announce_url, announces=announce)
 
 
 @app.command()
@@ -195,14 +188,19 @@ def run(
 ) -> None:
     """Serve what `toolfleet.toml` describes under `[hosts.NAME]`, in the foreground."""
     need("host")
-    from toolfleet_cli.hosting.host_server import serve_host
     from toolfleet_cli.hosting.hosts import named_host
 
     settings = load_settings()
     host = named_host(settings, name, start=Path.cwd())
     say(f"{host.name}: as toolfleet.toml says")
-    raise typer.Exit(
-        serve_host(
-            host, address, port, announced_by=settings if announce else None, url=announce_url, metered_by=settings
-        )
-    )
+    _serve(host, settings, address, port, url=announce_url, announces=announce)
+
+
+def _serve(
+    host: "ServedModule", settings: Settings, address: str, port: int, *, url: str | None, announces: bool
+) -> NoReturn:
+    """Serve a host until a signal ends it, and end the command."""
+    from toolfleet_cli.hosting.host_server import serve_host
+
+    announced_by = settings if announces else None
+    raise typer.Exit(serve_host(host, address, port, announced_by=announced_by, url=url, metered_by=settings))

@@ -1,4 +1,4 @@
-"""Makes, lists and revokes the API keys of those who come in over HTTP: `toolfleet keys`."""
+"""Makes, lists and revokes the API keys of HTTP clients: `toolfleet keys`."""
 
 import re
 from datetime import UTC, datetime

@@ -77,7 +77,7 @@ def restart(
         str, typer.Argument(metavar="NAME", help="Such as worker-fast, or a module.", autocompletion=complete_processes)
     ],
 ) -> None:
-    """Restart a process of the `toolfleet up` here: it ends in good order, a worker's calls finish, and starts anew."""
+    """Restart a process of the `toolfleet up` here: it ends in good order, a worker's calls finish, and it starts again."""
     folder, before = _running(name)
     RestartRequests(folder).ask(name)
     give_up_at = time.monotonic() + _RESTART_SECONDS
@@ -139,7 +139,7 @@ class RestartRequests:
 
 
 class LogTail:
-    """A log file's lines from now on, and before them its last `lines`."""
+    """The lines of a log file: its last `lines`, and those that are added."""
 
     def __init__(self, path: Path, *, lines: int = 0) -> None:
         self._path = path
@@ -200,7 +200,7 @@ def _start_of_last(file: BinaryIO, lines: int) -> int:
 
 
 class LogExcerpts:
-    """One log's; `feed` it all its lines."""
+    """The excerpts of one log; `feed` it all lines of the log."""
 
     def __init__(self) -> None:
         self._traceback: deque[str] | None = None

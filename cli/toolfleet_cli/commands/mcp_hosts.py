@@ -50,7 +50,7 @@ _LASTING_SECONDS = 60.0  # after which its end is the first one again
 Say = Callable[[str], None]
 
 SECONDS = 300.0
-"""For a person to log in."""
+"""The seconds that a person has to log in."""
 
 HOST = "127.0.0.1"
 PATH = "/callback"
@@ -183,7 +183,7 @@ def log_in(settings: Settings, spec: McpSpec, name: str, say: Say, *, beside: Pa
     """Log a person in for this module, in the foreground; `say` prints where, and what came of it. Raises `SettingsError` for what cannot be."""
     options, headers = oauth_of(settings, spec, name, beside=beside)
     if not options.has_person or spec.oauth is None:
-        raise SettingsError(f"Nobody logs in for {name!r}: with client_credentials its host asks by itself.")
+        raise SettingsError(f"There is no login for {name!r}: with client_credentials its host asks by itself.")
     for logger in ("client", "mcp", "httpx2", "httpcore2"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     try:
@@ -219,7 +219,7 @@ def _unheard(*said: object) -> None:
 
 
 class LoginPage:
-    """The person's way back, for as long as `seconds`. What comes with another state than that of the address shown is not heard."""
+    """The page to which the person returns within `seconds`. Requests with another state than the shown address are ignored."""
 
     def __init__(self, port: int, seconds: float, say: Callable[[str], None]) -> None:
         self._port, self._seconds, self._say = port, seconds, say
@@ -255,7 +255,7 @@ class LoginPage:
             async with asyncio.timeout(self._seconds):
                 return await self._answer
         except TimeoutError:
-            raise AuthorizationRefused(f"nobody has logged in within {self._seconds:g} s") from None
+            raise AuthorizationRefused(f"no login was completed within {self._seconds:g} s") from None
 
     async def _come_back(self, request: Request) -> Response:
         given = request.query_params

@@ -111,7 +111,7 @@ def beat(
     check: CheckOption = False,
     live: LiveOption = False,
 ) -> None:
-    """Send the fleet's own regular tasks: the look at every module. A fleet needs one."""
+    """Send the fleet's own regular tasks, such as the probe of every module. A fleet needs one."""
     given = {"probe_port": probe_port, "probe_address": probe_address}
     _check("beat", _celery_settings(**given), check=check, live=live)
     from toolfleet_cli.local.environment import beat_command
@@ -123,7 +123,7 @@ def flower(
     *,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Listen on this port.")] = 5555,
     address: Annotated[
-        str, typer.Option(help="Listen on this address; anybody who reaches it sees every call.")
+        str, typer.Option(help="Listen on this address; all who reach it see every call.")
     ] = "127.0.0.1",
 ) -> None:
     """Show calls, queues and workers in the browser. Takes Flower's own `FLOWER_…` variables as well."""
@@ -177,7 +177,7 @@ def _become(command: list[str], env: dict[str, str] | None = None) -> NoReturn:
 def gateway(*, host: HostOption = "127.0.0.1", port: PortOption = None, root_path: RootPathOption = None) -> None:
     """Serve the fleet over HTTP, until SIGTERM: then what is under way ends. Prints its URL when it is ready.
 
-    Where there are no API keys yet, it prints one that was made for this run; on any address but loopback it lets nobody in until
+    Where there are no API keys yet, it prints one that was made for this run; on any address but loopback it refuses all requests until
     `toolfleet keys create` has made one.
     """
     need("gateway")
@@ -233,7 +233,7 @@ def redis_cli(context: typer.Context) -> None:
 
 
 def arguments(url: str) -> tuple[list[str], dict[str, str]]:
-    """Return the words for redis-cli, and its environment with the password, as everybody can see a command line."""
+    """Return the words for redis-cli, and its environment with the password, as all users of the machine can see a command line."""
     parts = urlsplit(url)
     place = (
         ["-s", parts.path] if parts.scheme == "unix" else ["-h", parts.hostname or "", "-p", str(parts.port or 6379)]

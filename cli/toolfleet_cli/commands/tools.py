@@ -67,7 +67,7 @@ _CODE = "code_digest"
 _SHOWN_DIGITS = 12  # of a digest
 _STATES: Mapping[str, str] = {
     "drifted": "the registered one stays in effect",
-    "withheld": "nobody may use it",
+    "withheld": "no caller may use it",
     "rolled_back": "the one that an operator has rolled back to stays in effect",
     "changed": "it is served, and shown as changed",
 }
@@ -90,7 +90,9 @@ def list_(
     permission: PermissionOption = Level.OWNER,
     modules: ModulesOption = None,
     agent: AgentOption = None,
-    closed: Annotated[bool, typer.Option("--closed", help="List those that nobody may use now, and why.")] = False,
+    closed: Annotated[
+        bool, typer.Option("--closed", help="List the tools that no caller may use now, and why.")
+    ] = False,
     ignore_errors: Annotated[
         bool, typer.Option("--ignore-errors", help="Exit with 0 also where files of tool folders do not load.")
     ] = False,
@@ -243,7 +245,7 @@ def diff(
     for one in differences:
         _print_difference(one, stale)
     if not differences:
-        note("Nothing waits for an approval; `toolfleet tools list --closed` shows what nobody may use.")
+        note("Nothing waits for an approval; `toolfleet tools list --closed` shows what no caller may use.")
     if events:
         show_rows(
             "WHEN,WHAT,TOOL,VERSION",

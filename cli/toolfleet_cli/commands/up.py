@@ -1,4 +1,4 @@
-"""Starts a fleet here, says what runs where, and stays until it is to end: `toolfleet up`."""
+"""Starts a fleet here, says what runs where, and runs it until a signal ends it: `toolfleet up`."""
 
 import asyncio
 import os
@@ -69,7 +69,7 @@ _OWN_AFFAIRS = {
 _AGENTS_NEED = {"redis_url", "broker_url", "sentinel_master", "key_prefix", "registry_url"}
 
 KNOWN_SECONDS = 10.0
-"""For hosts that are ready to have announced themselves."""
+"""The seconds that ready hosts have to announce themselves."""
 
 _POLL_SECONDS = 0.05
 
@@ -195,7 +195,9 @@ async def _introduce(fleet: LocalFleet, folder: Path) -> None:
     key = "" if fleet.settings.signing_key is None else ", and the TOOLFLEET_SIGNING_KEY that is set here"
     say(f"An agent elsewhere on this machine needs{key}:\n\n{exports}\n")
     if fleet.settings.signing_key is None:
-        note("Calls are not signed: who can write to Redis can act for anybody. TOOLFLEET_SIGNING_KEY changes that.")
+        note(
+            "Calls are not signed: every program that can write to Redis can act for any user. TOOLFLEET_SIGNING_KEY changes that."
+        )
     say("The fleet is up. Ctrl-C ends it.")
 
 

@@ -1,4 +1,4 @@
-"""Does what `toolfleet up` does while its fleet runs: tells what has changed, obeys `restart`, reloads, shows modules' errors."""
+"""Runs the loop of `toolfleet up`: applies changed settings, obeys `restart`, reloads, reports changes, and shows modules' errors."""
 
 import asyncio
 import contextlib
@@ -47,9 +47,9 @@ _AGAIN = "end `toolfleet up` with Ctrl-C, and start it again"
 
 
 class SettingsLines:
-    """The file of the fleet that runs in the folder `start`. `declared` are the settings as they were read at its start.
+    """The `toolfleet.toml` of the fleet that runs in the folder `start`. `declared` are the settings at the fleet's start.
 
-    `not_applied` says of lines why they are not in effect, as the run file has it.
+    `not_applied` says why lines are not in effect, as the run file has it.
     """
 
     def __init__(self, fleet: LocalFleet, start: Path, declared: Settings, not_applied: dict[str, str]) -> None:
@@ -259,7 +259,7 @@ class SlowLane:
 
 
 class UpLoop:
-    """The work for a fleet whose data is in `folder`. `tell` gets its processes, now and when they change."""
+    """The loop of a fleet whose data is in `folder`. `tell` gets its processes, now and when they change."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ class UpLoop:
         """Do it once. Takes milliseconds, but for a module that has come back, which is asked what it offers."""
         for name in self._requests.take():
             if self._fleet.restart(name):
-                note(f"{name} is restarted, as somebody asked for it")
+                note(f"{name} is restarted on request")
         self._reload()
         self._own_tools.take_up()
         if self._lines.check():

@@ -1,4 +1,4 @@
-"""Writes what a bug report needs into a zip: settings, versions, findings, depths, counts and log lines, and no people's data."""
+"""Writes the zip for a bug report: settings, versions, findings, depths, counts and log lines, without personal data."""
 
 import json
 import os
@@ -19,17 +19,10 @@ from toolfleet_registry.config.run_file import FOLDER
 from toolfleet_registry.config.setting_sources import origin_of
 from toolfleet_registry.settings import Settings
 
-_PACKAGES = (
-    "toolfleet",
-    "toolfleet-sdk",
-    "celery",
-    "kombu",
-    "redis",
-    "pydantic",
-    "aiohttp",
-    "starlette",
-    "mcp",
-    "cryptography",
+_PACKAGES = tuple(
+    """
+    toolfleet toolfleet-sdk celery kombu redis pydantic aiohttp starlette mcp cryptography
+    """.split()  # noqa: SIM905 - one text is read more easily than a list
 )
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 _LOG_LINES, _LOG_BYTES = 200, 256 * 2**10
@@ -39,33 +32,10 @@ _PERSONAL = frozenset({"agents", "hosts", "secrets"})
 HIDDEN = "(hidden)"
 
 _KEPT = frozenset(
-    {
-        "attempt",
-        "calls",
-        "command",
-        "count",
-        "delay",
-        "failed",
-        "failures",
-        "health",
-        "is_unreached",
-        "lane",
-        "level",
-        "mode",
-    }
-    | {
-        "modules",
-        "module",
-        "queue",
-        "release",
-        "seconds",
-        "so_far",
-        "state",
-        "status",
-        "timestamp",
-        "version",
-        "workers",
-    }
+    """
+    attempt calls command count delay failed failures health is_unreached lane level mode modules module queue
+    release seconds so_far state status timestamp version workers
+    """.split()  # noqa: SIM905 - one text is read more easily than a list
 )
 _SHORTEST_SECRET = 4  # characters: shorter ones would be found everywhere
 _EVENT = re.compile(r"[a-z][a-z0-9_]{2,60}")
@@ -141,7 +111,7 @@ def _logs(folder: Path) -> Iterable[tuple[str, list[str]]]:
 
 
 class Redaction:
-    """Replaces these secrets everywhere, and in URLs the user and the password.
+    """Replaces the given secrets everywhere, and the user and the password in URLs.
 
     Of log lines only harmless parts are kept: time, level, the name of the event, and fields of a short list.
     """

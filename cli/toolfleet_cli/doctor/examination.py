@@ -1,4 +1,4 @@
-"""Runs all checks at once, each with a deadline, and shows what they find. Nothing that hangs keeps the others from ending."""
+"""Runs all checks at once, each with a deadline, and shows what they find. A check that hangs does not stop the others."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence

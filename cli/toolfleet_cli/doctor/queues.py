@@ -123,7 +123,7 @@ def _late(queue: QueueStatus) -> Iterable[Diagnosis]:
     elif (queue.oldest_seconds or 0) > _OLD_SECONDS:
         yield warning(
             f"{queue.waiting} messages wait in {queue.queue}, the oldest for {age(queue.oldest_seconds)}.",
-            "Whoever waits for them may have given up by the time they begin.",
+            "Their clients may have given up by the time they begin.",
             f"Start more workers of lane {queue.lane}, or give the module more processes: `toolfleet status` shows which is short.",
         )
 
@@ -142,21 +142,23 @@ def _left_behind(status: FleetStatus) -> Iterable[Diagnosis]:
     if status.overdue_jobs:
         yield warning(
             f"{status.overdue_jobs} jobs are overdue.",
-            "Nobody polls them, and whoever waits for them hears of their end late.",
+            "They are not polled, and their agents hear of their end late.",
             "See that one beat runs: `toolfleet beat`.",
         )
     if status.quarantined:
         yield warning(
             f"{status.quarantined} messages lie in quarantine.",
-            "Nobody could read them; their calls have ended as not executed.",
+            "No worker could read them; their calls have ended as not executed.",
             "toolfleet redis-cli lrange toolfleet:quarantine 0 9, then del it",
         )
     if status.dead_letters:
         text = f"{status.dead_letters} calls are dead letters."
-        yield remark(text, "What became of them is not known: a person has to look.", "toolfleet dead-letters list")
+        yield remark(text, "How they ended is not known: a person has to decide.", "toolfleet dead-letters list")
     if dead := status.dead_wakes + status.dead_webhooks:
         yield remark(
-            f"{dead} wake-ups or webhooks were given up.", "Nobody has accepted them.", "toolfleet dead-letters list"
+            f"{dead} wake-ups or webhooks were given up.",
+            "No receiver has accepted them.",
+            "toolfleet dead-letters list",
         )
 
 
@@ -187,7 +189,7 @@ def _canary_findings(flights: Iterable[CanaryFlight], seconds: float) -> Iterabl
             )
         elif one.fate == "waiting":
             yield error(
-                f"Nobody has taken a canary out of {one.queue} within {seconds:g} s, though workers say that they consume it.",
+                f"No worker has taken a canary out of {one.queue} within {seconds:g} s, though workers say that they consume it.",
                 _WHY_SILENT,
                 "Look at `toolfleet status`: start more workers if all slots are taken, else restart those of that lane.",
             )
@@ -308,7 +310,7 @@ def _drift(differences: Iterable[Difference]) -> Iterable[Diagnosis]:
             continue
         yield warning(
             f"Module {module} offers {len(found)} tools otherwise than they are in effect: {names}.",
-            "They are closed, or called as they were, until somebody approves the change.",
+            "They are closed, or called as they were, until an operator approves the change.",
             f"toolfleet tools diff {module}, then toolfleet tools approve TOOL",
         )
 
@@ -318,7 +320,7 @@ def _closed(closed: Mapping[str, str], differences: Iterable[Difference]) -> Ite
     if others:
         names = ", ".join(sorted(others)[:5])
         yield remark(
-            f"{len(others)} tools are closed to everybody: {names}.",
+            f"{len(others)} tools are closed to all callers: {names}.",
             "Calls of them are refused.",
             "toolfleet tools list --closed",
         )

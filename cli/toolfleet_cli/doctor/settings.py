@@ -15,20 +15,9 @@ from toolfleet_registry.system import machine_clock
 _SHORTEST = 16  # characters
 _FEWEST = 6  # different ones
 _DEFAULTS = frozenset(
-    {
-        "admin",
-        "changeme",
-        "default",
-        "guest",
-        "password",
-        "postgres",
-        "rabbitmq",
-        "redis",
-        "root",
-        "secret",
-        "test",
-        "toolfleet",
-    }
+    """
+    admin changeme default guest password postgres rabbitmq redis root secret test toolfleet
+    """.split()  # noqa: SIM905 - one text is read more easily than a list
 )
 _MAKE_ONE = "openssl rand -base64 32, then set it"
 _OF_URLS = frozenset({"redis_url", "broker_url", "registry_url"})
@@ -65,9 +54,9 @@ def secrets_of(settings: Settings) -> dict[str, str]:
 def _weak(secrets: Mapping[str, str]) -> Iterable[Diagnosis]:
     for name, secret in secrets.items():
         variable = f"TOOLFLEET_{name.partition(' ')[0].partition(',')[0].upper()}"
-        why = "Whoever guesses it can send calls in anybody's name, or read all results."
+        why = "An attacker who guesses it can send calls in any user's name, or read all results."
         if secret.lower() in _DEFAULTS:
-            yield warning(f"The secret {name} is one that everybody knows.", why, f"{_MAKE_ONE} in {variable}")
+            yield warning(f"The secret {name} is a well-known default.", why, f"{_MAKE_ONE} in {variable}")
         elif len(secret) < _SHORTEST or len(set(secret)) < _FEWEST:
             yield warning(
                 f"The secret {name} is short ({len(secret)} characters) or has few different ones.",
@@ -83,7 +72,7 @@ def _twice(secrets: Mapping[str, str]) -> Iterable[Diagnosis]:
     for names in by_value.values():
         if len({name for name in names if not name.endswith("(its password)")}) > 1:
             yield warning(
-                f"{' and '.join(names)} are the same secret.", "Whoever is given one has the other.", _MAKE_ONE
+                f"{' and '.join(names)} are the same secret.", "A process that has one has the other.", _MAKE_ONE
             )
 
 
@@ -96,7 +85,7 @@ def _open(settings: Settings) -> Iterable[Diagnosis]:
         if parts.hostname and not parts.password and not _is_here(parts.hostname):
             yield warning(
                 f"{name} has no password, and Redis is on another machine.",
-                "Whoever reaches it reads all calls and results, and can send calls.",
+                "Any client that reaches it can read all calls and results, and send calls.",
                 "ACL SETUSER fleet on >PASSWORD … (docs/operations/redis.md), and put user and password into the URL",
             )
 
@@ -105,7 +94,7 @@ def _unsigned(settings: Settings) -> Iterable[Diagnosis]:
     if settings.signing_key is None:
         yield remark(
             "Calls are not signed.",
-            "Workers run whatever lies in a queue: whoever reaches Redis can call tools in anybody's name.",
+            "Workers run every message in a queue: any client of Redis can call tools in any user's name.",
             "export TOOLFLEET_SIGNING_KEY=$(openssl rand -base64 32), the same for agents and workers",
         )
 
@@ -133,7 +122,7 @@ def _is_set(name: str, patient: Patient) -> bool:
 def _misspelt(wrong: dict[str, str | None]) -> Iterable[Diagnosis]:
     for variable, like in sorted(wrong.items()):
         fix = f"unset {variable}" if like is None else f"Call it {like}, or: unset {variable}"
-        yield warning(f"{variable} is no setting.", "It changes nothing, and whoever set it thinks that it does.", fix)
+        yield warning(f"{variable} is no setting.", "It changes nothing, although it was set to change something.", fix)
 
 
 def _removed(gone: dict[str, str]) -> Iterable[Diagnosis]:
@@ -172,9 +161,7 @@ def _without_effect(settings: Settings, is_set: Collection[str]) -> Iterable[Dia
     for name, (cause, is_idle) in causes.items():
         if is_idle and name in is_set:
             variable = f"{PREFIX}{name.upper()}"
-            yield warning(
-                f"{variable} has no effect: {cause}.", "Whoever set it thinks that it has one.", f"unset {variable}"
-            )
+            yield warning(f"{variable} has no effect: {cause}.", "It was set to have an effect.", f"unset {variable}")
     yield from _unknown_modules(settings, is_set)
 
 
@@ -244,8 +231,10 @@ def _certificate_findings(place: str, result: float | str) -> Iterable[Diagnosis
     if isinstance(result, str):
         if result.startswith("refused"):
             text = f"The certificate of {place} is {result}."
-            yield error(text, "Nobody who verifies it connects there.", fix)
+            yield error(text, "Clients that verify it do not connect.", fix)
         return  # who is not reached at all is another check's
     if result < _SOON_DAYS:
         make = error if result < _VERY_SOON_DAYS else warning
-        yield make(f"The certificate of {place} ends in {result:.0f} days.", "From then on nobody connects there.", fix)
+        yield make(
+            f"The certificate of {place} ends in {result:.0f} days.", "From then on clients do not connect.", fix
+        )

@@ -47,7 +47,7 @@ def _deaf_workers(found: WorkerAnswers) -> Iterable[Diagnosis]:
         yield error(
             f"Worker {name} says that it lives, and does not answer within {_ASK_SECONDS:g} s.",
             "It is frozen, or its loop stands still. What it holds goes to others when its lease is over.",
-            f"On {host}: kill -CONT {pid} if somebody has stopped it, else kill -ABRT {pid} shows in its log where it stands; start another.",
+            f"On {host}: kill -CONT {pid} if it was stopped, else kill -ABRT {pid} shows in its log where it stands; start another.",
         )
     silent = (found.listening or 0) - len(found.noted)
     if silent > 0:
@@ -104,7 +104,7 @@ def _wrong_clocks(own: float, step: float, workers: Mapping[str, float], *, doub
         yield warning(f"This machine's clock is {_off(own)} the fleet's time.", _HARM, _SYNCHRONISE)
     if abs(step) > STEP_SECONDS:
         yield warning(
-            f"Redis's clock is {_off(step)} the fleet's time: somebody has set it while workers were at work.",
+            f"Redis's clock is {_off(step)} the fleet's time: it was set while workers ran.",
             "Keys expire by it, too early or too late, until the two meet again.",
             _SYNCHRONISE,
         )

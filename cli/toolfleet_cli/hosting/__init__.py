@@ -1,1 +1,1 @@
-"""Builds hosts from settings, and serves one over HTTP: what `toolfleet host` runs."""
+"""Builds hosts from settings, and serves one over HTTP, for `toolfleet host`."""

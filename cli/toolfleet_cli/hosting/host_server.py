@@ -1,4 +1,4 @@
-"""Serves a host over HTTP until a signal ends it, announced to the fleet meanwhile, which asks it when its tools change."""
+"""Serves a host over HTTP until a signal ends it, and announces it and its changes to the fleet meanwhile."""
 
 import asyncio
 import gc
@@ -68,7 +68,7 @@ def read_secrets(names: Iterable[str], sources: Mapping[str, SecretSource], *, f
 class Announcer:
     """The announcer of one host, on its loop, which keeps its replies as the settings say.
 
-    A Redis that is away is logged once, and tried again with each heartbeat.
+    A Redis that does not answer is logged once, and tried again with each heartbeat.
     """
 
     def __init__(self, host: ServedModule, settings: Settings, url: str, keys: str = "") -> None:
@@ -168,7 +168,7 @@ def announcer_of(host: ServedModule, settings: Settings, *, address: str, port: 
     if url is None:
         if address in _EVERYWHERE:
             raise SettingsError(
-                f"Nobody can call a host at {address or 'no address'}: say with --announce-url where others reach it, such as "
+                f"Workers cannot call a host at {address or 'no address'}: say with --announce-url where others reach it, such as "
                 f"http://this-machine:{port}; or start it with --no-announce."
             )
         url = f"http://{f'[{address}]' if ':' in address else address}:{port}"
@@ -250,7 +250,7 @@ def check_host_name(name: str, *, option: str | None = None) -> str:
 
 
 class ChangeNotice:
-    """Has the fleet's workers ask what there is now. Without its Redis they find out at their next look."""
+    """Has the fleet's workers ask for the tools again. Without the fleet's Redis they do so at their next probe."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -270,7 +270,7 @@ class ChangeNotice:
 
 
 class _HostServer(uvicorn.Server):
-    """Announces the host from when it listens until it is to end, and goes on for a moment where others take over."""
+    """Announces the host while it listens, and serves for a moment longer if other hosts take over."""
 
     def __init__(self, config: uvicorn.Config, announcer: Announcer | None, metrics: HostMetrics | None) -> None:
         super().__init__(config)
@@ -324,7 +324,7 @@ def serve_host(
     """Serve it in the foreground. Returns the exit code.
 
     It is announced to the fleet that `announced_by` names, if it names a Redis, at `url`, or where it listens; there it also
-    keeps what became of calls, if hosts are to share that. It has the metrics that `metered_by` asks for. Its app must not
+    keeps the replies of calls, if hosts are to share them. It has the metrics that `metered_by` asks for. Its app must not
     have been used before. Raises `SettingsError` where nothing can listen, and where it cannot be announced so.
     """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(name)s: %(message)s", stream=sys.stderr)

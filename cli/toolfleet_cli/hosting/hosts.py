@@ -124,7 +124,7 @@ def fence_of(spec: FencedSpec, name: str, sources: Mapping[str, SecretSource], *
 
 
 class ReloadListener:
-    """Listens for requests to reload, for one host. Without the fleet's Redis there are none."""
+    """Listens for requests to reload one host. Without the fleet's Redis there are none."""
 
     def __init__(self, settings: Settings, host: FolderHost) -> None:
         self._settings = settings
@@ -160,7 +160,7 @@ class ReloadListener:
                         seen = latest
                         await asyncio.sleep(_LISTEN_SECONDS)
             except (FleetUnavailable, OSError) as exc:
-                _log.debug("Nobody can ask for a reload: %s", exc)
+                _log.debug("A reload cannot be requested: %s", exc)
             except Exception as exc:  # noqa: BLE001 - after any error, the next request is still served
                 _log.error("A request to reload %s was not answered", self._host.name, exc_info=exc)
             await asyncio.sleep(_AWAY_SECONDS)

@@ -53,7 +53,7 @@ def oauth_of(settings: Settings, spec: McpSpec, name: str, *, beside: Path) -> t
     """
     check_host_name(name)
     if spec.url is None or spec.oauth is None:
-        raise SettingsError(f"Nobody logs in for {name!r}: it has no table `oauth`.")
+        raise SettingsError(f"There is no login for {name!r}: it has no table `oauth`.")
     secrets = _secrets_of(spec, settings, beside)
     options = _oauth_options(settings, spec.oauth, spec.url, name, secrets, beside=beside)
     return options, _filled(spec.headers, secrets)

@@ -1,4 +1,4 @@
-"""Reads how MCP servers are served: from the words of a command, or from a file of servers as other programs have it."""
+"""Reads how MCP servers are served: from the words of a command, or from a file of servers in the form of other programs."""
 
 import hashlib
 import json

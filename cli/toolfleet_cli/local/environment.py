@@ -27,7 +27,7 @@ _NOTHING = {
 }
 
 SECRETS = frozenset(_NOTHING)
-"""Settings that sign, let in or wake, and those that are wrong without them: only who needs them has them."""
+"""Settings that sign, admit or wake, and those that depend on them: only the processes that need them get them."""
 
 _CELERY = (sys.executable, "-m", "celery")
 _TASKS_APP = "toolfleet_tasks.app"

@@ -1,4 +1,4 @@
-"""Runs a whole fleet on this machine: Redis, modules, workers, beat, Flower and a gateway, as children of ours."""
+"""Runs a whole fleet on this machine: Redis, modules, workers, beat, Flower and a gateway, as child processes."""
 
 import asyncio
 import fcntl
@@ -41,10 +41,10 @@ from toolfleet_tasks.control.server_check import faults_of
 from toolfleet_tasks.queues import Lane, lane_of
 
 _READY_SECONDS = 60.0
-"""For one group of processes to be ready: several Pythons start at once, perhaps on a small and busy machine."""
+"""The seconds that a group of processes has to become ready: several Pythons start at once, perhaps on a small and busy machine."""
 
 _MODULES_SECONDS = 20.0
-"""How long modules and hosts have to be ready before the others start: one that still loads what it needs delays them no longer."""
+"""The seconds for which the other processes wait for modules and hosts to be ready."""
 
 _WORKER = "worker-"
 _LANES: tuple[Lane, ...] = ("fast", "slow")
@@ -222,7 +222,7 @@ def local_fleet(
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """The `new` workers with other settings, and the `old` ones, which work until those are ready."""
+    """The `new` workers with other settings, and the `old` workers, which run until the new ones are ready."""
 
     settings: Settings
     old: list[Child]

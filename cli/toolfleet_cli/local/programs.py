@@ -206,7 +206,7 @@ def _is_redis(port: int) -> Callable[[Child], bool]:
 
 
 class HostUsers:
-    """The users of the fleet whose data are in `data`.
+    """The operating system's users of the fleet whose data are in `data`: each host's programs have one.
 
     `announce` gets a sentence for each thing that is not hidden from programs.
     """
@@ -252,7 +252,7 @@ class HostUsers:
         self._close()
         found = {process for processes in self._within.values() for process in processes}
         self._announce(
-            f"A file beside toolfleet.toml was replaced. These restart, or their programs could read it: {', '.join(sorted(found))}."
+            f"A file next to toolfleet.toml was replaced. These restart, or their programs could read it: {', '.join(sorted(found))}."
         )
         return found
 
@@ -273,7 +273,7 @@ class HostUsers:
         if any(each.is_relative_to(path) for each in self._private for path in places.writable):
             self._within[hosted.name] = hosted.processes
             self._announce(
-                f"The programs of {hosted.name} can change files beside toolfleet.toml: `directory` in [hosts.{hosted.name}] "
+                f"The programs of {hosted.name} can change files next to toolfleet.toml: `directory` in [hosts.{hosted.name}] "
                 "gives them a folder of their own."
             )
         return user

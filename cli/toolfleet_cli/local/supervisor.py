@@ -38,7 +38,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program to run. `is_ready` is asked until it says yes.
+    """A program to run. `is_ready` is called until it returns True.
 
     `patience_seconds` is how long a regular shutdown may take; `hurry_signal` ends it fast, as regularly as that
     allows. `cwd` is by default that of its log; `pass_fds` are inherited. `is_optional`: the fleet continues without
@@ -368,7 +368,7 @@ def _end(group: Sequence[Child], *, in_hurry: Callable[[], bool]) -> None:
 
 
 class StopRequested(KeyboardInterrupt):
-    """A signal asks us to end. As for Ctrl-C, no `except Exception` stops it."""
+    """A signal requests the end. As for Ctrl-C, no `except Exception` stops it."""
 
 
 class StopSignals:

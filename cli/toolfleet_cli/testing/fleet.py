@@ -24,7 +24,7 @@ _CALL_SECONDS = 60.0
 _OWNER = Caller(permission="owner", allowed_modules="*")
 
 READY_SECONDS = 60.0
-"""For a process or a server to be ready, perhaps on a small and busy machine."""
+"""The seconds that a process or a server has to become ready, perhaps on a small and busy machine."""
 
 _STOP_SECONDS = 10.0
 

@@ -1,1 +1,1 @@
-"""Finds out who sends a request, and how much they may send."""
+"""Finds the sender of a request, and how much it may send."""

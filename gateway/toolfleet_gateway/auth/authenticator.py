@@ -1,4 +1,4 @@
-"""Finds out who has sent a request, by its API key or its OAuth token, and tells clients where tokens come from (RFC 9728)."""
+"""Finds the sender of a request by its API key or OAuth token, and tells clients where tokens come from (RFC 9728)."""
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,7 +26,7 @@ _ERRORS = {"invalid-key": "invalid_token", "invalid-token": "invalid_token", "in
 
 @dataclass(frozen=True, slots=True)
 class ProtectedResource:
-    """A gateway that takes the tokens of `issuer`, with all of these `scopes`. `url` is its own, without a slash at its end."""
+    """A gateway that takes the tokens of `issuer`, with all of these `scopes`. `url` is the gateway's, without a final slash."""
 
     url: str
     issuer: str
@@ -79,7 +79,7 @@ def _quotable(text: str) -> str:
 class Authenticator:
     """Takes the keys of the registry and, where there are, an issuer's tokens and the gateway's `generated` key.
 
-    `resource` says where tokens come from. It keeps nothing of a key or a token.
+    `resource` says where tokens come from. No key and no token is stored.
     """
 
     def __init__(
@@ -183,7 +183,9 @@ async def key_to_generate(settings: Settings, host: str, text: str | None = None
             await keys.aclose()
     if host not in LOOPBACK_HOSTS:
         _log.warning(
-            "gateway_without_keys", host=host, hint="Nobody is let in until `toolfleet keys create` has made a key."
+            "gateway_without_keys",
+            host=host,
+            hint="All requests are refused until `toolfleet keys create` has made a key.",
         )
         return None
     return generate_key(text)

@@ -1,4 +1,4 @@
-"""Defines who has sent a request: by which credential, as which caller, and with which rights; or why it is refused."""
+"""Defines the sender of a request: its credential, its caller, its rights; or why the request is refused."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ UserName = Annotated[str, Field(max_length=LONGEST, json_schema_extra={"minLengt
 """A user's id as requests name it; `caller_for` says what is wrong with an empty one."""
 
 AgentNames = Annotated[str, Field(pattern=f"^{AGENT_NAME}(/{AGENT_NAME})*$", max_length=LONGEST)]
-"""An agent as requests name it, behind those that it stands behind: `primary/subagent`."""
+"""An agent as requests name it, after the agents that it works for: `primary/subagent`."""
 
 AuthProblem = Literal[
     "repeated-credentials",
@@ -35,7 +35,7 @@ AuthProblem = Literal[
     "too-many-streams",
     "auth-unavailable",
 ]
-"""The reason why the sender of a request is refused: the last part of a problem's `type`."""
+"""The reason why a sender is refused: the last part of a problem's `type`."""
 
 STATUSES: Mapping[AuthProblem, int] = {
     "repeated-credentials": 400,
@@ -52,7 +52,7 @@ STATUSES: Mapping[AuthProblem, int] = {
     "too-many-streams": 429,
     "auth-unavailable": 503,
 }
-"""The HTTP status of each."""
+"""The HTTP status of each reason."""
 
 LONGEST_TOKEN = 16 * 1024
 """The most characters of a token: more than any issuer's, and few enough to be read before the sender is known."""
@@ -146,7 +146,7 @@ class Identity:
 
 
 class AuthRefused(FleetError):
-    """A request is not let in. `problem` says why to programs, the message to people; `scopes` is what a token lacks.
+    """A request is refused. `problem` says why to programs, the message to people; `scopes` is what a token lacks.
 
     No message repeats what a client has sent: it may be a secret.
     """

@@ -23,7 +23,7 @@ from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.system import randomness
 
 LEASE_SECONDS: Final = 30.0
-"""For so long a stream counts after its gateway was lost."""
+"""The seconds for which a stream counts after its gateway was lost."""
 
 _RENEWALS = 3  # within a lease: two may fail
 _SECONDS = 2.0  # for an answer

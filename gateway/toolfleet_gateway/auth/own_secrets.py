@@ -20,7 +20,7 @@ from toolfleet_registry.redis.keys import GatewayKeys
 from toolfleet_registry.system import fleet_clock
 
 _USER = "operator"
-"""In whose name it calls, unless a request says otherwise."""
+"""The user of its calls, unless a request names another."""
 
 
 @dataclass(frozen=True, slots=True)

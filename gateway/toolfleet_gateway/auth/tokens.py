@@ -44,16 +44,16 @@ _GetDocument: TypeAlias = Callable[[str], Awaitable[dict[str, Any]]]
 """Fetches the document at a URL. Raises `_NoDocument`."""
 
 REFRESH_SECONDS = 600.0
-"""How old keys may be: one that its issuer has withdrawn counts for so long still."""
+"""The most age of keys: a key that its issuer has withdrawn counts for so long."""
 
 PAUSE_SECONDS = 10.0
-"""Between two fetches because of an unknown key id: a client that invents ids must not cause one for each."""
+"""The pause between fetches for an unknown key id: a client that invents ids must not cause a fetch for each."""
 
 _AWAY_SECONDS = 1.0  # after a failed refresh: a request with an unknown key waits for the next one
 _PATIENCE_SECONDS = 6.0  # of a request with an unknown key: more than one document may take
 
 _LEEWAY_SECONDS: Final = 30
-"""By how much clocks may differ: an issuer's, and ours."""
+"""The seconds by which the issuer's clock may differ from ours."""
 
 MOST_GOOD: Final = 1000
 """The number of tokens that are remembered as valid, until they end or the issuer's keys are read again."""
@@ -73,7 +73,7 @@ class _NoDocument(Exception):
 
 
 class _DocumentNotFound(_NoDocument):
-    """The server has answered that there is none."""
+    """The server has answered that there is no such document."""
 
 
 async def _get_document(url: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Shows calls that have ended and when what happened to one of them, and conversations with all that belongs to them."""
+"""Shows ended calls, the times of one call's events, and conversations with their calls, jobs, wake-ups and approvals."""
 
 import asyncio
 from collections.abc import Iterable, Sequence

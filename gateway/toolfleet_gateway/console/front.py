@@ -1,4 +1,4 @@
-"""Answers every request below `/console`: signs people in, asks for their rights, and writes the page; an error is a page, too."""
+"""Answers every request below `/console`: signs people in, checks their rights, and writes the page, also for an error."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -68,10 +68,10 @@ _HEADERS = {
 }
 
 _CONSOLE: Final = "/console"
-"""Where it is, below the gateway's own path."""
+"""The console's path, below the gateway's own."""
 
 CONSOLE_PATHS: Final = (_CONSOLE, _CONSOLE + "/{rest:path}")
-"""What it answers."""
+"""The paths that the console answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class ConsoleFront:
     async def _own_form(request: Request, session: ConsoleSession) -> FormFields:
         form = await read_form(request)
         if not session.is_own(form.pop("csrf", "")):
-            raise Problem(403, "wrong_form", "This form is not one of your session: load its page anew.")
+            raise Problem(403, "wrong_form", "This form is not one of your session: load its page again.")
         return form
 
     async def _outcome(self, visit: Visit, outcome: Outcome) -> Response:

@@ -31,7 +31,7 @@ _LONGEST_WORDS = 200
 _LONGEST_CURSOR = 2_048
 
 _BulkAction = Literal["replay", "drop"]
-"""What is done with each."""
+"""The action on each entry."""
 
 _MOST = 1_000_000
 _MOST_FAULTS = 5
@@ -68,16 +68,16 @@ class _FilteredList:
     route: str
     rows: str
     path: str
-    """Where its page is, below the console's."""
+    """The path of its page, below the console's."""
     kinds: tuple[str, ...]
     age: str
-    """What an age is typed in."""
+    """The unit in which an age is typed."""
     age_seconds: int
-    """How long one of these is."""
+    """The length of this unit in seconds."""
     oldest: int
-    """How many at most."""
+    """The highest age."""
     searched: int
-    """Rows that one question looks at."""
+    """The number of rows that one question reads."""
 
 
 _LETTERS: Final = _FilteredList(

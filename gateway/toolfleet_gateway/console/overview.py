@@ -1,4 +1,4 @@
-"""Shows the fleet's status, with live updates: it is read once in two seconds at most for all viewers, and only while there are any."""
+"""Shows the fleet's status, with live updates: it is read at most every two seconds for all viewers, and only while there are viewers."""
 
 import asyncio
 import json
@@ -20,10 +20,10 @@ from toolfleet_tasks.operations.fleet_status import FleetStatus, read_status
 from toolfleet_tasks.resources.audit import AuditReader
 
 _WINDOW_SECONDS: Final = 300
-"""What charts show."""
+"""The time that charts show."""
 
 MOST_LINES: Final = 20_000
-"""Lines that are kept: a busy fleet's last minutes are fewer of them."""
+"""The number of lines that are kept: more than the last minutes of a busy fleet."""
 
 _BUCKET_SECONDS = 5
 _RATE_SECONDS = 60
@@ -130,7 +130,7 @@ class FleetReading:
 
 
 class FleetReadings:
-    """One for all watchers of a gateway: a second one who asks meanwhile waits for the first one's answer."""
+    """The readings for all viewers of a gateway: viewers who ask at the same time share one reading."""
 
     def __init__(self, fleet: ToolFleet, settings: Settings) -> None:
         self._fleet = fleet

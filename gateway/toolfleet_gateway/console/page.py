@@ -31,10 +31,10 @@ from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.http_bodies import loads_strict
 
 _LONGEST_TEXT: Final = 20_000
-"""Characters of a value that a page shows."""
+"""The most characters of a value that a page shows."""
 
 _NONE: Final = "\N{EN DASH}"
-"""In the place of what is not there."""
+"""Stands in place of a missing value."""
 
 _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
 _YEARS = 253_402_300_799.0  # what a `datetime` takes
@@ -155,7 +155,7 @@ class _StaticFile:
 
 
 class StaticFiles:
-    """The files of a folder that browsers may have. Other names are not looked up."""
+    """The files of a folder that browsers can load. Other names are not looked up."""
 
     def __init__(self, folder: Path = STATIC) -> None:
         self._files = {
@@ -184,7 +184,7 @@ def _read(path: Path) -> _StaticFile:
 
 
 class FormFields(dict[str, str]):
-    """The fields of a form, or of a query, by name; of one that comes twice the last."""
+    """The fields of a form, or of a query, by name; of a repeated field the last."""
 
     def number(self, name: str, usual: int, *, least: int = 0, most: int) -> int:
         """Return the field as a whole number, or the usual number if it is invalid."""
@@ -216,7 +216,7 @@ def fields_of(text: str) -> FormFields:
 
 
 class GatewayRoutes:
-    """The routes by their names. Each checks itself who may ask it."""
+    """The routes by their names. Each checks the rights of its caller itself."""
 
     def __init__(self, routes: Iterable[AnyRoute]) -> None:
         self._routes = {route.name: route for route in routes}
@@ -300,7 +300,7 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A page that is to be written: a `template`, and what it says."""
+    """A page to write: a `template` and its values."""
 
     template: str
     title: str
@@ -310,7 +310,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A change that was made: what came of it, and the page (below the console's path) that says so."""
+    """A change that was made: a sentence about it, and the page (below the console's path) that shows the sentence."""
 
     text: str
     path: str
@@ -322,7 +322,7 @@ Outcome: TypeAlias = Shown | Done | Response
 
 @dataclass(frozen=True, slots=True)
 class ConsolePage:
-    """One method of one path below `/console`. Who has not the role gets neither the page nor a link to it."""
+    """One method of one path below `/console`. Users without the role get neither the page nor a link to it."""
 
     method: Literal["GET", "POST"]
     path: str

@@ -1,4 +1,4 @@
-"""Shows agents, API keys, approvals, the audit, jobs and queues, and has people change them who may."""
+"""Shows agents, API keys, approvals, the audit, jobs and queues, and has people with the rights change them."""
 
 from typing import Any
 

@@ -40,7 +40,7 @@ _SIMPLE: Mapping[str, _Kind] = {"string": "text", "integer": "integer", "number"
 _LONG = 200  # characters that a text may have and still be typed into one line
 
 _ROUTES: Final[Mapping[str, tuple[str, str]]] = {
-    "disable": ("disableTool", "Nobody may use it until it is enabled."),
+    "disable": ("disableTool", "No caller may use it until it is enabled."),
     "enable": ("enableTool", "It may be used again."),
     "approve": ("approveTool", "It is accepted as it is offered."),
     "rollback": ("rollBackTool", "The earlier version is in force."),

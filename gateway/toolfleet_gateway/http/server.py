@@ -85,7 +85,7 @@ class _TooLarge(Exception):
 
 
 class _Refused(Exception):
-    """One could read the request in two ways, too many wait before it, or its connection is only for probes of health."""
+    """The request is ambiguous, too many requests wait before it, or its connection is only for health probes."""
 
 
 class _GuardedProtocol(HttpToolsProtocol):

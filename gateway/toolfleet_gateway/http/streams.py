@@ -26,7 +26,7 @@ _HEARTBEAT_SECONDS = 15.0
 """Most proxies cut a connection that is silent for a minute."""
 
 RETRY_MS = 1_000
-"""Until a client comes again whose stream has ended."""
+"""The milliseconds until a client opens its ended stream again."""
 MEDIA_TYPE = "text/event-stream"
 
 _SEND_SECONDS = 30.0  # for a client to take what it is sent; one that does not would keep it here for ever
@@ -34,7 +34,7 @@ _HEARTBEAT = b": still here\n\n"
 
 
 class OpenStreams:
-    """The open streams, at most `most`, and of each key as many as it may have open over all gateways."""
+    """The open streams, at most `most`, and of each key at most its own limit over all gateways."""
 
     def __init__(self, most: int, closing: Closing, authenticator: Authenticator, limits: KeyLimits) -> None:
         self._most = most
@@ -120,7 +120,7 @@ LAST: Mapping[End, ServerSentEvent] = {
     "closing": ServerSentEvent("closing", "{}"),
     "revoked": ServerSentEvent("revoked", "{}"),
 }
-"""The last event of a gateway that ends: come again, to whichever there is, with the last id; and of one whose key is good no longer."""
+"""The last event of a stream: of a gateway that ends, whose clients come again with their last id; and of a revoked key."""
 
 
 class EventStream(Response):

@@ -1,4 +1,4 @@
-"""Runs `tools/call`: begins the client's call once, tells it how far that is, brings its end, and cancels it if its client has gone."""
+"""Runs `tools/call`: starts the client's call once, reports its progress and its result, and cancels it if the client has gone."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ from toolfleet_tasks.messages import fleet_results
 log = get_logger(__name__)
 
 _IDEMPOTENCY_KEY: Final = "toolfleet/idempotencyKey"
-"""The name in a request's `_meta` under which a client names its intention."""
+"""The name in a request's `_meta` of the client's idempotency key."""
 
 _TOOL_USE_ID: Final = "claudecode/toolUseId"  # Claude Code names each use of a tool so, and a repeat has the same
 _NAMES = (_IDEMPOTENCY_KEY, _TOOL_USE_ID)
@@ -53,9 +53,9 @@ _LONGEST = 256  # characters
 
 _FOLLOWERS, _JOINS, _IS_ABANDONED = "followers", "joins", "abandoned"
 WAIT_SECONDS: Final = 50.0
-"""How long a client waits for a call that it has not asked to be a task: most give up after a minute."""
+"""How long a client waits for a call that is not a task: most give up after a minute."""
 
-_GRACE_SECONDS = 10.0  # for a repeat to join: clients reconnect within seconds, and nobody wants the call if none does
+_GRACE_SECONDS = 10.0  # for a repeat to join: clients reconnect within seconds, and the call is not wanted if none does
 _MORE_SECONDS = 30.0  # that a note lasts beyond the time that a client follows a call and waits for others
 _NOTE_MS = round((WAIT_SECONDS + 2 * _GRACE_SECONDS + _MORE_SECONDS) * 1000)
 _HARMLESS: frozenset[Effect | None] = frozenset({"read", "idempotent"})
@@ -64,7 +64,7 @@ Report = Callable[[str, dict[str, Any]], Awaitable[None]]
 """Takes a notification to the client: its method, and its parameters."""
 
 MESSAGE: Final = "notifications/message"
-"""The method of a notification of what a call logs."""
+"""The method of the notifications of a call's log."""
 
 Ask = Callable[[PendingInput], Awaitable[dict[str, Any]]]
 """Asks the client, and brings its answers by the requests' keys. Raises `MCPError`."""
@@ -72,7 +72,7 @@ Ask = Callable[[PendingInput], Awaitable[dict[str, Any]]]
 _Stop = ToolResult | PendingInput | CallApproval | None
 
 TASK_SECONDS: Final = 0.5
-"""After how long a call becomes a task for a client that takes tasks: most calls end sooner, and have their result in one answer."""
+"""The time after which a call becomes a task, for clients that take tasks: most calls end sooner, with one answer."""
 
 _CONFIRMATION_SECONDS = 5.0  # for Redis to say that it has a call that becomes a task
 _TIMES, _AGAIN_SECONDS = 10, 0.1  # that a call is started again which others have left repeatedly
@@ -82,7 +82,7 @@ RUN_ID: Final = "io.toolfleet/run_id"
 """The name in a request's `_meta` of the agent's turn: what a profile's `run_limit` counts by."""
 
 CONVERSATION_ID: Final = "io.toolfleet/conversation_id"
-"""The same of the conversation, for `thread_limit`; a token's own counts more."""
+"""The name of the conversation, for `thread_limit`; a token's conversation has precedence."""
 
 _LONGEST_CONVERSATION_ID = 256  # characters
 
@@ -113,7 +113,7 @@ def _call_key(given: str, tool_name: str, arguments: Mapping[str, Any]) -> str:
 
 
 class RepeatWindow:
-    """The window of one fleet, over all its gateways; `seconds` 0: there is none."""
+    """The time in which a repeat joins its first call, over all gateways of a fleet; with `seconds` 0 there is none."""
 
     def __init__(self, fleet: ToolFleet, redis: Redis, keys: GatewayKeys, *, seconds: float) -> None:
         self._fleet = fleet
@@ -328,7 +328,7 @@ class ToolCalls:
             with contextlib.suppress(_TakenBack):
                 return await self._waited(view, handle, asked, report, has_key=key is not None, may_begin=left > 0)
             await asyncio.sleep(_AGAIN_SECONDS)
-        raise AssertionError("the last time its end is told, whatever it is")
+        raise AssertionError("the last event is the end")
 
     async def _waited(
         self,

@@ -1,4 +1,4 @@
-"""Reads what a request of an MCP client says of it: what it sees, which log messages it wants, what it can be asked; and replays its body."""
+"""Reads the facts of an MCP client's request: its view, its log level, what the client can be asked; and replays its body."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -16,7 +16,7 @@ from toolfleet_registry.errors import FleetUnavailable
 Context = ServerRequestContext[Any, Any]
 
 ViewOf = Callable[[Context], McpView]
-"""Says what the client of a request sees."""
+"""Returns the view of a request's client."""
 
 _CAPABILITIES: Final[Mapping[InputMethod, str]] = {
     "elicitation/create": "elicitation",
@@ -34,7 +34,7 @@ _MORE = "more_body"
 
 
 class LogLevels:
-    """The log levels of one server's clients: of older ones in their sessions, or here of the one at the streams of this process."""
+    """The log levels of one server's clients: older clients have it in their sessions, the client of standard streams here."""
 
     def __init__(self) -> None:
         self._own: LogLevel | None = None

@@ -67,7 +67,7 @@ _STREAM: Final = [
 ]
 
 _KEEP_ALIVE_SECONDS: Final = 15.0
-"""After so long without a word a client is told that its answer is still to come: proxies cut silent connections."""
+"""The time after which a silent connection gets a sign that the answer is still to come: proxies cut silent connections."""
 
 _SESSION_SECONDS = 3600.0  # without a request; a client that comes again later opens another session
 _VERSION_HEADER = b"mcp-protocol-version"
@@ -245,7 +245,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class McpEndpoint:
-    """The protocol's face of one gateway: a server for each kind of module. `aclose` it. Belongs to the running loop."""
+    """The MCP endpoint of one gateway, with a server for each kind of module. `aclose` it. Belongs to the running loop."""
 
     def __init__(
         self, fleet: ToolFleet, settings: Settings, redis: Redis, streams: OpenStreams, closing: Closing

@@ -1,4 +1,4 @@
-"""Admits MCP clients at `/mcp` and `/mcp/{module}`: who they are, and which module's tools they see.
+"""Admits MCP clients at `/mcp` and `/mcp/{module}`: identifies them, and checks the module whose tools they see.
 
 The official SDK is loaded with the first of them: it takes a second, and 40 MB that a gateway for REST alone does not need.
 """
@@ -33,7 +33,7 @@ PATHS = (ENDPOINT, f"{ENDPOINT}/{{module}}")
 
 @dataclass(slots=True)
 class McpFront:
-    """The way in of one gateway, as an ASGI app."""
+    """The MCP entrance of one gateway, as an ASGI app."""
 
     fleet: ToolFleet
     settings: Settings

@@ -29,7 +29,7 @@ _PARAMS: Final[Mapping[str, type[types.RequestParams]]] = {
     "completion/complete": types.CompleteRequestParams,
 }
 FIRST_METHODS: Final = ("prompts/list", "resources/list", "completion/complete")
-"""One of each kind: a module that answers it has the kind."""
+"""The first method of each kind: a module that answers it has the kind."""
 
 _LISTS: Final = {
     "resources/list": ("resources", "uri", types.Resource),

@@ -93,7 +93,7 @@ class ClientSession:
 
 
 class ClientSessions:
-    """The sessions. One is good for who has opened it, at the endpoint where that was; for others there is none."""
+    """The sessions. A session is valid only for the user who opened it, at the endpoint where it was opened."""
 
     def __init__(self, redis: Redis, keys: GatewayKeys, *, seconds: float) -> None:
         self._redis = redis
@@ -343,7 +343,7 @@ def is_answer(message: Mapping[str, Any]) -> bool:
 
 
 class SessionStreams:
-    """The streams of one gateway. A session has one: a second one takes the place of the first, wherever that is."""
+    """The streams of one gateway. A session has one stream: a second one replaces the first, at any gateway."""
 
     def __init__(
         self,
@@ -416,7 +416,7 @@ def _noted(notification: types.ServerNotification) -> str:
 
 
 class OldEndpoint:
-    """The endpoint as clients of 2025-11-25 and before see it."""
+    """The endpoint for clients of 2025-11-25 and before."""
 
     def __init__(
         self,
@@ -529,7 +529,7 @@ def _error(status: int, message: str, headers: dict[str, str] | None = None) -> 
 
 
 class _Exchange:
-    """Serves requests of older clients by `server`. No process keeps anything of them between two requests."""
+    """Serves requests of older clients by `server`. No process keeps state between two requests."""
 
     def __init__(self, server: Server[Any], questions: ClientQuestions) -> None:
         self._server = server

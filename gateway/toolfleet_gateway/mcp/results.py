@@ -38,7 +38,7 @@ CALL_ID: Final = "toolfleet/callId"
 """The name in a result's `_meta` of the call's id."""
 
 ERROR: Final = "toolfleet/error"
-"""The name in a failed result's `_meta` of what programs want to know."""
+"""The name in a failed result's `_meta` of the facts for programs."""
 
 PROGRESS: Final = "notifications/progress"
 
@@ -181,7 +181,7 @@ def running_result(handle: BegunHandle, waits: "CallApproval | None" = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class CallApproval:
-    """An approval that a call waits for. `question`: what its client is asked, if it may decide."""
+    """An approval that a call waits for. `question`: the question to its client, if the client may decide."""
 
     approval_id: str
     binding: str
@@ -280,12 +280,12 @@ def _waits_for(found: StoredApproval) -> str:
 def _approvers_of(rule: ApprovalRule) -> str:
     ways = []
     if rule.permission is not None:
-        ways.append(f"whoever has the permission {rule.permission!r} or more")
+        ways.append(f"users with the permission {rule.permission!r} or more")
     if rule.users:
         ways.append(_named("user", sorted(rule.users)))
     if rule.keys:
         ways.append(_named("the holder of key", sorted(rule.keys)))
-    said = " or ".join(ways) or "nobody"
+    said = " or ".join(ways) or "no user"
     return said if rule.self_approval else f"{said}, but not who asks"
 
 

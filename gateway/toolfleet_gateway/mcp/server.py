@@ -45,7 +45,7 @@ _MOST_KNOWN = 20_000  # tools
 _called: ContextVar[Mapping[str, Any] | None] = ContextVar("toolfleet_mcp_called_schema", default=None)
 
 SERVER_INFO: Final = {"name": "toolfleet", "version": version("toolfleet"), "title": "Toolfleet"}
-"""What each result says of its server."""
+"""The facts about the server in each result."""
 
 _INSTRUCTIONS = (
     "Tools of a fleet. A failed call says whether its effect has happened (effect_state) and whether it may be repeated "

@@ -66,7 +66,7 @@ _CHANGING = ("status", "statusMessage", "inputRequests")
 _ENDED = frozenset({"completed", "failed", "cancelled"})
 
 Place = Callable[[Identity], AbstractAsyncContextManager["asyncio.Future[End]"]]
-"""Holds a stream open, until what it gives says that it must end."""
+"""Holds a place for a stream, and gives a future that ends it."""
 
 _CHANGES: Final = frozenset(
     f"tool_{kind}"
@@ -78,7 +78,7 @@ _CHANGES: Final = frozenset(
 class ViewChange:
     """One change. `subject`: the address of a resource, or a task's id.
 
-    `lost`: anything that may change may have. `returned`: Redis answers again, and may have lost what is watched.
+    `lost`: changes were lost, so that anything may have changed. `returned`: Redis answers again, and may have lost what is watched.
     """
 
     kind: ViewChangeKind

@@ -47,14 +47,14 @@ _NAME_HEADER = "mcp-name"
 
 
 class WrongState(ValueError):
-    """A client has sent back what was not given to it, for this request, or too late."""
+    """A client has sent a state back that is not of this client and request, or too late."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedRound:
-    """The question of the call that is answered.
+    """The question that is answered.
 
-    `binding`: of the approval that was asked for; '': it was a question of the module's.
+    `binding`: the binding of the approval; '' for a question of the module.
     """
 
     call_id: str

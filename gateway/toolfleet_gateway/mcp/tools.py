@@ -50,7 +50,7 @@ _NOTIFICATIONS: dict[str, type[types.ProgressNotification | types.LoggingMessage
 }
 
 LIST_TTL_MS: Final = 30_000
-"""How long a list may be kept by a client that does not listen for changes."""
+"""The time for which a client that does not listen for changes may keep a list."""
 
 _PAGE = 500
 _MOST_LISTED = 500  # tools; of more no model chooses well: its client is shown three that find and call them
@@ -130,7 +130,7 @@ _META_TOOLS: Final[Mapping[str, Mapping[str, Any]]] = {
         ["name"],
     ),
 }
-"""What each is, as `tools/list` has it."""
+"""The definitions of the gateway's own tools for `tools/list`."""
 
 
 def listed(view: McpView, tools: list[ToolDefinition]) -> list[dict[str, Any]]:
@@ -180,7 +180,7 @@ class MetaTools:
 
 
 class FollowedCalls:
-    """Answers calls for the clients of one gateway; calls that another one has started are handled alike."""
+    """Answers questions about started calls, of this and of other gateways."""
 
     def __init__(self, fleet: ToolFleet, approvals: ClientApprovals) -> None:
         self._fleet = fleet

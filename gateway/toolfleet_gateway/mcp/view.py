@@ -9,22 +9,22 @@ from toolfleet_registry.formats.dialects import meant_tool, offered_name
 from toolfleet_registry.functions.passed_methods import app_of
 
 VIEW: Final = "toolfleet.mcp_view"
-"""Where the view lies in a request's scope."""
+"""The key of the view in a request's scope."""
 BEGAN: Final = "toolfleet.mcp_began"
-"""Where there lies, in the scope of an older client's request, what is to be told the id of the call that it becomes."""
+"""The key, in the scope of an older client's request, of the function that takes the id of the request's call."""
 
 LOG_LEVEL: Final = "toolfleet.mcp_log_level"
-"""Where there lies, in the scope of an older client's request, which log messages its session wants."""
+"""The key, in that scope, of the session's log level."""
 KEEP_LOG_LEVEL: Final = "toolfleet.mcp_keep_log_level"
-"""Where there lies what is to be told another one."""
+"""The key, in that scope, of the function that takes another log level."""
 ASK: Final = "toolfleet.mcp_ask"
-"""Where there lies what asks an older client something on the stream of a request, given the request's id and what is asked."""
+"""The key, in that scope, of the function that asks the client on the request's stream, given the request's id and the question."""
 IS_CANCELLED: Final = "toolfleet.mcp_is_cancelled"
-"""Key in the scope of an older client's request: a function that says whether the client has cancelled it."""
+"""The key, in that scope, of a function that says whether the client has cancelled it."""
 END: Final = "toolfleet.mcp_end"
-"""Key in the scope of such a request: a function that ends its stream without an answer."""
+"""The key, in that scope, of a function that ends its stream without an answer."""
 SESSION: Final = "toolfleet.mcp_session"
-"""Where an older client's session lies in a request's scope."""
+"""The key of an older client's session in a request's scope."""
 
 
 @dataclass(frozen=True, slots=True)

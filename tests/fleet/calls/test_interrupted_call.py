@@ -35,7 +35,7 @@ def test_a_call_that_runs_is_named(
 
     assert (command.returncode, told) == (130, ""), said
     assert said == (
-        f"Call {call_id} is taken back. It had begun: it may have been executed, or still run for a moment.\n"
+        f"Call {call_id} is cancelled. It had started: it may have been executed, or still run for a moment.\n"
     )
 
 
@@ -55,5 +55,5 @@ async def test_a_call_that_waits_to_be_sent_is_taken_back(
                 await waiting
 
     assert capsys.readouterr().err == (
-        "The call of owls.nap_once was not under way yet. It is taken back, should it have been sent just now.\n"
+        "The call of owls.nap_once was not under way yet. It is cancelled, should it have been sent just now.\n"
     )

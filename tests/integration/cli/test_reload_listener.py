@@ -91,7 +91,7 @@ async def test_who_asks_when_redis_is_back_hears_of_each_host(
             await _until_it_listens(host, ReloadRequests(redis, Keys()))
             reloads = len(host.reloads)
             with server.restarted():
-                await wait_until(lambda: "Nobody can ask for a reload" in caplog.text, "it has asked in vain")
+                await wait_until(lambda: "A reload cannot be requested" in caplog.text, "it has asked in vain")
             answers = await reload_tools(settings, seconds=10)
 
     assert [(each.module, each.is_done) for each in answers] == [("owls", True)]

@@ -31,4 +31,4 @@ async def test_a_call_that_has_waited_for_its_turn_is_named(
         await waiting
 
     (call_id,) = owls.call_ids("nap_once")
-    assert f"Call {call_id} is taken back. It had begun" in capsys.readouterr().err
+    assert f"Call {call_id} is cancelled. It had started" in capsys.readouterr().err

@@ -32,7 +32,7 @@
     if (place) draw(JSON.parse(place.dataset.series));
   };
 
-  // The stream is open only while somebody sees the page.
+  // The stream is open only while the page is visible.
   let stream = null;
   const open = () => {
     const now = document.getElementById("now");
@@ -53,7 +53,7 @@
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
   window.addEventListener("pagehide", close);
 
-  // Lists are read anew while nobody is in the middle of something there.
+  // Lists are read again while the user is not in the middle of something there.
   setInterval(() => {
     const list = document.querySelector("[data-refresh]");
     if (!list || document.hidden || isBusy(list)) return;

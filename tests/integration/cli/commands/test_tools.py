@@ -111,7 +111,7 @@ def test_a_difference_is_shown_line_by_line(run: Run, tools: Run, module: Module
     assert pending["fields"]["tags"] == {"registered": None, "offered": ["new"]}
     assert (
         tools("diff", "owls.nap", "--last", "0").err
-        == "Nothing waits for an approval; `toolfleet tools list --closed` shows what nobody may use.\n"
+        == "Nothing waits for an approval; `toolfleet tools list --closed` shows what no caller may use.\n"
     )
 
 

@@ -282,7 +282,7 @@ def test_a_misspelt_variable_and_an_option_without_effect_are_found() -> None:
     ("more", "word"),
     [
         ({"gateway_key": "hush"}, "short (4 characters)"),
-        ({"redis_url": "redis://:changeme@127.0.0.1:1"}, "everybody knows"),
+        ({"redis_url": "redis://:changeme@127.0.0.1:1"}, "well-known default"),
         ({"redis_url": "redis://redis.example:6379"}, "no password"),
         ({"gateway_key": "a" * 40}, "few different"),
         ({"signing_key": _LONG, "gateway_key": _LONG}, "same"),

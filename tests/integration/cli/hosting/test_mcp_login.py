@@ -97,7 +97,7 @@ async def test_the_guides_hosts_are_made(tmp_path: Path, monkeypatch: pytest.Mon
 
 async def test_who_does_not_come_back_is_not_waited_for(server: LockedServer, tmp_path: Path) -> None:
     spec = McpSpec(url=server.url, oauth=OAuthSpec())
-    with pytest.raises(SettingsError, match=r"nest is not logged in: nobody has logged in within 0\.2 s\."):
+    with pytest.raises(SettingsError, match=r"nest is not logged in: no login was completed within 0\.2 s\."):
         await asyncio.to_thread(log_in, Settings(), spec, "nest", print, beside=tmp_path, seconds=0.2)
 
 

@@ -60,7 +60,7 @@ def stays_up(name: str, service: dict[str, Any], env: dict[str, str], log: Path,
         if name == "beat":  # it needs nothing to write to
             assert [path for path in log.parent.iterdir() if path.is_file()] == [log]
         if name == "gateway":
-            assert "Nobody is let in until `toolfleet keys create` has made a key." in said
+            assert "All requests are refused until `toolfleet keys create` has made a key." in said
         if name == "flower":
             found = re.search(r"the name and password of Flower are (\S+)", said)
             assert found is not None, said

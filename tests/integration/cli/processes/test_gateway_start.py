@@ -45,7 +45,7 @@ def test_a_gateway_without_keys_lets_nobody_in_from_elsewhere(
     monkeypatch.setenv("TOOLFLEET_GATEWAY_KEY", given)
     with gateway(redis_url, tmp_path / "log", "--host", EVERYWHERE) as said:
         assert "key:" not in said
-        assert "Nobody is let in until `toolfleet keys create` has made a key." in said
+        assert "All requests are refused until `toolfleet keys create` has made a key." in said
         url = f"http://127.0.0.1:{said.rpartition(':')[2].strip()}/tools"
 
         def status(key: str) -> int:

@@ -208,11 +208,11 @@ async def test_a_tool_is_disabled_and_enabled(gateway: KeyedGateway) -> None:
     async with browsing(gateway, "olga") as browser:
         page = await browser.get("/tools/owls.turn_away")
         await browser.send(page.form("owls.turn_away", action="disable"))
-        closed = await shown_when(browser, "/tools/owls.turn_away", "Nobody may use it:")
+        closed = await shown_when(browser, "/tools/owls.turn_away", "No caller may use it:")
         await browser.send(closed.form("owls.turn_away", action="enable"))
 
         async def is_open() -> bool:
-            return "Nobody may use it:" not in (await browser.get("/tools/owls.turn_away")).text
+            return "No caller may use it:" not in (await browser.get("/tools/owls.turn_away")).text
 
         await wait_until_answered(is_open, "it may be used again")
 
