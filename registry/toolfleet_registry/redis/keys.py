@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 OURS = "toolfleet:"
 """What our own keys begin with, behind the fleet's prefix."""
@@ -145,18 +145,13 @@ def rule_for(name: str) -> KeyRule | None:
     return next((rule for rule in RULES if rule.pattern.fullmatch(name)), None)
 
 
-class _Begins(Protocol):
-    @property
-    def begin(self) -> str: ...
-
-
 class _Key:
     """The name of one key, in a class of names: read as an attribute, it has the class's `begin` before it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, names: _Begins, owner: type | None = None) -> str:
+    def __get__(self, names: "RegistryKeys | HostKeys | Keys", owner: type | None = None) -> str:
         return names.begin + self._name
 
 
