@@ -22,7 +22,7 @@ from toolfleet_registry.settings import Settings
 _PACKAGES = tuple(
     """
     toolfleet toolfleet-sdk celery kombu redis pydantic aiohttp starlette mcp cryptography
-    """.split()  # noqa: SIM905 - one text is read more easily than a list
+    """.split()
 )
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 _LOG_LINES, _LOG_BYTES = 200, 256 * 2**10
@@ -35,7 +35,7 @@ _KEPT = frozenset(
     """
     attempt calls command count delay failed failures health is_unreached lane level mode modules module queue
     release seconds so_far state status timestamp version workers
-    """.split()  # noqa: SIM905 - one text is read more easily than a list
+    """.split()
 )
 _SHORTEST_SECRET = 4  # characters: shorter ones would be found everywhere
 _EVENT = re.compile(r"[a-z][a-z0-9_]{2,60}")

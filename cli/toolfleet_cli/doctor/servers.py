@@ -28,7 +28,7 @@ _SHOWN = tuple(
     redis_version role uptime_in_seconds used_memory maxmemory total_system_memory maxmemory_policy
     connected_clients maxclients evicted_keys aof_enabled aof_last_write_status rdb_last_bgsave_status
     connected_slaves mem_fragmentation_ratio instantaneous_ops_per_sec
-    """.split()  # noqa: SIM905 - one text is read more easily than a list
+    """.split()
 )
 
 _SECONDS_LEFT = 5

@@ -17,7 +17,7 @@ _FEWEST = 6  # different ones
 _DEFAULTS = frozenset(
     """
     admin changeme default guest password postgres rabbitmq redis root secret test toolfleet
-    """.split()  # noqa: SIM905 - one text is read more easily than a list
+    """.split()
 )
 _MAKE_ONE = "openssl rand -base64 32, then set it"
 _OF_URLS = frozenset({"redis_url", "broker_url", "registry_url"})
