@@ -19,8 +19,6 @@ from toolfleet_gateway.http.entrance import operator_of
 from toolfleet_gateway.http.problems import Problem, ProblemBody, invalid_request, not_found, problem_of
 from toolfleet_gateway.http.routes import (
     Answer,
-    AnswerModel,
-    BodyModel,
     HeaderParameter,
     RouteRequest,
     json_answer,
@@ -38,6 +36,7 @@ from toolfleet_tasks.aio import Closing, end
 from toolfleet_tasks.approvals.views import ShownApproval, shown
 from toolfleet_tasks.calls.begun_calls import BegunHandle, Owner
 from toolfleet_tasks.client.fleet import ToolFleet
+from toolfleet_tasks.resources.operation import AnswerModel, BodyModel
 
 USUAL_SECONDS: Final = 30.0
 """How long the request of a call is held open by default: most proxies cut one after a minute."""

@@ -16,7 +16,6 @@ from toolfleet_gateway.http.entrance import operator_of
 from toolfleet_gateway.http.problems import invalid_request
 from toolfleet_gateway.http.routes import (
     Answer,
-    AnswerModel,
     AnyRoute,
     HeaderParameter,
     RouteRequest,
@@ -40,6 +39,7 @@ from toolfleet_tasks.approvals.feed import EVENT_KINDS as APPROVAL_KINDS
 from toolfleet_tasks.approvals.views import ShownApproval, shown
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.resources.approvals import is_shown_to
+from toolfleet_tasks.resources.operation import AnswerModel
 
 log = get_logger(__name__)
 

@@ -10,7 +10,6 @@ from starlette.responses import Response
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import (
     Answer,
-    AnswerModel,
     AnyRoute,
     HeaderParameter,
     RouteRequest,
@@ -29,6 +28,7 @@ from toolfleet_tasks.approvals.records import StoredApproval
 from toolfleet_tasks.approvals.views import may_see
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.resources.approvals import ApprovalDecision, take_decision
+from toolfleet_tasks.resources.operation import AnswerModel
 
 _SIGNED_HEADERS = (
     HeaderParameter("webhook-id", "The request's id, the same in each repeat.", is_required=True),

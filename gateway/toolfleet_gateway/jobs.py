@@ -13,9 +13,7 @@ from toolfleet_gateway.calls import IDEMPOTENCY_KEY_PATTERN, idempotency_key_of,
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import (
     Answer,
-    AnswerModel,
     AnyRoute,
-    BodyModel,
     HeaderParameter,
     RouteRequest,
     declared_routes,
@@ -40,6 +38,7 @@ from toolfleet_registry.contracts.jobs import (
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
+from toolfleet_tasks.resources.operation import AnswerModel, BodyModel
 from toolfleet_tasks.wakeups.service import CompletionInbox, is_entry_id
 
 _KEY = HeaderParameter(

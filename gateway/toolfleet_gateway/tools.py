@@ -19,7 +19,6 @@ from toolfleet_gateway.http.entrance import require_role
 from toolfleet_gateway.http.problems import invalid_request, not_found
 from toolfleet_gateway.http.routes import (
     Answer,
-    AnswerModel,
     AnyRoute,
     RouteRequest,
     declared_routes,
@@ -39,6 +38,7 @@ from toolfleet_registry.policy.call_faults import modules_of
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.offload import aside
 from toolfleet_tasks.client.fleet import ToolFleet
+from toolfleet_tasks.resources.operation import AnswerModel
 
 _PROGRAMMATIC = "programmatic"
 """The source of a tool that is in no file of a tool folder."""

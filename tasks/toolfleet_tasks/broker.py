@@ -13,6 +13,7 @@ from ssl import SSLWantReadError
 from typing import Any
 
 from amqp import spec
+from amqp.exceptions import NotFound
 from amqp.transport import SSLTransport, TCPTransport
 from celery import Celery
 from kombu.common import maybe_declare
@@ -174,7 +175,7 @@ def waiting_in(connection: Connection, queues: Sequence[str]) -> list[int]:
         channel = channel or connection.channel()
         try:
             found.append(int(channel.queue_declare(queue=queue, passive=True).message_count))
-        except connection.channel_errors:
+        except NotFound:
             found.append(0)
             channel = None
     if channel is not None:

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,18 +29,6 @@ _MOST_FIELDS = 100  # of a query
 
 JSON = "application/json"
 _FACTS = "toolfleet_route"  # the attribute of a method that has what `route` declares
-
-
-class BodyModel(BaseModel):
-    """A model of a request's body: the docstrings of its fields are in the OpenAPI document, and other fields are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class AnswerModel(BaseModel):
-    """A model of an answer: the docstrings of its fields are in the OpenAPI document."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Keeps what operators may see of a call: a dead letter, if its end is unknown, and its arguments and result for an hour.
 
 The ledger writes a dead letter when it ends a call whose outcome is unknown, or that failed inside the fleet
-(`lua/scripts/dead_letters.lua`); `dead_letters` lists, replays and drops them.
+(`lua/dead_letters.lua`); `dead_letters` lists, replays and drops them.
 
 Arguments and results are kept if `TOOLFLEET_CALL_CONTENTS` says so. Sensitive parts are hidden as in dead letters, and personal
 data before that, as in everything that is stored of a call. Fails open: a call does not wait for this record, and ends as well

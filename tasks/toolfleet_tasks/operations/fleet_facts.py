@@ -216,7 +216,7 @@ class FleetReader:
             self._read_at = machine_clock.monotonic()
         modules = sorted(self.known.names | self.known.served | self.known.ending)
         lanes: dict[str, Lane] = {module: lane_of(module, self.known.settings) for module in modules}
-        names, checked = [CONTROL, *map(queue_of, modules)], [one for one in modules if one not in {LOCAL, SCHEDULER}]
+        names, checked = [CONTROL, *map(queue_of, modules)], [one for one in modules if one != SCHEDULER]
         answers = await self._ask_all(checked, moment)
         waiting, held, broker_error = await self._waiting(names, moment)
         workers, running = Counter[str](), read_loads(answers["loads"], now=answers["time"][0])
@@ -445,6 +445,8 @@ def _samples(facts: FleetFacts, settings: Settings) -> Iterator[Sample]:
         yield Sample(metric_families.LANE_SLOTS, sum(lane.slots), (lane.lane,))
         yield from _known(metric_families.LANE_WANTED, None if load is None else load.wanted, (lane.lane,))
     for breaker in facts.breakers:
+        if breaker.module == LOCAL:
+            continue  # the workers themselves: their own metrics say how they are
         yield Sample(metric_families.BREAKER, _BREAKER.get(breaker.state, 0.0), (breaker.module,))
         yield Sample(metric_families.MODULE_FAILURES, breaker.failures, (breaker.module,))
     yield from _known(metric_families.HELD, facts.held)

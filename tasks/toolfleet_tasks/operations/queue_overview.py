@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Self, TypeAlias, cast
 
 from redis.client import NEVER_DECODE
@@ -18,7 +18,7 @@ from toolfleet_tasks.queues import CONTROL
 
 OverviewState: TypeAlias = Literal["open", "paused", "draining", "drained"]
 
-_SECONDS = 3.0  # for one reading
+_SECONDS = 3.0  # for one reading; a broker that is another Redis has BROKER_SECONDS more
 _POLL_SECONDS = 0.3  # between two readings, while a caller waits
 _NOTED_SECONDS = 2.5  # by then each worker has noted what it runs: it does so once a second
 _SCANNED = 500  # held messages of one answer
@@ -122,10 +122,14 @@ class QueueOverviews:
         return tuple(_overview(queue, facts, held) for queue in chosen)
 
     async def _read(self) -> tuple[FleetFacts, Counter[str] | None]:
-        async with answering(self._reader.redis, seconds=_SECONDS):
+        more = 0.0 if self._reader.broker is self._reader.redis else BROKER_SECONDS
+        async with answering(self._reader.redis, seconds=_SECONDS + more):
             # First: a message that goes from a queue to a worker meanwhile is counted twice, and never missed.
-            held = await self._held()
+            held, error = await self._held()
             facts = await self._reader.read()
+        if error is not None and facts.broker_error is None:  # it has answered one of two questions
+            unknown = tuple(replace(queue, waiting=None, oldest_seconds=None) for queue in facts.queues)
+            facts = replace(facts, queues=unknown, broker_error=error)
         self.broker_error = facts.broker_error
         return facts, held
 
@@ -144,10 +148,10 @@ class QueueOverviews:
                 return queues
             await asyncio.sleep(_POLL_SECONDS if emptiness.seen else min(_POLL_SECONDS, max(until - loop.time(), 0.0)))
 
-    async def _held(self) -> Counter[str] | None:
-        """Return how many messages of each queue workers hold; `None` if the broker does not say."""
+    async def _held(self) -> tuple[Counter[str] | None, str | None]:
+        """Return how many messages of each queue workers hold, `None` if the broker does not say; and why it fails to."""
         if not self._settings.has_redis_broker:
-            return None
+            return None, None
         broker, counted, cursor = self._reader.broker, Counter[str](), 0
         try:
             async with answering(broker, seconds=BROKER_SECONDS):
@@ -157,11 +161,11 @@ class QueueOverviews:
                     cursor, held = int(answer[0]), answer[1]
                     counted.update(map(_queue_in, held.values() if isinstance(held, dict) else held[1::2]))
                     if not cursor:
-                        return counted
-        except FleetUnavailable:
+                        return counted, None
+        except FleetUnavailable as exc:
             if broker is self._reader.redis:
                 raise
-            return None
+            return None, f"The broker does not answer: {exc}"
 
 
 def _queue_in(held: bytes) -> str:

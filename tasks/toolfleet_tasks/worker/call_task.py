@@ -33,7 +33,7 @@ class LinkFailed(FleetError):
     """A call of a chain or a chord has not succeeded, and what follows it is not called."""
 
 
-class CallTask(Task):  # type: ignore[misc] # Celery ships no types
+class CallTask(Task):
     """Implements `running_task.RunningTask` under Celery's tracer.
 
     A worker of one lane can publish a link of another's.

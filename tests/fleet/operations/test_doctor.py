@@ -100,7 +100,7 @@ def test_a_worker_that_knows_no_canaries_is_older(
     ward: TestBed, well: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It drops what it does not know, goes on, and the doctor says why it has no answer."""
-    monkeypatch.setattr(worker_probes, "TASK", "toolfleet.of_a_later_version")
+    monkeypatch.setattr(worker_probes, "CANARY", "toolfleet.of_a_later_version")
     settings = ward.settings
     flights = asyncio.run(worker_probes.fly(settings, {"tools.owls": "owls"}, seconds=5))
     monkeypatch.undo()

@@ -32,8 +32,6 @@ _WORKER = (
     "toolfleet_workers.runner",
     "toolfleet_workers.tool_cache",
     "toolfleet_workers.middleware",
-    "toolfleet_workers.middleware",
-    "toolfleet_workers.middleware",
     "toolfleet_workers.worker_app",
 )
 _SERVER = (
@@ -91,8 +89,7 @@ _PRELOADS = {
         "psutil",
         "toolfleet_tasks.operations.change_trail",
         "toolfleet_tasks.client.canvas",
-        "toolfleet_tasks.client.namespaces",
-        "toolfleet_tasks.client.namespaces",
+        "toolfleet_tasks.client.jobs",
         "toolfleet_tasks.client.namespaces",
         "toolfleet_tasks.client.dead_letters",
         "toolfleet_tasks.operations.process_metrics",

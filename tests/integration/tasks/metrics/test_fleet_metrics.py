@@ -12,9 +12,8 @@ from support.servers.redis_faults import FaultyRedis, faulty_redis
 from toolfleet_registry import metric_families
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.operations import fleet_facts
+from toolfleet_tasks.operations import fleet_facts, queue_overview
 from toolfleet_tasks.operations.fleet_facts import FleetMetrics, FleetReader
-from toolfleet_tasks.operations.queue_overview import QueueOverviews
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ async def test_a_broker_of_its_own_that_is_away_hides_only_what_waits_there(redi
     """Another Redis is left out as RabbitMQ is: the metrics say that it is away, and the fleet's Redis is up."""
     services = {"owls": "http://127.0.0.1:1"}
     settings = Settings(redis_url=redis_url, broker_url="redis://127.0.0.1:1/0", module_services=services)
-    async with FleetReader.of(settings) as reader, QueueOverviews.of(settings) as overviews:
+    async with FleetReader.of(settings) as reader, queue_overview.QueueOverviews.of(settings) as overviews:
         said = {sample.family: sample.value for sample in await FleetMetrics(reader, settings).samples()}
         (queue,) = await overviews.named("owls")
 
@@ -62,5 +61,27 @@ async def test_a_broker_of_its_own_that_is_away_hides_only_what_waits_there(redi
     assert (queue.waiting, queue.held, str(overviews.broker_error).partition(":")[0]) == (
         None,
         0,
+        "The broker does not answer",
+    )
+
+
+async def test_a_frozen_broker_hides_only_what_waits_there(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked twice, for what waits and for what workers hold, and each time for as long as a broker may take."""
+    for module, name, seconds in (
+        (fleet_facts, "BROKER_SECONDS", 0.4),
+        (queue_overview, "BROKER_SECONDS", 0.4),
+        (queue_overview, "_SECONDS", 0.7),
+    ):
+        monkeypatch.setattr(module, name, seconds)
+    with faulty_redis(tmp_path / "redis") as broker, broker.frozen():
+        settings = Settings(redis_url=redis_url, broker_url=broker.url, module_services={"owls": "http://127.0.0.1:1"})
+        async with queue_overview.QueueOverviews.of(settings) as overviews:
+            (queue,) = await overviews.named("owls")
+
+    assert (queue.waiting, queue.state, str(overviews.broker_error).partition(":")[0]) == (
+        None,
+        "open",
         "The broker does not answer",
     )
