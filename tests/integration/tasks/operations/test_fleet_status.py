@@ -13,10 +13,11 @@ from support.module_server import ModuleServer
 from support.streams.stream_server import stream_server
 from support.waiting import wait_until
 from toolfleet import Caller, Settings, ToolCall, ToolFleet
+from toolfleet_registry import metric_families
 from toolfleet_registry.directory.directory import ModuleDirectory, ProbeFailure
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_tasks.operations import fleet_facts, fleet_status
-from toolfleet_tasks.operations.fleet_facts import age_of
+from toolfleet_tasks.operations.fleet_facts import FleetMetrics, FleetReader, age_of
 from toolfleet_tasks.operations.fleet_status import FleetStatus, read_status
 from toolfleet_tasks.presence import ConsumerNotes, LaneCapacity
 
@@ -107,6 +108,21 @@ async def test_modules_in_trouble_are_named_with_it(plain: Settings, redis: Redi
     }
     assert 50 < (found["b"].seconds or 0) <= 60
     assert 990 < (found["d"].seconds or 0) < 1100
+
+
+async def test_local_functions_that_cannot_be_run_are_in_trouble_and_no_modules_metric(
+    plain: Settings, redis: Redis
+) -> None:
+    """Their breaker opens where a worker cannot import them."""
+    fleet = plain.model_copy(update={"local_tools": "owls_at_home"})
+    await redis.hset(fleet.keys.breaker("local"), mapping={"failures": 2})
+    await redis.expire(fleet.keys.breaker("local"), 60)
+    found = {one.module: one.trouble for one in (await read_status(fleet)).troubles}
+    async with FleetReader.of(fleet) as reader:
+        samples = await FleetMetrics(reader, fleet).samples()
+
+    assert found["local"] == "failing"
+    assert {one.labels for one in samples if one.family == metric_families.BREAKER} == {(name,) for name in "abcde"}
 
 
 async def test_a_module_that_cannot_be_looked_at_is_called_as_in_the_list_of_modules(
