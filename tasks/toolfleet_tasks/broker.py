@@ -13,7 +13,6 @@ from ssl import SSLWantReadError
 from typing import Any
 
 from amqp import spec
-from amqp.exceptions import NotFound
 from amqp.transport import SSLTransport, TCPTransport
 from celery import Celery
 from kombu.common import maybe_declare
@@ -23,6 +22,8 @@ from kombu.transport import pyamqp
 
 from toolfleet_registry.errors import BrokerUnavailable
 from toolfleet_registry.redis.servers import reason_of
+
+_NOT_FOUND = "404"  # AMQP's code of a queue that does not exist, which kombu's own transports have as a text
 
 # What py-amqp is told, and other transports ignore. Without the first, "sent" means "lies in a buffer of this machine";
 # without the others a broker that is frozen holds a thread for ever, and the process with it at its end.
@@ -175,7 +176,9 @@ def waiting_in(connection: Connection, queues: Sequence[str]) -> list[int]:
         channel = channel or connection.channel()
         try:
             found.append(int(channel.queue_declare(queue=queue, passive=True).message_count))
-        except NotFound:
+        except connection.channel_errors as exc:
+            if str(getattr(exc, "reply_code", "")) != _NOT_FOUND:
+                raise
             found.append(0)
             channel = None
     if channel is not None:
