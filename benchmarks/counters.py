@@ -68,7 +68,7 @@ Pids = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True)
 class Counts:
-    """What one pass has counted, for one call: by role, by what is counted; and the functions entered by role and folder."""
+    """The counts of one pass, for one call, by role and name; and the functions entered, by role and folder."""
 
     rows: dict[str, dict[str, float]]
     folders: dict[str, dict[str, float]]

@@ -57,7 +57,7 @@ class Producer:
 
     @property
     def pid(self) -> int:
-        """Of its process."""
+        """The id of its process."""
         return self._process.pid
 
     def tell(self, **order: Any) -> None:

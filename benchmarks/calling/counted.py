@@ -64,7 +64,7 @@ def _name(code: CodeType) -> str:
 
 
 def _allocated() -> dict[str, int]:
-    """What the preloaded counter of `malloc` has seen; nothing without one."""
+    """Return the counts of the preloaded `malloc`; empty without one."""
     if not os.environ.get("LD_PRELOAD"):
         return {}
     library = ctypes.CDLL(None)

@@ -100,7 +100,7 @@ class ShownLoadError(ToolLoadError):
 
 
 class LoadErrorList(AnswerModel):
-    """What is not served as it stands."""
+    """The tool files that are not served in their present form."""
 
     errors: list[ShownLoadError]
     """By module, and as its host tells them."""
@@ -377,7 +377,7 @@ def _has(values: Sequence[str], tag: str) -> bool:
 
 
 class ShownModule(AnswerModel):
-    """What is known of a module. What is wrong with it is shown to viewers only."""
+    """A module as it is known. Only viewers see its errors."""
 
     module: str
     """Its name."""
@@ -400,7 +400,7 @@ class ShownModule(AnswerModel):
     drifted: int | None = None
     """How many tools have other content than was registered under the same version."""
     load_errors: list[ShownLoadError] | None = None
-    """What is not served as it stands."""
+    """The tool files that are not served in their present form."""
 
 
 class ModuleList(AnswerModel):

@@ -25,13 +25,13 @@ from toolfleet_registry.permissions import Permission, level_of_caller
 from toolfleet_registry.policy.call_faults import LONGEST
 
 Role = Literal["none", "viewer", "operator", "admin"]
-"""What a user may do to the fleet itself: nothing; see its state; change tools, calls and modules; and create API keys as well."""
+"""The right of a user over the fleet itself: nothing; see its state; change tools, calls and modules; and create API keys as well."""
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 """All of them, the lowest first."""
 
 BEGIN = "tfk_"
-"""What every key begins with."""
+"""The prefix of every key."""
 
 _DIGITS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _ID_CHARACTERS = 12
@@ -124,7 +124,7 @@ class KeyDraft(Message):
     agent: Annotated[str, Field(pattern=f"^{AGENT_NAME}(/{AGENT_NAME})*$", max_length=LONGEST)] | None = None
     """The agent whose profile narrows that, as in `Caller.agent`; `None`: the one that a request names, or none."""
     role: Role = "none"
-    """What it may do as an operator."""
+    """Its role as an operator."""
     expires_at: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """When it expires, in seconds since the epoch; `None`: never."""
     acts_for_others: bool = False
@@ -134,7 +134,7 @@ class KeyDraft(Message):
     streams: Annotated[int, Field(ge=0, le=MOST_LIMIT)] | None = None
     """How many event streams it may have open at once, over all gateways; `None`: half of what each of these takes."""
     description: Annotated[str, Field(max_length=_LONGEST_DESCRIPTION)] = ""
-    """What it is for, in words."""
+    """Its purpose, in words."""
 
     @field_validator("user_id", "description")
     @classmethod
@@ -164,7 +164,7 @@ class ApiKey(KeyDraft):
     created_at: float
     """When it was created, in seconds since the epoch."""
     created_by: str
-    """Who created it: `key <id>`, `token <subject>`, or `command line`."""
+    """The creator: `key <id>`, `token <subject>`, or `command line`."""
 
     @property
     def caller(self) -> Caller:

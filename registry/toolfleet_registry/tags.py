@@ -453,7 +453,7 @@ class TagCall:
     name: str
     """The tool's name."""
     context: ToolContext
-    """What the tool is told."""
+    """The text that the tool gets."""
     text: str
     """The text of the tag's line or lines."""
 

@@ -25,7 +25,7 @@ COUNTED_FROM_BYTES = 4096
 """The size from which a stored result counts: smaller ones take less room than their call's record and audit line."""
 
 WAITING_COUNTS_BYTES = 16_384
-"""What a waiting approval counts at least in its user's share: so the share bounds the number of approvals, too."""
+"""The least that a waiting approval counts in its user's share: so the share bounds the number of approvals, too."""
 
 BYTES_FROM_MESSAGES = 16
 """The number of waiting messages from which their bytes are bounded: fewer are bounded by the size of one."""

@@ -29,7 +29,7 @@ class ModuleResult:
     result: Any = None
     """The result, as JSON."""
     error: str | None = None
-    """What went wrong; for another status than 200 the answer's detail."""
+    """The error; for another status than 200 the answer's detail."""
     effect_state: EffectState | None = None
     """Whether its effect has happened, where the module says so."""
     status: int = 200

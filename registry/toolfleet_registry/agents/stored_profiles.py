@@ -28,10 +28,10 @@ from toolfleet_registry.store.factory import open_documents
 from toolfleet_registry.system import fleet_clock
 
 KEPT_VERSIONS = 20
-"""Of each agent, with the one in force."""
+"""How many versions of each agent are kept, with the one in force."""
 
 LARGEST_BYTES = 32_768
-"""Of one profile as JSON: every process has all of them in memory."""
+"""The size of one profile as JSON: every process has all of them in memory."""
 
 _TRIES = 5  # at a profile, or at the copy, that others are changing at the same moment
 
@@ -64,9 +64,9 @@ class ProfileVersion(Message):
     at: float
     """When it was stored, in seconds since the epoch."""
     by: str
-    """Who has stored it, as the audit names them."""
+    """The operator who stored it, as the audit names them."""
     profile: AgentProfile | None = None
-    """What it says; `None`: with it the profile was removed."""
+    """The profile; `None`: this version removed it."""
     rolled_back_from: int | None = None
     """The earlier version that was put again."""
 
@@ -75,16 +75,16 @@ class ProfileEntry(Message):
     """The profile in force, as it is stored: with its name, so that none can be put in another's place."""
 
     name: Annotated[str, Field(pattern=f"^{AGENT_NAME}$")]
-    """Whose it is."""
+    """The agent of the profile."""
     version: ProfileVersion
-    """What is in force."""
+    """The version in force."""
 
 
 class ProfileHistory(Message):
     """The versions of one agent's profile, as they are stored."""
 
     name: Annotated[str, Field(pattern=f"^{AGENT_NAME}$")]
-    """Whose they are."""
+    """The agent of the profile."""
     versions: Annotated[tuple[ProfileVersion, ...], Field(min_length=1, max_length=KEPT_VERSIONS)]
     """The oldest first; the last is in force, or has removed it."""
 

@@ -51,7 +51,7 @@ ChangeKind: TypeAlias = Literal["added", "changed", "removed", "drifted"]
 """What a look found: a new tool, another version of one, one less, or other content under the same version."""
 
 FaultOf: TypeAlias = Callable[[ToolDefinition], str | None]
-"""What is wrong with a tool itself, so that no caller can use it."""
+"""A fault of a tool itself, so that no caller can use it."""
 
 _NOTHING = ToolOverride()
 _MOST_GONE = 1000  # registrations of tools that a module does not offer now

@@ -581,17 +581,17 @@ class DeadLetter(Message):
     is_redacted: bool = False
     """Whether some arguments were not kept: a replay must be given them."""
     caller: Caller
-    """Who asked."""
+    """The caller."""
     user_id: str | None = None
-    """In whose name."""
+    """The user in whose name the call was made."""
     effect: Effect | None = None
-    """What a repeat would do, as the tool said then."""
+    """The effect of a repeat, as the tool declared it then."""
     error_code: ErrorCode
-    """What went wrong."""
+    """The error."""
     reason: str
     """The reason, in words."""
     attempts: tuple[DeadAttempt, ...] = ()
-    """What each attempt came to."""
+    """The outcome of each attempt."""
     published_at: float
     """When the call was published, in seconds since the epoch."""
     died_at: float

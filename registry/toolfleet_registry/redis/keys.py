@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 OURS = "toolfleet:"
-"""What our own keys begin with, behind the fleet's prefix."""
+"""The beginning of our own keys, behind the fleet's prefix."""
 
 _SEPARATORS = ":_-."  # Celery puts a `_` after a prefix that ends in none of these, before the names of results
 

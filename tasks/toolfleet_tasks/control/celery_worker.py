@@ -48,7 +48,7 @@ _PASSING = (OutOfMemoryError, ReadOnlyError, MasterDownError)
 """What a Redis answers that takes no writes for now: it is full, or no master. A worker that starts just then tries again."""
 
 HIDDEN = "(…)"
-"""In place of arguments that their publisher has not hidden."""
+"""The text in place of arguments that their publisher has not hidden."""
 
 
 class FleetWorker(Worker):

@@ -25,7 +25,7 @@ SETTLE = script("dead_letters/settle")
 """Returns 1 if the letter was dropped."""
 
 DeadKind = Literal["call", "wakeup", "webhook"]
-"""What has died: a call whose end nobody can know, the wake-up of a job, or an event of the registry that was not accepted."""
+"""The kind of a letter: a call whose end nobody can know, the wake-up of a job, or an event of the registry that was not accepted."""
 
 KINDS: Final[tuple[DeadKind, ...]] = get_args(DeadKind)
 

@@ -34,7 +34,7 @@ FORGET_CONTENTS = script("storage/forget_contents")
 """Returns of how many calls something was removed."""
 
 NOT_KEPT = "[not kept]"
-"""What stands in the place of an argument that is too large to be kept, or was no JSON."""
+"""The text in place of an argument that is too large to be kept, or was no JSON."""
 
 _DEAD_CODES = frozenset({"outcome_unknown", "internal"})
 _LETTER_BYTES = 64_000  # of a letter's arguments as JSON: all letters together must leave Redis room for the fleet

@@ -185,7 +185,7 @@ AnyOperation = ResourceOperation[Any, Any, Any]
 
 
 class AnswerModel(BaseModel):
-    """What an operation answers, or a part of it."""
+    """The answer of an operation, or a part of it."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 

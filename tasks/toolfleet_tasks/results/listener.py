@@ -42,7 +42,7 @@ _MOST_BYTES = 64 * 2**10  # of one
 
 
 class RedisIdentity:
-    """Which server and data a connection leads to.
+    """The server and data that a connection leads to.
 
     Belongs to the connection's event loop; times are those of its clock.
     """

@@ -46,7 +46,7 @@ _TYPES: Final[dict[End, Literal["job.completed", "job.failed", "job.timed_out"]]
 }
 
 MAX_RESULT_BYTES: Final = 64_000
-"""Of a result as JSON: wake-ups wait in Redis, and a model has to read them."""
+"""The size of a result as JSON: wake-ups wait in Redis, and a model has to read them."""
 
 _PREVIEW_CHARACTERS = 4_000
 _LONGEST_ERROR = 2_000  # characters

@@ -50,7 +50,7 @@ from toolfleet_tasks.wakeups.webhook_feed import REGISTRY, approval_receiver_of,
 log = get_logger(__name__)
 
 MOST_DEAD_BYTES = 100_000_000
-"""Of all dead wake-ups together: they must leave Redis room for the fleet."""
+"""The most of all dead wake-ups together: they must leave Redis room for the fleet."""
 
 CLAIM = script("wakeups/claim")
 """Returns for each, the longest due first: id, kind, body, and the number of this try."""

@@ -65,7 +65,7 @@ Entry: TypeAlias = tuple[str, WakeUp | int]
 """A wake-up, and its id in the conversation; or how many were trimmed before they were read, and the id that confirms this."""
 
 WAKES_CORE: Final = " core"
-"""In the note of a worker that wakes a core."""
+"""The word in the note of a worker that wakes a core."""
 
 COMPLETIONS_KEPT_SECONDS: Final = 7 * 86_400
 """How long wake-ups wait for an agent without HTTP, from the last one on: as long as their jobs can be looked at."""

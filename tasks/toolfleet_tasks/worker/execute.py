@@ -49,7 +49,7 @@ from toolfleet_tasks.worker_runtime import Runner, WorkerRuntime
 log = get_logger(__name__)
 
 Known: TypeAlias = Terms | ToolResult | None
-"""What a worker knows of a tool's terms, or the end of a call whose tool no worker knows."""
+"""A tool's terms as a worker knows them, or the end of a call whose tool no worker knows."""
 
 _NEWER_SECONDS = 0.2  # until a call comes back that another worker is to have, of several perhaps
 _FULL_SECONDS = 0.5  # until a call comes back whose module is at work on as many as it may be

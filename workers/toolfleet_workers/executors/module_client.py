@@ -14,7 +14,7 @@ from toolfleet_registry.spans import OpenSpan, TraceContext, Tracing, Unrecorded
 from toolfleet_workers.executors.request import ModuleRequest, Origin
 
 REPLICA_HEADER = "Toolfleet-Replica"
-"""Which process of the module is meant, and in its answer which one it is."""
+"""The header that names a process of the module: the one that is meant, or in an answer the one that answers."""
 
 _FAILED = 400
 
