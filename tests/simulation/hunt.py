@@ -120,7 +120,7 @@ class _Hunt:
             left -= found["took"] or left
             if not found["violation"]:
                 break
-            if (doubt := self._doubt(found)) is not None:
+            if (doubt := self._doubt(found, str(path), seed)) is not None:
                 remarks.append(f"{doubt} does not count: without the fault, too")
                 seed, found = seed + 1000, {}
         place = f"{found['where'] or path} with the seed {found.get('seed', seed)}" if found.get("violation") else ""
@@ -130,10 +130,13 @@ class _Hunt:
         self._findings.add(finding)
         return finding
 
-    def _doubt(self, found: dict[str, Any]) -> str | None:
-        """Return what does not hold without the fault, where that has been found."""
+    def _doubt(self, found: dict[str, Any], path: str, seed: int) -> str | None:
+        """Return what does not hold without the fault, where that has been found. A search that crashed is made again, too."""
         where = found["where"]
-        if not where or is_sound(where):
+        if not where:
+            again = self._ran(path, seed, self._seconds)
+            return None if again["where"] else again["violation"] or None
+        if is_sound(where):
             return None
         return self._ran(where, found["seed"], self._seconds, found["points"])["violation"] or None
 
