@@ -195,7 +195,7 @@ def _broker(settings: Settings) -> dict[str, Any]:
         # The default of 100 gives up after three quarters of an hour without Redis.
         "broker_connection_max_retries": None,
     }
-    if settings.broker and not is_redis_url(settings.broker):
+    if not settings.has_redis_broker:
         conf["broker_heartbeat"] = BROKER_HEARTBEAT_SECONDS
         # Without them a loop waits for ever for what a half-open connection was asked, and calls stand still.
         conf["broker_transport_options"] = {"read_timeout": 2, "write_timeout": 2}

@@ -9,7 +9,6 @@ from rich.text import Text
 from toolfleet_cli.commands.completion import complete_modules
 from toolfleet_cli.console import age, ago, note, say, show_list
 from toolfleet_cli.remote import Gateway, JsonOption, ask, over_fleet
-from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import load_settings
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def _waited(name: str, seconds: float, gateway: Gateway | None) -> "list[ShownQu
 
     # A gateway does not say which broker it has.
     settings = load_settings() if gateway is None else None
-    emptiness = Emptiness(sees_held=settings is not None and is_redis_url(str(settings.broker)))
+    emptiness = Emptiness(sees_held=settings is not None and settings.has_redis_broker)
     until = time.monotonic() + seconds
     while True:
         asked_at = time.monotonic()

@@ -3,7 +3,9 @@
 import asyncio
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from redis.asyncio import Redis
@@ -13,11 +15,9 @@ from toolfleet_cli.console import shown_url
 from toolfleet_cli.doctor.check import CheckResult, Diagnosis, Patient, error, remark, warning
 from toolfleet_registry.redis.keys import Keys, canary_key
 from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.system import machine_clock, randomness
 from toolfleet_tasks.control.server_check import faults_in
-from toolfleet_tasks.operations.fleet_status import KeyCensus, count_keys
 
 _TRIES = 25  # a machine that is busy answers a few late, one after the other
 _SLOW_MS, _VERY_SLOW_MS = 20.0, 100.0  # a call has some five round trips, one after the other
@@ -38,7 +38,22 @@ _TIMEOUT = "rabbitmqctl eval 'application:get_env(rabbit, consumer_timeout).'"
 _FIX = "consumer_timeout = {} in rabbitmq.conf, then restart RabbitMQ"
 
 _MOST = 200_000  # keys: a second or two of Redis, a millisecond at a time
+_AT_ONCE = 1000  # keys of one step of SCAN: Redis is at them for about a millisecond
 _NEARLY = 0.9
+
+
+@dataclass(slots=True)
+class _KeyCensus:
+    """Keys with the fleet's prefix: `by_rule` by the pattern of their rule, `endless` without the TTL that their rule needs, `foreign` without a rule.
+
+    `is_whole`: all keys were seen. Names of keys may hold ids, and are not in here.
+    """
+
+    by_rule: Counter[str] = field(default_factory=Counter[str])
+    endless: Counter[str] = field(default_factory=Counter[str])
+    foreign: int = 0
+    seen: int = 0
+    is_whole: bool = True
 
 
 async def check_redis(patient: Patient) -> CheckResult:
@@ -221,7 +236,7 @@ async def check_keys(patient: Patient) -> CheckResult:
     """Check the stored keys; of more than 200,000 only the first ones that Redis returns."""
     settings, keys = patient.settings, patient.settings.keys
     async with patient.redis() as redis:
-        census = await count_keys(redis, keys, at_most=_MOST)
+        census = await _count_keys(redis, keys)
         kinds = keys.dead_order, keys.dead_wakes_order, keys.dead_webhooks("-order")
         size = max([await redis.zcard(order) for order in kinds])
         sizes = {"TOOLFLEET_DEAD_LETTERS_KEPT": (size, settings.dead_letters_kept)}
@@ -235,7 +250,28 @@ async def check_keys(patient: Patient) -> CheckResult:
     return CheckResult((*_growing_keys(census, settings), *_full(sizes)), facts)
 
 
-def _growing_keys(census: KeyCensus, settings: Settings) -> Iterable[Diagnosis]:
+async def _count_keys(redis: Redis, keys: Keys) -> _KeyCensus:
+    census, cursor = _KeyCensus(), 0
+    while True:
+        cursor, found = await redis.scan(cursor, match=f"{keys.prefix}*", count=_AT_ONCE)
+        names = [key if isinstance(key, str) else key.decode(errors="replace") for key in found]
+        known = [(name, rule) for name in names if (rule := keys.rule_of(name)) is not None]
+        census.seen += len(names)
+        census.foreign += len(names) - len(known)
+        census.by_rule.update(rule.pattern.pattern for _, rule in known)
+        ending = [(name, rule.pattern.pattern) for name, rule in known if rule.lasting is None]
+        pipe = redis.pipeline(transaction=False)
+        for name, _ in ending:
+            pipe.ttl(name)
+        census.endless.update(
+            pattern for (_, pattern), left in zip(ending, await pipe.execute(), strict=True) if left == -1
+        )
+        if cursor == 0 or census.seen >= _MOST:
+            census.is_whole = cursor == 0
+            return census
+
+
+def _growing_keys(census: _KeyCensus, settings: Settings) -> Iterable[Diagnosis]:
     for pattern, count in census.endless.items():
         yield warning(
             f"{count} keys like {settings.key_prefix}{pattern} never expire.",
@@ -267,9 +303,9 @@ async def check_rabbitmq(patient: Patient) -> CheckResult:
     from toolfleet_tasks.aio import in_abandoned_thread
 
     settings = patient.settings
-    if settings.broker is None or is_redis_url(settings.broker):
+    if settings.has_redis_broker:
         return CheckResult()
-    shown = shown_url(settings.broker)
+    shown = shown_url(str(settings.broker))
     try:
         kinds = await in_abandoned_thread(lambda: _foreign_queues(settings), seconds=2 * _ASK_SECONDS)
     except Exception as exc:  # noqa: BLE001 - kombu and its transports raise anything

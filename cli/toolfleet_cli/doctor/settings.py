@@ -142,11 +142,13 @@ def _env_file(patient: Patient) -> Iterable[Diagnosis]:
 
 
 def _without_effect(settings: Settings, is_set: Collection[str]) -> Iterable[Diagnosis]:
-    is_redis = is_redis_url(str(settings.broker))
     urls = (settings.redis_url, settings.broker_url)
     causes = {
         "sentinel_master": ("no URL is one of sentinels", not any(is_sentinel_url(url or "") for url in urls)),
-        "visibility_timeout": ("RabbitMQ has no leases", settings.redis_url is not None and not is_redis),
+        "visibility_timeout": (
+            "RabbitMQ has no leases",
+            settings.redis_url is not None and not settings.has_redis_broker,
+        ),
         "local_tools_required": ("TOOLFLEET_LOCAL_TOOLS is not set", settings.local_tools is None),
         "local_threads": ("TOOLFLEET_LOCAL_TOOLS is not set", settings.local_tools is None),
         "core_secret": ("TOOLFLEET_CORE_URL is not set", settings.core_url is None),

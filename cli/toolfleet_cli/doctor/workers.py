@@ -7,7 +7,6 @@ from redis.asyncio import Redis
 
 from toolfleet_cli.doctor.check import CheckResult, Diagnosis, Patient, error, remark, warning
 from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.fleet_clock import STEP_SECONDS
@@ -135,7 +134,7 @@ def _leads(notes: Iterable[bytes | str]) -> dict[str, float]:
 async def check_leases(patient: Patient) -> CheckResult:
     """Check the leases of messages, which RabbitMQ does not have."""
     settings, modes = patient.settings, dict[str, list[str]]()
-    if is_redis_url(str(settings.broker)):
+    if settings.has_redis_broker:
         async with async_client(str(settings.broker), master=settings.sentinel_master, timeout_seconds=3) as redis:
             modes = await _modes(redis, settings)
     findings = [*_of_modes(modes, settings), *_of_limits(settings)]

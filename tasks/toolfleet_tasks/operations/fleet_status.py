@@ -3,7 +3,6 @@
 Every read is bounded, and all of them together end within three seconds.
 """
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,70 +13,14 @@ from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory, state_without_manifest
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.policy.hints import words_for
-from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.clock import READ
 from toolfleet_tasks.operations.fleet_facts import BreakerFacts, FleetFacts, FleetReader, in_parts
 
-_AT_ONCE = 1000  # keys of one step of SCAN: Redis is at them for about a millisecond
-
 ShownState = Literal["open", "paused", "draining"]
 
 _SECONDS = 2.5  # for everything: with its start, a command takes 5 s at most
-
-
-@dataclass(slots=True)
-class KeyCensus:
-    """The result of a census.
-
-    `by_rule` counts keys by the pattern of their rule. `endless` have no TTL and should have one, by that pattern.
-
-    `foreign`: how many keys no rule knows. `is_whole`: all keys were seen. Names of keys may hold ids, and are not in
-    here.
-    """
-
-    by_rule: Counter[str] = field(default_factory=Counter[str])
-    endless: Counter[str] = field(default_factory=Counter[str])
-    foreign: int = 0
-    seen: int = 0
-    is_whole: bool = True
-
-
-async def count_keys(redis: Redis, keys: Keys, *, at_most: int) -> KeyCensus:
-    """Look at keys with the fleet's prefix until all were seen, or so many. Raises redis-py's errors."""
-    census, cursor = KeyCensus(), 0
-    while True:
-        cursor, found = await redis.scan(cursor, match=f"{keys.prefix}*", count=_AT_ONCE)
-        await _take(redis, keys, [_text(key) for key in found], census)
-        if cursor == 0:
-            return census
-        if census.seen >= at_most:
-            census.is_whole = False
-            return census
-
-
-async def _take(redis: Redis, keys: Keys, names: list[str], census: KeyCensus) -> None:
-    census.seen += len(names)
-    asked = list[tuple[str, str]]()
-    for name in names:
-        rule = keys.rule_of(name)
-        if rule is None:
-            census.foreign += 1
-            continue
-        census.by_rule[rule.pattern.pattern] += 1
-        if rule.lasting is None:
-            asked.append((name, rule.pattern.pattern))
-    pipe = redis.pipeline(transaction=False)
-    for name, _ in asked:
-        pipe.ttl(name)
-    for (_, pattern), left in zip(asked, await pipe.execute(), strict=True):
-        if left == -1:
-            census.endless[pattern] += 1
-
-
-def _text(key: bytes | str) -> str:
-    return key if isinstance(key, str) else key.decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from redis.exceptions import RedisError, ResponseError
 
 from toolfleet_registry.redis.script import Parameters
 from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
@@ -57,7 +56,7 @@ class Quarantine:
 
 async def quarantine(settings: Settings, queue: str, reason: str, message: str) -> None:
     """Quarantine a message, at the broker's Redis, or at that of the results. Raises nothing."""
-    url = settings.broker if settings.broker is not None and is_redis_url(settings.broker) else settings.redis_url
+    url = settings.broker if settings.has_redis_broker else settings.redis_url
     kept = kept_message(queue, reason, message)
     try:
         async with async_client(str(url), master=settings.sentinel_master) as redis, redis.pipeline() as commands:
