@@ -10,7 +10,8 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -23,16 +24,14 @@ from pydantic import BaseModel, ValidationError
 from toolfleet_cli.console import fail, note, progress
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.config.run_file import FOLDER
-from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import Caller, ToolDefinition
+from toolfleet_registry.contracts.names import named_modules
 from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchEntry, OperationRefused
 from toolfleet_registry.policy.call_faults import LONGEST
 from toolfleet_registry.redis.urls import is_http_url
 from toolfleet_registry.settings import Settings, load_settings
-from toolfleet_registry.system import randomness
 
 if TYPE_CHECKING:
-    import httpx
-
     from toolfleet import ToolFleet
     from toolfleet_tasks.resources.operation import ResourceOperation
 
@@ -107,9 +106,6 @@ RunOption = Annotated[
 
 AgentOption = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Act as this agent, by its profile.")]
 
-_WAIT_SECONDS = 30  # that one question is held open
-_MORE_SECONDS = 15.0  # for its answer to come
-
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
@@ -118,48 +114,24 @@ class Gateway:
     url: str
     key: str = field(repr=False)
 
-    def get(self, path: str, query: Mapping[str, Any] | None = None, *, seconds: float = _SECONDS) -> Any:
-        """Return the path's content; query fields that are `None` are left out."""
-        known = {name: value for name, value in (query or {}).items() if value is not None}
-        return self.ask("GET", path, seconds=seconds, params=known)
-
-    def post(self, path: str, body: Any = None, *, seconds: float = _SECONDS) -> Any:
-        """Send a request, with a JSON body or without one, and return the answer."""
-        return self.ask("POST", path, seconds=seconds, **({} if body is None else {"json": body}))
-
-    def delete(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
-        """Send a DELETE request and return the answer."""
-        known = {name: value for name, value in (query or {}).items() if value is not None}
-        return self.ask("DELETE", path, seconds=_SECONDS, params=known)
-
-    def find(self, path: str) -> Any:
-        """Return the path's content; `None` if there is nothing."""
-        answer = self._answer("GET", path, seconds=_SECONDS)
-        return None if answer.status_code == _NOT_FOUND else self._read(answer)
-
-    def ask(self, method: str, path: str, *, seconds: float, about: str = "", **options: Any) -> Any:
+    def ask(self, method: str, path: str, *, seconds: float = _SECONDS, about: str = "", **options: Any) -> Any:
         """Return the answer as JSON, or `None` without a body. A problem raises an error that names the subject `about`."""
-        return self._read(self._answer(method, path, seconds=seconds, **options), about)
-
-    def _answer(self, method: str, path: str, *, seconds: float, **options: Any) -> "httpx.Response":
         import httpx
 
         own = {"authorization": f"Bearer {self.key}"} if self.key else {}
         headers = {**options.pop("headers", {}), **own}
         if not _LOST_PARTS.isdisjoint(path.split("/")[1:]):
-            return httpx.Response(_NOT_FOUND, json={"detail": "There is nothing of that name."})
+            _refuse(_NOT_FOUND, {"detail": "There is nothing of that name."}, about, has_key=bool(self.key))
         timeout = httpx.Timeout(seconds, connect=_CONNECT_SECONDS)
         try:
             with httpx.Client(base_url=self.url, timeout=timeout, trust_env=False) as client:
-                return client.request(method, path, headers=headers, **options)
+                answer = client.request(method, path, headers=headers, **options)
         except httpx.TransportError as exc:
             parts = urlsplit(self.url)
             where = f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
             if isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout):
                 raise FleetUnavailable(f"cannot connect to {where}") from exc
             raise FleetUnavailable(f"{where} does not answer: {exc or type(exc).__name__}") from exc
-
-    def _read(self, answer: "httpx.Response", about: str = "") -> Any:
         try:
             value = answer.json() if answer.content else None
         except ValueError as exc:
@@ -195,11 +167,6 @@ def _kept_key(url: str) -> str:
     return "" if found is None else found.read_text(encoding="ascii", errors="replace").strip()
 
 
-def place(*parts: str) -> str:
-    """Return a path of parts, which may have any characters."""
-    return "".join(f"/{quote(part, safe='')}" for part in parts)
-
-
 def _refuse(status: int, problem: Any, about: str, *, has_key: bool) -> NoReturn:
     """Raise the error that a problem describes."""
     if status == _NO_KEY and not has_key:
@@ -224,10 +191,11 @@ def ask(
     query: Mapping[str, Any] | None = None,
     body: Mapping[str, Any] | BaseModel | None = None,
     by: str | None = None,
+    caller: Caller | None = None,
     seconds: float = _SECONDS,
     settings: Settings | None = None,
 ) -> R:
-    """Ask for an operation and return its answer.
+    """Ask for an operation and return its answer. For commands that are `over_fleet`.
 
     Args:
         operation: The operation.
@@ -236,6 +204,7 @@ def ask(
         query: Its query; fields that are `None` are left out.
         body: Its body.
         by: The user's name in the audit if no gateway is asked; by default the name on this machine.
+        caller: In whose place it is asked, if no gateway is asked: that goes by its key.
         seconds: How long a gateway may take.
         settings: The settings of this process if no gateway is asked; by default they are read. A command that asks
             repeatedly passes them: the fleet may end meanwhile, and its run file with it.
@@ -249,7 +218,9 @@ def ask(
     known = {name: value for name, value in (query or {}).items() if value is not None}
     parts = dict(zip(re.findall(r"{(\w+)}", operation.path), path, strict=True))
     if gateway is None:
-        return asyncio.run(_ask_here(operation, parts, known, body, by, settings or load_settings()))
+        return _OPEN.get().ask(
+            operation, parts, known, body, by=by, caller=caller, settings=settings or load_settings()
+        )
     where = operation.path.format(**{name: quote(value, safe="") for name, value in parts.items()})
     options = dict[str, Any]()
     if body is not None:  # without fields at their defaults, which an older gateway may not know
@@ -258,39 +229,63 @@ def ask(
     return cast("R", None if operation.answer is None else operation.answer.model_validate(found))
 
 
-async def _ask_here(
-    operation: "ResourceOperation[Any, Any, R]",
-    path: Mapping[str, str],
-    query: Mapping[str, Any],
-    body: Mapping[str, Any] | BaseModel | None,
-    by: str | None,
-    settings: Settings,
-) -> R:
-    from toolfleet_registry.access import COMMAND_LINE
-    from toolfleet_tasks.operations.change_trail import Actor
-    from toolfleet_tasks.resources.operation import FleetOperator, OperationRequest
+class _Here:
+    """What a command has open in this process: an event loop, and the fleet's client once an operation needs it."""
 
-    async with AsyncExitStack() as stack:
+    def __init__(self) -> None:
+        self._loop, self._open = asyncio.Runner(), AsyncExitStack()
+        self._fleet: ToolFleet | None = None
+
+    def __enter__(self) -> None:
+        self._token = _OPEN.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        _OPEN.reset(self._token)
+        with self._loop:
+            self._loop.run(self._open.aclose())
+
+    def ask(
+        self,
+        operation: "ResourceOperation[Any, Any, R]",
+        path: Mapping[str, str],
+        query: Mapping[str, Any],
+        body: Mapping[str, Any] | BaseModel | None,
+        *,
+        by: str | None,
+        caller: Caller | None,
+        settings: Settings,
+    ) -> R:
+        """Run an operation, with the rights of one who reaches the stores anyway."""
+        from toolfleet_registry.access import COMMAND_LINE
+        from toolfleet_tasks.operations.change_trail import Actor
+        from toolfleet_tasks.resources.operation import FleetOperator, OperationRequest
 
         async def fleet() -> "ToolFleet":
             from toolfleet import ToolFleet  # takes a second to load, and few operations make calls
 
-            return await stack.enter_async_context(ToolFleet(settings=settings))
+            if self._fleet is None:
+                self._fleet = await self._open.enter_async_context(ToolFleet(settings=settings))
+            return self._fleet
+
+        async def run() -> R:
+            async with progress("Waiting for the fleet"):
+                return await operation.run(asked)
 
         asked = OperationRequest(
             settings=settings,
-            # It reaches the stores anyway.
-            operator=FleetOperator(Actor.at_command_line(by), COMMAND_LINE, caller=None, may_reach_private=True),
+            operator=FleetOperator(Actor.at_command_line(by), COMMAND_LINE, caller=caller, may_reach_private=True),
             fleet=fleet,
             body=body if isinstance(body, BaseModel) else _validated(operation.body, body or {}),
             query=_validated(operation.query, query),
             path=path,
         )
-        async with progress("Waiting for the fleet"):
-            answer = await operation.run(asked)
-    if asked.audit_missed:  # what was changed may be in a database
-        note("The audit may have no line of this: there is no Redis that answers.", style="dim")
-    return answer
+        answer = self._loop.run(run())
+        if asked.audit_missed:  # what was changed may be in a database
+            note("The audit may have no line of this: there is no Redis that answers.", style="dim")
+        return answer
+
+
+_OPEN: ContextVar[_Here] = ContextVar("toolfleet_here")
 
 
 def _validated(model: type[BaseModel] | None, values: Mapping[str, Any]) -> BaseModel | None:
@@ -328,7 +323,8 @@ def over_fleet(command: Command) -> Command:
         if "by" in parameters:
             said["by"] = _checked(said.pop("as_user"), said["gateway"])
         try:
-            command(**said)
+            with _Here():
+                command(**said)
         except OperationRefused as exc:
             fail(" ".join(filter(None, (str(exc), exc.hint))), code=1)
 
@@ -349,9 +345,21 @@ def _checked(name: str | None, gateway: Gateway | None) -> str | None:
 
 def caller_of(user: str | None, permission: Level, modules: str | None, agent: str | None = None) -> Caller:
     """Return the caller that the options describe: without `--modules` the same as `Caller` without `allowed_modules`."""
-    names = None if modules is None else frozenset(name.strip() for name in modules.split(",") if name.strip())
-    said = {"user_id": user, "permission": permission.value, "allowed_modules": names, "agent": agent}
-    return Caller.model_validate(said)
+    said = {"user_id": user, "permission": permission.value, "agent": agent}
+    return Caller.model_validate({**said, "allowed_modules": named_modules(modules)})
+
+
+def caller_at(
+    gateway: Gateway | None, user: str | None, permission: Level, modules: str | None, agent: str | None = None
+) -> Caller | None:
+    """Return the caller that the options describe; `None` at a gateway, which goes by its key. Raises `BadParameter` for options there."""
+    if gateway is None:
+        return caller_of(user, permission, modules, agent)
+    if user is not None or permission is not Level.OWNER or modules is not None:
+        raise typer.BadParameter("a gateway goes by its key: leave --user, --permission and --modules out.")
+    if agent is not None:
+        raise typer.BadParameter("a gateway lists the tools of its key: leave --agent out.", param_hint="--agent")
+    return None
 
 
 def refuse_unknown(caller: Caller, known: Collection[str]) -> None:
@@ -365,61 +373,10 @@ def refuse_unknown(caller: Caller, known: Collection[str]) -> None:
         )
 
 
-def refuse_caller_options(
-    user: str | None, permission: Level = Level.OWNER, modules: str | None = None, agent: str | None = None
-) -> None:
-    """Raise `BadParameter` if an option is not at its default."""
-    if user is not None or permission is not Level.OWNER or modules is not None:
-        raise typer.BadParameter("a gateway goes by its key: leave --user, --permission and --modules out.")
-    if agent is not None:
-        raise typer.BadParameter("a gateway lists the tools of its key: leave --agent out.", param_hint="--agent")
+def tool_of(gateway: Gateway | None, name: str, caller: Caller | None = None) -> ToolDefinition | None:
+    """Return the tool as the caller, or the key, sees it; `None` if it does not see it, and may still call it."""
+    from toolfleet_tasks.resources.tools import get_tool
 
-
-def offered(gateway: Gateway, name: str) -> ToolDefinition | None:
-    """Return the tool as the key sees it, or `None` if it does not see it; it may still call it."""
-    found = gateway.find(place("tools", name))
-    return None if found is None else ToolDefinition.model_validate(found)
-
-
-def called(
-    gateway: Gateway,
-    name: str,
-    arguments: Any,
-    where: Conversation,
-    *,
-    seconds: float | None,
-    version: str | None,
-    agent: str | None = None,
-) -> ToolResult:
-    """Return the call's result; a refusal ends the command. Ctrl-C cancels the call."""
-    said = {"tool_name": name, "arguments": arguments, "timeout_seconds": seconds, "tool_version": version}
-    said |= {"conversation_id": where.conversation_id, "run_id": where.run_id, "agent": agent}
-    body = {field: value for field, value in said.items() if value is not None}
-    headers = {"prefer": "respond-async", "idempotency-key": randomness.uuid4().hex}
-    patience = _WAIT_SECONDS + _MORE_SECONDS
-    begun = gateway.ask("POST", "/calls", seconds=patience, about=name, json=body, headers=headers)
-    if "call_id" not in begun:  # it has ended already
-        return ToolResult.model_validate(begun)
-    if begun["state"] == "waiting_approval":
-        from toolfleet_tasks.messages.fleet_results import approval_required
-
-        return approval_required(begun["tool_name"], begun["call_id"], expires_at=None)
-    path = place("calls", begun["call_id"])
-    try:
-        while (state := _state(gateway, path))["state"] != "done":
-            pass
-    except KeyboardInterrupt:
-        _cancel(gateway, path)
-    return ToolResult.model_validate(state["result"])
-
-
-def _state(gateway: Gateway, path: str) -> Any:
-    return gateway.ask("GET", path, seconds=_WAIT_SECONDS + _MORE_SECONDS, headers={"prefer": f"wait={_WAIT_SECONDS}"})
-
-
-def _cancel(gateway: Gateway, path: str) -> NoReturn:
-    state = gateway.delete(path)
-    result = state.get("result") or {}
-    ended = result.get("error") or ("it had just succeeded" if result.get("success") else "it is being cancelled")
-    note(f"Call {state['call_id']}: {ended}")
-    raise KeyboardInterrupt
+    with suppress(NoSuchEntry):
+        return ask(get_tool, gateway, name, caller=caller)
+    return None

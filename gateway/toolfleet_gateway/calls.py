@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from toolfleet_gateway.auth.identity import AgentNames, Identity, UserName
+from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.http.entrance import operator_of
 from toolfleet_gateway.http.problems import Problem, ProblemBody, invalid_request, not_found, problem_of
 from toolfleet_gateway.http.routes import (
@@ -28,6 +28,7 @@ from toolfleet_gateway.http.routes import (
     text_answer,
 )
 from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, OpenStreams, ServerSentEvent
+from toolfleet_registry.access import AgentNames, UserName
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.contracts import Conversation, ErrorCode, ToolCall, ToolResult
 from toolfleet_registry.contracts.call_context import LogLevel, LogMessage, Progress
@@ -37,6 +38,7 @@ from toolfleet_tasks.approvals.views import ShownApproval, shown
 from toolfleet_tasks.calls.begun_calls import BegunHandle, Owner
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.resources.operation import AnswerModel, BodyModel
+from toolfleet_tasks.resources.tools import no_such_tool
 
 USUAL_SECONDS: Final = 30.0
 """How long the request of a call is held open by default: most proxies cut one after a minute."""
@@ -262,20 +264,13 @@ async def absence_for(fleet: ToolFleet, who: Identity, refusal: ToolResult) -> T
     )
 
 
-async def unknown_tool(fleet: ToolFleet, who: Identity, name: str) -> Problem:
-    """Return the problem of a tool that does not exist, as far as this key may know."""
-    return _absent(await fleet.begun_calls.absence(name, who.caller))
-
-
 async def problem_for(fleet: ToolFleet, who: Identity, refusal: ToolResult) -> Problem | None:
     """Return the problem of a refusal, as far as this key may know it; see `problem_of_refusal`."""
     absence = await absence_for(fleet, who, refusal)
-    return problem_of_refusal(refusal) if absence is None else _absent(absence)
-
-
-def _absent(absence: ToolResult) -> Problem:
-    hint = absence.hint or "GET /tools lists those that there are."
-    return not_found(str(absence.error), code="unknown_tool", hint=hint)
+    if absence is None:
+        return problem_of_refusal(refusal)
+    error = no_such_tool(absence)
+    return not_found(str(error), code="unknown_tool", hint=error.hint)
 
 
 def problem_of_refusal(result: ToolResult) -> Problem | None:

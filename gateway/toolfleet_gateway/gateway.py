@@ -20,11 +20,10 @@ from toolfleet_gateway.http.entrance import Entrance
 from toolfleet_gateway.http.routes import AnyRoute, declared_routes
 from toolfleet_gateway.http.server import make_server
 from toolfleet_gateway.http.streams import OpenStreams
-from toolfleet_gateway.jobs import conversation_routes, job_routes
+from toolfleet_gateway.jobs import job_routes
 from toolfleet_gateway.mcp.front import PATHS, McpFront
 from toolfleet_gateway.metrics import gateway_metrics, metrics_routes
 from toolfleet_gateway.operations import resource_routes
-from toolfleet_gateway.tools import module_routes, tool_routes
 from toolfleet_gateway.tracing import gateway_tracing
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
@@ -106,13 +105,10 @@ def routes_of(
     return [
         *declared_routes(BeginningRoutes(calling), tag="calls"),
         *declared_routes(FollowingRoutes(calling, streams), tag="calls"),
-        *tool_routes(fleet, settings),
-        *module_routes(fleet, settings),
-        *job_routes(fleet, settings),
+        *job_routes(fleet, settings, streams),
         *hook_routes(fleet),
         *approval_hook_routes(fleet, settings),
         *approval_routes(fleet, streams),
-        *conversation_routes(fleet, streams),
         *event_routes(fleet, settings, streams),
         *resource_routes(fleet, settings, calls),
     ]

@@ -1,4 +1,4 @@
-"""Lists the routes of jobs, of the workflows that they make up, and of conversations, which are told how their jobs ended."""
+"""Lists the routes that start jobs, and those of conversations, which are told how their jobs ended."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -8,7 +8,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from toolfleet_gateway.auth.identity import AgentNames, Identity, UserName
+from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.calls import IDEMPOTENCY_KEY_PATTERN, idempotency_key_of, problem_for
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import (
@@ -23,6 +23,7 @@ from toolfleet_gateway.http.routes import (
     route,
 )
 from toolfleet_gateway.http.streams import MEDIA_TYPE, EventStream, OpenStreams, ServerSentEvent
+from toolfleet_registry.access import AgentNames, UserName
 from toolfleet_registry.contracts import Conversation, ToolCall, ToolResult
 from toolfleet_registry.contracts.jobs import (
     Completion,
@@ -38,7 +39,8 @@ from toolfleet_registry.contracts.jobs import (
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import ToolFleet
-from toolfleet_tasks.resources.operation import AnswerModel, BodyModel
+from toolfleet_tasks.resources.jobs import OfUserQuery
+from toolfleet_tasks.resources.operation import BodyModel
 from toolfleet_tasks.wakeups.service import CompletionInbox, is_entry_id
 
 _KEY = HeaderParameter(
@@ -46,8 +48,6 @@ _KEY = HeaderParameter(
     "Names the job: asked for again under its key it is the same one.",
     pattern=IDEMPOTENCY_KEY_PATTERN,
 )
-
-_LONGEST_WORKFLOW = 200  # characters, as of a `WorkflowId`
 
 _LAST_ID = HeaderParameter(
     "Last-Event-ID",
@@ -106,49 +106,29 @@ class JobRequest(BodyModel):
         return [one.call() if isinstance(one, JobCall) else one for one in self.on_complete]
 
 
-class JobList(AnswerModel):
-    """Jobs of one user."""
-
-    jobs: list[Job]
-    """The newest first."""
-    count: int
-    """How many these are."""
-
-
-class CancelledJobs(AnswerModel):
-    """What came of cancelling jobs."""
-
-    cancelled: int
-    """How many were ended by it."""
-
-
-class OfUserQuery(BaseModel):
-    """A query with the user whose jobs are meant."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    user_id: UserName | None = Field(None, description="Whose, for keys that act for others.")
-
-
-class JobQuery(OfUserQuery):
-    """A query for jobs."""
-
-    ended: bool = Field(True, description="Whether those that are over are listed, too.")
-    workflow_id: str | None = Field(None, max_length=200, description="Only those of this workflow.")
-    limit: int = Field(100, ge=1, le=1_000, description="How many at most.")
-
-
 _OfUser: TypeAlias = RouteRequest[None, OfUserQuery]
 
 
-def job_routes(fleet: ToolFleet, settings: Settings) -> list[AnyRoute]:
-    """Return the routes of the jobs of the caller's user."""
-    return declared_routes(_AboutJobs(fleet, settings), tag="jobs")
+class LostCompletions(BaseModel):
+    """Completions that were dropped before they were read: of each user and conversation about the last 1,000 are kept."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    count: int
+    """How many there were."""
+
+
+_EVENTS: dict[str, type[BaseModel] | None] = {"completion": WakeUp, "events_lost": LostCompletions}
+
+
+def job_routes(fleet: ToolFleet, settings: Settings, streams: OpenStreams) -> list[AnyRoute]:
+    """Return the route that starts jobs, and those of conversations, only for the user whose jobs they are about."""
+    return declared_routes(_AboutJobs(fleet, settings, streams), tag="jobs")
 
 
 class _AboutJobs:
-    def __init__(self, fleet: ToolFleet, settings: Settings) -> None:
-        self._fleet, self._jobs = fleet, fleet.jobs
+    def __init__(self, fleet: ToolFleet, settings: Settings, streams: OpenStreams) -> None:
+        self._fleet, self._streams = fleet, streams
         self._root = settings.gateway_root_path
 
     @route(
@@ -162,7 +142,7 @@ class _AboutJobs:
     async def start_job(self, request: RouteRequest[JobRequest, None]) -> Response:
         body, key = request.body, idempotency_key_of(request.raw.headers)
         try:
-            job = await self._jobs.start(
+            job = await self._fleet.jobs.start(
                 None if body.start is None else body.start.call(),
                 body.poll,
                 body.ends(),
@@ -181,96 +161,12 @@ class _AboutJobs:
             raise await self._refused(request.who, exc.result) from exc
         return json_answer(job, 201, {"location": f"{self._root}/jobs/{quote(job.job_id, safe='')}"})
 
-    @route("GET", "/jobs", "The caller's jobs", {200: Answer("The newest first.", JobList)})
-    async def list_jobs(self, request: RouteRequest[None, JobQuery]) -> Response:
-        query = request.query
-        caller = request.who.caller_for(query.user_id)
-        listed = await self._jobs.list(caller, ended=query.ended, limit=query.limit, workflow_id=query.workflow_id)
-        return json_answer(JobList(jobs=listed, count=len(listed)))
-
-    @route("GET", "/jobs/{job_id}", "One of the caller's jobs", {200: Answer("The job.", Job)}, problems=(404,))
-    async def get_job(self, request: _OfUser) -> Response:
-        job = await self._jobs.get(request.path["job_id"], request.who.caller_for(request.query.user_id))
-        return json_answer(_there(job))
-
-    @route(
-        "DELETE",
-        "/jobs/{job_id}",
-        "End a job without a notice; one that has ended stays as it is",
-        {200: Answer("The job.", Job)},
-        problems=(404,),
-    )
-    async def cancel_job(self, request: _OfUser) -> Response:
-        job = await self._jobs.cancel(request.path["job_id"], request.who.caller_for(request.query.user_id))
-        return json_answer(_there(job))
-
-    @route(
-        "GET",
-        "/workflows/{workflow_id}",
-        "The jobs of one of the caller's workflows",
-        {200: Answer("The newest first.", JobList)},
-    )
-    async def get_workflow(self, request: _OfUser) -> Response:
-        caller, workflow_id = request.who.caller_for(request.query.user_id), _workflow_id(request)
-        listed = await self._jobs.list(caller, limit=1_000, workflow_id=workflow_id)
-        return json_answer(JobList(jobs=listed, count=len(listed)))
-
-    @route(
-        "DELETE",
-        "/workflows/{workflow_id}",
-        "End all jobs of a workflow",
-        {200: Answer("How many were ended.", CancelledJobs)},
-    )
-    async def cancel_workflow(self, request: _OfUser) -> Response:
-        caller = request.who.caller_for(request.query.user_id)
-        return json_answer(CancelledJobs(cancelled=await self._jobs.cancel_workflow(_workflow_id(request), caller)))
-
     async def _refused(self, who: Identity, result: ToolResult) -> Problem:
         """Return the problem of a refused job: that of its call, or 422 for the job itself."""
         problem = await problem_for(self._fleet, who, result)
         return problem or Problem(
             422, result.error_code or "internal", result.error or "The job is refused.", hint=result.hint
         )
-
-
-def _workflow_id(request: _OfUser) -> str:
-    workflow_id = request.path["workflow_id"]
-    if len(workflow_id) > _LONGEST_WORKFLOW:
-        raise _absent()
-    return workflow_id
-
-
-def _there(job: Job | None) -> Job:
-    if job is None:
-        raise _absent()
-    return job
-
-
-def _absent() -> Problem:
-    return not_found("There is no such job, or not any more.")
-
-
-class LostCompletions(BaseModel):
-    """Completions that were dropped before they were read: of each user and conversation about the last 1,000 are kept."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    count: int
-    """How many there were."""
-
-
-_EVENTS: dict[str, type[BaseModel] | None] = {"completion": WakeUp, "events_lost": LostCompletions}
-
-
-def conversation_routes(fleet: ToolFleet, streams: OpenStreams) -> list[AnyRoute]:
-    """Return the routes of conversations: only for the user whose jobs they are about."""
-    return declared_routes(_AboutConversations(fleet, streams), tag="jobs")
-
-
-class _AboutConversations:
-    def __init__(self, fleet: ToolFleet, streams: OpenStreams) -> None:
-        self._fleet = fleet
-        self._streams = streams
 
     @route(
         "GET",

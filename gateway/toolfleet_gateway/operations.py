@@ -1,5 +1,6 @@
 """Makes a route of each operation of the operators' resources, which checks the role and gives refusals their status."""
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -21,6 +22,7 @@ from toolfleet_gateway.http.routes import (
 )
 from toolfleet_registry.errors import OperationRefused, ProfileChanged
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.offload import aside
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.operations.call_index import CallIndex
 from toolfleet_tasks.resources.operation import AnyOperation, OperationRequest
@@ -34,11 +36,13 @@ _STATUSES: Final[Mapping[str, int]] = {
     "not_found": 404,
     "profile_changed": 412,
     "unknown_queue": 404,
+    "unknown_tool": 404,
     "invalid_arguments": 422,
 }
 """The status of a refused operation by its error code; any other one is a conflict (409)."""
 
 _TAGS = {"ETag": 'The version of the stored profile in quotation marks; `"0"`: there is none.'}
+_KEPT = {"ETag": "Changes with the page."}
 _IF_MATCH = HeaderParameter(
     "If-Match",
     'The version that was seen, as `ETag` has it: with another one there, nothing is changed. `"0"`: there is none.',
@@ -89,26 +93,42 @@ def _route(
             raise problem_of(exc) from exc
         if answer is None:
             return nothing(operation.status)
+        text = await aside(
+            lambda: json_text(answer, with_none=operation.keeps_none), is_large=operation.is_long(answer)
+        )
+        if operation.is_cached:
+            return _kept(request.raw, text)
         headers = {"etag": f'"{answer.version}"'} if operation.is_versioned else {}
-        return text_answer(json_text(answer, with_none=operation.keeps_none), operation.status, headers)
+        return text_answer(text, operation.status, headers)
 
     is_change = operation.method != "GET"
-    answer = Answer(
-        operation.answers, operation.answer, headers=_TAGS if operation.is_versioned and operation.answer else {}
-    )
+    tags = _TAGS if operation.is_versioned and operation.answer else _KEPT if operation.is_cached else {}
+    answers = {operation.status: Answer(operation.answers, operation.answer, headers=tags)}
+    if operation.is_cached:
+        answers[304] = Answer("The page is as the client has it, by `If-None-Match`.")
     return Route(
         method=operation.method,
         path=operation.path,
         name=operation.name,
         summary=operation.summary,
         handle=handle,
-        answers={operation.status: answer},
+        answers=answers,
         body=operation.body,
         query=operation.query,
         headers=(_IF_MATCH,) if operation.is_versioned and is_change else (),
         problems=operation.problems,
-        tag=operation.path.split("/")[1],
+        tag=operation.tag,
     )
+
+
+def _kept(request: Request, text: str) -> Response:
+    """Answer with the text and its `ETag`; with 304 if the client has it already. Weak tags compare as strong."""
+    tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
+    headers = {"etag": tag, "cache-control": "private, no-cache", "vary": "authorization, x-api-key"}
+    values = request.headers.getlist("if-none-match")
+    if {tag, "*"} & {one.strip().removeprefix("W/") for value in values for one in value.split(",")}:
+        return Response(None, 304, headers)
+    return text_answer(text, headers=headers)
 
 
 def _expected(request: Request) -> int | None:

@@ -112,6 +112,13 @@ def _checksum(body: str) -> str:
     return digits
 
 
+UserName = Annotated[str, Field(max_length=LONGEST, json_schema_extra={"minLength": 1})]
+"""A user's id as requests name it; who reads it says what is wrong with an empty one."""
+
+AgentNames = Annotated[str, Field(pattern=f"^{AGENT_NAME}(/{AGENT_NAME})*$", max_length=LONGEST)]
+"""An agent as requests name it, after the agents that it works for: `primary/subagent`."""
+
+
 class KeyDraft(Message):
     """The rights and the description of a key that is to be created."""
 
@@ -121,7 +128,7 @@ class KeyDraft(Message):
     """The tools that it may call: those that ask for this level, or a lower one."""
     allowed_modules: frozenset[str] | Literal["*"] | None = None
     """The modules that it reaches, as `Caller.allowed_modules` has it."""
-    agent: Annotated[str, Field(pattern=f"^{AGENT_NAME}(/{AGENT_NAME})*$", max_length=LONGEST)] | None = None
+    agent: AgentNames | None = None
     """The agent whose profile narrows that, as in `Caller.agent`; `None`: the one that a request names, or none."""
     role: Role = "none"
     """Its role as an operator."""

@@ -22,17 +22,16 @@ from toolfleet_cli.remote import (
     RunOption,
     UserOption,
     ask,
-    called,
+    caller_at,
     caller_of,
-    offered,
     over_fleet,
-    place,
-    refuse_caller_options,
+    tool_of,
 )
 from toolfleet_registry.contracts import Audit, Caller, Conversation, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.tool_definition import tool_named
+from toolfleet_registry.errors import NoSuchEntry
 from toolfleet_registry.schemas.definition import input_schema
-from toolfleet_registry.settings import load_settings
+from toolfleet_registry.system import randomness
 
 if TYPE_CHECKING:
     from toolfleet import CallHandle, ToolFleet
@@ -52,6 +51,8 @@ _WORD = re.compile(r"(?P<name>[^=:]+)(?P<sign>:?=)(?P<value>.*)", re.DOTALL)
 
 _OTHER_TYPES = {"integer", "number", "boolean", "array", "object", "null"}
 
+_WAIT_SECONDS = 30  # that one question to a gateway is held open
+_PATIENCE = _WAIT_SECONDS + 15.0  # for its answer to come
 _PATIENCE_SECONDS = 1.0  # what is faster needs no sign of life
 _LONGEST = 60  # characters of a message next to the bar
 
@@ -95,28 +96,46 @@ def call(
 
     One that people have to approve says so at once, with the id for `toolfleet approvals`, and waits for them in the fleet.
     """
-    said, where = (arguments or [], whole), Conversation(conversation_id=conversation_id, run_id=run_id)
+    said = arguments or [], whole
     if gateway is not None:
-        refuse_caller_options(user, permission, modules)
-        result = _remotely(gateway, tool, said, agent, where, timeout, version=tool_version)
-        show_result(result, as_json=as_json)
+        caller_at(gateway, user, permission, modules)
+        asked = {"tool_name": tool, "arguments": read_arguments(*said, tool_of(gateway, tool))}
+        asked |= {"timeout_seconds": timeout, "tool_version": tool_version, "agent": agent}
+        asked |= {"conversation_id": conversation_id, "run_id": run_id}
+        show_result(_called_at(gateway, asked), as_json=as_json)
+    where = Conversation(conversation_id=conversation_id, run_id=run_id)
     shows, caller = err.is_terminal and not as_json, caller_of(user, permission, modules, agent)
     result = asyncio.run(_run(tool, said, caller, where, timeout, version=tool_version, shows=shows))
     show_result(result, as_json=as_json)
 
 
-def _remotely(
-    gateway: Gateway,
-    name: str,
-    said: tuple[list[str], str | None],
-    agent: str | None,
-    where: Conversation,
-    seconds: float | None,
-    *,
-    version: str | None,
-) -> ToolResult:
-    given = read_arguments(*said, offered(gateway, name))
-    return called(gateway, name, given, where, seconds=seconds, version=version, agent=agent)
+def _called_at(gateway: Gateway, asked: dict[str, Any]) -> ToolResult:
+    """Return the call's result; a refusal ends the command. Ctrl-C cancels the call."""
+    body = {field: value for field, value in asked.items() if value is not None}
+    headers = {"prefer": "respond-async", "idempotency-key": randomness.uuid4().hex}
+    begun = gateway.ask("POST", "/calls", seconds=_PATIENCE, about=body["tool_name"], json=body, headers=headers)
+    if "call_id" not in begun:  # it has ended already
+        return ToolResult.model_validate(begun)
+    if begun["state"] == "waiting_approval":
+        from toolfleet_tasks.messages.fleet_results import approval_required
+
+        return approval_required(begun["tool_name"], begun["call_id"], expires_at=None)
+    path = f"/calls/{begun['call_id']}"
+    try:
+        wait = {"prefer": f"wait={_WAIT_SECONDS}"}
+        while (state := gateway.ask("GET", path, seconds=_PATIENCE, headers=wait))["state"] != "done":
+            pass
+    except KeyboardInterrupt:
+        _cancel_at(gateway, path)
+    return ToolResult.model_validate(state["result"])
+
+
+def _cancel_at(gateway: Gateway, path: str) -> NoReturn:
+    state = gateway.ask("DELETE", path)
+    result = state.get("result") or {}
+    ended = result.get("error") or ("it had just succeeded" if result.get("success") else "it is being cancelled")
+    note(f"Call {state['call_id']}: {ended}")
+    raise KeyboardInterrupt
 
 
 async def _run(
@@ -199,41 +218,21 @@ def why(
     """Say which rules have a say in a call, whether each lets it pass, and where it stands. Calls nothing. Exit code 1 if it may not be made."""
     if key is not None and (user is not None or permission is not Level.OWNER or modules is not None):
         raise typer.BadParameter("the key says that: leave --user, --permission and --modules out.", param_hint="--key")
-    where = Conversation(conversation_id=conversation_id, run_id=run_id)
-    if gateway is not None:
-        query = {"user_id": user, "permission": permission.value, "modules": modules, "agent": agent}
-        query = {"key": key, "agent": agent} if key is not None else query
-        found = _explained_remotely(gateway, tool, {**query, "conversation_id": conversation_id, "run_id": run_id})
-    else:
-        caller = caller_of(user, permission, modules, agent) if key is None else _holder(key, agent)
-        found = asyncio.run(_explained(tool, caller, where))
+    from toolfleet_tasks.resources.tools import explain_tool
+
+    query = {"agent": agent, "conversation_id": conversation_id, "run_id": run_id}
+    holder = {"user_id": user, "permission": permission.value, "modules": modules} if key is None else {"key": key}
+    try:
+        found = ask(explain_tool, gateway, tool, query={**query, **holder})
+    except NoSuchEntry:
+        if gateway is not None or key is None:
+            raise
+        fail(no_such_key(key), code=1)
     if as_json:
         say_json(found)
     else:
         _show(found)
     raise typer.Exit(0 if found.is_allowed else 1)
-
-
-def _explained_remotely(gateway: Gateway, tool: str, query: dict[str, str | None]) -> "ToolExplanation":
-    from toolfleet_registry.agents.explanation import ToolExplanation
-
-    return ToolExplanation.model_validate(gateway.get(place("tools", tool, "why"), query))
-
-
-async def _explained(tool: str, caller: Caller, where: Conversation) -> "ToolExplanation":
-    from toolfleet import ToolFleet
-
-    async with progress("Asking the fleet"), ToolFleet(settings=load_settings()) as fleet:
-        return await fleet.modules.explain(tool, caller, conversation=where)
-
-
-def _holder(key_id: str, agent: str | None) -> Caller:
-    from toolfleet_tasks.resources import keys
-
-    found = next((each.key for each in ask(keys.list_keys, None).keys if each.key.id == key_id), None)
-    if found is None:
-        fail(no_such_key(key_id), code=1)
-    return found.caller if agent is None else found.caller.model_copy(update={"agent": agent})
 
 
 def _show(found: "ToolExplanation") -> None:

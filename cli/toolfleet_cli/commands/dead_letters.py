@@ -1,6 +1,5 @@
 """Lists, shows, replays and drops the calls whose outcome is unknown: `toolfleet dead-letters`."""
 
-import asyncio
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,9 +20,9 @@ from toolfleet_cli.console import (
     say_json,
     show_list,
 )
-from toolfleet_cli.remote import Gateway, JsonOption, LimitOption, OffsetOption, ask, over_fleet
+from toolfleet_cli.remote import Gateway, JsonOption, LimitOption, OffsetOption, ask, over_fleet, tool_of
 from toolfleet_registry.contracts.calls import DeadAttempt, DeadLetter
-from toolfleet_registry.contracts.tool_definition import ToolDefinition, tool_named
+from toolfleet_registry.contracts.tool_definition import ToolDefinition
 from toolfleet_registry.errors import NoSuchDeadLetter, NoSuchEntry, OperationRefused, SeveralLetters
 
 if TYPE_CHECKING:
@@ -211,13 +210,10 @@ def _replay_request(
 
 def _tool_of(letter: "DeadEntry") -> ToolDefinition | None:
     """Return the tool of a dead call, by which words become arguments."""
-    from toolfleet import ToolFleet
-
-    async def find(call: DeadLetter) -> ToolDefinition | None:
-        async with ToolFleet() as fleet:
-            return tool_named(call.tool_name, await fleet.tools(call.caller))
-
-    return None if letter.body is None else asyncio.run(find(DeadLetter.model_validate(letter.body)))
+    if letter.body is None:
+        return None
+    call = DeadLetter.model_validate(letter.body)
+    return tool_of(None, call.tool_name, call.caller)
 
 
 def _print_letter(letter: "DeadEntry") -> None:

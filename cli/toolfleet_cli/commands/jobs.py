@@ -17,7 +17,7 @@ from toolfleet_cli.console import (
     show_list,
     until,
 )
-from toolfleet_cli.remote import Gateway, JsonOption, LimitOption, ask, over_fleet, place
+from toolfleet_cli.remote import Gateway, JsonOption, LimitOption, ask, over_fleet
 from toolfleet_registry.contracts.jobs import ENDED, Job
 from toolfleet_registry.errors import NoSuchEntry
 
@@ -51,10 +51,9 @@ def list_(
     from toolfleet_tasks.resources import jobs
 
     query = {"user_id": user, "workflow_id": workflow, "ended": ended, "limit": limit}
-    if own := _own(gateway, of_all=all_users or user is not None):
-        found = [Job.model_validate(each) for each in own.get("/jobs", query)["jobs"]]
-    else:
-        found = ask(jobs.list_all_jobs, gateway, query=query).jobs
+    of_all = _of_all(gateway, all_users or user is not None)
+    operation: ResourceOperation[Any, Any, Any] = jobs.list_all_jobs if of_all else jobs.list_jobs
+    found: list[Job] = ask(operation, gateway, query=query).jobs
     none = "There are no jobs." if ended else "There are no jobs that have not ended: --ended shows the others."
     more = "There may be more: --limit shows them." if len(found) == limit else ""
     show_list(
@@ -81,8 +80,8 @@ def show(
     """Show one job: its state, and its result if it has ended."""
     from toolfleet_tasks.resources import jobs
 
-    own = _own(gateway, of_all=all_users)
-    job = _of_job(jobs.get_any_job, job_id, gateway, own)
+    of_all = _of_all(gateway, all_users)
+    job = _of_job(jobs.get_any_job if of_all else jobs.get_job, job_id, gateway)
     if as_json:
         say_json(job)
         return
@@ -104,7 +103,7 @@ def show(
         "error code": job.error_code,
     }
     say_facts(facts)
-    may_have_woken = own is None and bool(job.state in ENDED or job.runs or job.schedule)
+    may_have_woken = of_all and bool(job.state in ENDED or job.runs or job.schedule)
     for each in ask(jobs.list_wakeups_of_job, gateway, job_id).wakeups if may_have_woken else ():
         what = f"{each.end.replace('_', ' ')} {moment(each.at)} by {each.by or '-'}"
         under_way = ", while it was being tried: it may have been accepted" if each.under_way else ""
@@ -135,33 +134,27 @@ def cancel(
         raise typer.BadParameter("name a job, or a user with --user, or a workflow with --workflow.")
     from toolfleet_tasks.resources import jobs
 
-    own = _own(gateway, of_all=all_users or user is not None)
+    of_all = _of_all(gateway, all_users or user is not None)
     if job_id is not None:
-        note(f"The job is {_of_job(jobs.cancel_any_job, job_id, gateway, own, by).state}.")
-    elif own is not None:
-        note(f"Cancelled: {own.delete(place('workflows', str(workflow)))['cancelled']}.")
-    else:
+        job = _of_job(jobs.cancel_any_job if of_all else jobs.cancel_job, job_id, gateway, by)
+        note(f"The job is {job.state}.")
+    elif of_all:
         query = {"user_id": user, "workflow_id": workflow}
         note(f"Cancelled: {ask(jobs.cancel_jobs_of_user, gateway, query=query, by=by).cancelled}.")
+    else:
+        note(f"Cancelled: {ask(jobs.cancel_workflow, gateway, str(workflow)).cancelled}.")
 
 
-def _own(gateway: Gateway | None, *, of_all: bool) -> Gateway | None:
-    """Return the gateway if the jobs of its key's user are meant: these have routes of their own, which need no role."""
-    return None if of_all else gateway
+def _of_all(gateway: Gateway | None, wants_all: bool) -> bool:  # noqa: FBT001 - its one subject
+    """Return whether the jobs of all users are meant; at a gateway by default those of its key's user, which need no role."""
+    return gateway is None or wants_all
 
 
 def _of_job(
-    operation: "ResourceOperation[Any, Any, Job]",
-    job_id: str,
-    gateway: Gateway | None,
-    own: Gateway | None,
-    by: str | None = None,
+    operation: "ResourceOperation[Any, Any, Job]", job_id: str, gateway: Gateway | None, by: str | None = None
 ) -> Job:
-    """Ask for an operation on one job; at `own` for its twin on a job of the key's user."""
     try:
-        if own is None:
-            return ask(operation, gateway, job_id, by=by)
-        return Job.model_validate(own.ask(operation.method, place("jobs", job_id), seconds=60))
+        return ask(operation, gateway, job_id, by=by)
     except NoSuchEntry:
         if gateway is not None:  # it has said so
             raise

@@ -10,6 +10,7 @@ import typer
 from toolfleet_cli.commands.completion import complete_keys
 from toolfleet_cli.console import ago, change_each, note, say, say_json, show_list, until
 from toolfleet_cli.remote import Gateway, JsonOption, Level, ask, over_fleet
+from toolfleet_registry.contracts.names import named_modules
 from toolfleet_registry.system import fleet_clock
 
 if TYPE_CHECKING:
@@ -83,9 +84,7 @@ def create(
     draft = _draft(
         user_id=user,
         permission=permission.value,
-        allowed_modules=None
-        if modules is None
-        else frozenset(each.strip() for each in modules.split(",") if each.strip()),
+        allowed_modules=named_modules(modules),
         agent=agent,
         role=role.value,
         expires_at=_moment(expires),

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import ValidationError
@@ -107,20 +107,14 @@ def remove(
 @over_fleet
 def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """Show what is known of every module. Asks none of them."""
-    if gateway is not None:
-        _show_at_gateway(gateway, is_refreshed=False, as_json=as_json)
-        return
-    _show(*asyncio.run(_read_modules(is_refreshed=False)), as_json=as_json)
+    _show_all(gateway, is_refreshed=False, as_json=as_json)
 
 
 @app.command()
 @over_fleet
 def refresh(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """Ask every module now for what it offers, and show what came of it."""
-    if gateway is not None:
-        _show_at_gateway(gateway, is_refreshed=True, as_json=as_json)
-        return
-    _show(*asyncio.run(_read_modules(is_refreshed=True)), as_json=as_json)
+    _show_all(gateway, is_refreshed=True, as_json=as_json)
 
 
 @app.command()
@@ -154,6 +148,29 @@ def key(
 def _sentence(message: str, place: tuple[int | str, ...]) -> str:
     words = message.removeprefix("Value error, ").rstrip(".")
     return f"{place[0] if place else 'The module'}: {words}."
+
+
+def _show_all(gateway: Gateway | None, *, is_refreshed: bool, as_json: bool) -> None:
+    """Print the modules; of a gateway what it tells to any key: their addresses, workers and hosts are in the stores."""
+    from toolfleet_tasks.resources import modules
+
+    if gateway is None:
+        _show(*asyncio.run(_read_modules(is_refreshed=is_refreshed)), as_json=as_json)
+        return
+    show_list(
+        ask(modules.refresh_tools if is_refreshed else modules.list_modules, gateway).modules,
+        "MODULE,STATE,TOOLS,AGE,ERROR",
+        lambda one: (
+            one.module,
+            "stale" if one.is_stale else "ok" if one.ok else "failed",
+            one.tools,
+            age(one.age_seconds),
+            one.error or "",
+        ),
+        as_json=as_json,
+        none="There are no modules that this key reaches.",
+        to_json=lambda one: one.model_dump(mode="json", exclude_none=True),
+    )
 
 
 async def _read_modules(*, is_refreshed: bool) -> tuple[Settings, dict[str, ModuleStatus], "ModuleOverview"]:
@@ -328,27 +345,6 @@ def _replica_facts(module: str, replica: "Replica", overview: "ModuleOverview") 
 def _replicas(overview: "ModuleOverview") -> "Mapping[str, tuple[Replica, ...]]":
     entries = overview.entries.items()
     return {name: entry.replicas for name, entry in entries if isinstance(entry, AnnouncedModule)}
-
-
-def _show_at_gateway(gateway: Gateway, *, is_refreshed: bool, as_json: bool) -> None:
-    """Print the status of each module; `is_refreshed`: after a new probe."""
-    found = (gateway.post("/refresh-tools") if is_refreshed else gateway.get("/modules"))["modules"]
-    none = "There are no modules that this key reaches."
-    show_list(
-        found,
-        "MODULE,STATE,TOOLS,AGE,ERROR",
-        _row_at_gateway,
-        as_json=as_json,
-        none=none,
-        to_json=dict,
-    )
-    if not as_json:
-        _note_undeclared({each["module"]: each.get("undeclared", 0) for each in found})
-
-
-def _row_at_gateway(one: dict[str, Any]) -> tuple[object, ...]:
-    state = "stale" if one["is_stale"] else ("ok" if one["ok"] else "failed")
-    return one["module"], state, one["tools"], age(one.get("age_seconds")), one.get("error") or ""
 
 
 def _note_undeclared(undeclared: Mapping[str, int]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import difflib
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
 
 import typer
@@ -32,35 +32,32 @@ from toolfleet_cli.remote import (
     PermissionOption,
     UserOption,
     ask,
-    caller_of,
+    caller_at,
     over_fleet,
-    place,
-    refuse_caller_options,
     refuse_unknown,
 )
-from toolfleet_registry.contracts import Caller, ModuleStatus, ToolDefinition
-from toolfleet_registry.contracts.tool_definition import FindingKind, ToolLoadError, ToolSource, tool_named
+from toolfleet_registry.contracts import Caller, ToolDefinition
+from toolfleet_registry.contracts.tool_definition import FindingKind, ToolLoadError, ToolSource
+from toolfleet_registry.errors import NoSuchEntry
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.specs import effect_of, is_later
 
 if TYPE_CHECKING:
-    from toolfleet import ToolFleet
     from toolfleet_registry.directory.requests import ReloadAnswer
     from toolfleet_tasks.resources.operation import ResourceOperation
-    from toolfleet_tasks.resources.tools import ShownDifference, ShownVersion
+    from toolfleet_tasks.resources.tools import ShownDifference, ShownLoadError, ShownTool, ShownVersion
 
 app = typer.Typer(help="The tools: which there are, what they take, and which are in effect.", no_args_is_help=True)
 
 
 _PAGE = 1_000  # tools of one answer of a gateway
 _RELOAD_SECONDS = 30.0  # beyond the ten that a gateway waits
-_Statuses = Mapping[str, ModuleStatus]
 
 ToolArgument = Annotated[str, typer.Argument(metavar="MODULE.TOOL", autocompletion=complete_tools)]
 ToolArguments = Annotated[list[str], typer.Argument(metavar="MODULE.TOOL...", autocompletion=complete_tools)]
 ModuleArgument = Annotated[str, typer.Argument(metavar="MODULE", autocompletion=complete_modules)]
 
-_Stale: TypeAlias = Mapping[str, float]
+_Stale: TypeAlias = Mapping[str, float | None]
 """Modules whose manifest is too old, and its age in seconds."""
 
 _CODE = "code_digest"
@@ -104,12 +101,13 @@ def list_(
     if closed:
         _show_closed(gateway, as_json=as_json)
         return
-    tools, statuses = _listed(gateway, user, permission, modules, agent)
+    caller = caller_at(gateway, user, permission, modules, agent)
+    (stale, load_errors), tools = _known(gateway, caller), _all(gateway, caller)
     if not as_json and not tools:
         note("There are no tools for this caller; `toolfleet modules list` shows the modules.")
     else:
-        _show_all(tools, statuses, as_json=as_json, with_sources=sources)
-    has_errors = show_load_errors([error for status in statuses.values() for error in status.load_errors])
+        _show_all(tools, stale, as_json=as_json, with_sources=sources)
+    has_errors = show_load_errors(load_errors)
     raise typer.Exit(1 if has_errors and not ignore_errors else 0)
 
 
@@ -127,21 +125,13 @@ def search(
     as_json: JsonOption = False,
 ) -> None:
     """Find the tools that a caller may use by words and tags, the best first."""
-    wanted = " ".join(words or ())
-    if gateway is None:
-        caller = caller_of(user, permission, modules)
-
-        async def find(fleet: "ToolFleet") -> list[ToolDefinition]:
-            return await fleet.search(wanted, caller, tags=tag or (), limit=limit)
-
-        tools, statuses = asyncio.run(_asked(find, caller))
-    else:
-        refuse_caller_options(user, permission, modules)
-        tools, statuses = _found_at(gateway, wanted, tag or [], limit)
-    if not as_json and not tools:
+    caller = caller_at(gateway, user, permission, modules)
+    stale, _ = _known(gateway, caller)
+    found, _ = _page(gateway, caller, q=" ".join(words or ()) or None, tag=tag or None, limit=limit)
+    if not as_json and not found:
         note("No tool of this caller has such words and tags.")
         return
-    _show_all(tools, statuses, as_json=as_json)
+    _show_all(found, stale, as_json=as_json)
 
 
 @app.command()
@@ -156,19 +146,21 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one tool: what it does and which arguments it takes."""
-    if gateway is not None:
-        refuse_caller_options(user, permission, modules)
-        found = gateway.get(place("tools", name))
-        _show_one(ToolDefinition.model_validate(found), _statuses(gateway, [found]), as_json=as_json)
-        return
-    tools, statuses = asyncio.run(_tools(caller_of(user, permission, modules)))
-    tool = tool_named(name, tools)
-    if tool is None:
-        from toolfleet_tasks.resources import tools as operated
+    from toolfleet_tasks.resources import tools
 
-        why = ask(operated.get_tool_state, None).closed.get(name)
+    caller = caller_at(gateway, user, permission, modules)
+    stale, _ = _known(gateway, caller)
+    try:
+        tool = ask(tools.get_tool, gateway, name, caller=caller)
+    except NoSuchEntry:
+        if gateway is not None:
+            raise
+        why = ask(tools.get_tool_state, None).closed.get(name)
         fail(why or f"Unknown tool: {name}. `toolfleet tools list` shows those that there are.", code=1)
-    _show_one(tool, statuses, as_json=as_json)
+    if as_json:
+        say_json(_as_json(tool, stale))
+    else:
+        _print(tool, stale)
 
 
 @app.command()
@@ -201,12 +193,11 @@ def reload(
 @over_fleet
 def errors(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """Show which files of tool folders, and operations of documents, are not served as they stand. Exits with 1 if there are more than notes."""
-    if gateway is None:
-        found = asyncio.run(_errors(load_settings()))
-    else:
-        found = [ToolLoadError.model_validate(each) for each in gateway.get("/tools/errors")["errors"]]
+    from toolfleet_tasks.resources.tools import list_tool_errors
+
+    found = ask(list_tool_errors, gateway).errors
     if as_json:
-        say_json(found)
+        say_json([each.model_dump(mode="json", exclude={"module"}) for each in found])
     elif not found:
         note("Everything is served as it stands.")
     raise typer.Exit(1 if show_load_errors(found) else 0)
@@ -411,54 +402,45 @@ def _show_closed(gateway: Gateway | None, *, as_json: bool) -> None:
     show_table(shown)
 
 
-def _show_one(tool: ToolDefinition, statuses: _Statuses, *, as_json: bool) -> None:
+def _known(gateway: Gateway | None, caller: Caller | None) -> "tuple[_Stale, list[ShownLoadError]]":
+    """Return what is known of the modules. Raises `BadParameter` if the caller names one that does not exist."""
+    from toolfleet_tasks.resources.modules import list_modules
+
+    found = ask(list_modules, gateway).modules
+    if caller is not None:
+        refuse_unknown(caller, [each.module for each in found])
+    errors = [error for each in found for error in each.load_errors or ()]
+    return {each.module: each.age_seconds for each in found if each.is_stale}, errors
+
+
+def _all(gateway: Gateway | None, caller: Caller | None) -> "list[ShownTool]":
+    found, following = _page(gateway, caller, limit=_PAGE)
+    while following is not None:
+        more, following = _page(gateway, caller, limit=_PAGE, cursor=following)
+        found += more
+    return found
+
+
+def _page(gateway: Gateway | None, caller: Caller | None, **query: Any) -> "tuple[list[ShownTool], str | None]":
+    """Return tools that the caller, or the holder of a gateway's key, may use; and the cursor of those that follow."""
+    from toolfleet_tasks.resources.tools import ShownTool, list_tools
+
+    page = ask(list_tools, gateway, query=query, caller=caller)
+    return [each for each in page.tools if isinstance(each, ShownTool)], page.next
+
+
+def _show_all(tools: "Sequence[ShownTool]", stale: _Stale, *, as_json: bool, with_sources: bool = False) -> None:
     if as_json:
-        say_json(_as_json(tool, statuses))
-    else:
-        _print(tool, statuses)
-
-
-def _listed(
-    gateway: Gateway | None, user: str | None, permission: Level, modules: str | None, agent: str | None
-) -> tuple[list[ToolDefinition], _Statuses]:
-    if gateway is None:
-        return asyncio.run(_tools(caller_of(user, permission, modules, agent)))
-    refuse_caller_options(user, permission, modules, agent)
-    return _listed_at(gateway)
-
-
-async def _tools(caller: Caller) -> tuple[list[ToolDefinition], _Statuses]:
-    async def find(fleet: "ToolFleet") -> list[ToolDefinition]:
-        return await fleet.tools(caller)
-
-    return await _asked(find, caller)
-
-
-async def _asked(
-    find: Callable[["ToolFleet"], Awaitable[list[ToolDefinition]]],
-    caller: Caller,
-) -> tuple[list[ToolDefinition], _Statuses]:
-    from toolfleet import ToolFleet
-
-    async with progress("Asking the modules"), ToolFleet(settings=load_settings()) as fleet:
-        found, statuses = await find(fleet), await fleet.modules.statuses()
-    refuse_unknown(caller, statuses)
-    return found, statuses
-
-
-def _show_all(tools: list[ToolDefinition], statuses: _Statuses, *, as_json: bool, with_sources: bool = False) -> None:
-    places = {each.tool_name: each for status in statuses.values() for each in status.sources} if with_sources else {}
-    if as_json:
-        say_json([_as_json(tool, statuses) | _place(places.get(tool.name)) for tool in tools])
+        say_json([_as_json(tool, stale) | (_place(tool.file) if with_sources else {}) for tool in tools])
         return
-    notes = {tool.name: _notes(tool, statuses) for tool in tools}
+    notes = {tool.name: _notes(tool, stale) for tool in tools}
     more = ("NOTE",) if any(notes.values()) else ()
     place_columns = ("SOURCE", "MODULE", "VERSION") if with_sources else ()
     shown = table("TOOL", "PERMISSION", "EFFECT", *more, *place_columns, "DESCRIPTION")
     for tool in tools:
         first_line = tool.description.partition("\n")[0]
         marks = (notes[tool.name] or "-",) if more else ()
-        place = places.get(tool.name)
+        place = tool.file
         known = (place.file, place.python_module, tool.version or "-") if place else ("-", "-", tool.version or "-")
         where = known if with_sources else ()
         add_row(shown, tool.name, tool.required_permission, effect_of(tool) or "-", *marks, *where, first_line)
@@ -469,23 +451,16 @@ def _place(place: ToolSource | None) -> dict[str, Any]:
     return {} if place is None else {"source": place.model_dump(exclude={"tool_name"})}
 
 
-def _as_json(tool: ToolDefinition, statuses: _Statuses) -> dict[str, Any]:
-    shown = tool.model_dump(mode="json", exclude_none=True)
-    return {**shown, "is_stale": True} if _stale(tool, statuses) else shown
+def _as_json(tool: "ShownTool", stale: _Stale) -> dict[str, Any]:
+    shown = tool.model_dump(mode="json", exclude_none=True, exclude={"source", "module"})
+    return shown | _mark(tool.name, stale)
 
 
-def _notes(tool: ToolDefinition, statuses: _Statuses) -> str:
-    stale = _stale(tool, statuses)
-    return ", ".join(word for word in (f"stale ({stale})" if stale else "", "deprecated" * tool.deprecated) if word)
+def _notes(tool: ToolDefinition, stale: _Stale) -> str:
+    return ", ".join(filter(None, (_stale_note(tool.name, stale), "deprecated" * tool.deprecated)))
 
 
-def _stale(tool: ToolDefinition, statuses: _Statuses) -> str | None:
-    """Return the age of the module's manifest, if it is too old."""
-    status = statuses.get(tool.name.partition(".")[0])
-    return age(status.age_seconds) if status is not None and status.is_stale else None
-
-
-def _print(tool: ToolDefinition, statuses: _Statuses) -> None:
+def _print(tool: ToolDefinition, stale: _Stale) -> None:
     say(f"{tool.name}\n\n{tool.description}\n")
     facts = {
         "permission": tool.required_permission,
@@ -495,7 +470,7 @@ def _print(tool: ToolDefinition, statuses: _Statuses) -> None:
         "cost": tool.cost,
         "tags": ", ".join(tool.tags),
         "deprecated": "yes" if tool.deprecated else None,
-        "stale": _stale(tool, statuses),
+        "stale": _age_of(tool.name, stale),
     }
     say("  ".join(f"{name}: {value}" for name, value in facts.items() if value))
     if tool.input_schema is not None:
@@ -517,13 +492,6 @@ def _print(tool: ToolDefinition, statuses: _Statuses) -> None:
         )
 
 
-async def _errors(settings: Settings) -> list[ToolLoadError]:
-    from toolfleet import ToolFleet
-
-    async with progress("Asking Redis"), ToolFleet(settings=settings) as fleet:
-        return [error for status in (await fleet.modules.statuses()).values() for error in status.load_errors]
-
-
 async def _reloaded(settings: Settings, seconds: float) -> "Sequence[ReloadAnswer]":
     from toolfleet_registry.directory.requests import reload_tools
 
@@ -531,51 +499,17 @@ async def _reloaded(settings: Settings, seconds: float) -> "Sequence[ReloadAnswe
         return await reload_tools(settings, seconds=seconds)
 
 
-def _listed_at(gateway: Gateway) -> tuple[list[ToolDefinition], dict[str, ModuleStatus]]:
-    """Return the tools of the key, and the statuses of their modules, in a fleet's form."""
-    found, query = list[dict[str, Any]](), dict[str, Any](limit=_PAGE)
-    while True:
-        page = gateway.get("/tools", query)
-        found += page["tools"]
-        if page.get("next") is None:
-            break
-        query["cursor"] = page["next"]
-    return [ToolDefinition.model_validate(each) for each in found], _statuses(gateway, found)
-
-
-def _found_at(
-    gateway: Gateway, words: str, tags: list[str], limit: int
-) -> tuple[list[ToolDefinition], dict[str, ModuleStatus]]:
-    """Return the tools of the key with such words and tags, the best first, and the statuses of their modules."""
-    tools = gateway.get("/tools", {"q": words or None, "tag": tags or None, "limit": limit})["tools"]
-    return [ToolDefinition.model_validate(each) for each in tools], _statuses(gateway, tools)
-
-
 def _reloaded_at(gateway: Gateway) -> "list[ReloadAnswer]":
-    """Return the hosts' answers, by module; unfinished ones first."""
+    """Return the hosts' answers as a gateway tells them: unfinished ones by module, and the others together."""
     from toolfleet_registry.directory.requests import ReloadAnswer
+    from toolfleet_tasks.resources.tools import reload_tools
 
-    report = gateway.post("/tools/reload", seconds=_RELOAD_SECONDS)
-    pending = [ReloadAnswer(module=module) for module in report["pending"]]
-    if not report["hosts"] > len(pending):
+    report = ask(reload_tools, gateway, seconds=_RELOAD_SECONDS)
+    pending = [ReloadAnswer(module=module) for module in report.pending]
+    if not report.hosts > len(pending):
         return pending
-    errors = [ToolLoadError.model_validate(each) for each in report["errors"]]
-    return [*pending, ReloadAnswer(module="all", is_done=True, tools=report["count"], errors=errors)]
-
-
-def _statuses(gateway: Gateway, tools: list[dict[str, Any]]) -> dict[str, ModuleStatus]:
-    sources = [
-        ToolSource(tool_name=each["name"], file=each["source"], python_module=each["module"], digest="")
-        for each in tools
-        if each["source"] != "programmatic"
-    ]
-    statuses = dict[str, ModuleStatus]()
-    for each in gateway.get("/modules")["modules"]:
-        known = {name: each[name] for name in ("module", "ok", "tools", "age_seconds", "is_stale") if name in each}
-        errors = tuple(ToolLoadError.model_validate(one) for one in each.get("load_errors", ()))
-        own = tuple(source for source in sources if source.tool_name.startswith(f"{each['module']}."))
-        statuses[each["module"]] = ModuleStatus(**known, load_errors=errors, sources=own)
-    return statuses
+    errors = [ToolLoadError(**each.model_dump(exclude={"module"})) for each in report.errors]
+    return [*pending, ReloadAnswer(module="all", is_done=True, tools=report.count, errors=errors)]
 
 
 async def _adopt() -> None:
@@ -603,10 +537,15 @@ def _each(
         say(f"{name}: {done}")
 
 
-def _stale_note(tool_name: str, stale: _Stale) -> str:
+def _age_of(tool_name: str, stale: _Stale) -> str | None:
     """Return the age of the module's manifest, if it is too old."""
     module = tool_name.partition(".")[0]
-    return f"stale ({age(stale[module])})" if module in stale else ""
+    return age(stale[module]) if module in stale else None
+
+
+def _stale_note(tool_name: str, stale: _Stale) -> str:
+    found = _age_of(tool_name, stale)
+    return f"stale ({found})" if found else ""
 
 
 def _mark(tool_name: str, stale: _Stale) -> dict[str, bool]:

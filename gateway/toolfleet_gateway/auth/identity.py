@@ -3,22 +3,13 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Literal
 from urllib.parse import parse_qsl
 
-from pydantic import Field
-
 from toolfleet_registry.access import BEGIN, ApiKey, KeyMaker, Role, has_role
-from toolfleet_registry.config.agent_profile import AGENT_NAME
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.policy.call_faults import LONGEST, sees_calls_of
-
-UserName = Annotated[str, Field(max_length=LONGEST, json_schema_extra={"minLength": 1})]
-"""A user's id as requests name it; `caller_for` says what is wrong with an empty one."""
-
-AgentNames = Annotated[str, Field(pattern=f"^{AGENT_NAME}(/{AGENT_NAME})*$", max_length=LONGEST)]
-"""An agent as requests name it, after the agents that it works for: `primary/subagent`."""
 
 AuthProblem = Literal[
     "repeated-credentials",

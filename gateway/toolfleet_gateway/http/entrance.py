@@ -39,7 +39,8 @@ class Entrance:
 
 def operator_of(who: Identity) -> FleetOperator:
     """Return the sender of a request as an operator: the audit names the user, and the key or the token."""
-    return FleetOperator(Actor(who.caller.user_id, who.name), who.key_maker(), who.caller, key_id=who.key_id)
+    actor = Actor(who.caller.user_id, who.name)
+    return FleetOperator(actor, who.key_maker(), who.caller, key_id=who.key_id, acts_for=who.caller_for)
 
 
 def require_role(who: Identity, needed: Role) -> None:

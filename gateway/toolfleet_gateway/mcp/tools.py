@@ -9,7 +9,6 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from toolfleet_gateway.calls import attached
-from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.mcp.calls import MESSAGE, WAIT_SECONDS, McpCall, Report, ToolCalls, UnknownTool, WrongKey
 from toolfleet_gateway.mcp.client_request import Context, LogLevels, ViewOf, in_its_place, kinds_of, takes_forms
 from toolfleet_gateway.mcp.results import (
@@ -23,10 +22,9 @@ from toolfleet_gateway.mcp.results import (
 )
 from toolfleet_gateway.mcp.tasks import Kinds, WrongState, capabilities_of, lacks
 from toolfleet_gateway.mcp.view import ASK, BEGAN, END, IS_CANCELLED, McpView
-from toolfleet_gateway.tools import Cursor, read_cursor
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.inputs import PendingInput
-from toolfleet_registry.errors import FleetUnavailable
+from toolfleet_registry.errors import FleetUnavailable, InvalidQuestion
 from toolfleet_registry.formats import convert
 from toolfleet_registry.system.offload import aside
 from toolfleet_tasks.calls.begun_calls import BegunHandle
@@ -43,6 +41,7 @@ from toolfleet_tasks.messages.fleet_results import (
     asked_of,
     state_text,
 )
+from toolfleet_tasks.resources.tools import Cursor, read_cursor
 
 _NOTIFICATIONS: dict[str, type[types.ProgressNotification | types.LoggingMessageNotification]] = {
     PROGRESS: types.ProgressNotification,
@@ -83,7 +82,7 @@ class McpListing:
         return frozenset(names - {view.shown(tool.name) for tool in tools})
 
     async def page(self, view: McpView, cursor: str | None, *, takes_tasks: bool) -> dict[str, Any]:
-        """Return a page of tools. Clients that take tasks are not shown the tools that ask for a call. Raises `Problem` for a wrong cursor."""
+        """Return a page of tools. Clients that take tasks are not shown the tools that ask for a call. Raises `InvalidQuestion` for a wrong cursor."""
         tools = view.of(await self._fleet.tools(view.who.caller))
         taken = {view.shown(tool.name) for tool in tools} if view.module is not None else set[str]()
         following = [] if takes_tasks else [tool for name, tool in FOLLOWING_TOOLS.items() if name not in taken]
@@ -268,7 +267,7 @@ class ToolMethods:
         cursor = None if params is None else params.cursor
         try:
             return await self._listing.page(self._view_of(context), cursor, takes_tasks=takes_tasks)
-        except Problem as exc:
+        except InvalidQuestion as exc:
             raise MCPError(types.INVALID_PARAMS, str(exc)) from None
 
     async def call(self, context: Context, params: types.CallToolRequestParams) -> dict[str, Any]:

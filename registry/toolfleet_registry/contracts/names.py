@@ -38,6 +38,11 @@ class ToolName:
         return f"{self.module}.{self.method}"
 
 
+def named_modules(text: str | None) -> frozenset[str] | None:
+    """Return the names in a list with commas between them; `None` for no list."""
+    return None if text is None else frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
 def is_module_name(name: str) -> bool:
     """Return whether this is a valid module name: it becomes part of a queue's name and of Redis keys."""
     return _MODULE.fullmatch(name) is not None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from toolfleet_registry.access import has_role
-from toolfleet_registry.errors import ApprovalNotTaken, InvalidArguments, NoSuchEntry
+from toolfleet_registry.errors import ApprovalNotTaken, InvalidArguments
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.approvals.records import ListedApproval, StoredApproval
 from toolfleet_tasks.approvals.views import ShownApproval, may_see, shown
@@ -20,6 +20,7 @@ from toolfleet_tasks.resources.operation import (
     FleetOperator,
     OperationRequest,
     QueryModel,
+    absent,
     operation,
 )
 
@@ -127,4 +128,4 @@ async def _seen(asked: OperationRequest[Any, None]) -> StoredApproval:
         found = await (await asked.fleet()).approvals.show(asked.path["approval_id"])
         if is_shown_to(asked.operator, found):
             return found
-    raise NoSuchEntry("There is no such approval, or not any more.")
+    raise absent("approval")

@@ -9,7 +9,6 @@ from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import (
     InvalidQuestion,
     NoSuchDeadLetter,
-    NoSuchEntry,
     NotReplayable,
     SeveralLetters,
 )
@@ -22,6 +21,7 @@ from toolfleet_tasks.resources.operation import (
     PageQuery,
     QueryModel,
     SearchQuery,
+    absent,
     no_cursor,
     operation,
 )
@@ -141,7 +141,7 @@ async def replay_dead_letter(asked: OperationRequest[ReplayRequest, KindQuery]) 
         if letter.kind != "call":
             async with asked.change("dead_letter_replayed", letter_id):
                 if not await dead.events.replay(letter_id):
-                    raise _absent()
+                    raise absent("dead letter")
             return ReplayReport(is_due=True)
     fleet = await asked.fleet()
     try:
@@ -151,7 +151,7 @@ async def replay_dead_letter(asked: OperationRequest[ReplayRequest, KindQuery]) 
             )
             change.facts["call_id"] = result.audit.call_id
     except NoSuchDeadLetter:  # dropped just now
-        raise _absent() from None
+        raise absent("dead letter") from None
     return ReplayReport(is_due=False, result=result)
 
 
@@ -177,7 +177,7 @@ async def drop_dead_letter(asked: OperationRequest[None, KindQuery]) -> None:
     async with DeadEntries.of(asked.settings) as dead, asked.change("dead_letter_dropped", letter_id):
         letter = _only(await _found(dead, letter_id, asked.query.kinds))
         if not await dead.drop([letter_id], (letter.kind,)):
-            raise _absent()
+            raise absent("dead letter")
 
 
 @operation("DELETE", _ALL, role="operator", answers="How many there were.")
@@ -192,7 +192,7 @@ async def drop_dead_letters(asked: OperationRequest[None, KindQuery]) -> Dropped
 async def _found(dead: DeadEntries, letter_id: str, kinds: Collection[DeadKind]) -> Sequence[DeadEntry]:
     letters = await dead.find(letter_id, kinds)
     if not letters:
-        raise _absent()
+        raise absent("dead letter")
     return letters
 
 
@@ -200,7 +200,3 @@ def _only(letters: Sequence[DeadEntry]) -> DeadEntry:
     if len(letters) > 1:
         raise SeveralLetters
     return letters[0]
-
-
-def _absent() -> NoSuchEntry:
-    return NoSuchEntry("There is no such dead letter, or not any more.")

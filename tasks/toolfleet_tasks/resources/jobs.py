@@ -1,19 +1,21 @@
-"""Lists, shows and cancels the jobs of all users."""
+"""Lists, shows and cancels jobs: those of all users, and a caller's own."""
 
 from contextlib import AbstractAsyncContextManager
 
 from pydantic import Field
 
+from toolfleet_registry.access import UserName
 from toolfleet_registry.contracts.jobs import Job
-from toolfleet_registry.errors import InvalidQuestion, NoSuchEntry
+from toolfleet_registry.errors import InvalidQuestion
 from toolfleet_registry.policy.call_faults import LONGEST
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.client.fleet import fleet_settings
 from toolfleet_tasks.client.session import Session, worker_session
-from toolfleet_tasks.resources.operation import AnswerModel, OperationRequest, QueryModel, operation
+from toolfleet_tasks.resources.operation import AnswerModel, OperationRequest, QueryModel, absent, operation
 from toolfleet_tasks.wakeups.events import WakeupOutcome
 
-_ALL, _ONE = "/operations/jobs", "/operations/jobs/{job_id}"
+_ALL, _ONE, _WORKFLOW = "/operations/jobs", "/operations/jobs/{job_id}", "/workflows/{workflow_id}"
+_LONGEST_WORKFLOW = 200  # characters, as of a `WorkflowId`
 
 
 class OperatedJobQuery(QueryModel):
@@ -121,6 +123,82 @@ async def cancel_jobs_of_user(asked: OperationRequest[None, CancelQuery]) -> End
     return EndedJobs(cancelled=count)
 
 
+class JobList(AnswerModel):
+    """Jobs of one user."""
+
+    jobs: list[Job]
+    """The newest first."""
+    count: int
+    """How many these are."""
+
+
+class CancelledJobs(AnswerModel):
+    """What came of cancelling jobs."""
+
+    cancelled: int
+    """How many were ended by it."""
+
+
+class OfUserQuery(QueryModel):
+    """A query with the user whose jobs are meant."""
+
+    user_id: UserName | None = Field(None, description="Whose, for keys that act for others.")
+
+
+class JobQuery(OfUserQuery):
+    """A query for jobs."""
+
+    ended: bool = Field(True, description="Whether those that are over are listed, too.")
+    workflow_id: str | None = Field(None, max_length=200, description="Only those of this workflow.")
+    limit: int = Field(100, ge=1, le=1_000, description="How many at most.")
+
+
+@operation("GET", "/jobs", role="none", answers="The newest first.")
+async def list_jobs(asked: OperationRequest[None, JobQuery]) -> JobList:
+    """List the caller's jobs."""
+    query, caller, fleet = asked.query, asked.operator.caller_for(asked.query.user_id), await asked.fleet()
+    return _listed(await fleet.jobs.list(caller, ended=query.ended, limit=query.limit, workflow_id=query.workflow_id))
+
+
+@operation("GET", "/jobs/{job_id}", role="none", answers="The job.", problems=(404,))
+async def get_job(asked: OperationRequest[None, OfUserQuery]) -> Job:
+    """Return one of the caller's jobs."""
+    caller = asked.operator.caller_for(asked.query.user_id)
+    return _there(await (await asked.fleet()).jobs.get(asked.path["job_id"], caller))
+
+
+@operation("DELETE", "/jobs/{job_id}", role="none", answers="The job.", problems=(404,))
+async def cancel_job(asked: OperationRequest[None, OfUserQuery]) -> Job:
+    """End a job without a notice; one that has ended stays as it is."""
+    caller = asked.operator.caller_for(asked.query.user_id)
+    return _there(await (await asked.fleet()).jobs.cancel(asked.path["job_id"], caller))
+
+
+@operation("GET", _WORKFLOW, role="none", answers="The newest first.", tag="jobs")
+async def get_workflow(asked: OperationRequest[None, OfUserQuery]) -> JobList:
+    """List the jobs of one of the caller's workflows."""
+    caller, workflow_id = asked.operator.caller_for(asked.query.user_id), _workflow_id(asked)
+    return _listed(await (await asked.fleet()).jobs.list(caller, limit=1_000, workflow_id=workflow_id))
+
+
+@operation("DELETE", _WORKFLOW, role="none", answers="How many were ended.", tag="jobs")
+async def cancel_workflow(asked: OperationRequest[None, OfUserQuery]) -> CancelledJobs:
+    """End all jobs of a workflow."""
+    caller = asked.operator.caller_for(asked.query.user_id)
+    return CancelledJobs(cancelled=await (await asked.fleet()).jobs.cancel_workflow(_workflow_id(asked), caller))
+
+
+def _listed(jobs: list[Job]) -> JobList:
+    return JobList(jobs=jobs, count=len(jobs))
+
+
+def _workflow_id(asked: OperationRequest[None, OfUserQuery]) -> str:
+    workflow_id = asked.path["workflow_id"]
+    if len(workflow_id) > _LONGEST_WORKFLOW:
+        raise absent("job")
+    return workflow_id
+
+
 def _session(settings: Settings) -> AbstractAsyncContextManager[Session]:
     """Open a session, which asks no agent's gate. Raises `SettingsError` if the settings name no fleet."""
     return worker_session(fleet_settings(settings=settings))
@@ -128,5 +206,5 @@ def _session(settings: Settings) -> AbstractAsyncContextManager[Session]:
 
 def _there(job: Job | None) -> Job:
     if job is None:
-        raise NoSuchEntry("There is no such job, or not any more.")
+        raise absent("job")
     return job

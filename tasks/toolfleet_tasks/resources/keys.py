@@ -9,9 +9,9 @@ from pydantic import Field
 
 from toolfleet_registry.access import ApiKey, KeyDraft, shown_id
 from toolfleet_registry.api_keys import ApiKeys
-from toolfleet_registry.errors import NoSuchEntry
+from toolfleet_registry.contracts import Caller
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.resources.operation import AnswerModel, OperationRequest, operation
+from toolfleet_tasks.resources.operation import AnswerModel, OperationRequest, absent, operation
 
 T = TypeVar("T")
 
@@ -74,7 +74,15 @@ async def revoke_key(asked: OperationRequest[None, None]) -> None:
         revoked = await _in_store(asked.settings, lambda keys: keys.revoke([key_id]))
         change.refusal = None if revoked else "There is no such key."
     if not revoked:
-        raise NoSuchEntry("There is no such key, or not any more.")
+        raise absent("key")
+
+
+async def holder_of(settings: Settings, key_id: str) -> Caller:
+    """Return the caller that holds a key. Raises `NoSuchEntry`."""
+    found = next((each.key for each in await _in_store(settings, ApiKeys.records) if each.key.id == key_id), None)
+    if found is None:
+        raise absent("key")
+    return found.caller
 
 
 async def _in_store(settings: Settings, work: Callable[[ApiKeys], T]) -> T:

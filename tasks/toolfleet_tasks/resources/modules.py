@@ -1,28 +1,38 @@
-"""Shows where each module of a fleet is and which workers serve it, adds modules, and removes them."""
+"""Lists the modules that a caller reaches; shows where each is and which workers serve it, adds modules, and removes them."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 from redis.exceptions import RedisError
 
+from toolfleet_registry.access import has_role
+from toolfleet_registry.contracts import ModuleStatus, ToolDefinition
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.entries import ModuleEntry, plain_url
 from toolfleet_registry.directory.hosts import RefusedHost
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import FleetUnavailable, InvalidQuestion
+from toolfleet_registry.permissions import reaches
+from toolfleet_registry.policy.call_faults import modules_of
 from toolfleet_registry.redis.servers import async_client, reason_of
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system.offload import aside
 from toolfleet_tasks.operations.changes import DRAIN_SECONDS, ModuleChanges
 from toolfleet_tasks.operations.fleet_status import ModuleTrouble, read_status
 from toolfleet_tasks.presence import ReplicaCount, replica_counts, workers_by_queue
 from toolfleet_tasks.queue_states import QueueStateStore
 from toolfleet_tasks.queues import lane_of, queue_of
 from toolfleet_tasks.resources.operation import AnswerModel, BodyModel, OperationRequest, QueryModel, operation
+from toolfleet_tasks.resources.tools import MANY_TOOLS, ShownLoadError, ShownTool, places_of
 
 _LIST, _ONE = "/operations/modules", "/operations/modules/{module}"
+
+_OF_ALL = ("module", "ok", "age_seconds", "is_stale")
+_OF_VIEWERS = (*_OF_ALL, "tools", "error", "closed_tools", "disabled", "withheld", "drifted")
 
 
 class NewModule(BodyModel):
@@ -145,6 +155,120 @@ async def remove_module(asked: OperationRequest[None, DrainQuery]) -> PlacedModu
     async with ModuleChanges.of(asked.settings, by=asked.operator.actor) as changes:
         gone = await changes.remove(asked.path["module"], drain_seconds=asked.query.drain_seconds)
     return _placed(gone).model_copy(update={"drain_seconds": gone.drain_seconds})
+
+
+class ShownModule(AnswerModel):
+    """A module as it is known. Only viewers see its errors."""
+
+    module: str
+    """Its name."""
+    ok: bool
+    """Whether the last probe found a good manifest."""
+    tools: int
+    """How many tools it has; to others than viewers, how many of them they may use."""
+    age_seconds: float | None = None
+    """The age of its last good manifest, if it has one."""
+    is_stale: bool = False
+    """Whether that one is too old."""
+    error: str | None = None
+    """Why the last probe failed."""
+    closed_tools: list[str] | None = None
+    """The tools that no caller can use because of their own declarations."""
+    disabled: int | None = None
+    """How many tools an operator has switched off."""
+    withheld: int | None = None
+    """How many tools no operator has approved, of a pinned module."""
+    drifted: int | None = None
+    """How many tools have other content than was registered under the same version."""
+    load_errors: list[ShownLoadError] | None = None
+    """The tool files that are not served in their present form."""
+
+
+class ModuleList(AnswerModel):
+    """The modules that a caller reaches."""
+
+    modules: list[ShownModule]
+    """By name."""
+    count: int
+    """How many there are."""
+
+
+class ModuleWithTools(ShownModule):
+    """A module, and what it offers to the caller."""
+
+    offers: list[ShownTool]
+    """The tools that the caller may use, by name."""
+
+
+class ModuleToolsList(AnswerModel):
+    """The modules that a caller reaches, each with its tools."""
+
+    modules: list[ModuleWithTools]
+    """By name."""
+    count: int
+    """How many there are."""
+
+
+@operation("GET", "/modules", role="none", answers="What is known of each.")
+async def list_modules(asked: OperationRequest[None, None]) -> ModuleList:
+    """List the modules that the caller reaches; asks none of them."""
+    return await _listed(asked, await (await asked.fleet()).modules.statuses())
+
+
+def _is_long(found: ModuleToolsList) -> bool:
+    return sum(len(module.offers) for module in found.modules) > MANY_TOOLS
+
+
+@operation("GET", "/api/modules", role="none", answers="Each with its tools.", tag="modules", is_long=_is_long)
+async def list_modules_with_tools(asked: OperationRequest[None, None]) -> ModuleToolsList:
+    """List the modules that the caller reaches, each with the tools that they may use."""
+    fleet = await asked.fleet()
+    statuses, tools = await fleet.modules.statuses(), await fleet.tools(asked.operator.caller_for())
+
+    def made() -> ModuleToolsList:
+        places, offers = places_of(statuses), _by_module(tools)
+        modules = [
+            ModuleWithTools(**facts, offers=[ShownTool.of(tool, places) for tool in offers[facts["module"]]])
+            for facts in _reached(asked, statuses, offers)
+        ]
+        return ModuleToolsList(modules=modules, count=len(modules))
+
+    return await aside(made, is_large=len(tools) > MANY_TOOLS)
+
+
+@operation("POST", "/refresh-tools", role="operator", answers="The outcome.", tag="modules")
+async def refresh_tools(asked: OperationRequest[None, None]) -> ModuleList:
+    """Have all modules asked now for what they offer."""
+    return await _listed(asked, await (await asked.fleet()).modules.refresh())
+
+
+async def _listed(asked: OperationRequest[None, None], statuses: Mapping[str, ModuleStatus]) -> ModuleList:
+    offers = _by_module(await (await asked.fleet()).tools(asked.operator.caller_for()))
+    modules = [ShownModule(**facts) for facts in _reached(asked, statuses, offers)]
+    return ModuleList(modules=modules, count=len(modules))
+
+
+def _by_module(tools: Iterable[ToolDefinition]) -> Mapping[str, list[ToolDefinition]]:
+    found = defaultdict[str, list[ToolDefinition]](list)
+    for tool in tools:
+        found[tool.name.partition(".")[0]].append(tool)
+    return found
+
+
+def _reached(
+    asked: OperationRequest[None, None],
+    statuses: Mapping[str, ModuleStatus],
+    offers: Mapping[str, list[ToolDefinition]],
+) -> Iterator[dict[str, Any]]:
+    """Yield the facts of each module that the caller may see: a viewer may see all, and their errors."""
+    if has_role(asked.operator.maker.role, "viewer"):
+        for status in statuses.values():
+            yield {**{name: getattr(status, name) for name in _OF_VIEWERS}, "load_errors": ShownLoadError.of(status)}
+        return
+    modules = modules_of(asked.operator.caller_for(), asked.settings.default_guest_modules)
+    for name, status in statuses.items():
+        if reaches(name, modules):
+            yield {**{fact: getattr(status, fact) for fact in _OF_ALL}, "tools": len(offers[name])}
 
 
 async def read_overview(settings: Settings) -> ModuleOverview:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from toolfleet_registry.access import KeyMaker, Role, has_role
 from toolfleet_registry.contracts import Caller
-from toolfleet_registry.errors import InvalidQuestion, RoleNeeded
+from toolfleet_registry.errors import InvalidQuestion, NoSuchEntry, RoleNeeded
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.approvals.approvers import Approver
@@ -51,11 +51,20 @@ class FleetOperator:
     """Whether modules that it adds may have private addresses."""
     key_id: str | None = None
     """The id of the API key that the user holds."""
+    acts_for: Callable[[str | None, str | None], Caller] | None = None
+    """How a gateway finds the caller that a request names; it refuses one that a key may not name."""
 
     @property
     def approver(self) -> Approver:
         """The same user, as one who decides about calls."""
         return Approver(self.actor.by, self.actor.user_id, self.maker.permission, self.key_id)
+
+    def caller_for(self, user_id: str | None = None, agent: str | None = None) -> Caller:
+        """Return the caller in whose name the user acts: as a request names it, or the user's own for `None`."""
+        if self.acts_for is not None:
+            return self.acts_for(user_id, agent)
+        named = {name: value for name, value in (("user_id", user_id), ("agent", agent)) if value is not None}
+        return (self.caller or Caller()).model_copy(update=named)
 
     def require(self, role: Role) -> None:
         """Raise `RoleNeeded` if the operator does not have the role."""
@@ -114,28 +123,25 @@ class ResourceOperation(Generic[B, Q, R]):
     answers: str
     """What the answer tells."""
     status: int
-    """Of the answer over HTTP."""
-    problems: tuple[int, ...]
+    """Of the answer over HTTP; by default 200, or 204 where there is no answer."""
+    tag: str
+    """The chapter of the OpenAPI document; by default the first part of the path."""
+    problems: tuple[int, ...] = ()
     """The statuses of its own refusals over HTTP."""
-    is_versioned: bool
+    is_versioned: bool = False
     """Whether it is about a `version`, which a request can expect with `If-Match`, and which the answer has as its `ETag`."""
-    keeps_none: bool
+    keeps_none: bool = False
     """Whether fields that are `None` are part of the answer."""
-    is_for_owner: bool
+    is_for_owner: bool = False
     """Whether the user whom it is about may ask for it without the role: then `run` requires the role of others."""
+    is_cached: bool = False
+    """Whether clients may keep the answer, and ask with `If-None-Match` whether it is another one."""
+    is_long: Callable[[R], bool] = lambda _: False
+    """Whether an answer is so long that it is written in a thread: that takes some ms, which other requests should not wait."""
 
 
 def operation(
-    method: Method,
-    path: str,
-    *,
-    role: Role,
-    answers: str,
-    status: int | None = None,
-    problems: tuple[int, ...] = (),
-    is_versioned: bool = False,
-    keeps_none: bool = False,
-    is_for_owner: bool = False,
+    method: Method, path: str, *, role: Role, answers: str, **facts: Any
 ) -> Callable[[Callable[[OperationRequest[B, Q]], Awaitable[R]]], ResourceOperation[B, Q, R]]:
     """Declare a function as an operation.
 
@@ -144,11 +150,7 @@ def operation(
         path: Of the route; `{name}` is a part that `OperationRequest.path` has.
         role: The lowest role that may ask for it; `none`: all users may, and the operation itself says what is theirs.
         answers: What the answer tells, in a sentence.
-        status: The status of the answer over HTTP; by default 200, or 204 where there is no answer.
-        problems: The statuses of its own refusals over HTTP.
-        is_versioned: Whether `If-Match` and `ETag` carry a version.
-        keeps_none: Whether fields that are `None` are part of the answer.
-        is_for_owner: Whether the user whom it is about may ask for it, too; the function requires the role of others.
+        **facts: More fields of `ResourceOperation`.
 
     """
 
@@ -157,25 +159,20 @@ def operation(
         body, query = (None if model is type(None) else model for model in get_args(hints["asked"]))
         answer = None if hints["return"] is type(None) else hints["return"]
         first, *others = run.__name__.split("_")
-        summary = str(run.__doc__).splitlines()[0].removesuffix(".")
+        summary = [str(run.__doc__).splitlines()[0].removesuffix("."), "" if role == "none" else f"; for {role}s"]
+        usual = {"status": 204 if answer is None else 200, "tag": path.split("/")[1]}
         return ResourceOperation(
             name=first + "".join(word.capitalize() for word in others),
             method=method,
             path=path,
             role=role,
-            summary=summary
-            + ("" if role == "none" else f"; for {role}s")
-            + (", and for its own user" if is_for_owner else ""),
+            summary="".join(summary) + (", and for its own user" if facts.get("is_for_owner") else ""),
             run=run,
             body=body,
             query=query,
             answer=answer,
             answers=answers,
-            status=status or (204 if answer is None else 200),
-            problems=problems,
-            is_versioned=is_versioned,
-            keeps_none=keeps_none,
-            is_for_owner=is_for_owner,
+            **{**usual, **facts},
         )
 
     return declared
@@ -233,3 +230,8 @@ class SearchQuery(QueryModel):
 def no_cursor() -> InvalidQuestion:
     """Return the error of an invalid cursor."""
     return InvalidQuestion("The cursor is none: send the `next` of an answer as it is.")
+
+
+def absent(what: str) -> NoSuchEntry:
+    """Return the error of an entry that is not there, or that the user may not see."""
+    return NoSuchEntry(f"There is no such {what}, or not any more.")

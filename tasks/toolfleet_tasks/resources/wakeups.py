@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from pydantic import Field, RootModel
 
-from toolfleet_registry.errors import InvalidQuestion, NoSuchEntry
+from toolfleet_registry.errors import InvalidQuestion
 from toolfleet_tasks.dead_letters.kept_wakes import (
     FoundWakes,
     KeptWake,
@@ -20,6 +20,7 @@ from toolfleet_tasks.resources.operation import (
     OperationRequest,
     PageQuery,
     SearchQuery,
+    absent,
     no_cursor,
     operation,
 )
@@ -128,7 +129,7 @@ async def get_wakeup(asked: OperationRequest[None, None]) -> ShownWakeup:
     async with DeadEntries.of(asked.settings) as dead:
         found = await dead.events.show(asked.path["wake_id"])
     if found is None:
-        raise _absent()
+        raise absent("wake-up")
     return ShownWakeup(found)
 
 
@@ -137,7 +138,7 @@ async def replay_wakeup(asked: OperationRequest[None, None]) -> None:
     """Try a wake-up now."""
     async with WakeupChanges.of(asked.settings, asked.operator.actor) as changes:
         if not await changes.replay(asked.path["wake_id"]):
-            raise _absent()
+            raise absent("wake-up")
 
 
 @operation("POST", f"{_ALL}/replay", role="operator", answers="What the step has come to.")
@@ -152,7 +153,7 @@ async def drop_wakeup(asked: OperationRequest[None, None]) -> DroppedWakeup:
     async with WakeupChanges.of(asked.settings, asked.operator.actor) as changes:
         became = await changes.drop(asked.path["wake_id"])
     if became is None:
-        raise _absent()
+        raise absent("wake-up")
     return DroppedWakeup(under_way=became == "under_way")
 
 
@@ -169,7 +170,3 @@ async def _stepped(
     async with WakeupChanges.of(asked.settings, asked.operator.actor) as changes:
         step = await handle(changes, query.wanted, behind=mark, limit=query.limit)
     return HandledWakeups.model_validate(step, from_attributes=True)
-
-
-def _absent() -> NoSuchEntry:
-    return NoSuchEntry("There is no such wake-up, or not any more.")

@@ -14,6 +14,7 @@ from redis import Redis
 from support.command import Run
 from support.module_server import ModuleServer, serve
 from support.owls import make_module
+from toolfleet import ToolFleet
 from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.queues import check_manifests
 from toolfleet_registry.redis.keys import Keys
@@ -47,6 +48,21 @@ def test_a_search_shows_the_best_first(tools: Run) -> None:
     assert names(tools, "search", "admin", "--permission", "user") == []
     nothing = tools("search", "xyzzy")
     assert (nothing.code, nothing.out, nothing.err) == (0, "", "No tool of this caller has such words and tags.\n")
+
+
+def test_a_long_list_is_asked_for_page_by_page(tools: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the same list; all pages come from one client."""
+    whole, opened, enter = names(tools, "list"), list[ToolFleet](), ToolFleet.open
+
+    async def entered(fleet: ToolFleet) -> ToolFleet:
+        opened.append(fleet)
+        return await enter(fleet)
+
+    monkeypatch.setattr(ToolFleet, "open", entered)
+    monkeypatch.setattr("toolfleet_cli.commands.tools._PAGE", 4)
+
+    assert names(tools, "list") == whole
+    assert (len(whole), len(opened)) == (10, 1)
 
 
 @pytest.mark.parametrize("words", [("list",), ("search", "nap"), ("show", "owls.nap")])

@@ -9,7 +9,8 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from pydantic import BaseModel
 
-from toolfleet_registry.contracts import ToolResult
+from toolfleet_registry.agents.explanation import ToolExplanation
+from toolfleet_registry.contracts import ModuleStatus, ToolResult
 from toolfleet_registry.contracts.calls import DeadLetter
 from toolfleet_registry.contracts.jobs import Job
 from toolfleet_tasks.approvals.records import ListedApproval, StoredApproval
@@ -21,6 +22,7 @@ from toolfleet_tasks.client.namespaces import FleetApprovals, FleetBegunCalls, F
 from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
 from toolfleet_tasks.dead_letters.store import DeadEntry
 from toolfleet_tasks.operations.queue_overview import QueueOverview
+from toolfleet_tasks.resources.modules import ShownModule
 from toolfleet_tasks.resources.operation import AnyOperation
 from toolfleet_tasks.resources.queues import ShownQueue
 from toolfleet_tasks.resources.table import OPERATIONS
@@ -98,6 +100,7 @@ AGE = {"min_age_seconds": SEARCH}
 WORDS = {"about": SEARCH, "error": SEARCH}
 BOTH = {"kind": SEARCH, "conversation_id": "`of_conversation` has it"}
 KIND = {"kind": CALLS_ONLY}
+OF_USER = {"user_id": "caller"}
 
 OFFERED = [
     Offered(
@@ -179,6 +182,31 @@ OFFERED = [
         names={"user_id": "caller"},
         defaults={"user_id": CALLER, "workflow_id": "one caller's jobs are never all ended by one slip"},
     ),
+    Offered("listJobs", "jobs.list", names=OF_USER, defaults={"user_id": CALLER}, answer=(Job, Job)),
+    Offered("getJob", "jobs.get", names=OF_USER, defaults={"user_id": CALLER}, answer=(Job, Job)),
+    Offered("cancelJob", "jobs.cancel", names=OF_USER, defaults={"user_id": CALLER}, answer=(Job, Job)),
+    Offered(
+        "getWorkflow",
+        "jobs.list",
+        names=OF_USER,
+        added=dict.fromkeys(("ended", "limit"), "the route has all of them"),
+        defaults={"user_id": CALLER, "workflow_id": "without one, all jobs are listed"},
+        answer=(Job, Job),
+    ),
+    Offered("cancelWorkflow", "jobs.cancel_workflow", names=OF_USER, defaults={"user_id": CALLER}),
+    Offered(
+        "explainTool",
+        "modules.explain",
+        names={"name": "tool_name", "user_id": "caller", "conversation_id": "conversation"},
+        left_out={
+            **dict.fromkeys(("agent", "permission", "modules", "key"), "`caller` has them"),
+            "run_id": "`conversation` has it",
+        },
+        defaults={"user_id": CALLER},
+        answer=(ToolExplanation, ToolExplanation),
+    ),
+    Offered("listModules", "modules.statuses", answer=(ShownModule, ModuleStatus)),
+    Offered("refreshTools", "modules.refresh", answer=(ShownModule, ModuleStatus)),
     Offered("listWakeupsOfJob", "wakeups.outcomes", answer=(WakeupOutcome, WakeupOutcome)),
     Offered("listQueues", "queues.list", answer=(ShownQueue, QueueOverview)),
     *(
@@ -230,13 +258,16 @@ NOT_OFFERED = {
         ),
         OPERATOR,
     ),
+    **dict.fromkeys(("listTools", "getTool", "listModulesWithTools"), "`ToolFleet.tools` and `search` have them"),
+    "listToolErrors": "`modules.statuses` has them",
+    "reloadTools": OPERATOR,
     "getQueue": "`queues.list` has all of them in one answer",
     "replayDeadLetters": "it is for events, which `wakeups.replay` tries again",
 }
 """The operations that a client does not have."""
 
 NO_OPERATION = {
-    **dict.fromkeys(("jobs.start", "wakeups.completions", "wakeups.inbox", "modules.explain"), AGENT),
+    **dict.fromkeys(("jobs.start", "wakeups.completions", "wakeups.inbox"), AGENT),
     **dict.fromkeys(("canvas.signature", "canvas.result_of"), AGENT),
     **dict.fromkeys(("approvals.keep_asked", "approvals.asked", "approvals.steps", "approvals.rules"), AGENT),
     **dict.fromkeys(("hooks.of_job", "hooks.complete", "hooks.fail"), GATEWAY),
@@ -246,8 +277,6 @@ NO_OPERATION = {
     "approvals.count": "`listApprovals` has the count",
     "approvals.events": "the gateway has a stream of them",
     "modules.events": "the gateway has a stream of them",
-    "modules.statuses": "`getFleetStatus` has them",
-    "modules.refresh": "beat does it; the command line has it for a module's author",
 }
 """The methods for which there is no operation."""
 
