@@ -78,26 +78,13 @@ async def _show_call(visit: Visit) -> Outcome:
     values = {
         "story": story,
         "line": line,
-        "bars": _bars_of(_with_approval(story["spans"], approval), now=fleet_clock.now() * 1000),
+        "bars": _bars_of(story["spans"], now=fleet_clock.now() * 1000),
         "place": next((each for each in places["modules"] if each["module"] == module), {}),
         "answer": answer,
         "approval": approval,
         "letters": [] if letters is None else [each for each in letters["letters"] if each["kind"] == "call"],
     }
     return Shown("call", "Call", values)
-
-
-def _with_approval(spans: Sequence[dict[str, Any]], approval: Any) -> Sequence[dict[str, Any]]:
-    """Return the spans with the approval's from its request on: the story's times begin when the call is published, which is afterwards."""
-    if approval is None or approval["state"] not in {"waiting", "approved"}:
-        return spans
-    begins = approval["requested_at"] * 1000
-    later = [span for span in spans if span["phase"] != "approval"]
-    if approval["state"] == "waiting":
-        return spans or [{"phase": "approval", "begins": begins}]
-    if not later:
-        return spans
-    return [{"phase": "approval", "begins": begins, "ends": max(float(later[0]["begins"]), begins)}, *later]
 
 
 async def _proposals(visit: Visit, name: str) -> list[str]:

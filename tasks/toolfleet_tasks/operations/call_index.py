@@ -9,7 +9,7 @@ import json
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +31,7 @@ from toolfleet_registry.system.offload import aside
 from toolfleet_tasks.aio import end
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine
 from toolfleet_tasks.ledger.contents import contents_for
-from toolfleet_tasks.operations.call_story import RECORD_FIELDS, CallStory, story_of
+from toolfleet_tasks.operations.call_story import RECORD_FIELDS, CallStory, story_of, waited_for_people
 
 CallField = Literal["module", "tool", "user", "outcome", "error"]
 """A field by which calls can be chosen, and whose values are completed while a user types."""
@@ -410,9 +410,11 @@ class CallIndex:
         user_id: str | None = None,
         sees_all: bool = False,
         sees_tool: Callable[[str], bool] = lambda _: True,
+        requested_at: Callable[[], Awaitable[float | None]] | None = None,
     ) -> CallStory | None:
         """Return what happened to a call, also to one that has not ended; `None` if it is not known (any more).
 
+        `requested_at` tells when (ms) people were asked about it; only for a call that waits, or has waited, for them.
         With its contents for a reader who `sees_all`, and for one who acts for its own user, `user_id`, and sees calls of its tool.
         """
         found = await self.of_call(call_id)
@@ -421,7 +423,8 @@ class CallIndex:
             pipe.hmget(self._keys.call(call_id), RECORD_FIELDS)
             pipe.get(self._keys.contents(call_id))
             record, kept = await pipe.execute()
-        story = story_of(call_id, lines, record, stored_at=stored_at)
+        asked_at = await requested_at() if requested_at and waited_for_people(lines, record) else None
+        story = story_of(call_id, lines, record, stored_at=stored_at, requested_at=asked_at)
         contents = contents_for(self._keys, kept, user_id=user_id, sees_all=sees_all, sees_tool=sees_tool)
         return None if story is None else replace(story, contents=contents)
 

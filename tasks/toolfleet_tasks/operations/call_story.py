@@ -139,10 +139,18 @@ class LineTimes:
 
 
 def spans_of(
-    parts: Sequence[TrailPart], times: LineTimes, *, waits_for: str | None = None, running: int | None = None
+    parts: Sequence[TrailPart],
+    times: LineTimes,
+    *,
+    waits_for: str | None = None,
+    running: int | None = None,
+    requested_at: float | None = None,
 ) -> list[StorySpan]:
-    """The parts of a call's time, in their order. `waits_for`: what it waits for now; `running`: the attempt that runs now."""
-    timeline = _Timeline(_published(times))
+    """The parts of a call's time, in their order. `waits_for`: what it waits for now; `running`: the attempt that runs now.
+
+    `requested_at`: when (ms) people were asked about it; it is published after their decision.
+    """
+    timeline = _Timeline(_published(times) if requested_at is None else requested_at)
     parts, times = _without_last(parts, times) if waits_for is None and running is None else (parts, times)
     for part in parts:
         timeline.take(part)
@@ -303,18 +311,29 @@ class CallStory:
     contents: CallContents | None = None
 
 
+def waited_for_people(lines: list[AuditLine], values: Sequence[bytes | str | None]) -> bool:
+    """Return whether people are to decide about a call, or have approved it; as of `story_of`."""
+    record = _record(values)
+    parts = _parts(_last(lines), record)
+    return _waits_for(record) == "approval" or (bool(parts) and parts[0].kind == "approved")
+
+
 def story_of(
-    call_id: str, lines: list[AuditLine], values: Sequence[bytes | str | None], *, stored_at: float | None = None
+    call_id: str,
+    lines: list[AuditLine],
+    values: Sequence[bytes | str | None],
+    *,
+    stored_at: float | None = None,
+    requested_at: float | None = None,
 ) -> CallStory | None:
     """Return the story of a call by its lines and the values of `RECORD_FIELDS`; `None` if nothing is known.
 
-    `stored_at`: when (ms) the last line, and the result with it, was written.
+    `stored_at`: when (ms) the last line, and the result with it, was written. `requested_at`: when (ms) people were asked, of a call
+    that has `waited_for_people`.
     """
-    record = dict[str, str | None](zip(RECORD_FIELDS, map(_text, values), strict=True))
+    record, line = _record(values), _last(lines)
     if not lines and not any(record.values()):
         return None
-    line = next((each for each in reversed(lines) if _number(each.get("ts")) is not None), {})
-    trail = _said(line.get("trail")) or record["trail"]
     claimed, worker = holder_of(record["by"] if record["state"] else record["token"])
     times = LineTimes(
         ended=_ms(line.get("ts")),
@@ -328,7 +347,13 @@ def story_of(
         claimed=claimed,
         stored=stored_at,
     )
-    spans = spans_of(parts_of(trail), times, waits_for=_waits_for(record), running=_is_running(record, worker))
+    spans = spans_of(
+        _parts(line, record),
+        times,
+        waits_for=_waits_for(record),
+        running=_is_running(record, worker),
+        requested_at=requested_at,
+    )
     return CallStory(
         call_id,
         lines,
@@ -337,6 +362,18 @@ def story_of(
         _state(record),
         _count(line.get("polls")) or _count(record["polls"]),
     )
+
+
+def _record(values: Sequence[bytes | str | None]) -> Mapping[str, str | None]:
+    return dict[str, str | None](zip(RECORD_FIELDS, map(_text, values), strict=True))
+
+
+def _last(lines: Sequence[AuditLine]) -> AuditLine:
+    return next((each for each in reversed(lines) if _number(each.get("ts")) is not None), {})
+
+
+def _parts(line: AuditLine, record: Mapping[str, str | None]) -> Sequence[TrailPart]:
+    return parts_of(_said(line.get("trail")) or record["trail"])
 
 
 def _waits_for(record: Mapping[str, str | None]) -> str | None:

@@ -1,13 +1,13 @@
 """Lists calls that have ended, tells what happened to one, counts them by time, and forgets what they were asked and answered."""
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any
 
 from pydantic import Field, RootModel
 
 from toolfleet_registry.access import has_role
-from toolfleet_registry.errors import InvalidQuestion, NoSuchEntry
+from toolfleet_registry.errors import ApprovalNotTaken, InvalidQuestion, NoSuchEntry
 from toolfleet_registry.policy.call_faults import LONGEST, sees_calls_of
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url
@@ -162,12 +162,21 @@ async def show_call(asked: OperationRequest[None, None]) -> ShownCall:
             user_id=None if caller is None else caller.user_id,
             sees_all=has_role(operator.maker.role, "admin"),
             sees_tool=lambda name: caller is not None and sees_calls_of(caller, name),
+            requested_at=lambda: _requested_at(asked),
         )
     if story is None or story.contents is None:  # its own user sees what is kept of it
         operator.require("viewer")
     if story is None:
         raise NoSuchEntry("Nobody knows such a call, or it ended too long ago.")
     return ShownCall(story)
+
+
+async def _requested_at(asked: OperationRequest[None, None]) -> float | None:
+    """Return when (ms) people were asked about a call, as far as that is kept."""
+    with suppress(ApprovalNotTaken):
+        found = await (await asked.fleet()).approvals.show(asked.path["call_id"])
+        return found.request.requested_at * 1000
+    return None
 
 
 @asynccontextmanager

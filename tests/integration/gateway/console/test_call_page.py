@@ -132,7 +132,9 @@ async def test_a_call_that_people_approved_shows_their_time(gateway: KeyedGatewa
         waited_ms = (time.monotonic() - asked_at) * 1000
         await browser.send(approval.form(call_id), decision="approve")
     page = await page_when(gateway, call_id, "Result stored")
+    first = (await gateway.get("vera", f"/operations/calls/{call_id}")).json()["spans"][0]
 
+    assert (first["phase"], first["ends"] - first["begins"] >= waited_ms - 10) == ("approval", True)
     assert (bars(waiting), "goes on" in waiting.text) == (["approval"], True)
     assert [bar for bar in bars(page) if bar != "claimed"] == ["approval", "queued", "attempt", "module", "stored"]
     assert took_ms(page, "approval") >= waited_ms - 10  # as exact as seconds are shown

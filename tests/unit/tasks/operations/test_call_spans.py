@@ -12,6 +12,7 @@ from toolfleet_tasks.operations.call_story import (
     parts_of,
     spans_of,
     story_of,
+    waited_for_people,
 )
 
 PLAIN = LineTimes(ended=2_000.0, queued=300.0, ran=500.0, worker="w1", outcome="success", attempts=1)
@@ -96,10 +97,27 @@ def test_an_accepted_call() -> None:
 
 
 def test_a_call_that_waited_for_people() -> None:
-    """From its publishing on until they approved; then it waited in its queue."""
-    spans = spans_of(parts_of("approved 2 1400;"), PLAIN)
+    """From when they were asked until they approved; then it was published, and waited in its queue."""
+    spans = spans_of(parts_of("approved 2 1190;"), PLAIN, requested_at=400.0)
 
-    assert drawn(spans)[:3] == [("approval", 1_200, 1_400), ("queued", 1_400, 1_500), ("attempt", 1_500, 2_000)]
+    assert drawn(spans)[:3] == [("approval", 400, 1_190), ("queued", 1_190, 1_500), ("attempt", 1_500, 2_000)]
+    assert drawn(spans_of([], LineTimes(), waits_for="approval", requested_at=400.0)) == [("approval", 400, None)]
+
+
+@pytest.mark.parametrize(
+    ("trail", "token", "waited"),
+    [
+        ("approved 2 1190;", None, True),
+        (None, "approval", True),
+        (None, "asked", False),
+        ("lost 1 1 1 1 w -;", None, False),
+    ],
+)
+def test_a_call_waits_for_people_or_does_not(trail: str | None, token: str | None, waited: bool) -> None:
+    """By its record while it waits, and by its trail afterwards."""
+    record = {"trail": trail, "token": token}
+
+    assert waited_for_people([], [record.get(name) for name in RECORD_FIELDS]) == waited
 
 
 def test_a_running_call() -> None:
