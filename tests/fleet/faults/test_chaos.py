@@ -40,7 +40,7 @@ def test_the_same_holds_where_calls_wait_in_rabbitmq(tmp_path: Path) -> None:
 
 def _run(options: str, minutes: float, folder: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "chaos", *options.split(), "--minutes", str(minutes), "--folder", str(folder)],
+        [sys.executable, "-m", "chaos", "calls", *options.split(), "--minutes", str(minutes), "--folder", str(folder)],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
