@@ -26,10 +26,10 @@ from toolfleet_registry.config.agent_profile import AgentSettings
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.config.host_settings import HostSettings
 from toolfleet_registry.config.run_file import find_run_file
-from toolfleet_registry.config.setting_values import Count, Mapped, Names, Networks, Seconds, read_json
+from toolfleet_registry.config.setting_values import Count, Mapped, Names, Networks, read_json
 from toolfleet_registry.config.webhook_settings import ApprovalSettings, JobSettings, WebhookSettings
 from toolfleet_registry.contracts import CostClass
-from toolfleet_registry.contracts.message import DEFERS_BUILD
+from toolfleet_registry.contracts.message import DEFERS_BUILD, Seconds
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.contracts.tool_definition import ToolLines
 from toolfleet_registry.errors import SettingsError

@@ -22,6 +22,7 @@ from pydantic import Field
 
 from toolfleet_registry.contracts import CostClass, Message
 from toolfleet_registry.contracts.call_context import ToolContext, by_name
+from toolfleet_registry.contracts.limits import LIMITS
 from toolfleet_registry.contracts.names import LOCAL, ToolName
 from toolfleet_registry.errors import InvalidToolName
 from toolfleet_registry.linear_patterns import compiled
@@ -433,9 +434,9 @@ def _check_name(name: str) -> None:
 def _check_terms(tool: ToolDef) -> None:
     if tool.cost not in get_args(CostClass):
         raise ValueError(f"its cost must be one of {', '.join(get_args(CostClass))}, not {tool.cost!r}")
-    for what, value in (("cooldown_seconds", tool.cooldown_seconds), ("daily_limit", tool.daily_limit)):
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"its {what} must be 0 or more, not {value!r}")
+    for name in LIMITS:
+        if name != "cost" and not 0 <= (value := getattr(tool, name)) < float("inf"):
+            raise ValueError(f"its {name} must be 0 or more, not {value!r}")
     if not tool.listed and isinstance(tool.handler, str) and ":" not in tool.handler:
         raise ValueError(f"its handler {tool.handler!r} is a module's tool, which its module lists")
 

@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 from toolfleet_registry.contracts import Conversation, PublishedCall, Terms, ToolDefinition, ToolResult
-from toolfleet_registry.contracts.calls import MOST_CALLS, CallTotal, note
+from toolfleet_registry.contracts.calls import note
+from toolfleet_registry.contracts.limits import MOST_CALLS, CallTotal, limits_in
 from toolfleet_registry.policy.call_faults import LONGEST
 from toolfleet_registry.policy.hints import AT_LIMIT, UNNAMED_RUN, UNNAMED_THREAD
 from toolfleet_registry.policy.limits import LimitUse, Remaining, cost_class, strictest, terms_of
@@ -96,10 +97,10 @@ def terms_for(tool: ToolDefinition, stricter: Terms | None, settings: Settings) 
     terms = strictest(terms_of(tool), stricter)
     if terms is None:
         return None
-    cost = terms.cost if cost_class(terms.cost) in settings.cost_budgets else None
-    if not (cost or terms.cooldown_seconds or terms.daily_limit or terms.totals):
-        return None
-    return Terms(cooldown_seconds=terms.cooldown_seconds, daily_limit=terms.daily_limit, cost=cost, totals=terms.totals)
+    limits = limits_in(terms)
+    if cost_class(terms.cost) not in settings.cost_budgets:
+        limits.pop("cost", None)
+    return Terms(**limits, totals=terms.totals) if limits or terms.totals else None
 
 
 def limits_of(

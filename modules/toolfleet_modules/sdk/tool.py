@@ -12,9 +12,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from toolfleet_modules.calls.reply import Reply
-from toolfleet_registry.contracts import CostClass, Effect, Level, ToolDefinition, ToolParameter
+from toolfleet_registry.contracts import Effect, Level, ToolDefinition, ToolParameter
 from toolfleet_registry.contracts.attempts import UNEXPLAINED
 from toolfleet_registry.contracts.call_context import Context
+from toolfleet_registry.contracts.limits import LimitFacts
 from toolfleet_registry.functions.signature import (
     USER,
     Signature,
@@ -56,7 +57,7 @@ class ApproverFacts(TypedDict, total=False):
     keys: tuple[str, ...] | list[str]
 
 
-class Facts(TypedDict, total=False):
+class Facts(LimitFacts, total=False):
     """The facts of a tool: the fields of a `ToolDefinition`, with `permission` for `required_permission`.
 
     `approval`: people have to approve each call before it starts: admins, or these `approvers`, of which a list names
@@ -72,9 +73,6 @@ class Facts(TypedDict, total=False):
     timeout_seconds: float | None
     version: str | None
     tags: tuple[str, ...] | list[str]
-    cost: CostClass | None
-    cooldown_seconds: float | None
-    daily_limit: int | None
     requires_gate: bool
     approval: bool
     approvers: ApproverFacts | tuple[str, ...] | list[str]

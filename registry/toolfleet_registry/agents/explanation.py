@@ -22,6 +22,7 @@ from toolfleet_registry.config.agent_profile import (
 from toolfleet_registry.config.run_file import unknown_module
 from toolfleet_registry.config.setting_sources import setting_place
 from toolfleet_registry.contracts import Caller, ToolDefinition
+from toolfleet_registry.contracts.limits import limits_in
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.errors import InvalidToolName, UnknownAgent
@@ -204,8 +205,7 @@ def _surroundings(tool: ToolDefinition, named: Sequence[NamedProfile], settings:
 
 
 def _of_tool(tool: ToolDefinition, settings: Settings) -> Iterator[ToolRule]:
-    said = {"daily_limit": tool.daily_limit, "cooldown_seconds": tool.cooldown_seconds, "cost": tool.cost}
-    words = ", ".join(f"{name}={value}" for name, value in said.items() if value)
+    words = ", ".join(f"{name}={value}" for name, value in limits_in(tool).items())
     if words:
         yield ToolRule(
             about="limits", passes=True, says=f"Its calls are limited: {words}.", place="the module's manifest"

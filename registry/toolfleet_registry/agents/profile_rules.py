@@ -19,7 +19,8 @@ from toolfleet_registry.config.agent_profile import (
     selects,
 )
 from toolfleet_registry.contracts import Caller, PublishedCall, RetryTerms, Terms, ToolDefinition
-from toolfleet_registry.contracts.calls import ApprovalRule, ApprovalTerms, CallTotal
+from toolfleet_registry.contracts.calls import ApprovalRule, ApprovalTerms
+from toolfleet_registry.contracts.limits import CallTotal, limits_in
 from toolfleet_registry.contracts.tool_definition import approvers_of
 from toolfleet_registry.permissions import Modules, level_of_caller
 from toolfleet_registry.policy.call_faults import modules_of
@@ -235,6 +236,5 @@ def _totals(profiles: Sequence[NamedProfile], tool: ToolDefinition) -> Iterator[
 def _terms(limits: Sequence[LimitsSpec], totals: tuple[CallTotal, ...], *, is_gated: bool) -> Terms | None:
     terms = Terms(requires_gate=is_gated, totals=totals) if is_gated or totals else None
     for spec in limits:
-        said = Terms(cooldown_seconds=spec.cooldown_seconds, daily_limit=spec.daily_limit, cost=spec.cost)
-        terms = strictest(terms, said)
+        terms = strictest(terms, Terms(**limits_in(spec)))
     return terms

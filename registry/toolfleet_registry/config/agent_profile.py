@@ -14,9 +14,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
-from toolfleet_registry.config.setting_values import Mapped, Names, Seconds
-from toolfleet_registry.contracts import CostClass, ErrorCode, Level, ToolDefinition
-from toolfleet_registry.contracts.calls import LONGEST_PAUSE_SECONDS, MOST_CALLS, MOST_RETRIES, ExitBehavior, Pause
+from toolfleet_registry.config.setting_values import Mapped, Names
+from toolfleet_registry.contracts import ErrorCode, Level, ToolDefinition
+from toolfleet_registry.contracts.calls import LONGEST_PAUSE_SECONDS, MOST_RETRIES, Pause
+from toolfleet_registry.contracts.limits import MOST_CALLS, ExitBehavior, ProfileLimits
 from toolfleet_registry.contracts.message import DEFERS_BUILD
 from toolfleet_registry.contracts.names import ToolName, is_module_name
 from toolfleet_registry.contracts.tool_definition import Approvers
@@ -149,17 +150,8 @@ class ToolCallLimitSpec(MiddlewareBase):
         return self
 
 
-class LimitsSpec(MiddlewareBase):
+class LimitsSpec(ProfileLimits, MiddlewareBase):
     """Limits of each selected tool, in addition to the tool's own; the stricter one holds."""
-
-    name: Literal["limits"]
-    """Which one it is."""
-    daily_limit: Annotated[int, Field(gt=0, le=MOST_CALLS)] | None = None
-    """Calls a UTC day."""
-    cooldown_seconds: Seconds | None = None
-    """Seconds between two calls."""
-    cost: CostClass | None = None
-    """The class whose budget they use (`cost_budgets`), if the tool's own is cheaper."""
 
 
 class GateSpec(MiddlewareBase):

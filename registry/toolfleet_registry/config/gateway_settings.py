@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode
 
-from toolfleet_registry.config.setting_values import Count, Mapped, Names, Networks, Ordered, Seconds, read_list
+from toolfleet_registry.config.setting_values import Count, Mapped, Names, Networks, Ordered, read_list
+from toolfleet_registry.contracts.message import Seconds
 from toolfleet_registry.redis.urls import is_http_url
 
 LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
-from toolfleet_registry.config.setting_values import Count, Mapped, Names, Ordered, Seconds, read_json
-from toolfleet_registry.contracts.message import DEFERS_BUILD
+from toolfleet_registry.config.setting_values import Count, Mapped, Names, Ordered, read_json
+from toolfleet_registry.contracts.message import DEFERS_BUILD, Seconds
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.contracts.tool_definition import ToolLines
 

@@ -11,11 +11,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def _whole(seconds: float) -> float:
-    """Return a whole number as an integer: so it is shown and sent."""
-    return int(seconds) if seconds.is_integer() else seconds
-
-
 def read_json(value: Any) -> Any:
     """Read a setting's JSON text; any other value is returned as it is. Raises `ValueError` with the reason if it is invalid."""
     if not isinstance(value, str):
@@ -42,7 +37,6 @@ def _check_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
     return networks
 
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_whole)]
 Count = Annotated[int, Field(gt=0)]
 
 Mapped = Annotated[dict[K, V], NoDecode, BeforeValidator(read_json)]

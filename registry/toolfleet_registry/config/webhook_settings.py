@@ -8,9 +8,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from pydantic_settings import BaseSettings, NoDecode
 
 from toolfleet_registry.config.host_settings import SecretName
-from toolfleet_registry.config.setting_values import Count, Mapped, Seconds, read_json, read_list
+from toolfleet_registry.config.setting_values import Count, Mapped, read_json, read_list
 from toolfleet_registry.contracts import Level
-from toolfleet_registry.contracts.message import DEFERS_BUILD
+from toolfleet_registry.contracts.message import DEFERS_BUILD, Seconds
 from toolfleet_registry.contracts.names import SCHEDULER
 from toolfleet_registry.contracts.tool_definition import EVENT_KINDS, EventKind
 from toolfleet_registry.redis.urls import is_http_url

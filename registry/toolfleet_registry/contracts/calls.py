@@ -21,6 +21,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from toolfleet_registry.contracts.call_context import Conversation, LogLevel, ToolContext
 from toolfleet_registry.contracts.inputs import CallInputs
+from toolfleet_registry.contracts.limits import Terms
 from toolfleet_registry.contracts.message import Message, ModuleMessage, Since
 from toolfleet_registry.contracts.tool_definition import (
     CostClass,
@@ -32,15 +33,6 @@ from toolfleet_registry.contracts.tool_definition import (
     ToolParameter,
     ToolSource,
 )
-
-MOST_CALLS = 2**53
-"""What Redis's Lua can count."""
-
-MOST_TOTALS = 2_000
-"""Of one call: each is a key in Redis that is looked at. The profiles of one agent name fewer."""
-
-ExitBehavior = Literal["continue", "end", "error"]
-"""What an agent is to do at its limit: go on without the tool, answer with what it has, or treat it as an error."""
 
 MOST_RETRIES = 10
 """Further attempts of one call: who needs more has a module that is away."""
@@ -182,29 +174,6 @@ class ApprovedCall(Message):
     binding: str
     by: tuple[str, ...]
     at: float
-
-
-class CallTotal(Message):
-    """The total number of calls that a run or a thread may make, of the tools that one entry of a profile selects."""
-
-    kind: Literal["run", "thread"]
-    """A run is one turn of an agent, a thread is one conversation."""
-    name: str = Field(pattern=r"^[0-9a-f]{32}$")
-    """Whose profile's entry it is, and for which tools, as a digest: calls with the same one count together."""
-    most: int = Field(ge=0, le=MOST_CALLS)
-    """So many calls."""
-    exit_behavior: ExitBehavior = "continue"
-    """What the refusal tells the model to do."""
-
-
-class Terms(Message):
-    """The limits and conditions for callers of a tool, as in its `ToolDefinition`; `None` means no limit."""
-
-    cooldown_seconds: float | None = None
-    daily_limit: int | None = None
-    cost: str | None = None
-    requires_gate: bool = False
-    totals: Annotated[tuple[CallTotal, ...], Since(3), Field(max_length=MOST_TOTALS)] = ()
 
 
 class RetryTerms(Message):

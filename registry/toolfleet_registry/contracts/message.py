@@ -1,9 +1,9 @@
 """Defines what every message that crosses a process is: frozen, and strict about unknown fields if it is of our own making."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import VERSION, BaseModel, ConfigDict
+from pydantic import VERSION, AfterValidator, BaseModel, ConfigDict, Field
 
 DEFERS_BUILD: Final = tuple(map(int, VERSION.split(".")[:2])) >= (2, 14)
 """Whether a model's validator is built with its first use: a process uses a few of a hundred. Older versions of pydantic may
@@ -19,6 +19,14 @@ class Since:
     """
 
     version: int
+
+
+def _whole(seconds: float) -> float:
+    """Return a whole number as an integer: so it is shown and sent."""
+    return int(seconds) if seconds.is_integer() else seconds
+
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_whole)]
 
 
 class Message(BaseModel):

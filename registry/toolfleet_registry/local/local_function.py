@@ -29,6 +29,7 @@ from toolfleet_registry.contracts import Level, ToolDefinition
 from toolfleet_registry.contracts.attempts import UNEXPLAINED
 from toolfleet_registry.contracts.call_context import Context, ToolContext, run_for
 from toolfleet_registry.contracts.calls import MOST_FILES, ResultFile
+from toolfleet_registry.contracts.limits import limits_in
 from toolfleet_registry.contracts.names import LOCAL, ToolName, name_fault
 from toolfleet_registry.errors import BodyTooLarge, InvalidToolName
 from toolfleet_registry.functions.files import File, Gathered
@@ -171,10 +172,8 @@ class LocalFunction:
             **_facts_of(function),
             "code_digest": code_digest(function),
             "description": tool.description,
-            "cost": tool.cost,
+            **limits_in(tool),
             "requires_gate": tool.requires_gate,
-            "cooldown_seconds": tool.cooldown_seconds or None,
-            "daily_limit": tool.daily_limit or None,
             "listed": tool.listed,
         }
         needed = [each for each in texts if groups.get(each, context is not None)]

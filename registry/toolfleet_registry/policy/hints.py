@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 from toolfleet_registry.contracts import Effect, ErrorCode, ToolResult
 from toolfleet_registry.contracts.attempts import UNEXPLAINED
-from toolfleet_registry.contracts.calls import ExitBehavior
+from toolfleet_registry.contracts.limits import ExitBehavior
 
 Why: TypeAlias = Literal["refused", "silent", "unresolved", "unready", "away", "failed"]
 

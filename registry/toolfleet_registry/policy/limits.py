@@ -4,12 +4,12 @@ Pure functions. Where nothing is limited there are no terms, so that calls of su
 """
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from toolfleet_registry.contracts import CostClass, Message, RetryTerms, Since, Terms, ToolDefinition
-from toolfleet_registry.contracts.calls import CallTotal
+from toolfleet_registry.contracts.limits import LIMITS, CallTotal, limits_in
 
 
 class LimitUse(Message):
@@ -37,15 +37,9 @@ class Remaining(Message):
 
 
 def terms_of(tool: ToolDefinition) -> Terms | None:
-    """Return the terms of the tool's definition; `None` if there are none. A cooldown or a daily limit of 0 is none."""
-    if not (tool.cooldown_seconds or tool.daily_limit or tool.cost or tool.requires_gate):
-        return None
-    return Terms(
-        cooldown_seconds=tool.cooldown_seconds or None,
-        daily_limit=tool.daily_limit or None,
-        cost=tool.cost or None,
-        requires_gate=tool.requires_gate,
-    )
+    """Return the terms of the tool's definition; `None` if there are none. A limit of 0 is none."""
+    limits = limits_in(tool)
+    return Terms(**limits, requires_gate=tool.requires_gate) if limits or tool.requires_gate else None
 
 
 def strictest(one: Terms | None, other: Terms | None) -> Terms | None:
@@ -62,9 +56,7 @@ def strictest(one: Terms | None, other: Terms | None) -> Terms | None:
     if one is None or other is None or one == other:
         return one or other
     return Terms(
-        cooldown_seconds=max(one.cooldown_seconds or 0, other.cooldown_seconds or 0) or None,
-        daily_limit=min((limit for limit in (one.daily_limit, other.daily_limit) if limit), default=None),
-        cost=max(filter(None, (one.cost, other.cost)), key=_dearness, default=None),
+        **{name: _strictest_of(name, (getattr(one, name), getattr(other, name))) for name in LIMITS},
         requires_gate=one.requires_gate or other.requires_gate,
         totals=lowest((*one.totals, *other.totals)),
     )
@@ -116,6 +108,14 @@ def cost_class(cost: str | None) -> CostClass | None:
 def unknown_costs(tools: Iterable[ToolDefinition]) -> list[str]:
     """Return the unknown cost classes that some tools name, shortened, each once: they count as expensive."""
     return sorted({tool.cost[:_SHOWN] for tool in tools if tool.cost and tool.cost not in _CLASSES})
+
+
+def _strictest_of(limit: str, values: Iterable[Any]) -> Any:
+    """Return the stricter value that is set: the longer cooldown, the more expensive class, and of all others the lower number."""
+    said = filter(None, values)
+    if limit == "cost":
+        return max(said, key=_dearness, default=None)
+    return (max if limit == "cooldown_seconds" else min)(said, default=None)
 
 
 def _strictness(total: CallTotal) -> tuple[int, int]:

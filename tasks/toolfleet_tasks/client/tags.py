@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from toolfleet_registry.contracts import Caller, Conversation, Terms, ToolCall, ToolResult
+from toolfleet_registry.contracts.limits import limits_in
 from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.errors import ToolNotFound, ToolRateLimited
 from toolfleet_registry.system import fleet_clock, machine_clock
-from toolfleet_registry.tags import Tag, TagResult, Tags, ToolContext, ToolDef
+from toolfleet_registry.tags import Tag, TagResult, Tags, ToolContext
 from toolfleet_tasks.calls.eval_gate import Circumstances, EvalGate
 from toolfleet_tasks.client.in_process import OwnProcess
 
@@ -79,11 +80,13 @@ class TagRegistry(Tags):
             raise ToolNotFound(name)
         ctx = _completed(ctx, tag)
         call = _call_of(tag, ctx)
+        # Of these and its handler's, the stricter apply.
+        terms = Terms(**limits_in(tag.tool), requires_gate=tag.tool.requires_gate)
         began_at = machine_clock.monotonic()
         result = await self._call(
             call,
             self._caller_of(call, ctx),
-            Circumstances(ctx, _terms_of(tag.tool), tag.tool, ctx.raw_arg, self._gate),
+            Circumstances(ctx, terms, tag.tool, ctx.raw_arg, self._gate),
             conversation=conversation,
             timeout=timeout,
         )
@@ -121,16 +124,6 @@ def _call_of(tag: Tag, context: ToolContext) -> ToolCall:
         return ToolCall(tool_name=tag.handler.tool, arguments=arguments)
     # All else travels separately from the arguments, which a model can write as well.
     return ToolCall(tool_name=f"{LOCAL}.{tag.tool.name}", arguments=dict(context.groups))
-
-
-def _terms_of(tool: ToolDef) -> Terms:
-    """Return the tag's terms. Of these and its handler's, the stricter apply."""
-    return Terms(
-        cooldown_seconds=tool.cooldown_seconds or None,
-        daily_limit=tool.daily_limit or None,
-        cost=tool.cost,
-        requires_gate=tool.requires_gate,
-    )
 
 
 def _said(result: ToolResult) -> TagResult:

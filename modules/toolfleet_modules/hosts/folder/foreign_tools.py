@@ -11,13 +11,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
 from toolfleet_modules.hosts.folder.frames import PACKAGE
 from toolfleet_modules.sdk.tool import Facts, in_words
 from toolfleet_registry.contracts.call_context import Context, ToolContext
+from toolfleet_registry.contracts.limits import limits_in
 from toolfleet_registry.functions.failures import ToolError
 from toolfleet_registry.functions.signature import without_titles
 
@@ -60,10 +61,7 @@ def tag_function(tool: Any) -> tuple[Callable[..., Any], Facts]:
         "name": tool.name,
         "description": tool.description,
         "permission": "guest",  # everybody who can write to an agent can call its tags
-        "cost": tool.cost,
         "requires_gate": tool.requires_gate,
-        "cooldown_seconds": tool.cooldown_seconds or None,
-        "daily_limit": tool.daily_limit or None,
         "input_schema": {
             "type": "object",
             "properties": {each: {"type": "string"} for each in groups},
@@ -72,6 +70,7 @@ def tag_function(tool: Any) -> tuple[Callable[..., Any], Facts]:
         },
         "output_schema": None,
     }
+    facts.update(cast("Facts", limits_in(tool)))
     return _called_as_a_tag(handler, groups, takes), facts
 
 

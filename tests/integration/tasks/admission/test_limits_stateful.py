@@ -18,7 +18,7 @@ from support.schemas.examples import examples
 from support.workers.ledgers import ENDING, SUCCESS, TOOL, TURNED_AWAY, RepeatingConnection, attempt
 from toolfleet_registry.contracts import Effect, PublishedCall, Terms, ToolResult
 from toolfleet_registry.contracts.attempts import Outcome
-from toolfleet_registry.contracts.calls import CallTotal
+from toolfleet_registry.contracts.limits import CallTotal
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings

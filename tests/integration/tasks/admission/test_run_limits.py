@@ -13,7 +13,7 @@ from support.workers.hand_worker import HandWorker
 from toolfleet import Caller, Conversation, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.agents.profile_rules import ToolRules
 from toolfleet_registry.contracts import PublishedCall, RetryTerms, Terms
-from toolfleet_registry.contracts.calls import CallTotal
+from toolfleet_registry.contracts.limits import CallTotal
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.limits import Within, limits_of

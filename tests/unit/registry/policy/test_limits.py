@@ -1,9 +1,24 @@
 """The terms of a tool, and the strictest of several."""
 
+from dataclasses import fields
+
 import pytest
 
+from toolfleet_registry.config.agent_profile import LimitsSpec
 from toolfleet_registry.contracts import CostClass, Terms, ToolDefinition
+from toolfleet_registry.contracts.limits import LIMITS
 from toolfleet_registry.policy.limits import cost_class, strictest, terms_of
+from toolfleet_registry.tags import ToolDef
+
+
+def test_every_form_has_all_limits() -> None:
+    """A decorator, of which `LIMITS` is made, a definition, a profile's entry, a call's terms and a tag's tool."""
+    forms = [
+        *(kind.model_fields for kind in (ToolDefinition, LimitsSpec, Terms)),
+        {each.name for each in fields(ToolDef)},
+    ]
+
+    assert [{*LIMITS} - {*form} for form in forms] == [set()] * len(forms)
 
 
 def test_a_tool_that_asks_for_nothing_has_no_terms() -> None:
