@@ -6,15 +6,14 @@ round trip.
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import Caller, Effect, Message, PublishedCall, Since, ToolResult
-from toolfleet_registry.contracts.call_context import LogLevel, LogMessage, Progress
-from toolfleet_registry.contracts.inputs import PendingInput
+from toolfleet_registry.contracts.call_context import LogLevel
 from toolfleet_registry.errors import FleetUnavailable, NotPublished
 from toolfleet_registry.redis.keys import ApprovalKeys
 from toolfleet_registry.settings import Settings
@@ -22,7 +21,7 @@ from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio import Closing
 from toolfleet_tasks.calls.idempotency import Joined, handle_of
-from toolfleet_tasks.calls.pending_call import CallStatus, PendingCall
+from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.messages import fleet_results, json_text
 from toolfleet_tasks.messages.ids import kept_seconds
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
@@ -56,14 +55,17 @@ _SILENCE_SECONDS = 0.5  # of Redis, before it may be frozen
 class BegunHandle:
     """A handle on one call: its `id`, and its result. `refusal` is the result of a call that was in no queue.
 
+    `status`, `cancel`, `progress`, `log`, `next_stop` and `answer` are those of a `CallHandle`.
+
     `is_guest`: another client has started it, and this owner may not cancel it.
     """
 
     def __init__(self, started: Started, *, is_guest: bool = False) -> None:
-        self._handle = handle_of(started)
+        call = handle_of(started)
         self._started = started
-        self.id = self._handle.id
-        self.tool_name = self._handle.tool_name
+        self.id, self.tool_name = call.id, call.tool_name
+        self.status, self.cancel, self.progress, self.log = call.status, call.cancel, call.progress, call.log
+        self.next_stop, self.answer = call.next_stop, call.answer
         self.refusal = started if isinstance(started, ToolResult) else None
         self.is_guest = is_guest
 
@@ -125,14 +127,6 @@ class BegunHandle:
                     closing.forget(number)
         return ending.result() if ending.done() and not ending.cancelled() else None
 
-    async def next_stop(self, seconds: float, closing: Closing | None = None) -> ToolResult | PendingInput | None:
-        """Implements `CallHandle.next_stop`. The call continues in any case."""
-        return await self._handle.next_stop(seconds, closing)
-
-    async def answer(self, responses: Mapping[str, Any], *, number: int | None = None) -> bool:
-        """Implements `CallHandle.answer`."""
-        return await self._handle.answer(responses, number=number)
-
     async def is_kept_within(self, seconds: float) -> bool:
         """Wait until it is known whether Redis has stored the call, so that any process can continue it.
 
@@ -144,22 +138,6 @@ class BegunHandle:
 
         """
         return not isinstance(self._started, PendingCall) or await self._started.is_confirmed_within(seconds)
-
-    async def cancel(self) -> None:
-        """Implements `CallHandle.cancel`."""
-        await self._handle.cancel()
-
-    async def status(self) -> CallStatus:
-        """Implements `CallHandle.status`."""
-        return await self._handle.status()
-
-    def progress(self) -> AsyncGenerator[Progress]:
-        """Implements `CallHandle.progress`."""
-        return self._handle.progress()
-
-    def log(self) -> AsyncGenerator[LogMessage]:
-        """Implements `CallHandle.log`."""
-        return self._handle.log()
 
     def leave(self) -> None:
         """Stop following an attached call. The call continues."""

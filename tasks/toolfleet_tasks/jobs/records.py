@@ -36,7 +36,7 @@ from toolfleet_tasks.jobs.state_machine import JobPosition
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import step_call_id, workflow_mark
 from toolfleet_tasks.messages.signing import Signatures, seal_of
-from toolfleet_tasks.redis_connection import Part, PipelinedConnection, run
+from toolfleet_tasks.redis_connection import Part, PipelinedConnection, ignored, run
 from toolfleet_tasks.results import stored as results
 from toolfleet_tasks.results.receipts import HAD
 from toolfleet_tasks.results.verifier import Verifier
@@ -354,7 +354,7 @@ def _ms(moment: float) -> int:
 
 def confirm(connection: PipelinedConnection, receipt: tuple[Part, ...]) -> None:
     """Send a receipt without waiting for an answer: if it is lost, the text expires."""
-    connection.send(*receipt).add_done_callback(lambda reply: reply.cancelled() or reply.exception())
+    connection.send(*receipt).add_done_callback(ignored)
 
 
 def _receipt_of(spec: JobSpec, place: JobPosition, keys: Keys) -> tuple[Part, ...]:

@@ -16,7 +16,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.signing import Signatures
-from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionClosed, run
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionClosed, ignored, run
 from toolfleet_tasks.results.stored import celery_value
 from toolfleet_tasks.scripts import COUNTED_FROM_BYTES, script
 
@@ -74,7 +74,7 @@ class Receipts:
         if call.idempotency_key and len(text) <= SHORT_CHARACTERS:
             return
         if not call.idempotency_key and len(text) < COUNTED_FROM_BYTES and not self._is_in_record:
-            self._connection.send("EXPIRE", self._keys.result(call.call_id), round(seconds)).add_done_callback(_seen)
+            self._connection.send("EXPIRE", self._keys.result(call.call_id), round(seconds)).add_done_callback(ignored)
             return
         value = self._value_of(call, json_text.dump(verdict_of(call, result, text))) if call.idempotency_key else ""
         if len(self._later) < _MOST_LATER:
@@ -122,7 +122,7 @@ class Receipts:
             self._timer = None
         dropped, self._dropped = self._dropped, []
         if dropped:  # what gets lost expires
-            self._connection.send("UNLINK", *dropped).add_done_callback(_seen)
+            self._connection.send("UNLINK", *dropped).add_done_callback(ignored)
         if self._waiting and (self._sending is None or self._sending.done()):
             self._sending = asyncio.get_running_loop().create_task(self._send_all(), name="toolfleet-receipts")
 
@@ -157,8 +157,3 @@ def verdict_of(call: PublishedCall, result: ToolResult, text: str) -> ToolResult
         retryable=again,
     )
     return gone.model_copy(update={"audit": result.audit, "hint": hint_for(gone)})
-
-
-def _seen(reply: "asyncio.Future[object]") -> None:
-    if not reply.cancelled():
-        reply.exception()
