@@ -43,7 +43,7 @@ from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
 from toolfleet_registry.permissions import Modules, denial, module_denial, reaches
 from toolfleet_registry.policy.call_faults import version_fault
-from toolfleet_registry.policy.hints import FOR_NOBODY
+from toolfleet_registry.policy.hints import CLOSED_TO_ALL
 from toolfleet_registry.policy.redaction import REDACTED, redacted
 from toolfleet_registry.schemas.arguments import size_of
 from toolfleet_registry.spans import OpenSpan, TraceContext, Tracing, Unrecorded, carried
@@ -108,7 +108,7 @@ class PermissionCheck:
         if tool is None:
             return await self._unknown(call, proceed)
         if reason := denial(tool.access, caller.permission, modules):
-            return _denied(call, reason, hint=FOR_NOBODY if reason == tool.access.closed else None)
+            return _denied(call, reason, hint=CLOSED_TO_ALL if reason == tool.access.closed else None)
         note("permission", "allowed")
         if fault := version_fault(tool.definition, call.tool_version):
             return _refused(call, Outcome.PERMANENT, "version_mismatch", fault)

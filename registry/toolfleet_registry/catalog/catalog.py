@@ -42,7 +42,7 @@ from toolfleet_registry.manifests.manifest_cache import (
 )
 from toolfleet_registry.permissions import Modules, Permission, denial, level_of_caller, module_denial, reaches
 from toolfleet_registry.policy.call_faults import fault_in_call
-from toolfleet_registry.policy.hints import FOR_NOBODY
+from toolfleet_registry.policy.hints import CLOSED_TO_ALL
 from toolfleet_registry.schemas.arguments import size_fault
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.schemas.effort import is_small
@@ -413,7 +413,7 @@ class Catalog:
             return _refused(call, "unknown_tool", text, hint=self._hint(name, reach))
         if reason := reach.denial(tool):
             return _refused(
-                call, "permission_denied", reason, hint=FOR_NOBODY if reason == tool.access.closed else None
+                call, "permission_denied", reason, hint=CLOSED_TO_ALL if reason == tool.access.closed else None
             )
         return tool.definition, reach
 

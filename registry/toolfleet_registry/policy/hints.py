@@ -31,18 +31,20 @@ TONES: Mapping[str, Literal["good", "odd"]] = {"ok": "good", "recovering": "odd"
 UNDECLARED_LINES = "`undeclared = true` in `tool_retry` repeats answered failures, `effects` in `[module.NAME]` says what a repeat would do"
 """The setting by which operators have tools without an effect repeated."""
 
-FOR_NOBODY = "Nothing was executed: nobody can use this tool now, so use another one, or tell the person."
-"""After a refusal that has nothing to do with who asked: the tool is disabled, withheld or broken."""
+CLOSED_TO_ALL = "Nothing was executed: no caller can use this tool now, so use another one, or tell the person."
+"""After a refusal that does not depend on the caller: the tool is disabled, withheld or broken."""
 
 AT_LIMIT: Mapping[ExitBehavior, str] = {
     "continue": "Nothing was executed, and this tool has no calls left: go on without it.",
     "end": "Nothing was executed, and this tool has no calls left: answer with what you have now.",
     "error": "Nothing was executed, and this tool has no calls left: the run ends here, as an error.",
 }
-"""After a refusal by what a run or a thread may call in all."""
-UNNAMED_RUN = "Nothing was executed: the agent's program must say which run the call is of: Conversation(run_id=…)."
-UNNAMED_THREAD = "Nothing was executed: the agent's program must say which conversation the call is of: Conversation(conversation_id=…)."
-KILLS_WORKERS = "Nothing was executed. Do not repeat the call: it may be what the workers died of. Go on without it, or tell the person."
+"""After a refusal because a run or a thread has used up its calls."""
+UNNAMED_RUN = (
+    "Nothing was executed: the agent's program must name the run that the call belongs to: Conversation(run_id=…)."
+)
+UNNAMED_THREAD = "Nothing was executed: the agent's program must name the conversation that the call belongs to: Conversation(conversation_id=…)."
+KILLS_WORKERS = "Nothing was executed. Do not repeat the call: it may have killed the workers that ran it. Go on without it, or tell the person."
 DRAINING = (
     "Nothing was executed: the queue takes no new calls until an operator resumes it, so go on without this tool."
 )
@@ -57,13 +59,13 @@ SAME_KEY_ONLY = (
 _TOO_LARGE: Final = "can be sent."  # how `arguments.size_fault` ends
 _LESS = "Ask for less, such as a part of it; repeating the call does no harm."
 _OTHER_NAME = "Nothing was executed: use a name from the list of tools, as it is written there."
-_TAKEN_BACK = "Nothing was executed, as it was taken back: call it again only if the person wants it after all."
+_CANCELLED = "Nothing was executed, as the call was cancelled: call it again only if the person still wants it."
 
 _HINTS: Final[Mapping[tuple[ErrorCode | None, str], str]] = {
     (None, "none"): "Nothing was executed, and the same call would fail the same way: change it, or use another tool.",
     (None, "none again"): "Nothing was executed: the call may be repeated as it is{after}.",
     (None, "done"): (
-        "Its effect has happened, so do not repeat it: look at what it did with a tool that only reads, or tell the person."
+        "Its effect has happened, so do not repeat it: check what it did with a tool that only reads, or tell the person."
     ),
     (None, "done again"): (
         "Its effect has happened, and a repeat adds nothing to it: the call may be repeated{after} for its answer."
@@ -76,24 +78,24 @@ _HINTS: Final[Mapping[tuple[ErrorCode | None, str], str]] = {
         "It may have been executed, but a repeat does no harm: the call may be repeated as it is{after}."
     ),
     (None, "unknown stated"): (
-        "The tool says that it failed: correct the call, but if it changes something, look with a tool that only reads "
+        "The tool says that it failed: correct the call, but if it changes something, check with a tool that only reads "
         "before you repeat it."
     ),
     ("invalid_tool_name", "none"): _OTHER_NAME,
     ("unknown_module", "none"): _OTHER_NAME,
     ("unknown_tool", "none"): _OTHER_NAME,
     ("version_mismatch", "none"): (
-        "Nothing was executed: the tool has changed, so look at how it is described now before you call it again."
+        "Nothing was executed: the tool has changed, so read its current description before you call it again."
     ),
     ("invalid_arguments", "none"): (
         "Nothing was executed: correct the arguments, as the tool's schema has them, and call it again."
     ),
     ("invalid_arguments", "none large"): (
-        "Nothing was executed: send less, such as a smaller file or where it lies, as base64 takes a third more than a file's "
-        "bytes; an operator may allow more with TOOLFLEET_MAX_ARGUMENTS_BYTES."
+        "Nothing was executed: send less, such as a smaller file or its address: base64 takes a third more than a file's "
+        "bytes; an operator can allow more with TOOLFLEET_MAX_ARGUMENTS_BYTES."
     ),
     ("permission_denied", "none"): (
-        "Nothing was executed: use another tool, or tell the person that this one is not allowed to them."
+        "Nothing was executed: use another tool, or tell the person that they may not use this one."
     ),
     ("rate_limited", "none"): (
         "Nothing was executed: the limit for this tool is reached, so go on without it, or tell the person."
@@ -110,7 +112,7 @@ _HINTS: Final[Mapping[tuple[ErrorCode | None, str], str]] = {
     ),
     ("busy", "none"): ("Nothing was executed: there is no room for it now, so go on without it, or tell the person."),
     ("module_unreachable", "none"): (
-        "Nothing was executed: go on without this tool, or tell the person that it is away."
+        "Nothing was executed: go on without this tool, or tell the person that it cannot be reached."
     ),
     ("module_error", "none stated"): (
         "Nothing was executed: correct the call by what the error says; it may be repeated{after}."
@@ -129,7 +131,7 @@ _HINTS: Final[Mapping[tuple[ErrorCode | None, str], str]] = {
     ("result_too_large", "done again"): _LESS,
     ("result_too_large", "unknown again"): _LESS,
     ("result_dropped", "done"): (
-        "It was done, so do not repeat it: use the answer that you had then, or look with a tool that only reads, "
+        "It was done, so do not repeat it: use the answer that you had then, or check with a tool that only reads, "
         "or ask the person."
     ),
     ("result_dropped", "done again"): (
@@ -138,13 +140,13 @@ _HINTS: Final[Mapping[tuple[ErrorCode | None, str], str]] = {
     ("expired", "none"): (
         "Nothing was executed, as its time was over: call it again with more time, if it is still wanted."
     ),
-    ("cancelled", "none"): _TAKEN_BACK,
-    ("cancelled", "none again"): _TAKEN_BACK,  # a call cancelled before it started is no longer wanted
+    ("cancelled", "none"): _CANCELLED,
+    ("cancelled", "none again"): _CANCELLED,  # a call cancelled before it started is no longer wanted
     ("conflict", "none"): (
         "Nothing was executed: other arguments need another idempotency key, and this key needs its first arguments."
     ),
     ("fleet_unavailable", "none"): (
-        "Nothing was executed: the fleet is away, so go on without this tool, or tell the person."
+        "Nothing was executed: the fleet cannot be reached, so go on without this tool, or tell the person."
     ),
     ("fleet_unavailable", "unknown again"): "It may have been executed: send it again with the same idempotency key.",
     ("internal", "none"): (

@@ -79,7 +79,7 @@ async def test_only_the_version_in_effect_is_called(bed: Bed, fleet: ToolFleet, 
     assert told(await (await fleet.submit(naming(OLD), owner)).result()) == REFUSED
     assert (
         old.hint
-        == "Nothing was executed: the tool has changed, so look at how it is described now before you call it again."
+        == "Nothing was executed: the tool has changed, so read its current description before you call it again."
     )
     plain = await fleet.call(naming(NEW, "plain"), owner)
     assert plain.error == f"Tool 'owls.plain' has no version now, and the call names version {NEW!r}."

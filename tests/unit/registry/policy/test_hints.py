@@ -73,7 +73,7 @@ def test_what_was_taken_back_is_not_offered_again() -> None:
     """It could be repeated without harm, and nobody wants it."""
     result = ToolResult(tool_name="m.t", success=False, error_code="cancelled", effect_state="none", retryable=True)
 
-    assert "only if the person wants it" in (hint_for(result) or "")
+    assert "only if the person still wants it" in (hint_for(result) or "")
 
 
 @pytest.mark.parametrize("code", [code for code in CODES if code != "cancelled"])

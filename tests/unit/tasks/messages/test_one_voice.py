@@ -89,7 +89,7 @@ LOCAL = "Tool execution error: the function failed (KeyError); its log says why.
         ("no such owl", "read", "It only reads, so nothing has changed: correct the call by what the error says; it may be repeated."),
         (RAISED, "read", "It only reads, so nothing has changed: repeat the call as it is, or tell the person."),
         (LOCAL, "read", "It only reads, so nothing has changed: repeat the call as it is, or tell the person."),
-        ("no such owl", None, "The tool says that it failed: correct the call, but if it changes something, look with a tool that only reads before you repeat it."),
+        ("no such owl", None, "The tool says that it failed: correct the call, but if it changes something, check with a tool that only reads before you repeat it."),
         (RAISED, None, "It may have been executed: find out with a tool that only reads, or ask the person, before repeating it, for a repeat could do it twice."),
     ],
 )  # fmt: skip
