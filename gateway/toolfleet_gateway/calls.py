@@ -182,7 +182,7 @@ class ExecuteBody(BodyModel):
 
 
 class CallState(AnswerModel):
-    """Where a call is."""
+    """The state of a call."""
 
     call_id: str
     """The call's id."""

@@ -182,14 +182,14 @@ class _Hooks:
 
 
 class SignedDecision(ApprovalDecision):
-    """What an outside system decides about a call."""
+    """A decision of an outside system about a call."""
 
     approval_id: Annotated[str, Field(max_length=200)]
     """The approval, as in the path: of a signed request only the body is signed."""
 
 
 class DecisionTaken(AnswerModel):
-    """What a request has come to; the same for each repeat of it."""
+    """The outcome of a request; the same for each repeat of it."""
 
     approval_id: str
     """Which approval."""

@@ -178,7 +178,7 @@ class ToolRegistrySnapshot(Message):
 
 
 class ToolFinding(Message):
-    """What a look at a module has found about a tool, and what changes no registration."""
+    """A finding about a tool of a module that was checked. It changes no registration."""
 
     kind: FindingKind
     """What was found."""

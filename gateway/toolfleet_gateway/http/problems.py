@@ -26,7 +26,7 @@ _BROKER_AWAY = "The broker of the fleet's queues does not answer."
 
 
 class ProblemBody(BaseModel):
-    """What is wrong with a request. Nothing of it has happened, unless `effect_state` says otherwise."""
+    """A fault of a request. Nothing of it has happened, unless `effect_state` says otherwise."""
 
     model_config = ConfigDict(frozen=True)
 

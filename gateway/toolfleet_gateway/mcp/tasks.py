@@ -217,13 +217,13 @@ def _text(value: str | bytes) -> str:
 
 
 class TaskIdParams(types.RequestParams):
-    """Which task is meant."""
+    """The id of a task."""
 
     task_id: str = Field(alias="taskId", max_length=256)
 
 
 class TaskUpdateParams(TaskIdParams):
-    """What its client answers to what the task has asked for, by the names of the requests."""
+    """A client's answers to the requests of its task, by their names."""
 
     input_responses: dict[str, Any] = Field(default_factory=dict, alias="inputResponses")
 

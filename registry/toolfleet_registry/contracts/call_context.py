@@ -39,7 +39,7 @@ _SAME_SECONDS = 0.005  # an event loop may count in milliseconds, and call back 
 
 
 class Conversation(Message):
-    """Where a call comes from; given to the modules that must find the way back, over what the model wrote."""
+    """The origin of a call. Modules that must find the way back get it, in the place of what the model wrote."""
 
     conversation_id: str | None = None
     """The conversation that a job's end wakes."""
@@ -181,7 +181,7 @@ _sink: ContextVar[Sink | None] = ContextVar("toolfleet_progress", default=None)
 
 
 class LogMessage(BaseModel):
-    """What a tool says while its call runs."""
+    """A message that a tool logs while its call runs."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=DEFERS_BUILD)
 

@@ -284,7 +284,7 @@ class ToolCall(Message):
 
 
 class Caller(Message):
-    """Who asks, and what they may do."""
+    """The user who asks, and their rights."""
 
     user_id: str | None = None
     """The user's id, which modules are told, at most 256 characters; it wins over the call's own."""
@@ -307,7 +307,7 @@ class Caller(Message):
 
 
 class Audit(Message):
-    """What the fleet saw of a call."""
+    """The fleet's record of a call."""
 
     call_id: str
     """The call's id, also in logs, in the audit and as Celery's task id. Empty: the fleet has not seen such a call."""

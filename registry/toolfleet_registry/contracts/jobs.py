@@ -77,7 +77,7 @@ class Poll(Message):
 
 
 class HookSpec(Message):
-    """What ends a job in the place of polls: a request that an outside system signs as Standard Webhooks has it."""
+    """A request that ends a job in the place of polls; an outside system signs it as Standard Webhooks has it."""
 
     secrets: tuple[str, ...] = Field(min_length=1, max_length=5, repr=False)
     """Each `whsec_` and base64 of 24 to 64 bytes; several while one is changed. They are not shown again."""
@@ -215,7 +215,7 @@ class Job(Message):
 
 
 class WakeUp(Message):
-    """What a conversation is told: the body of `POST {core_url}/continue` (or `/notify`), and of `fleet.wakeups.completions`."""
+    """A message to a conversation: the body of `POST {core_url}/continue` (or `/notify`), and of `fleet.wakeups.completions`."""
 
     type: Literal["job.completed", "job.failed", "job.timed_out"]
     """How the job has ended."""

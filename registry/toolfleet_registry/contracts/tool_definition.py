@@ -54,7 +54,7 @@ class ToolParameter(ModuleMessage):
 
 
 class ToolAnnotations(ModuleMessage):
-    """What the Model Context Protocol lets a tool say about itself; names and meaning are that protocol's."""
+    """A tool's hints about itself, as the Model Context Protocol has them; names and meaning are that protocol's."""
 
     readOnlyHint: bool | None = None  # noqa: N815 - the protocol's name
     """Whether a call changes nothing."""
@@ -234,7 +234,7 @@ class ToolLines(ModuleMessage):
 
 
 class ToolSource(ModuleMessage):
-    """Where a tool of a folder stands."""
+    """The place of a folder's tool."""
 
     tool_name: str = Field(min_length=1, max_length=256)
     """`module.method`."""
@@ -269,7 +269,7 @@ class ToolLoadError(ModuleMessage):
 
 
 class ModuleManifest(ModuleMessage):
-    """What a module says it offers: the answer to `GET /manifest`."""
+    """A module's description of its tools: the answer to `GET /manifest`."""
 
     module_name: str = Field(min_length=1)
     """The module's name, with which the name of each of its tools begins."""

@@ -471,7 +471,7 @@ class Keys:
         return f"{self.begin}completion-users:{_digest(conversation_id)[:32]}"
 
     def completions_lost(self, conversation_id: str) -> str:
-        """With `:` and a user as in the name of such a stream appended: how many of its entries were trimmed before a reader was told, and the first one left. Expires with the stream."""
+        """Begins the name of a key for each such stream, which ends with `:` and the user as the stream's does: how many of its entries were trimmed before a reader was told, and the first one left. Expires with the stream."""
         return f"{self.begin}completion-lost:{_digest(conversation_id)[:32]}"
 
     def seen(self, receiver: str, wake_id: str) -> str:

@@ -423,7 +423,7 @@ class Checker:
 
     @cached_property
     def outline(self) -> Outline | None:
-        """What surely holds at each place of a value, as the schema says."""
+        """Return what surely holds at each place of a value, as the schema says."""
         return outline_of(self._document)
 
     @cached_property

@@ -59,7 +59,7 @@ class EvalGate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What an agent knows about a call: the `context`, `terms` in addition to the tool's, and the `tag` that it came by.
+    """An agent's knowledge about a call: the `context`, `terms` in addition to the tool's, and the `tag` that it came by.
 
     `raw_arg` is the text after that tag. `gate` replaces the agent's own. The profile of its caller's agent adds its
     `terms`, `fails_closed` if no call may pass without a gate's approval, where it counts, and its retries. `asked_by`:

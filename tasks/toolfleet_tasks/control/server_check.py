@@ -46,7 +46,7 @@ async def refuse_cluster(redis: Redis) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a server, as a sentence. `is_fatal`: a worker must not start there.
+    """A fault of a server, as a sentence. `is_fatal`: a worker must not start there.
 
     `why` says why it matters and `mend` how to fix it, as far as the sentence does not.
     """

@@ -133,7 +133,7 @@ class JobList(AnswerModel):
 
 
 class CancelledJobs(AnswerModel):
-    """What came of cancelling jobs."""
+    """The outcome of cancelling jobs."""
 
     cancelled: int
     """How many were ended by it."""

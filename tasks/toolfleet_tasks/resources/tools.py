@@ -352,7 +352,7 @@ class ShownTool(ToolDefinition):
 
 
 class FormatNote(AnswerModel):
-    """What a model provider does not see of a tool as it is."""
+    """A part of a tool that a model provider does not see as it is."""
 
     tool: str
     """The tool's name; empty: of all."""
@@ -399,7 +399,7 @@ class LoadErrorList(AnswerModel):
 
 
 class ReloadReport(AnswerModel):
-    """What came of a reload."""
+    """The outcome of a reload."""
 
     count: int
     """How many tools the hosts serve that are done."""

@@ -54,7 +54,7 @@ _LONGEST_ERROR = 2_000  # characters
 
 @dataclass(frozen=True, slots=True)
 class WakeupOutcome:
-    """What became of one wake-up."""
+    """The outcome of one wake-up."""
 
     wake_id: str
     """The wake-up's id."""
