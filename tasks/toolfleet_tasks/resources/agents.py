@@ -60,7 +60,7 @@ class PlacedMiddleware(AnswerModel):
 
 
 class AgentOverview(AnswerModel):
-    """What an agent may do at most: all of its profiles hold together."""
+    """The most that an agent may do: all of its profiles hold together."""
 
     name: str
     """The agent."""
@@ -99,7 +99,7 @@ class AgentList(AnswerModel):
 
 
 class StoredVersion(AnswerModel):
-    """What was stored."""
+    """The version that was stored."""
 
     version: int
     """Its number."""
@@ -108,7 +108,7 @@ class StoredVersion(AnswerModel):
 
 
 class ProfileRollback(BodyModel):
-    """Which version is to be put again."""
+    """The version to put in force again."""
 
     version: int = Field(ge=1, le=2**53)
     """Its number."""

@@ -43,7 +43,7 @@ class ApprovalQuery(QueryModel):
 
 
 class ApprovalDecision(BodyModel):
-    """What somebody decides about a call."""
+    """A decision about a call."""
 
     decision: Literal["approve", "reject"]
     """Whether it may begin."""

@@ -70,7 +70,7 @@ class CallPage(RootModel[FoundCalls]):
 
 
 class ShownCall(RootModel[CallStory]):
-    """What happened to a call."""
+    """The history of a call."""
 
 
 class CountedCalls(RootModel[CallCharts]):

@@ -80,7 +80,7 @@ class ReplayRequest(BodyModel):
 
 
 class ReplayReport(AnswerModel):
-    """What came of a replay."""
+    """The outcome of a replay."""
 
     is_due: bool
     """Whether the news are on their way again; a call has its result instead."""
@@ -89,7 +89,7 @@ class ReplayReport(AnswerModel):
 
 
 class ReplayAllReport(AnswerModel):
-    """What came of replaying many letters."""
+    """The outcome of replaying many letters."""
 
     due: int
     """How many are on their way again."""
@@ -98,7 +98,7 @@ class ReplayAllReport(AnswerModel):
 
 
 class DroppedLetters(AnswerModel):
-    """What came of dropping all letters."""
+    """The outcome of dropping all letters."""
 
     dropped: int
     """How many there were."""

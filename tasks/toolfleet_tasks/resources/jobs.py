@@ -47,14 +47,14 @@ class OperatedJobList(AnswerModel):
 
 
 class JobWakeups(AnswerModel):
-    """What became of a job's wake-ups."""
+    """The outcomes of a job's wake-ups."""
 
     wakeups: list[WakeupOutcome]
     """The latest twenty or so, oldest first: who accepted, read, gave up or dropped each, and when."""
 
 
 class EndedJobs(AnswerModel):
-    """What came of cancelling jobs of others."""
+    """The outcome of cancelling jobs of others."""
 
     cancelled: int
     """How many were ended by it."""

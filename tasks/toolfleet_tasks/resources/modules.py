@@ -51,7 +51,7 @@ class NewModule(BodyModel):
 
 
 class PlacedModule(AnswerModel):
-    """Where a module is, and who serves it."""
+    """The place of a module, and the workers that serve it."""
 
     module: str
     """Its name."""

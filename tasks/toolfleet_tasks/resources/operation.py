@@ -108,7 +108,7 @@ class OperationRequest(Generic[B, Q]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceOperation(Generic[B, Q, R]):
-    """What can be asked of a fleet, by whom, and how. `run` does it, and raises `OperationRefused` if that is not possible."""
+    """An operation on a fleet, and who may ask for it. `run` does it, and raises `OperationRefused` if that is not possible."""
 
     name: str
     method: Method

@@ -13,7 +13,7 @@ _ALL, _ONE = "/operations/queues", "/operations/queues/{queue}"
 
 
 class QueueAction(BodyModel):
-    """What is to be done to a queue."""
+    """An action on a queue."""
 
     action: Literal["pause", "drain", "resume"]
     """`pause`: nothing more of it is begun; `drain`: it takes no new calls; `resume` ends both."""
@@ -67,7 +67,7 @@ class ShownQueueList(AnswerModel):
 
 
 class ChangedQueue(AnswerModel):
-    """What came of it."""
+    """The outcome of an action on a queue."""
 
     changed: bool
     """Whether it was otherwise before."""

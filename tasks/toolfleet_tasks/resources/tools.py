@@ -91,7 +91,7 @@ class ShownDifference(AnswerModel):
 
 
 class ToolState(AnswerModel):
-    """What is offered and not in effect, and what nobody may use."""
+    """The tools that are offered and not in effect, or that no caller may use."""
 
     pending: list[ShownDifference]
     """By tool."""
@@ -173,7 +173,7 @@ class ToolVersionList(AnswerModel):
 
 
 class ApprovalRequest(BodyModel):
-    """What is approved."""
+    """The definition to approve."""
 
     digest: str | None = Field(default=None, max_length=100)
     """Only if it is offered with this one."""
@@ -189,7 +189,7 @@ class ApprovedTool(AnswerModel):
 
 
 class RollbackRequest(BodyModel):
-    """What a tool is to be again."""
+    """The version that a tool is to have again."""
 
     version: str = Field(max_length=256)
     """One of its versions."""

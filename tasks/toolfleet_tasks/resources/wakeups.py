@@ -82,14 +82,14 @@ class ShownWakeup(RootModel[KeptWake]):
 
 
 class DroppedWakeup(AnswerModel):
-    """What came of dropping one."""
+    """The outcome of dropping a wake-up."""
 
     under_way: bool
     """Whether it is tried just now: that try may still be accepted, and no other one is begun."""
 
 
 class HandledWakeups(AnswerModel):
-    """What one step over the wake-ups of a filter has come to."""
+    """The outcome of one step over the wake-ups of a filter."""
 
     done: int
     """How many were dropped, or are tried now."""
