@@ -3,15 +3,13 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Coroutine
 from typing import Any
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import FleetUnavailable, MessageRefused
-from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.spans import Tracing
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import worker_runtime
@@ -20,7 +18,7 @@ from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.approvals.feed import ApprovalNotices
 from toolfleet_tasks.approvals.records import ApprovalRecords
 from toolfleet_tasks.approvals.service import settle_due
-from toolfleet_tasks.client.session import Session, worker_session
+from toolfleet_tasks.client.session import worker_session
 from toolfleet_tasks.jobs.completion import ThenCall
 from toolfleet_tasks.jobs.engine import JobEngine, JobSteps
 from toolfleet_tasks.jobs.records import Found, JobRecords
@@ -43,7 +41,6 @@ _PART = 0.75  # of its time, for what a tick waits for
 _CALL_SECONDS = 1.0  # between two calls for help
 _CROWDED_SECONDS = 0.25  # for modules to work off what waits for them, before jobs add to it
 _BROKER_SECONDS = 30.0  # for a call in another Redis than the ledger's to begin, before it is published again
-_LAST_EVENTS_SECONDS = 10.0  # for tries under way, if nothing stays to end them
 
 _TRACE_SECONDS = 1.0  # to find out where a job was made in a trace: its wake-up does not depend on it
 
@@ -61,19 +58,18 @@ class WorkerJobs:
         """Do due work of all jobs, or a part of it, and deliver their end events. Returns within about `seconds`."""
         seconds = min(seconds, self._lease_seconds) * _PART
         try:
-            async with self._bench() as bench:
-                webhooks = bench.send_webhooks(seconds)
-                approvals = bench.settle_approvals(seconds), bench.tell_of_approvals(seconds)
-                await asyncio.gather(
-                    self._tick_alone(bench, seconds), self._deliver(bench, seconds), webhooks, *approvals
-                )
+            bench = worker_runtime.here().part(self._make_bench)
+            bench.send_webhooks(seconds)
+            approvals = bench.settle_approvals(seconds), bench.tell_of_approvals(seconds)
+            await asyncio.gather(self._tick_alone(bench, seconds), self._deliver(bench, seconds), *approvals)
         except Exception:  # the next tick will do; a defect must not end up in Celery's store for results
             log.exception("jobs_not_resumed")
 
     async def evaluate(self, job_id: str, *, seconds: float) -> None:
         """Process a job whose call has ended. Returns within about `seconds`."""
         try:
-            async with asyncio.timeout(min(seconds, self._lease_seconds)), self._bench() as bench:
+            bench = worker_runtime.here().part(self._make_bench)
+            async with asyncio.timeout(min(seconds, self._lease_seconds)):
                 job = await bench.records.read(job_id)
                 if job is not None:
                     await bench.mover.evaluate(job)
@@ -147,52 +143,22 @@ class WorkerJobs:
         here.settle.append(bench.aclose)
         return bench
 
-    @asynccontextmanager
-    async def _bench(self) -> AsyncGenerator["_Bench"]:
-        """Return the bench of this worker's loop; under a pool without a loop, one for this use."""
-        here, settings = worker_runtime.current(), self._settings
-        if here is not None:
-            yield here.part(self._make_bench)
-            return
-        connection = PipelinedConnection(
-            connection_factory(str(settings.redis_url), master=settings.sentinel_master), name="jobs"
-        )
-        connection.start()
-        try:
-            async with AsyncExitStack() as stack:
-                bench = _Bench(connection, self, None, stack)
-                try:
-                    yield bench
-                finally:
-                    await bench.wakes.aclose(seconds=_LAST_EVENTS_SECONDS)
-                    if bench.is_kicked:
-                        await self._kick()
-        finally:
-            await connection.aclose()
-
 
 class _Bench:
-    """The parts that one loop has for jobs. `stack` closes what is opened for a single use."""
+    """The parts that one worker has for jobs."""
 
-    def __init__(
-        self,
-        connection: PipelinedConnection,
-        owner: WorkerJobs,
-        here: worker_runtime.WorkerRuntime | None,
-        stack: AsyncExitStack | None = None,
-    ) -> None:
+    def __init__(self, connection: PipelinedConnection, owner: WorkerJobs, here: worker_runtime.WorkerRuntime) -> None:
         settings = owner._settings  # noqa: SLF001 - a part of it
         self.is_kicked = self.is_ticking = False
         self.wanted = asyncio.Event()
         self.called_at = float("-inf")
-        self._opening = asyncio.Lock()
         self._sending = set[asyncio.Task[int]]()
         self.records = JobRecords(connection, settings)
         around = _around_tries(owner._app.tracing, self.records)  # noqa: SLF001 - as above
         self.wakes = WakeupOutbox(connection, settings, around=around)
         self._approvals = ApprovalRecords(connection, settings)
         self._notices = ApprovalNotices(connection, self._approvals, settings)
-        self._owner, self._here, self._settings, self._stack = owner, here, settings, stack
+        self._owner, self._here, self._settings = owner, here, settings
         self.mover = JobEngine(
             self.records,
             self._steps,
@@ -201,11 +167,8 @@ class _Bench:
             on_end=self._kick_soon,
         )
 
-    async def send_webhooks(self, seconds: float) -> None:
-        """Send events of the registry; on a permanent loop, in the background: a slow receiver takes no slot of a call."""
-        if self._here is None:
-            await self.wakes.send_webhooks(seconds=seconds)
-            return
+    def send_webhooks(self, seconds: float) -> None:
+        """Send events of the registry, in the background: a slow receiver takes no slot of a call."""
         sending = self._here.loop.create_task(self.wakes.send_webhooks(seconds=seconds), name="toolfleet-webhooks")
         self._sending.add(sending)
         sending.add_done_callback(self._sent)
@@ -215,7 +178,7 @@ class _Bench:
         try:
             async with asyncio.timeout(seconds):
                 if await self._approvals.due_count():
-                    async with self._session() as session:
+                    async with worker_session(self._settings) as session:
                         await settle_due(session.approvals, seconds=seconds * _PART, lease_seconds=seconds)
         except (OSError, ResponseError, FleetUnavailable) as exc:  # the next tick will do
             log.warning("approvals_not_settled", error=str(exc) or repr(exc))
@@ -269,31 +232,15 @@ class _Bench:
             raise NotYet(refusal.error)
 
     async def _steps(self) -> JobSteps:
-        async with self._session() as session:
+        async with worker_session(self._settings) as session:
             return session.steps
-
-    @asynccontextmanager
-    async def _session(self) -> AsyncGenerator[Session]:
-        """Open the loop's session, which stays open; under a pool without a loop, one for this use."""
-        opening = worker_session(self._settings)
-        if self._stack is None:
-            async with opening as session:
-                yield session
-            return
-        async with self._opening:
-            if self._own is None:
-                self._own = await self._stack.enter_async_context(opening)
-        yield self._own
-
-    _own: Session | None = None
 
     def _kick_soon(self) -> None:
         """Deliver wake-ups soon, without waiting for beat's next tick."""
         if self.is_kicked:
             return
         self.is_kicked = True
-        if self._here is not None:  # else it is done before the bench is left
-            self._here.later(self._owner._deliver_soon(self))  # noqa: SLF001 - as above
+        self._here.later(self._owner._deliver_soon(self))  # noqa: SLF001 - as above
 
 
 async def _is_set(event: asyncio.Event, *, within: float) -> bool:

@@ -213,13 +213,10 @@ class WakeupOutbox:
         lanes = [self._webhook_lane(name.decode(errors="replace")) for name in names]
         return sum(await asyncio.gather(*(self._serve(lane, self._try_webhook, until) for lane in lanes)))
 
-    async def aclose(self, *, seconds: float = 0) -> None:
-        """Wait so long for running attempts; unfinished ones are made again, by the next process after their lease."""
+    async def aclose(self) -> None:
+        """End running attempts: they are made again, by the next process after their lease."""
         lanes = (self._core, self._calls, *self._webhooks.values())
-        running = {task for lane in lanes for task in lane.running}
-        if running and seconds > 0:
-            await asyncio.wait(running, timeout=seconds)
-        await end(running)
+        await end({task for lane in lanes for task in lane.running})
         if self._sender is not None:
             await self._sender.aclose()
         await self._receivers.aclose()
