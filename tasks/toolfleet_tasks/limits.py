@@ -24,8 +24,8 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.scripts import script
 
 TAKE = script("limits/take")
-"""Returns 0; or -1 if others have the call, or ['limited', which one of them is the last to be free again, 1 if that is for the day's
-limit, the ms until then, the server's time (ms)], and has changed nothing. May be sent again.
+"""Returns 0; or -1 if others have the call, or ['limited', which one of them is the last to be free again, 1 if that is for its
+window's limit, the ms until then, the server's time (ms)], and has changed nothing. May be sent again.
 """
 
 READ = script("limits/read")
@@ -38,32 +38,31 @@ _DAY_SECONDS = 86_400
 _LONGEST_COOLDOWN_SECONDS = 10 * 365 * _DAY_SECONDS  # what a clock can count; more is for ever
 _TOTAL_KEPT_SECONDS = {"run": _DAY_SECONDS, "thread": 30 * _DAY_SECONDS}
 # Since its last call. A run is one turn, which is over within the day; a conversation may rest for weeks.
-_NO_TOTAL = -1
 _KEYS_KEPT = 4_096  # of runs and threads
-_DAILY = 1  # what a script says of a limit that refuses for its day; 0 is a cooldown, 2 a total
+_WINDOW = 1  # what a script says of a limit that refuses for its window; 0 is a cooldown, 2 a total
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit of one user, in Redis under `key`: `daily` calls a UTC day (0: any number), and a cooldown between two.
+    """One limit of one user, in Redis under `key`: `most` calls (0: any number) in a window, a UTC day, and a cooldown between two.
 
     `name` is the tool's, or that of a cost class if it `is_budget`. With a `total` it is of a run or a thread: so many calls in
-    all, of this tool and those that count with it, and no day or cooldown.
+    all, of this tool and those that count with it, and no window or cooldown.
     """
 
     name: str
     key: str
-    daily: int
-    cooldown_ms: int
+    most: int
+    cooldown_ms: int = 0
     is_budget: bool = False
     total: CallTotal | None = None
+    window_ms: int = _DAY_SECONDS * 1000
 
     @property
     def args(self) -> tuple[int, int, int, int]:
-        """Return the limit as the scripts take it: `daily`, `cooldown`, `total`, and for how many ms a total is kept after its last call."""
-        if self.total is None:
-            return self.daily, self.cooldown_ms, _NO_TOTAL, 0
-        return 0, 0, self.total.most, _TOTAL_KEPT_SECONDS[self.total.kind] * 1000
+        """Return the limit as the scripts take it: `most`, `window`, `cooldown`, and for how many ms a total is kept after its last call."""
+        kept = 0 if self.total is None else _TOTAL_KEPT_SECONDS[self.total.kind] * 1000
+        return self.most, self.window_ms, self.cooldown_ms, kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ def limits_of(
     kind = cost_class(terms.cost)
     if kind is not None and kind in settings.cost_budgets:
         budget = min(settings.cost_budgets[kind], MOST_CALLS)
-        found.append(Limit(kind, keys.limit(user_id, kind), budget, 0, is_budget=True))
+        found.append(Limit(kind, keys.limit(user_id, kind), budget, is_budget=True))
     found.extend(_total_limits(tool_name, user_id, terms.totals, keys, within))
     return tuple(found)
 
@@ -152,9 +151,9 @@ def refused_by(tool_name: str, limits: Sequence[Limit], answer: Sequence[Any]) -
     if limit.total is not None:
         return _over_total(tool_name, limit.total)
     if limit.is_budget:
-        reason = f"the daily budget of {limit.daily} calls of {limit.name!r} tools is used up"
-    elif kind == _DAILY:
-        reason = f"its daily limit of {limit.daily} calls is reached"
+        reason = f"the daily budget of {limit.most} calls of {limit.name!r} tools is used up"
+    elif kind == _WINDOW:
+        reason = f"its daily limit of {limit.most} calls is reached"
     else:
         reason = f"it may be called once in {_duration(limit.cooldown_ms)}"
     text = f"Tool call refused: {reason}. Try again at {_shown(now_ms + rest_ms)}."
@@ -190,7 +189,7 @@ def remaining(limits: Sequence[Limit], answer: Sequence[int]) -> Remaining:
         if limit.total is None:
             uses[limit.is_budget, limit.name] = _use(limit, count, rest_ms, now_ms)
             continue
-        left = max(limit.total.most - count, 0)
+        left = max(limit.most - count, 0)
         if limit.name not in totals or left < (totals[limit.name].left or 0):
             totals[limit.name] = LimitUse(used=count, left=left, free_at=None)
     return Remaining(
@@ -217,7 +216,9 @@ def _total_limits(
     tool_name: str, user_id: str | None, totals: Sequence[CallTotal], keys: Keys, within: Within
 ) -> list[Limit]:
     return [
-        Limit(tool_name, _key_of_total(keys, user_id, total.kind, total.name, named), 0, 0, total=total)
+        Limit(
+            tool_name, _key_of_total(keys, user_id, total.kind, total.name, named), total.most, total=total, window_ms=0
+        )
         for total in totals
         if (named := within.id_of(total)) is not None
     ]
@@ -239,7 +240,7 @@ def _over_total(tool_name: str, total: CallTotal) -> ToolResult:
 
 
 def _use(limit: Limit, used: int, rest_ms: int, now_ms: int) -> LimitUse:
-    left = max(limit.daily - used, 0) if limit.daily else None
+    left = max(limit.most - used, 0) if limit.most else None
     return LimitUse(used=used, left=left, free_at=(now_ms + rest_ms) / 1000 if rest_ms > 0 else None)
 
 

@@ -27,15 +27,14 @@ from toolfleet_tasks.messages import fleet_results
 
 log = get_logger(__name__)
 
-_DAY_MS = 86_400_000
-_MANY_COUNTS = 10_000  # users and tools that are remembered before those of days gone by are forgotten
+_MANY_COUNTS = 10_000  # users and tools that are remembered before those of windows gone by are forgotten
 
 _FUNCTION_SECONDS = 30.0  # for a function that says nothing else, as in a fleet
 
 
 @dataclass(slots=True)
 class _Used:
-    day: int
+    window: int
     count: int
     last_ms: int
     until_ms: int  # from then on nothing of it matters
@@ -54,32 +53,31 @@ class MemoryLimits:
         Takes nothing.
         """
         rests = [(*self._rest(limit, now_ms), number) for number, limit in enumerate(limits, 1)]
-        rest_ms, is_daily, number = max(rests, default=(0, 0, 0))
-        return (number, is_daily, rest_ms, now_ms) if rest_ms > 0 else None
+        rest_ms, kind, number = max(rests, default=(0, 0, 0))
+        return (number, kind, rest_ms, now_ms) if rest_ms > 0 else None
 
     def take(self, limits: Sequence[Limit], now_ms: int) -> None:
         """Count a call that begins now."""
-        day = now_ms // _DAY_MS
         for limit in limits:
-            used = self._used.get(limit.key)
-            count = used.count if used is not None and used.day == day else 0
-            until_ms = max((day + 1) * _DAY_MS, now_ms + limit.cooldown_ms)
-            self._used[limit.key] = _Used(day, count + 1, now_ms, until_ms)
+            used, window = self._used.get(limit.key), now_ms // limit.window_ms
+            count = used.count if used is not None and used.window == window else 0
+            until_ms = max((window + 1) * limit.window_ms, now_ms + limit.cooldown_ms)
+            self._used[limit.key] = _Used(window, count + 1, now_ms, until_ms)
         if len(self._used) > self._many:
             self._used = {key: used for key, used in self._used.items() if used.until_ms > now_ms}
             self._many = max(_MANY_COUNTS, 2 * len(self._used))
 
     def _rest(self, limit: Limit, now_ms: int) -> tuple[int, int]:
-        """Return the ms until a call may begin, and 1 if that is for the day's limit."""
+        """Return the ms until a call may begin, and 1 if that is for the window's limit."""
         used = self._used.get(limit.key)
         if used is None:
             return 0, 0
-        day, rest_ms, is_daily = now_ms // _DAY_MS, 0, 0
-        if limit.daily and used.day == day and used.count >= limit.daily:
-            rest_ms, is_daily = (day + 1) * _DAY_MS - now_ms, 1
+        window, rest_ms, kind = now_ms // limit.window_ms, 0, 0
+        if limit.most and used.window == window and used.count >= limit.most:
+            rest_ms, kind = (window + 1) * limit.window_ms - now_ms, 1
         if limit.cooldown_ms and used.last_ms + limit.cooldown_ms - now_ms > rest_ms:
-            rest_ms, is_daily = used.last_ms + limit.cooldown_ms - now_ms, 0
-        return rest_ms, is_daily
+            rest_ms, kind = used.last_ms + limit.cooldown_ms - now_ms, 0
+        return rest_ms, kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,7 @@ return admitted()
 
 -- script: admit_limited(queue, notify_key, breaker, caller_limit, stored, slots, record, queue_states, intent, held, limits...;
 --   call_id, deadline, message, limit, bound, keep_ms, intent_seconds, intention, backlog_bytes, stored_bytes_most, marks,
---   until_ms, terms(daily, cooldown, total, kept)...)
+--   until_ms, terms(most, window, cooldown, kept)...)
 -- The same for a call that counts in limits of its caller's, from now on until it ends with nothing done.
 -- intent: the record where it has no idempotency key. held: where its limits are noted.
 -- until_ms: by the agent's clock; then the call must have begun, or counts no longer. terms: as `limits` has them.

@@ -16,7 +16,7 @@ NOON = 20_000 * DAY + DAY // 2
 KEY = "toolfleet:limit:00000000000000000000000000000000"
 HELD = "toolfleet:held:"
 
-_TERM = "local term = {daily = ARGV[1], cooldown = ARGV[2], total = -1, kept = 0} "
+_TERM = "local term = {most = ARGV[1], window = 86400000, cooldown = ARGV[2], kept = 0} "
 _REST = LIMITS + _TERM + "limit_forget(KEYS[1], ARGV[3] + 0) return {limit_rest(KEYS[1], term, ARGV[3] + 0)}"
 _REST_OF = LIMITS + _TERM + "return {limit_rest_of(KEYS[1], ARGV[4], term, ARGV[3] + 0)}"
 _TAKE = LIMITS + _TERM + "return limit_take(KEYS[1], ARGV[4], term, ARGV[3] + 0, tonumber(ARGV[5]))"
