@@ -96,7 +96,7 @@ def tool_denial(tool_name: str, permission: str, required_permission: str) -> st
 
 
 def broken_because(required_permission: str) -> str | None:
-    """Return what is wrong with a tool whose definition cannot be used: the fault replaces its permission level, which closes it everywhere."""
+    """Return what is wrong with a tool if its definition cannot be used: the fault replaces its permission level, which closes it everywhere."""
     fault = required_permission.removeprefix(BROKEN)
     return None if fault == required_permission else fault[:_MOST_SHOWN]
 

@@ -217,7 +217,7 @@ def _tool_of(letter: "DeadEntry") -> ToolDefinition | None:
 
 
 def _print_letter(letter: "DeadEntry") -> None:
-    """Print what was asked, by whom, and the known outcome."""
+    """Print what was asked, the caller, and the known outcome."""
     if letter.body is None:
         say(f"{letter.id}\n\n{letter.error}")
     elif letter.kind == "call":

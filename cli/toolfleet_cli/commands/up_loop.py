@@ -259,7 +259,7 @@ class SlowLane:
 
 
 class UpLoop:
-    """The loop of a fleet whose data is in `folder`. `tell` gets its processes, now and when they change."""
+    """The loop of a fleet with its data in `folder`. `tell` gets its processes, now and when they change."""
 
     def __init__(
         self,

@@ -73,7 +73,7 @@ def find_examples() -> list[Example]:
 
 @dataclass(frozen=True, slots=True)
 class OwnModule(Example):
-    """The package `folder/name`, whose `main` has the app."""
+    """The package `folder/name`, with the app in its `main`."""
 
     @property
     def app(self) -> str:

@@ -99,7 +99,7 @@ class Identity:
         return sees_calls_of(self.caller, tool_name)
 
     def caller_for(self, user_id: str | None, agent: str | None = None) -> Caller:
-        """Return the caller in whose name it acts: `user_id` and `agent`, as a request names them, or its own for `None`.
+        """Return the caller that it acts for: `user_id` and `agent`, as a request names them, or its own for `None`.
 
         Raises `AuthRefused`, 403, for another user's unless it acts for others, and for another agent than its own; one
         below its own (`own/other`) is accepted. 400 for an invalid user id.

@@ -258,7 +258,7 @@ def json_text(model: BaseModel, *, with_none: bool = False) -> str:
 
 
 def text_answer(text: str | bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer whose text is JSON already."""
+    """Return an answer of text that is JSON already."""
     return Response(text, status, headers, media_type=JSON)
 
 

@@ -39,7 +39,7 @@ class JoinedHttpProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """Uvicorn's protocol on a transport that joins writes."""
 
     def connection_made(self, transport: Any) -> None:
-        """Serve a connection, whose writes are joined."""
+        """Serve a connection, and join its writes."""
         joined: Any = JoinedWrites(transport, asyncio.get_running_loop())
         super().connection_made(joined)
 

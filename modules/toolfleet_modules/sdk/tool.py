@@ -84,7 +84,7 @@ class Facts(LimitFacts, total=False):
 
 
 def _definition_from(module: str, function: Callable[..., Any], facts: Facts) -> tuple[ToolDefinition, Signature]:
-    """Return the tool that a function makes. Raises `TypeError` or `ValueError`, whose message is one sentence."""
+    """Return the tool that a function makes. Raises `TypeError` or `ValueError`, with a message of one sentence."""
     method = str(facts.get("name") or getattr(function, "__name__", type(function).__name__))
     if not _METHOD.fullmatch(method):
         raise ValueError(

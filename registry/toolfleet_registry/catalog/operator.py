@@ -82,7 +82,7 @@ class Operator:
         self._registrar = registrar
 
     async def disable(self, tool_name: str) -> ToolRegistration:
-        """Block all use of the tool, whatever its module offers, until it is enabled."""
+        """Block all use of the tool until it is enabled, also if its module offers another one."""
         return await self._set_enabled(tool_name, enabled=False)
 
     async def enable(self, tool_name: str) -> ToolRegistration:
@@ -161,7 +161,7 @@ class Operator:
         return registration
 
     async def forget(self, tool_name: str) -> None:
-        """Remove the tool from the registry: if offered again, it is new and enabled, whatever its content."""
+        """Remove the tool from the registry: if offered again, it is new and enabled, even with the same content."""
         offered = await self._offered(tool_name)
         for name in offered.names if offered is not None and offered.name == tool_name else (tool_name,):
             await asked(functools.partial(self._registry.remove, name))

@@ -32,7 +32,7 @@ _AT_ONCE = 1000
 class HeldRegistry:
     """The registry that the settings name, opened on first use, once for one event loop. Its creator closes it.
 
-    A store whose server was away reconnects by itself.
+    A store reconnects by itself after its server was away.
     """
 
     def __init__(self, cache: ManifestCache, settings: Settings) -> None:

@@ -81,7 +81,7 @@ class HostBase(ToolLines):
 
 
 class FencedSpec(HostBase):
-    """A host whose tools run in processes of their own."""
+    """A host that runs its tools in processes of their own."""
 
     isolation: Literal["none", "bwrap"] = "none"
     """With `bwrap` its process has no network and cannot write outside its own folder; needs bubblewrap."""
@@ -276,7 +276,7 @@ class McpSpec(FencedSpec):
 
 
 class OpenApiSpec(HostBase):
-    """An OpenAPI document, whose operations become tools."""
+    """An OpenAPI document. Its operations become tools."""
 
     document: str
     """The document's file or URL, JSON or YAML; a relative path starts at the file that names it."""

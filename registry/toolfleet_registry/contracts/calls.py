@@ -333,7 +333,7 @@ class Audit(Message):
 
 
 class ToolResult(Message):
-    """How a call ended. Exactly one comes back for every call, whatever happened: a success with `result`, or an `error`."""
+    """How a call ended. Exactly one comes back for every call: a success with `result`, or an `error`."""
 
     tool_name: str
     """The tool that was asked for."""

@@ -144,7 +144,7 @@ class ModuleEntry(BaseModel):
 
     @property
     def lane(self) -> Literal["fast", "slow"]:
-        """The lane whose workers run its calls."""
+        """The lane of the workers that run its calls."""
         return "slow" if self.slow else "fast"
 
     def is_over(self, now: float) -> bool:

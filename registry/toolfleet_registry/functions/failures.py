@@ -15,7 +15,7 @@ class ToolError(Exception):
         message: The sentence for the model.
         effect_state: Whether the effect has happened nevertheless: `none` (certainly not; the call can be repeated, and a
             repeat under the same call id runs again), `done`, or `unknown`. None: unknown.
-        retryable: Whether a repeat can help and does no harm, whatever has happened. The fleet then tries once more, and
+        retryable: Whether a repeat can help and does no harm, no matter what has happened. The fleet then tries once more, and
             the tool runs again under the same call id. It is ignored if a tool declares that it can run only once.
 
     Raises:

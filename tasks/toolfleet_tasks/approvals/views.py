@@ -26,7 +26,7 @@ class ShownStep(BaseModel):
 
 
 class ShownApproval(BaseModel):
-    """A call that people have to approve, as somebody sees it. Times are seconds since the epoch."""
+    """A call that people have to approve, as one of them sees it. Times are seconds since the epoch."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 

@@ -63,7 +63,7 @@ class FleetCanvas:
     """Signatures of calls, for Celery's `group`, `chord` and `chain`.
 
     A signature is immutable: no other link's result becomes an argument. Each link is one call, and published twice it
-    is run once. The guarantees of `ToolFleet.call` hold for each, whatever stops meanwhile: ledger, permission, limits
+    is run once. The guarantees of `ToolFleet.call` hold for each, also if a process stops meanwhile: ledger, permission, limits
     (taken when it starts) and retry. The number of calls under way is not bounded: a group of thousands is thousands of
     messages.
 

@@ -140,7 +140,7 @@ class CancelledJobs(AnswerModel):
 
 
 class OfUserQuery(QueryModel):
-    """A query with the user whose jobs are meant."""
+    """A query for the jobs of one user."""
 
     user_id: UserName | None = Field(None, description="Whose, for keys that act for others.")
 

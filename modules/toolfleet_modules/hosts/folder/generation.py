@@ -92,7 +92,7 @@ class LoadedFiles:
 
 
 class Loader:
-    """Starts processes with `make`: one for the files whose packages are in one place."""
+    """Starts processes with `make`: one for the files with packages in one place."""
 
     def __init__(
         self, options: FolderOptions, packages: FilePackages, make: Callable[[], Awaitable[ToolProcess]]

@@ -123,7 +123,7 @@ class PersonPort(Protocol):
 class AuthorizationRecord(BaseModel):
     """The stored state of a client.
 
-    `identity` says whose it is. `lasts_until`: seconds since the epoch, when the token must be renewed.
+    `identity` names its owner. `lasts_until`: seconds since the epoch, when the token must be renewed.
 
     `asked_scope` is the scope that was requested with it, `wanted_scope` the one that the server demanded since, for
     which a person must log in.

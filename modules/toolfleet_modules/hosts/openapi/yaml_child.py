@@ -1,4 +1,4 @@
-"""Translates YAML from the standard input to JSON: in a process of its own, whose time and memory are bounded.
+"""Translates YAML from the standard input to JSON: in a process of its own, with bounded time and memory.
 
 Runs as a program. The schema is YAML 1.2's for JSON, which OpenAPI names: `yes` and dates are texts. Merge keys (`<<`)
 are merged. Anchors and aliases count as if they were written out.
