@@ -173,17 +173,6 @@ class ApiKeys:
         """Let go of the store."""
         self._store.close()
 
-    def find(self, text: str) -> ApiKey | None:
-        """Return the key with this text; `None` if there is none, or it has expired. Asks the store each time."""
-        read = read_key_text(text)
-        found = None if read is None else self._store.read()
-        if read is None or found is None or (stored := found.entries.get(read.id)) is None:
-            return None
-        entry = read_entry(read.id, stored, self._seal)
-        if entry is None or not read.has_digest(entry.digest) or entry.key.is_expired(fleet_clock.now()):
-            return None
-        return entry.key
-
     def _remove(self, key_id: str) -> bool:
         while text := self._store.history(key_id):
             if (

@@ -6,16 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from support.api_keys import UNSEALED, key_of
 from support.command import Run
-from toolfleet_registry.api_keys import API_KEYS, ApiKeys, key_seal
+from toolfleet_registry.api_keys import API_KEYS, ApiKeys
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.signing import SigningSettings
 from toolfleet_registry.store.documents import DocumentStore
 from toolfleet_registry.store.factory import open_documents
 from toolfleet_registry.system import fleet_clock
-
-UNSEALED = key_seal(SigningSettings())
 
 
 @pytest.fixture
@@ -32,7 +30,8 @@ def store(redis_url: str) -> DocumentStore:
 def test_a_key_is_printed_once(keys: Run, store: DocumentStore) -> None:
     """On stdout stands nothing else, so that a program can take it; what lists it has only its id."""
     ended = keys("create", "--user", "ada", "--permission", "user", "--modules", "owls, notes", "--description", "CI")
-    found = ApiKeys(store, UNSEALED).find(ended.out.strip())
+    listed = keys("list")
+    found = key_of(ended.out.strip(), store)
 
     assert ended.code == 0
     assert found is not None
@@ -40,7 +39,6 @@ def test_a_key_is_printed_once(keys: Run, store: DocumentStore) -> None:
     assert found.role == "none"
     assert found.expires_at == pytest.approx(fleet_clock.now() + 90 * 86400, abs=120)
     assert f"revoke {found.id}" in ended.err
-    listed = keys("list")
     assert ended.out.strip() not in listed.out
     for shown in (found.id, "ada", "user", "notes, owls", "in 90 d", "never", "CI"):
         assert shown in listed.out
@@ -52,7 +50,7 @@ def test_a_key_has_what_it_is_given(keys: Run, store: DocumentStore) -> None:
     ended = keys("create", *words.split(), *more.split())
     made = json.loads(ended.out)
 
-    assert ApiKeys(store, UNSEALED).find(made.pop("key")) is not None
+    text = made.pop("key")
     (listed,) = json.loads(keys("list", "--json").out)
     assert listed == {**made, "last_used_at": None}
     assert {name: made[name] for name in ("allowed_modules", "role", "expires_at", "acts_for_others")} == {
@@ -63,11 +61,12 @@ def test_a_key_has_what_it_is_given(keys: Run, store: DocumentStore) -> None:
     }
     assert (made["requests_per_second"], made["streams"], made["created_by"]) == (2.5, 3, "command line")
     assert "bot and others" in keys("list").out
+    assert key_of(text, store) is not None
 
 
 @pytest.mark.parametrize(("when", "days"), [("45m", 1 / 32), ("12h", 0.5), ("30d", 30), ("2w", 14)])
 def test_an_end_may_be_a_duration(keys: Run, when: str, days: float, store: DocumentStore) -> None:
-    found = ApiKeys(store, UNSEALED).find(keys("create", "--user", "ada", "--expires", when).out.strip())
+    found = key_of(keys("create", "--user", "ada", "--expires", when).out.strip(), store)
 
     assert found is not None
     assert found.expires_at == pytest.approx(fleet_clock.now() + days * 86400, abs=120)

@@ -12,13 +12,14 @@ from support.gateways.keyed_gateway import KeyedGateway
 from support.workers.dead_news import bury
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.access import ApiKey
-from toolfleet_registry.api_keys import ApiKeys
+from toolfleet_registry.api_keys import LiveKeys
 
 
-def key_with(text: str, bed: TestBed) -> ApiKey | None:
+async def key_with(text: str, bed: TestBed) -> ApiKey | None:
     """The key that counts with this text."""
-    with contextlib.closing(ApiKeys.of(bed.settings)) as keys:
-        return keys.find(text)
+    keys = LiveKeys.of(bed.settings)
+    async with contextlib.aclosing(keys):
+        return await keys.find(text)
 
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
@@ -208,7 +209,7 @@ async def test_a_key_is_made_listed_and_revoked(gateway: KeyedGateway, bed: Test
     key_id = made["key"]["id"]
     listed = await gateway.get("ada", "/operations/keys")
     other = await gateway.post("ada", "/operations/keys", {"user_id": "bob"})
-    found = key_with(made["text"], bed)
+    found = await key_with(made["text"], bed)
     revoked = [(await gateway.delete("ada", f"/operations/keys/{key_id}")).status_code for _ in range(2)]
 
     assert re.match(r"tfk_", made["text"])
@@ -218,7 +219,7 @@ async def test_a_key_is_made_listed_and_revoked(gateway: KeyedGateway, bed: Test
     assert (found.user_id, found.created_by) == ("ada", f"key {gateway.key_id('ada')}")
     assert (other.status_code, other.json()["error_code"]) == (403, "beyond_own_rights")
     assert revoked == [204, 404]
-    assert key_with(made["text"], bed) is None
+    assert await key_with(made["text"], bed) is None
 
 
 async def test_a_letter_is_shown_whatever_an_agent_calls_its_user(gateway: KeyedGateway, fleet: ToolFleet) -> None:
