@@ -26,6 +26,8 @@ from toolfleet_gateway.console.sessions import ConsoleSession
 from toolfleet_gateway.http.problems import Problem, invalid_request, not_found
 from toolfleet_gateway.http.routes import AnyRoute, RouteRequest, faults_of, read_bytes
 from toolfleet_registry.access import Role
+from toolfleet_registry.contracts import ToolDefinition
+from toolfleet_registry.contracts.limits import LIMITS
 from toolfleet_registry.policy.hints import TONES
 from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.http_bodies import loads_strict
@@ -38,6 +40,9 @@ _NONE: Final = "\N{EN DASH}"
 
 _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
 _YEARS = 253_402_300_799.0  # what a `datetime` takes
+
+_SHORT_LABELS = {"daily_limit": "A day", "cooldown_seconds": "Pause"}
+_LIMIT_LABELS = {name: _SHORT_LABELS.get(name) or name.replace("_", " ").capitalize() for name in LIMITS}
 
 _MEDIA = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _DIGITS = 12
@@ -75,6 +80,7 @@ class PageTemplates:
         self._templates.filters |= {
             "when": when,
             "span": _span,
+            "limits": _limits,
             "millis": _millis,
             "pretty": _pretty,
             "brief": _brief,
@@ -82,7 +88,7 @@ class PageTemplates:
         }
         own: dict[str, Callable[..., str]] = {"at": self.at, "asset": lambda name: path + asset(name)}
         own["tone"] = lambda state: TONES.get(state, "bad")
-        self._templates.globals.update(own)
+        self._templates.globals.update(own, limit_labels=list(_LIMIT_LABELS.values()))
 
     def write(self, name: str, values: Mapping[str, Any]) -> str:
         """Return the text of a page, or of a part of one."""
@@ -108,6 +114,12 @@ def when(at: float | None) -> Markup | str:
         moment.strftime("%m-%d %H:%M:%S" if is_near else "%Y-%m-%d %H:%M:%S"),
         said,
     )
+
+
+def _limits(tool: ToolDefinition) -> list[tuple[str, object]]:
+    """Return the limits that a tool declares, each with its label; a dash for one that it does not have."""
+    values = ((label, name, getattr(tool, name) or None) for name, label in _LIMIT_LABELS.items())
+    return [(label, _span(value) if name.endswith("_seconds") else value or _NONE) for label, name, value in values]
 
 
 def _span(seconds: float | None) -> str:
