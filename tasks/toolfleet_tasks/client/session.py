@@ -542,7 +542,7 @@ def _seen(opening: "asyncio.Task[Session]") -> None:
 
 @asynccontextmanager
 async def worker_session(settings: Settings) -> AsyncGenerator[Session]:
-    """Open the session of this worker's loop, or one for this use where the pool has no loop. It has no agent.
+    """Open the session of this worker's loop, or one for this use outside of a worker. It has no agent.
 
     No gate can be asked, so tools that require one are refused. Raises `FleetUnavailable`.
     """
