@@ -116,9 +116,14 @@ class AdmissionControl:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._keys = settings.keys
+        self._backlogs, self._backlog = settings.module_backlogs, settings.backlog_limit
+        self._backlog_bytes = settings.backlog_bytes
+        self._stored_bytes = settings.stored_bytes_per_caller
+        self._calls_per_caller = settings.calls_per_caller
+        self._least_bound = -2 * settings.worker_concurrency  # without workers; negative: Redis shall look
         self._bounds: dict[str, tuple[int, float]] = {}  # by lane: a caller's limit, and when that was found
         self._names: dict[str, tuple[str, str, str]] = {}  # by queue: its key, its notify key, its module's breaker
-        self._served: dict[str, float] = {}  # by module: until when it counts as served, without another look
+        self._served: dict[str, float] = {}  # by queue: until when it counts as served, without another look
         self._queue_states = settings.keys.queue_states
         self._slots = {lane: self._keys.slots(lane) for lane in ("fast", "slow")}
         # By lane and user: the limit's key, that of stored results, and when the first was last told to live longer.
@@ -126,13 +131,14 @@ class AdmissionControl:
 
     def backlog_limit(self, call: PublishedCall) -> int:
         """Return how many calls may wait for the call's module before it is refused."""
-        return self._settings.module_backlogs.get(_module(call), self._settings.backlog_limit)
+        return self._backlogs.get(_module(call), self._backlog) if self._backlogs else self._backlog
 
     def build_command(
         self,
         call: PublishedCall,
         queue: str,
         *,
+        now: float,
         message: str = "",
         limit: int = 0,
         needs_worker: bool = False,
@@ -143,12 +149,11 @@ class AdmissionControl:
         `limit` is `backlog_limit`, if the queue is in the same Redis. `needs_worker`: a worker must consume the queue.
         `again`: the call may have been admitted before.
         """
-        now, terms = fleet_clock.now(), call.terms
         caller_limit, stored, keep_ms = self._caller_keys_of(call, now)
-        queue_key, notify_key, breaker = self._names_of(queue)
+        queue_key, notify_key, breaker = self._names.get(queue) or self._names_of(queue)
         intent, intent_seconds, intention = self._intent_of(call, now) if call.idempotency_key else (None, 0, "")
         record, build = self._keys.call(call.call_id), ADMIT.parameters
-        if terms is not None:
+        if call.terms is not None:
             intent, build = intent or record, partial(ADMIT_LIMITED.parameters, **self._limits_of(call))
         return build(
             queue=queue_key,
@@ -158,7 +163,7 @@ class AdmissionControl:
             stored=stored,
             slots=self._slots[call.lane],
             record=record,
-            queue_states=record if is_later_step(call.call_id, call.job_id) else self._queue_states,
+            queue_states=record if call.job_id and is_later_step(call.call_id, call.job_id) else self._queue_states,
             intent=intent,
             call_id=call.call_id,
             deadline=call.deadline_at,
@@ -168,10 +173,9 @@ class AdmissionControl:
             keep_ms=keep_ms,
             intent_seconds=intent_seconds,
             intention=intention,
-            backlog_bytes=self._settings.backlog_bytes,
-            stored_bytes_most=self._settings.stored_bytes_per_caller,
-            marks=("w" if needs_worker and now >= self._served.get(_module(call), 0.0) else "")
-            + ("a" if again else ""),
+            backlog_bytes=self._backlog_bytes,
+            stored_bytes_most=self._stored_bytes,
+            marks=("w" if needs_worker and now >= self._served.get(queue, 0.0) else "") + ("a" if again else ""),
         )
 
     def parse_reply(self, call: PublishedCall, reply: Any) -> Refusal | None:
@@ -180,7 +184,7 @@ class AdmissionControl:
         Raises `NotPublished`, or `BegunBefore`.
         """
         if isinstance(reply, list) and reply[0] == b"served":
-            self._served[_module(call)] = fleet_clock.now() + _SERVED_SECONDS
+            self._served[queue_for(call)] = fleet_clock.now() + _SERVED_SECONDS
             reply = reply[1]
         if not isinstance(reply, list):
             if reply:
@@ -216,7 +220,8 @@ class AdmissionControl:
         `again`: it may have been admitted before. Raises the errors of `parse_reply`, `ResponseError` if Redis refuses
         it, and `RedisConnectionClosed`.
         """
-        command = self.build_command(call, queue, needs_worker=needs_worker, again=again)
+        now = fleet_clock.now()
+        command = self.build_command(call, queue, now=now, needs_worker=needs_worker, again=again)
         return self.parse_reply(call, await _run(connection, script_for(call), command))
 
     async def retract(self, connection: PipelinedConnection, call: PublishedCall) -> None:
@@ -253,19 +258,15 @@ class AdmissionControl:
         }
 
     def _names_of(self, queue: str) -> tuple[str, str, str]:
-        names = self._names.get(queue)
-        if names is None:
-            keys = self._keys
-            names = (keys.queue(queue), keys.notify_key(queue), keys.breaker(queue.removeprefix(queue_of(""))))
-            self._names[queue] = names
+        keys = self._keys
+        names = (keys.queue(queue), keys.notify_key(queue), keys.breaker(queue.removeprefix(queue_of(""))))
+        self._names[queue] = names
         return names
 
     def _bound_of(self, lane: str, now: float) -> int:
         """A caller's limit, if it is known; else what it is without workers, negative: Redis shall look."""
-        settings = self._settings
         bound, found_at = self._bounds.get(lane, (0, 0.0))
-        known = settings.calls_per_caller or (bound if now - found_at < _BOUND_SECONDS else 0)
-        return known or -2 * settings.worker_concurrency
+        return self._calls_per_caller or (bound if now - found_at < _BOUND_SECONDS else 0) or self._least_bound
 
     def _caller_keys_of(self, call: PublishedCall, now: float) -> tuple[str, str, int]:
         """The keys of the caller's limit and stored results, and for how many ms the first must live: asked for once in a while only."""

@@ -193,17 +193,13 @@ class WaitQueue:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._tickets = itertools.count()
         self._rows: dict[CallerLane, _Row] = {}
         self._is_closed = False
-
-    def ticket(self) -> int:
+        # Each call asks both: a function of our own would take as long as they do.
+        self.ticket: Callable[[], int] = itertools.count().__next__
         """Return a place in the order of arrival, to be kept until the call is published."""
-        return next(self._tickets)
-
-    def is_awaited(self, caller_lane: CallerLane) -> bool:
+        self.is_awaited: Callable[[CallerLane], bool] = self._rows.__contains__
         """Return whether there are waiters for this caller's lane: then others queue up behind them."""
-        return caller_lane in self._rows
 
     async def wait(self, caller_lane: CallerLane, ticket: int, *, until: float) -> None:
         """Return when a try is worthwhile, at the latest at `until` by the loop's clock.
@@ -247,8 +243,9 @@ class WaitQueue:
     def close(self) -> None:
         """End all waits: no call gets a turn any more."""
         self._is_closed = True
-        rows, self._rows = self._rows, {}
-        for row in rows.values():
+        rows = list(self._rows.values())
+        self._rows.clear()
+        for row in rows:
             if row.timer is not None:
                 row.timer.cancel()
             for _, place in row.places:

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import math
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,9 @@ _FIRST_REST, _LONGEST_REST = 0.2, 2.0  # seconds, before what was not confirmed 
 
 Started = PendingCall | Joined | ToolResult
 """What becomes of a call: it is published, it has joined another, or it has ended already."""
+
+_Tried = PendingCall | Refusal | NotPublished
+"""What one try came to: the call is published, is refused, or surely is not published."""
 
 
 class WorkerWait:
@@ -265,6 +268,8 @@ class Backpressure:
         self._pause = 0.0
         self._paused_until = 0.0
         self._away_since: float | None = None
+        self.has_failed = False
+        """Whether the broker has been away, or has taken nothing, since it answered last."""
 
     def close(self) -> None:
         """Tell all waiting calls that the fleet was left."""
@@ -281,6 +286,15 @@ class Backpressure:
         """Return whether the broker is worth an attempt now."""
         return self._publisher.is_ready and not (self._pause and self.loop.time() < self._paused_until)
 
+    def takes_at_once(self, caller_lane: CallerLane, *, waits: bool) -> bool:
+        """Take a place in the window for a call that nothing holds back; return whether it has one.
+
+        `waits`: it would wait for its turn behind others of its caller's lane.
+        """
+        if self._pause or (waits and self.wait_queue.is_awaited(caller_lane)):
+            return False
+        return self._publisher.is_ready and self.window.take()
+
     async def opened(self) -> None:
         """Wait until the broker is worth an attempt. Has no deadline. Raises `NotPublished` when the fleet is left."""
         while not self.is_open:
@@ -291,20 +305,21 @@ class Backpressure:
 
     def succeeded(self) -> None:
         """Note that the broker has answered."""
-        self._pause, self._away_since = 0.0, None
+        self._pause, self._away_since, self.has_failed = 0.0, None, False
 
     def patient_until(self) -> float:
         """Return until when a call waits for the broker. The time is counted from the first call that found it away.
 
         Calls that come when it has been away for longer than that wait for one more try only.
         """
-        now = self.loop.time()
+        now, self.has_failed = self.loop.time(), True
         self._away_since = now if self._away_since is None else self._away_since
         return max(self._away_since + self.patience_seconds, now + min(self.patience_seconds, _ONE_TRY_SECONDS))
 
     def failed(self) -> None:
         """Pause: the broker takes nothing, so this agent waits a growing time before the next attempt."""
         if self.is_open:  # else others have said so
+            self.has_failed = True
             self._pause = min(self._pause * 2 or _FIRST_PAUSE, _LONGEST_PAUSE)
             self._paused_until = self.loop.time() + self._pause * randomness.uniform(
                 0.75, 1.25
@@ -315,20 +330,27 @@ class Hold:
     """The wait of one call, from before its first try until `end`; `until` is its deadline by the loop's clock.
 
     `waits`: for its turn in its user's limit; else it is told that there is none. `is_sent`: it may have been published
-    already, so that nothing but its deadline ends its waiting.
+    already, so that nothing but its deadline ends its waiting. `ticket`: its place in the order of arrival, if it has one.
     """
 
     __slots__ = ("_away", "_back", "_gives_up_at", "_had_turn", "_has_turn", "_is_counted", "_is_sent", "_needs_turn", "_ticket", "caller_lane", "until", "waits")  # fmt: skip
 
     def __init__(
-        self, back: Backpressure, caller_lane: CallerLane, *, until: float, waits: bool, is_sent: bool = False
+        self,
+        back: Backpressure,
+        caller_lane: CallerLane,
+        *,
+        until: float,
+        waits: bool,
+        is_sent: bool = False,
+        ticket: int | None = None,
     ) -> None:
         self.caller_lane = caller_lane
         self.until = until
         self._back = back
         self.waits = waits
         self._is_sent = is_sent
-        self._ticket = back.wait_queue.ticket()
+        self._ticket = back.wait_queue.ticket() if ticket is None else ticket
         self._needs_turn = self._has_turn = self._had_turn = self._is_counted = False
         self._away: NotPublished | None = None
         self._gives_up_at = 0.0
@@ -440,7 +462,7 @@ class Dispatcher:
         self._back = Backpressure(publisher, self._wait_queue)
         self._loop = asyncio.get_running_loop()
 
-    async def post(self, call: PublishedCall, *, waits: bool, waits_for_worker: bool = False) -> Started:
+    def post(self, call: PublishedCall, *, waits: bool, waits_for_worker: bool = False) -> Coroutine[Any, Any, Started]:
         """Publish a call, or end it.
 
         A call over its caller's limit waits for its turn until its deadline, if it `waits`.
@@ -449,11 +471,12 @@ class Dispatcher:
         """
         needs_worker = not waits_for_worker and self._workers.needs_worker(call)
         posting = self._post(call, waits=waits, needs_worker=needs_worker)
-        if self._tracing is None:
-            return await posting
-        drawn = self._tracing.draw_root()
+        return posting if self._tracing is None else self._traced(call, posting, self._tracing)
+
+    async def _traced(self, call: PublishedCall, posting: Awaitable[Started], tracing: Tracing) -> Started:
+        drawn = tracing.draw_root()
         if type(drawn) is not Unrecorded:
-            return await sent(self._tracing, call, self._system, posting, drawn)
+            return await sent(tracing, call, self._system, posting, drawn)
         token = carry(drawn)  # as `sent` would: nearly every call comes here
         try:
             return await posting
@@ -461,10 +484,9 @@ class Dispatcher:
             drop(token)
 
     async def _post(self, call: PublishedCall, *, waits: bool, needs_worker: bool) -> Started:
-        hold = self._hold(call, waits=waits)
         started: PendingCall | Refusal | ToolResult
         try:
-            started = await self._start(call, hold, needs_worker=needs_worker)
+            started = await self._start(call, waits=waits, needs_worker=needs_worker)
         except TimeoutError:
             started = fleet_results.expired(call.tool_name)
         except NotPublished as exc:
@@ -472,8 +494,6 @@ class Dispatcher:
         except BaseException:
             self._keyed_calls.give_up(call)
             raise
-        finally:
-            hold.end()
         if isinstance(started, PendingCall):
             return started
         result = refused(call.tool_name, started) if isinstance(started, Refusal) else started
@@ -520,29 +540,50 @@ class Dispatcher:
         self._back.close()
         self._workers.close()
 
-    def _hold(self, call: PublishedCall, *, waits: bool, seconds: float | None = None, is_sent: bool = False) -> Hold:
+    def _hold(
+        self,
+        call: PublishedCall,
+        *,
+        waits: bool,
+        seconds: float | None = None,
+        is_sent: bool = False,
+        ticket: int | None = None,
+    ) -> Hold:
         left = call.deadline_at - fleet_clock.now()
         left = left if seconds is None else min(left, seconds)
         until = self._loop.time() + left
-        return Hold(self._back, (call.lane, call.user_id), until=until, waits=waits, is_sent=is_sent)
+        return Hold(self._back, (call.lane, call.user_id), until=until, waits=waits, is_sent=is_sent, ticket=ticket)
 
-    async def _start(self, call: PublishedCall, hold: Hold, *, needs_worker: bool) -> PendingCall | Refusal:
-        """Try until the call is published, or surely not. Raises `NotPublished`, and `TimeoutError` at its deadline."""
-        started: PendingCall | Refusal | None = None
-        while started is None:
-            refused_before, asked_at = await hold.admitted(), self._loop.time()
-            started = refused_before or await self._try(call, hold, needs_worker=needs_worker)
-            if isinstance(started, Refusal) and not self._workers.is_in_vain(started, asked_at=asked_at):
-                started = hold.crowded()
-                if started is None:
-                    await self._workers.change(queue_for(call), until=hold.until)
-        return self._workers.end_of(call, started) if isinstance(started, Refusal) else started
+    async def _start(self, call: PublishedCall, *, waits: bool, needs_worker: bool) -> PendingCall | Refusal:
+        """Try until the call is published, or surely not. Raises `NotPublished`, and `TimeoutError` at its deadline.
 
-    async def _try(self, call: PublishedCall, hold: Hold, *, needs_worker: bool) -> PendingCall | Refusal | None:
-        """Listen for the call's end, and publish it; return `None` if that has surely failed and is worth another try.
-
-        Raises `NotPublished`.
+        Nearly every call is published at once, and pays nothing for the waiting of others.
         """
+        ticket, asked_at = self._wait_queue.ticket(), self._loop.time()
+        tried: _Tried | None = None
+        if self._back.takes_at_once((call.lane, call.user_id), waits=waits):
+            tried = await self._try(call, waits=waits, needs_worker=needs_worker)
+            if isinstance(tried, PendingCall):
+                return tried
+        hold = self._hold(call, waits=waits, ticket=ticket)
+        try:
+            while not isinstance(tried, PendingCall):
+                if isinstance(tried, NotPublished) and not hold.tries_again(tried):
+                    raise tried
+                if isinstance(tried, Refusal) and not (tried.kind == "share" and hold.awaits_turn()):
+                    is_in_vain = self._workers.is_in_vain(tried, asked_at=asked_at)
+                    refusal = tried if is_in_vain else hold.crowded()
+                    if refusal is not None:
+                        return self._workers.end_of(call, refusal)
+                    await self._workers.change(queue_for(call), until=hold.until)
+                refused_before, asked_at = await hold.admitted(), self._loop.time()
+                tried = refused_before or await self._try(call, waits=waits, needs_worker=needs_worker)
+        finally:
+            hold.end()
+        return tried
+
+    async def _try(self, call: PublishedCall, *, waits: bool, needs_worker: bool) -> _Tried:
+        """Listen for the call's end, and publish it, with a place in the window, which is given back."""
         follow, refusal = self._follow(call), None
         if call.idempotency_key is not None:
             self._keyed_calls.offer(follow)  # a repeat may hear of it before we do
@@ -552,20 +593,18 @@ class Dispatcher:
         except BegunBefore:
             pass  # its end will come
         except PublishUnconfirmed as exc:
-            self._publish_again(call, follow, hold, exc)
+            self._publish_again(call, follow, exc, waits=waits)
         except NotPublished as exc:
             follow.unpublished()
-            if not hold.tries_again(exc):
-                raise
-            return None
+            return exc
         except BaseException:
             follow.give_up()  # it may have got into its queue just now
             raise
         finally:
-            hold.leave()
+            self._back.window.leave()
         if refusal is not None:
             follow.unpublished()
-            return None if refusal.kind == "share" and hold.awaits_turn() else refusal
+            return refusal
         follow.published(call.deadline_at, self._wait_queue)
         return follow
 
@@ -573,22 +612,24 @@ class Dispatcher:
         self, call: PublishedCall, *, limit: int, needs_worker: bool = False, again: bool = False
     ) -> Refusal | None:
         """Put the call into its queue; return why it is not in it, or `None`. Raises as `Publisher.publish` does."""
-        seconds = min(_PUBLISH_SECONDS, call.deadline_at - fleet_clock.now())
         self._before(call)
         refusal = await self._publisher.publish(
-            call, seconds=seconds, limit=limit, needs_worker=needs_worker, again=again
+            call, seconds=_PUBLISH_SECONDS, limit=limit, needs_worker=needs_worker, again=again
         )
-        self._back.succeeded()
+        if self._back.has_failed:
+            self._back.succeeded()
         return refusal
 
-    def _publish_again(self, call: PublishedCall, follow: PendingCall, hold: Hold, error: PublishUnconfirmed) -> None:
+    def _publish_again(
+        self, call: PublishedCall, follow: PendingCall, error: PublishUnconfirmed, *, waits: bool
+    ) -> None:
         """Keep publishing a call that may already be in its queue.
 
         Its end is listened for until its deadline, as that of any other.
         """
         log.info("publish_not_confirmed", call_id=call.call_id, tool=call.tool_name, error=str(error))
         follow.unconfirmed()
-        insisting = self._spawn(self._insist(call, follow, waits=hold.waits))
+        insisting = self._spawn(self._insist(call, follow, waits=waits))
         follow.ending.add_done_callback(lambda _: insisting.cancel())
 
     async def _insist(self, call: PublishedCall, follow: PendingCall, *, waits: bool) -> None:

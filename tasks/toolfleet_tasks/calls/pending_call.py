@@ -15,7 +15,7 @@ from toolfleet_registry.errors import FleetUnavailable, InputNotTaken, MessageRe
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, randomness
-from toolfleet_registry.system.shared_timers import SharedTimer, shared_timers
+from toolfleet_registry.system.shared_timers import SharedTimer
 from toolfleet_tasks.fairness import WaitQueue
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.ledger.waiting import KeptQuestion, Verdict
@@ -106,10 +106,11 @@ class InputAnswers:
             return await self._judged(call_id, number or 0, responses)
         check_responses(found.pending, responses)
         call = self._answered(call_id, found, responses)
-        if call.deadline_at <= fleet_clock.now():
+        now = fleet_clock.now()
+        if call.deadline_at <= now:
             raise InputNotTaken(call_id, "ended")
         queue, text = queue_for(call), self._seal.seal(call)
-        message = call_message(call, queue, text=text, origin=self._origin) if self._has_queues else ""
+        message = call_message(call, queue, text=text, origin=self._origin, now=now) if self._has_queues else ""
         verdict = await self._asked.answer(call_id, found.pending.round, responses, queue=queue, message=message)
         is_new = self._verdict(call_id, verdict)
         if not self._has_queues:  # twice does no harm, and an earlier try may have been lost
@@ -211,8 +212,7 @@ class PendingCall:
         if self.ending.done():
             self._over()
         else:
-            timers = shared_timers(self.ending.get_loop())
-            self._timer = timers.call_later(deadline_at - fleet_clock.now(), self._expire)
+            self._timer = self._listener.timers.call_later(deadline_at - fleet_clock.now(), self._expire)
 
     def unconfirmed(self) -> None:
         """Note that it is unknown whether the call is in its queue, until it is `confirmed`."""

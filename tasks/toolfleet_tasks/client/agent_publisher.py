@@ -11,6 +11,7 @@ from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
+from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.admission import AdmissionControl, Refusal
 from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost, unavailable
@@ -97,6 +98,7 @@ class AdmittedPublisher:
         again: bool = False,
     ) -> Refusal | None:
         """Implements `Publisher.publish`. A call that is surely not published counts towards no limit."""
+        seconds = min(seconds, call.deadline_at - fleet_clock.now())
         give_up_at = self._loop.time() + seconds
         await self._retracted(call, seconds)
         ask = functools.partial(self._admission.ask, needs_worker=needs_worker, again=again)

@@ -155,12 +155,12 @@ def time_after(delay: float) -> datetime:
     return fleet_clock.utc_now() + timedelta(seconds=delay)
 
 
-def call_message(call: PublishedCall, queue: str, *, text: str, origin: str) -> str:
-    """Return a call's message for its queue; `text` is the sealed call."""
+def call_message(call: PublishedCall, queue: str, *, text: str, origin: str, now: float) -> str:
+    """Return a call's message for its queue; `text` is the sealed call, `now` the fleet's time."""
     nets = nets_around(call.limit_seconds)
     label = Label(call.call_id, call.tool_name, args_shown(call), queue, nets, trace=carried())
     written = message(text, label, origin=origin)
-    return f"{{{_begin(call)}{written[1:]}" if begins_when_taken(call) else written
+    return f"{{{_begin(call, now)}{written[1:]}" if begins_when_taken(call) else written
 
 
 def begins_when_taken(call: PublishedCall) -> bool:
@@ -170,7 +170,7 @@ def begins_when_taken(call: PublishedCall) -> bool:
     its record lives as long as most do, for that is what the worker knows.
     """
     is_plain = call.approval is None and call.inputs is None and call.retry is None
-    is_plain = is_plain and not is_wake_key(call.idempotency_key)
+    is_plain = is_plain and not (call.idempotency_key and is_wake_key(call.idempotency_key))
     return is_plain and call.effect in _HARMLESS and call.call_id.isascii()
 
 
@@ -289,9 +289,9 @@ def revocation_topic(database: int) -> str:
     return f"/{database}.{REVOCATIONS}"
 
 
-def _begin(call: PublishedCall) -> str:
+def _begin(call: PublishedCall, now: float) -> str:
     """Return the first field of the envelope, for `RESERVE` of `transport/scripts.py`: how long a claim's record lives, the effect, and the id."""
-    seconds = max(call.deadline_at - fleet_clock.now(), 0) + _RECORD_MARGIN_SECONDS
+    seconds = max(call.deadline_at - now, 0) + _RECORD_MARGIN_SECONDS
     return f'"{BEGIN}":{_quoted(f"{min(seconds, _LONGEST_SECONDS):.0f} {call.effect} {call.call_id}")},'
 
 

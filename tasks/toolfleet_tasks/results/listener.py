@@ -24,6 +24,7 @@ from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.shared_timers import shared_timers
 from toolfleet_tasks.aio import end, is_wanted
 from toolfleet_tasks.messages.signing import split_json
 from toolfleet_tasks.redis_connection import Part, PipelinedConnection, Push, RedisConnectionLost
@@ -158,6 +159,8 @@ class ResultListener:
         """Says what is believed of a call."""
         self._check = EndCheck(verifier, self._reader, keys=keys, ended=self._end) if verifier.is_on else None
         self._loop = asyncio.get_running_loop()
+        self.timers = shared_timers(self._loop)
+        """For the deadlines of those who wait."""
         self._result_key = keys.result("").encode()
         self.keys = keys
         """Names what there is in its Redis."""
@@ -302,7 +305,7 @@ class ResultListener:
         if first.listening is not None and not first.listening.done():
             first.listening.set_result(None)  # what there was to be heard has come before Redis said that we listen
         self._drop(channel)
-        for expected in first.everyone:
+        for expected in first.everyone if first.behind else (first,):
             waiter, expected.waiter = expected.waiter, None
             try:
                 if waiter is not None:

@@ -60,7 +60,7 @@ class Publisher(Protocol):
 
         `needs_worker`: it is also refused if no worker consumes its queue. `again`: the broker may have the call
         already, for an earlier attempt was not confirmed. Raises `NotPublished` (of this attempt) or
-        `PublishUnconfirmed`, in `seconds` at the latest; if it is not ready, as soon as that is known.
+        `PublishUnconfirmed`, in `seconds` or at the call's deadline; if it is not ready, as soon as that is known.
         """
         ...
 

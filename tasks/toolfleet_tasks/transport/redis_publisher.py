@@ -6,21 +6,23 @@ In a worker, whose publisher `worker_publisher` chooses, it publishes the fleet'
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.script import Parameters, Script
+from toolfleet_registry.redis.script import Parameters
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing import SigningSettings
+from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.system.shared_timers import shared_timers
+from toolfleet_registry.system.shared_timers import SharedTimer, SharedTimers, shared_timers
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.admission import ADMIT, ADMIT_MANY, AdmissionControl, Refusal, refusal_in, script_for
 from toolfleet_tasks.messages.envelope import (
@@ -69,20 +71,26 @@ class AdmissionBatcher:
     def __init__(self, connection: PipelinedConnection, loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
         self._loop = loop
+        self._timers = shared_timers(loop)
         self._open: dict[_Command, _Batch] = {}
 
-    def send(self, parameters: _Command) -> "asyncio.Future[Any]":
-        """Send the parameters of `ADMIT`; the future brings its reply, or raises as that of `PipelinedConnection.send` does."""
+    def send(self, parameters: _Command, give_up_at: float) -> Awaitable[Any]:
+        """Send the parameters of `ADMIT`, and return its reply.
+
+        That raises as the future of `PipelinedConnection.send` does, and `TimeoutError` at `give_up_at`.
+        """
         shared = _shared_of(parameters)
         if shared is None:
-            return self._send_alone(parameters)
+            return _answered(self._timers, give_up_at, self._send_alone(parameters))
         batch = self._open.get(shared)
         if batch is None or len(batch) == _MOST:
-            batch = self._open[shared] = _Batch()
+            batch = self._open[shared] = _Batch(self._timers)
             sent = self._connection.send_built(partial(self._close, shared, batch))
             sent.add_done_callback(partial(self._answer, shared, batch))
         reply: asyncio.Future[Any] = self._loop.create_future()
-        batch.append((parameters, reply))
+        batch.append((parameters, reply, give_up_at))
+        if give_up_at < batch.ends_at:
+            batch.end_at(give_up_at)
         return reply
 
     def _close(self, shared: _Command, batch: "_Batch") -> _Command:
@@ -99,10 +107,12 @@ class AdmissionBatcher:
     def _answer(self, shared: _Command, batch: "_Batch", sent: "asyncio.Future[Any]") -> None:
         if self._open.get(shared) is batch:  # the connection was lost before it left
             del self._open[shared]
+        batch.stop()
         error = sent.exception()
         if len(batch) > 1 and isinstance(error, ResponseError):
-            again = _Batch(each for each in batch if not each[1].done())
+            again = _Batch(self._timers, (each for each in batch if not each[1].done()))
             if is_unknown_script(error) and len(again) > 1:
+                again.end_next()
                 whole = self._connection.send("EVAL", ADMIT_MANY.text, *_together(shared, again))
                 whole.add_done_callback(partial(self._answer, shared, again))
             else:
@@ -110,80 +120,99 @@ class AdmissionBatcher:
         elif error is None and len(batch) > 1 and sent.result() is None:
             self._send_each(batch)
         else:
-            for _, reply in batch:
+            for _, reply, _ in batch:
                 _pass_on(reply, sent)
 
     def _send_each(self, batch: "_Batch") -> None:
         """Send each call alone after a refused batch, which did nothing; calls of callers that have gone are left out."""
-        for parameters, reply in batch:
+        for parameters, reply, give_up_at in batch:
             if not reply.done():
+                timer = self._timers.call_at(give_up_at, _expire, reply)
+                reply.add_done_callback(partial(_stop, timer))
                 self._send_alone(parameters).add_done_callback(partial(_pass_on, reply))
 
     def _send_alone(self, parameters: _Command) -> "asyncio.Future[Any]":
         return self._connection.send("EVALSHA", ADMIT.digest, *parameters)
 
 
-class _Batch(list[tuple[_Command, "asyncio.Future[Any]"]]):
-    """The parameters of `ADMIT` of each call, and who waits for its reply."""
+class _Batch(list[tuple[_Command, "asyncio.Future[Any]", float]]):
+    """The parameters of `ADMIT` of each call, who waits for its reply, and until when by the loop's clock.
+
+    One timer stands for all of them: those of one tick end at nearly the same time.
+    """
+
+    def __init__(
+        self, timers: SharedTimers, calls: "Iterable[tuple[_Command, asyncio.Future[Any], float]]" = ()
+    ) -> None:
+        super().__init__(calls)
+        self._timers = timers
+        self._timer: SharedTimer | None = None
+        self.ends_at = math.inf
+        """When the first wait ends."""
+
+    def end_at(self, when: float) -> None:
+        """Have the first wait end at this time."""
+        self.stop()
+        self.ends_at, self._timer = when, self._timers.call_at(when, self._expire)
+
+    def end_next(self) -> None:
+        """Have the first of the waits that go on end at its time."""
+        left = [give_up_at for _, reply, give_up_at in self if not reply.done()]
+        if left:
+            self.end_at(min(left))
+
+    def stop(self) -> None:
+        """End no wait any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _expire(self) -> None:
+        for _, reply, give_up_at in self:
+            if give_up_at <= self.ends_at:
+                _expire(reply)
+        self.end_next()
 
 
-class _Asked(NamedTuple):
-    """The parameters of `ADMIT` for a call without an idempotency key, in their order."""
+# The parameters of `ADMIT` for a call without an idempotency key, in their order.
+_ASKED = (
+    *("number", "queue", "notify_key", "breaker", "caller_limit", "stored", "slots", "record", "queue_states"),
+    *("call_id", "deadline", "message", "limit", "bound", "keep_ms", "intent_seconds", "intention"),
+    *("backlog_bytes", "stored_bytes_most", "marks"),
+)
 
-    number: Part
-    queue: Part
-    notify_key: Part
-    breaker: Part
-    caller_limit: Part
-    stored: Part
-    slots: Part
-    record: Part
-    queue_states: Part
-    call_id: Part
-    deadline: Part
-    message: Part
-    limit: Part
-    bound: Part
-    keep_ms: Part
-    intent_seconds: Part
-    intention: Part
-    backlog_bytes: Part
-    stored_bytes_most: Part
-    marks: Part
+
+def _picking(*names: str) -> Callable[[_Command], _Command]:
+    return operator.itemgetter(*map(_ASKED.index, names))
+
+
+_shared = _picking("queue", "notify_key", "breaker", "queue_states", "limit", "bound", "backlog_bytes")
+_alone = _picking("message", "keep_ms", "marks", "bound")
+_known = _picking("record", "caller_limit", "stored")
+_sent = _picking("call_id", "deadline", "message")
 
 
 def _shared_of(parameters: _Command) -> _Command | None:
     """Return the parameters that calls of one batch must share; `None` for one that must be judged alone."""
     if parameters[0] != _KEYS:
         return None
-    asked = _Asked._make(parameters)
-    is_fitting = 0 < len(str(asked.message)) <= _LARGEST
-    if not is_fitting or asked.keep_ms or asked.marks or int(asked.bound) <= 0:
-        return None
-    return (
-        asked.queue,
-        asked.notify_key,
-        asked.breaker,
-        asked.queue_states,
-        asked.limit,
-        asked.bound,
-        asked.backlog_bytes,
-    )
+    message, keep_ms, marks, bound = _alone(parameters)
+    is_fitting = 0 < len(str(message)) <= _LARGEST
+    return None if not is_fitting or keep_ms or marks or int(bound) <= 0 else _shared(parameters)
 
 
 def _together(shared: _Command, batch: _Batch) -> Parameters:
     queue, notify_key, breaker, queue_states, limit, bound, backlog_bytes = shared
-    calls = [_Asked._make(parameters) for parameters, _ in batch]
+    sent = [_sent(parameters) for parameters, _, _ in batch]
     return ADMIT_MANY.parameters(
         queue=queue,
         notify_key=notify_key,
         breaker=breaker,
         queue_states=queue_states,
-        known=[(call.record, call.caller_limit, call.stored) for call in calls],
+        known=[_known(parameters) for parameters, _, _ in batch],
         limit=limit,
         bound=bound,
         backlog_bytes=backlog_bytes,
-        calls=[(call.call_id, math.ceil(float(call.deadline)), call.message) for call in calls],
+        calls=[(call_id, math.ceil(float(deadline)), message) for call_id, deadline, message in sent],
     )
 
 
@@ -222,6 +251,7 @@ class RedisPublisher:
         self._seal = Seal(None) if signing is None else seal_of(signing)
         self._admission = admission
         self._loop = asyncio.get_running_loop()
+        self._timers = shared_timers(self._loop)
         self._batcher = AdmissionBatcher(connection, self._loop)
         self._keys = keys
         self._topic = keys.prefix + revocation_topic(database)
@@ -255,18 +285,22 @@ class RedisPublisher:
 
         With admission control a call that is published `again` is in its queue once; without one it may be there twice.
         """
-        queue = queue_for(call)
-        text = call_message(call, queue, text=self._seal.seal(call), origin=self._origin)
+        queue, now = queue_for(call), fleet_clock.now()
+        seconds = min(seconds, call.deadline_at - now)
+        text = call_message(call, queue, text=self._seal.seal(call), origin=self._origin, now=now)
         if self._admission is None:
             return await self.put(text, queue, seconds=seconds, limit=limit)
         if seconds <= 0:
             raise NotPublished("no time is left")
         rest = self._admission.build_command(
-            call, queue, message=text, limit=limit, needs_worker=needs_worker, again=again
+            call, queue, now=now, message=text, limit=limit, needs_worker=needs_worker, again=again
         )
         script, give_up_at = script_for(call), self._loop.time() + seconds
         try:
-            reply = await self._sent_now(give_up_at, self._admitting(script, rest))
+            if script is ADMIT:
+                reply = await self._sent_now(self._batcher.send(rest, give_up_at))
+            else:
+                reply = await self._sent(give_up_at, "EVALSHA", script.digest, *rest)
         except ResponseError as exc:
             if not is_unknown_script(exc):
                 raise _refused(exc) from exc
@@ -320,7 +354,8 @@ class RedisPublisher:
             if not self._connection.is_connected:
                 await self._connected(give_up_at)
             try:
-                await self._answered(give_up_at, self._connection.send("PUBLISH", self._topic, message))
+                sent = self._connection.send("PUBLISH", self._topic, message)
+                await _answered(self._timers, give_up_at, sent)
             except RedisConnectionLost:
                 continue
             return
@@ -339,17 +374,15 @@ class RedisPublisher:
             if not self._connection.is_connected:
                 await self._connected(give_up_at)
             with contextlib.suppress(BrokerUnavailable):
-                return await self._sent_now(give_up_at, self._connection.send(*command))
+                return await self._sent(give_up_at, *command)
 
-    def _admitting(self, script: Script, parameters: Parameters) -> "asyncio.Future[Any]":
-        if script is ADMIT:
-            return self._batcher.send(parameters)
-        return self._connection.send("EVALSHA", script.digest, *parameters)
-
-    async def _sent_now(self, give_up_at: float, reply: "asyncio.Future[Any]") -> Any:
+    def _sent(self, give_up_at: float, *command: Part) -> Awaitable[Any]:
         """The same over the connection as it is; without one it is surely not sent."""
+        return self._sent_now(_answered(self._timers, give_up_at, self._connection.send(*command)))
+
+    async def _sent_now(self, reply: Awaitable[Any]) -> Any:
         try:
-            return await self._answered(give_up_at, reply)
+            return await reply
         except RedisConnectionLost as exc:
             if exc.sent:
                 raise PublishUnconfirmed(str(exc)) from exc
@@ -366,18 +399,23 @@ class RedisPublisher:
         except RedisConnectionLost as exc:  # closed for good
             raise NotPublished("the fleet was left") from exc
 
-    async def _answered(self, give_up_at: float, reply: "asyncio.Future[Any]") -> Any:
-        """Wait for a reply. Raises what `PipelinedConnection.send` does, or `TimeoutError`."""
-        timer = shared_timers(self._loop).call_at(give_up_at, _expire, reply)
-        try:
-            return await reply
-        finally:
-            timer.cancel()
+
+async def _answered(timers: SharedTimers, give_up_at: float, reply: "asyncio.Future[Any]") -> Any:
+    """Wait for a reply. Raises what `PipelinedConnection.send` does, or `TimeoutError`."""
+    timer = timers.call_at(give_up_at, _expire, reply)
+    try:
+        return await reply
+    finally:
+        timer.cancel()
 
 
 def _expire(reply: "asyncio.Future[Any]") -> None:
     if not reply.done():
         reply.set_exception(TimeoutError())
+
+
+def _stop(timer: SharedTimer, _: object) -> None:
+    timer.cancel()
 
 
 def _refused(error: ResponseError) -> NotPublished | PublishUnconfirmed:

@@ -61,6 +61,7 @@ async def test_other_queues_take_calls(settings: Settings, redis: Redis, worker:
 @pytest.mark.parametrize(("call_id", "job_id", "expected"), [("j.0", "j", 0), ("j.1", "j", 1), ("c", None, 0)])
 def test_later_calls_of_a_job_are_let_in(settings: Settings, call_id: str, job_id: str | None, expected: int) -> None:
     """Its start is a new call, and its polls are none."""
-    command = AdmissionControl(settings).build_command(published(call_id=call_id, job_id=job_id), "tools.research")
+    call = published(call_id=call_id, job_id=job_id)
+    command = AdmissionControl(settings).build_command(call, "tools.research", now=call.published_at)
     assert is_later_step(call_id, job_id) is bool(expected)
     assert (STATES not in command) is bool(expected)

@@ -124,7 +124,7 @@ async def test_who_serves_a_module_is_asked_once_a_second(make: Make, redis: Red
     with noted(settings, "tools.owls"):
         async with ToolFleet(settings=settings) as fleet:
             await fleet.submit(ECHO, ADA)
-            session_of(fleet)._dispatcher._admission._served["owls"] += 60
+            session_of(fleet)._dispatcher._admission._served["tools.owls"] += 60
             before = await redis.info("commandstats")
             await asyncio.gather(*(fleet.submit(ECHO, ADA) for _ in range(20)))
             after = await redis.info("commandstats")

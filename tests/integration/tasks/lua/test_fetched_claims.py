@@ -25,7 +25,11 @@ RECORD, STATES = KEYS.call(READ.call_id), Keys().queue_states
 
 async def take(redis: Redis, call: PublishedCall | str = READ, *, lease_ms: int = 15_000, **others: Any) -> str:
     """Publish a call, or any message, and take it; return the id of the call that was claimed so, or nothing."""
-    text = call if isinstance(call, str) else call_message(call, QUEUE, text=json_text.dump(call), origin="")
+    text = (
+        call
+        if isinstance(call, str)
+        else call_message(call, QUEUE, text=json_text.dump(call), origin="", now=time.time())
+    )
     await redis.lpush(KEYS.queue(QUEUE), text)
     command = queues.RESERVE.command(
         unacked="unacked",
@@ -125,7 +129,7 @@ async def test_a_worker_says_whether_it_claims(redis: Redis, others: dict[str, A
 
 async def test_a_redelivered_call_is_judged(redis: Redis) -> None:
     """Somebody has had it, and may have died with it."""
-    text = call_message(READ, QUEUE, text="{}", origin="")
+    text = call_message(READ, QUEUE, text="{}", origin="", now=time.time())
 
     assert await take(redis, '{"redelivered":true,' + text[1:]) == ""
 

@@ -56,7 +56,8 @@ def ours(text: str) -> dict[str, Any]:
 
 
 def first_message(call: PublishedCall, queue: str = QUEUE, origin: str | None = None) -> str:
-    return call_message(call, queue, text=json_text.dump(call), origin=sender() if origin is None else origin)
+    origin = sender() if origin is None else origin
+    return call_message(call, queue, text=json_text.dump(call), origin=origin, now=call.published_at)
 
 
 async def test_a_call_reads_as_if_kombu_had_published_it(app: FleetApp, redis: Redis) -> None:
@@ -118,7 +119,7 @@ def test_a_message_carries_its_text_as_it_is() -> None:
     """It may be signed: not a byte of it changes on its way."""
     text = 'eyJ."\\🦉\u2028.x'
 
-    assert ours(call_message(published(), QUEUE, text=text, origin=""))["body"][0] == [text]
+    assert ours(call_message(published(), QUEUE, text=text, origin="", now=0))["body"][0] == [text]
 
 
 async def test_a_revocation_reads_as_if_celery_had_sent_it(app: FleetApp, redis: Redis) -> None:

@@ -186,5 +186,5 @@ def test_the_names_of_what_is_asked_are_those_of_the_script() -> None:
     head = FILES.source(ADMIT.name)
     names = Names(head.keys.fixed), head.args
 
-    assert redis_publisher._Asked._fields == ("number", *names[0].fixed, *names[1].fixed)
+    assert ("number", *names[0].fixed, *names[1].fixed) == redis_publisher._ASKED
     assert len(names[0].fixed) == redis_publisher._KEYS
