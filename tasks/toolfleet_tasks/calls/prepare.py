@@ -104,6 +104,8 @@ class CallPreparation:
         self._catalog = catalog
         self._known = known
         self._settings = settings
+        self._context_modules, self._guest_modules = settings.context_modules, settings.default_guest_modules
+        self._between_seconds = 2 * HARD_LIMIT_MARGIN + 2 * settings.lease_seconds  # around two attempts
         self._gate = gate
         self._limited = limited
         self._trail = trail
@@ -122,18 +124,25 @@ class CallPreparation:
         """Judge a call that is to end in `seconds`, an agent's own or a job's `step`. A refusal has its audit line."""
         user_id = step.user_id if step is not None else call.user_id if caller.user_id is None else caller.user_id
         noted = collecting(self.facts_of(caller, user_id, conversation))
-        judged = await self._judged(call, caller, conversation, around)
+        if self.has_profile(caller):
+            judged = await self._judged(call, caller, conversation, around)
+        else:  # nearly every call
+            judged = self.judge(call, caller, conversation, around)
         if isinstance(judged, ToolResult):
             return self._trail.refused(call, caller, judged, noted)
         tool, arguments, limit = judged.tool, judged.arguments, self.limit_of(judged.tool)
         around = around if judged.reach.profile is None else self.ruled(tool, caller, conversation, around)
-        deadline_at = fleet_clock.now() + (left := self._bounded(limit, seconds))
-        refusal = fleet_results.expired(tool.name) if left <= 0 else unnamed(tool.name, around.terms, around.within)
+        now, left = fleet_clock.now(), self._bounded(limit, seconds)
+        deadline_at = now + left
+        refusal = fleet_results.expired(tool.name) if left <= 0 else None
+        if refusal is None and around.terms is not None:
+            refusal = unnamed(tool.name, around.terms, around.within)
         if refusal is None and step is not None:
             deadline_at = min(deadline_at, step.ends_by)
             refusal = step.gate(tool, arguments) if requires_gate(tool, around) else None
         elif refusal is None and requires_gate(tool, around):
             refusal = await self._gate_refusal(call, judged, user_id, around, left)
+            now = fleet_clock.now()
         if refusal is not None:
             return self._trail.refused(call, caller, refusal, noted, tool)
         asked_by = tuple(dict.fromkeys((*asked_by_here(user_id), *around.asked_by)))
@@ -141,7 +150,8 @@ class CallPreparation:
             call_id=new_call_id() if step is None else step.call_id,
             arguments=arguments,
             user_id=user_id,
-            caller=resolved(judged.reach.caller, self._settings.default_guest_modules),
+            caller=resolved(judged.reach.caller, self._guest_modules),
+            published_at=now,
             deadline_at=deadline_at,
             idempotency_key=call.idempotency_key or None,  # an empty one names nothing
             replay_of=replay_of,
@@ -154,7 +164,9 @@ class CallPreparation:
 
     def facts_of(self, caller: Caller, user_id: str | None, conversation: Conversation | None) -> dict[str, str]:
         """Return the facts of a call before any decision, as its audit line may have them."""
-        facts = facts_of(conversation)
+        facts = facts_of(conversation) if conversation else {}
+        if self._catalog.profiles.is_empty:  # nearly every call
+            return facts
         return facts | self._catalog.profiles.shown_ids(caller, user_id, facts.get(CONVERSATION))
 
     def approval_rules(self, tool_name: str, caller: Caller) -> tuple[ApprovalRule, ...]:
@@ -165,8 +177,6 @@ class CallPreparation:
     async def _judged(
         self, call: ToolCall, caller: Caller, conversation: Conversation | None, around: Circumstances
     ) -> Judged | ToolResult:
-        if not self.has_profile(caller):  # nearly every call
-            return self.judge(call, caller, conversation, around)
         changed = await self._own.changed(call, caller)
         judged = changed if isinstance(changed, ToolResult) else self.judge(changed, caller, conversation, around)
         return judged if isinstance(judged, ToolResult) else await without_personal_data(judged, self._catalog)
@@ -200,8 +210,8 @@ class CallPreparation:
 
         Neither its limits nor a gate are asked.
         """
-        modules = self._settings.context_modules
-        shared = conversation_for(conversation, call.tool_name, modules)
+        modules = self._context_modules
+        shared = conversation_for(conversation, call.tool_name, modules) if conversation else {}
         is_checked = around.tag is not None or call.tool_version is not None
         if is_checked and isinstance(tool := self.tool_of(call, caller), ToolDefinition):
             if fault := _version_fault(tool, call):
@@ -260,7 +270,7 @@ class CallPreparation:
     def _bounded(self, limit: float, seconds: float | None) -> float:
         """Return the time of a call; by default two full attempts, each delivered twice. Nothing waits for ever."""
         if seconds is None:
-            seconds = 2 * (limit + HARD_LIMIT_MARGIN) + 2 * self._settings.lease_seconds
+            seconds = 2 * limit + self._between_seconds
         return min(seconds, _LONGEST_TIMEOUT)
 
     async def _gate_refusal(
@@ -287,7 +297,7 @@ class CallPreparation:
         asked: ToolCall,
         is_step: bool,  # which has no client that answers or listens
     ) -> dict[str, Any]:
-        """Return the message's facts about the tool, and the time.
+        """Return the message's facts about the tool.
 
         A call with sensitive results has no log messages: they could quote them.
         """
@@ -296,12 +306,11 @@ class CallPreparation:
             "tool_name": tool.name,
             "effect": effect_of(tool),
             "limit_seconds": limit,
-            "published_at": fleet_clock.now(),
             "terms": terms_for(tool, around.terms, self._settings),
             "lane": lane_of(tool.name.partition(".")[0], self._known.settings),
             "sensitive": sensitive_paths(tool),
             "hides_results": hides_results,
-            "context": context_for(tool, around, self._settings.context_modules),
+            "context": None if around.context is None else context_for(tool, around, self._context_modules),
             "newer_job": is_newer_job(tool.name, arguments),
             "tool_version": asked.tool_version,
             "takes_input": asked.takes_input and not is_step,
