@@ -24,7 +24,7 @@ def queue_of(module: str) -> str:
 
 def queue_for(call: PublishedCall) -> str:
     """Return the queue that a call waits in: its module's."""
-    return queue_of(call.tool_name.partition(".")[0])
+    return f"tools.{call.tool_name.partition('.')[0]}"  # as `queue_of` has it: each call comes here
 
 
 def limit_of(tool: ToolDefinition, settings: Settings) -> float:

@@ -460,8 +460,10 @@ class RespProtocol(asyncio.BufferedProtocol):
 
     def _take(self, frame: Any) -> None:
         if isinstance(frame, hiredis.PushNotification):
-            if frame[0] in _CONFIRMATIONS:
-                self._confirm()
+            if frame[0] in _CONFIRMATIONS and self._pending and isinstance(sent := self._pending[0], _Sent):
+                sent.left -= 1
+                if not sent.left:
+                    self._pending.popleft()
             self._on_push(frame)
             return
         if not self._pending:
@@ -477,12 +479,6 @@ class RespProtocol(asyncio.BufferedProtocol):
                 reply.set_result(frame)
         if isinstance(frame, ResponseError) and is_one_of(_MOVED, frame):
             self.close(str(frame))
-
-    def _confirm(self) -> None:
-        if self._pending and isinstance(sent := self._pending[0], _Sent):
-            sent.left -= 1
-            if not sent.left:
-                self._pending.popleft()
 
     def _end(self, reason: Exception) -> None:
         if self.lost.done():

@@ -22,7 +22,8 @@ class KnownModules:
         self._probes_everywhere = probes_everywhere
         self._clock = clock or fleet_clock.now
         self._networks = ModuleNetworks(settings.module_networks)
-        self._entries = dict[str, ModuleEntry]()
+        self.entries: Mapping[str, ModuleEntry] = {}
+        """The directory's entries, by module."""
         self._own_headers = headers_by_module(settings.module_headers)
         self.headers: Mapping[str, ModuleHeaders] = self._own_headers
         """What goes with each request to a module.
@@ -41,14 +42,9 @@ class KnownModules:
         """Those that were removed: what waits for them is to be ended."""
 
     @property
-    def entries(self) -> Mapping[str, ModuleEntry]:
-        """The directory's entries, by module."""
-        return self._entries
-
-    @property
     def guards(self) -> dict[str, Callable[[str], bool]]:
         """The checks of IP addresses, for each module that was added or announces itself."""
-        over_http = {name for name, entry in self._entries.items() if entry.public_only}
+        over_http = {name for name, entry in self.entries.items() if entry.public_only}
         allows, allows_public = self._networks.allows, self._networks.allows_public
         return {name: allows_public if name in over_http else allows for name in self.added}
 
@@ -70,7 +66,7 @@ class KnownModules:
         headers = self._headers_with(entries)
         replicas = {name: entry.replicas for name, entry in theirs.items() if isinstance(entry, AnnouncedModule)}
         before = self.settings, self.names, self.served, self.ending, self.headers, self.replicas
-        self._entries, self.replicas = entries, {name: found for name, found in replicas.items() if found}
+        self.entries, self.replicas = entries, {name: found for name, found in replicas.items() if found}
         self.settings, self.names, self.served, self.ending, self.headers = settings, names, served, ending, headers
         return before != (settings, names, served, ending, headers, self.replicas)
 

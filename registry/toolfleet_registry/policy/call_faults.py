@@ -26,7 +26,7 @@ def fault_in_names(
             return f"The user id has more than {LONGEST} characters."
     if idempotency_key is not None and len(idempotency_key) > LONGEST:
         return f"The idempotency key has more than {LONGEST} characters."
-    return fault_in_version(tool_version)
+    return None if tool_version is None else fault_in_version(tool_version)
 
 
 def fault_in_version(named: str | None) -> str | None:

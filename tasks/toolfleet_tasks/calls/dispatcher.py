@@ -540,19 +540,11 @@ class Dispatcher:
         self._back.close()
         self._workers.close()
 
-    def _hold(
-        self,
-        call: PublishedCall,
-        *,
-        waits: bool,
-        seconds: float | None = None,
-        is_sent: bool = False,
-        ticket: int | None = None,
-    ) -> Hold:
+    def _hold(self, call: PublishedCall, *, waits: bool, seconds: float | None = None, is_sent: bool = False) -> Hold:
         left = call.deadline_at - fleet_clock.now()
         left = left if seconds is None else min(left, seconds)
         until = self._loop.time() + left
-        return Hold(self._back, (call.lane, call.user_id), until=until, waits=waits, is_sent=is_sent, ticket=ticket)
+        return Hold(self._back, (call.lane, call.user_id), until=until, waits=waits, is_sent=is_sent)
 
     async def _start(self, call: PublishedCall, *, waits: bool, needs_worker: bool) -> PendingCall | Refusal:
         """Try until the call is published, or surely not. Raises `NotPublished`, and `TimeoutError` at its deadline.
@@ -560,12 +552,14 @@ class Dispatcher:
         Nearly every call is published at once, and pays nothing for the waiting of others.
         """
         ticket, asked_at = self._wait_queue.ticket(), self._loop.time()
+        until = asked_at + call.deadline_at - fleet_clock.now()
+        caller_lane = call.lane, call.user_id
         tried: _Tried | None = None
-        if self._back.takes_at_once((call.lane, call.user_id), waits=waits):
-            tried = await self._try(call, waits=waits, needs_worker=needs_worker)
+        if self._back.takes_at_once(caller_lane, waits=waits):
+            tried = await self._try(call, until, waits=waits, needs_worker=needs_worker)
             if isinstance(tried, PendingCall):
                 return tried
-        hold = self._hold(call, waits=waits, ticket=ticket)
+        hold = Hold(self._back, caller_lane, until=until, waits=waits, ticket=ticket)
         try:
             while not isinstance(tried, PendingCall):
                 if isinstance(tried, NotPublished) and not hold.tries_again(tried):
@@ -577,13 +571,16 @@ class Dispatcher:
                         return self._workers.end_of(call, refusal)
                     await self._workers.change(queue_for(call), until=hold.until)
                 refused_before, asked_at = await hold.admitted(), self._loop.time()
-                tried = refused_before or await self._try(call, waits=waits, needs_worker=needs_worker)
+                tried = refused_before or await self._try(call, until, waits=waits, needs_worker=needs_worker)
         finally:
             hold.end()
         return tried
 
-    async def _try(self, call: PublishedCall, *, waits: bool, needs_worker: bool) -> _Tried:
-        """Listen for the call's end, and publish it, with a place in the window, which is given back."""
+    async def _try(self, call: PublishedCall, until: float, *, waits: bool, needs_worker: bool) -> _Tried:
+        """Listen for the call's end, and publish it, with a place in the window, which is given back.
+
+        `until`: its deadline, by the loop's clock.
+        """
         follow, refusal = self._follow(call), None
         if call.idempotency_key is not None:
             self._keyed_calls.offer(follow)  # a repeat may hear of it before we do
@@ -605,7 +602,7 @@ class Dispatcher:
         if refusal is not None:
             follow.unpublished()
             return refusal
-        follow.published(call.deadline_at, self._wait_queue)
+        follow.published(call.deadline_at, self._wait_queue, until=until)
         return follow
 
     async def _publish(

@@ -200,19 +200,22 @@ class PendingCall:
         """Return the call that is followed."""
         return self._call
 
-    def published(self, deadline_at: float, turns: WaitQueue | None = None) -> None:
+    def published(self, deadline_at: float, turns: WaitQueue | None = None, *, until: float | None = None) -> None:
         """Note that the call is, or may be, in its queue.
 
-        From now on its deadline is watched, in seconds since the epoch.
+        From now on its deadline is watched, in seconds since the epoch; `until`: the same by the loop's clock, if known.
 
         Who waits in `turns` for room in its caller's limit is told when it is over. Not by a callback of `ending`: that costs
         the loop a step, and five objects for as long as the call is in flight.
         """
         self._turns = turns
+        timers = self._listener.timers
         if self.ending.done():
             self._over()
+        elif until is not None:
+            self._timer = timers.call_at(until, self._expire)
         else:
-            self._timer = self._listener.timers.call_later(deadline_at - fleet_clock.now(), self._expire)
+            self._timer = timers.call_later(deadline_at - fleet_clock.now(), self._expire)
 
     def unconfirmed(self) -> None:
         """Note that it is unknown whether the call is in its queue, until it is `confirmed`."""
@@ -336,10 +339,11 @@ class PendingCall:
             self._timer.cancel()
 
     def _over(self) -> None:
-        self._stop_timer()
+        if self._timer is not None:
+            self._timer.cancel()
         turns, self._turns = self._turns, None
-        if turns is not None:
-            turns.free((self._call.lane, self._call.user_id))
+        if turns is not None and turns.is_awaited(caller_lane := (self._call.lane, self._call.user_id)):
+            turns.free(caller_lane)
 
     def _end(self, result: ToolResult) -> None:
         self._over()

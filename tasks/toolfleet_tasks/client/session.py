@@ -380,7 +380,7 @@ class Session:
         return functools.partial(follow, revoke=self._publisher.revoke, had=self._had, answers=self.answers)
 
     def _had(self, call: PublishedCall, result: ToolResult, text: str) -> None:
-        (self.begun.had if call.call_id in self.begun else self._receipts.had)(call, result, text)
+        (self.begun.had if self.begun.is_own(call.call_id) else self._receipts.had)(call, result, text)
 
     def _say_last(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """End a call whose caller may have gone. `aclose` waits a little for that."""
@@ -473,7 +473,8 @@ class Sessions:
 
         The running loop's session is opened with the first call, within the call's time.
         """
-        check_timeout(seconds)
+        if seconds is not None:
+            check_timeout(seconds)
         session = self.here()
         if session is None:
             clock = asyncio.get_running_loop().time

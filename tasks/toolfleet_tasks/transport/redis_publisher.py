@@ -298,9 +298,12 @@ class RedisPublisher:
         script, give_up_at = script_for(call), self._loop.time() + seconds
         try:
             if script is ADMIT:
-                reply = await self._sent_now(self._batcher.send(rest, give_up_at))
+                reply = await self._batcher.send(rest, give_up_at)
             else:
-                reply = await self._sent(give_up_at, "EVALSHA", script.digest, *rest)
+                sent = self._connection.send("EVALSHA", script.digest, *rest)
+                reply = await _answered(self._timers, give_up_at, sent)
+        except (RedisConnectionLost, TimeoutError) as exc:
+            raise _not_answered(exc) from exc
         except ResponseError as exc:
             if not is_unknown_script(exc):
                 raise _refused(exc) from exc
@@ -374,21 +377,10 @@ class RedisPublisher:
             if not self._connection.is_connected:
                 await self._connected(give_up_at)
             with contextlib.suppress(BrokerUnavailable):
-                return await self._sent(give_up_at, *command)
-
-    def _sent(self, give_up_at: float, *command: Part) -> Awaitable[Any]:
-        """The same over the connection as it is; without one it is surely not sent."""
-        return self._sent_now(_answered(self._timers, give_up_at, self._connection.send(*command)))
-
-    async def _sent_now(self, reply: Awaitable[Any]) -> Any:
-        try:
-            return await reply
-        except RedisConnectionLost as exc:
-            if exc.sent:
-                raise PublishUnconfirmed(str(exc)) from exc
-            raise BrokerUnavailable(str(exc), passes=True) from exc
-        except TimeoutError as exc:
-            raise PublishUnconfirmed("no answer") from exc
+                try:
+                    return await _answered(self._timers, give_up_at, self._connection.send(*command))
+                except (RedisConnectionLost, TimeoutError) as exc:
+                    raise _not_answered(exc) from exc
 
     async def _connected(self, give_up_at: float) -> None:
         try:
@@ -416,6 +408,13 @@ def _expire(reply: "asyncio.Future[Any]") -> None:
 
 def _stop(timer: SharedTimer, _: object) -> None:
     timer.cancel()
+
+
+def _not_answered(error: RedisConnectionLost | TimeoutError) -> BrokerUnavailable | PublishUnconfirmed:
+    """Return what it means for the message that there was no answer: without a connection it was surely not sent."""
+    if isinstance(error, TimeoutError):
+        return PublishUnconfirmed("no answer")
+    return PublishUnconfirmed(str(error)) if error.sent else BrokerUnavailable(str(error), passes=True)
 
 
 def _refused(error: ResponseError) -> NotPublished | PublishUnconfirmed:
