@@ -1,6 +1,7 @@
 """Writes the page of the Python reference: one entry for each public name, which the site fills in."""
 
 import importlib
+from functools import cached_property
 
 from toolfleet import ToolFleet
 
@@ -48,5 +49,7 @@ def _section(face: str) -> str:
 
 
 def _namespaces() -> list[str]:
-    kinds = {name: type(value) for name, value in vars(ToolFleet("redis://localhost")).items() if name[0] != "_"}
+    fleet = ToolFleet("redis://localhost")
+    names = [name for name, value in vars(ToolFleet).items() if isinstance(value, cached_property)]
+    kinds = {name: type(getattr(fleet, name)) for name in names}
     return [f"## `fleet.{name}`\n\n::: {kind.__module__}.{kind.__qualname__}\n" for name, kind in kinds.items()]

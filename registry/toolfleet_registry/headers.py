@@ -12,8 +12,8 @@ from pydantic import SecretStr
 from toolfleet_registry.contracts.names import is_module_name
 
 _MOST_CHARACTERS = 8192  # of a value: usual servers take no more of a whole head
-_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")  # what RFC 9110 lets a field's name be
-_VALUE = re.compile(r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?")
+_FIELD_NAME = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}"  # what RFC 9110 lets a field's name be
+_VALUE = r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?"
 _OURS = frozenset({"accept", "accept-encoding", "content-type", "idempotency-key", "user-agent"})
 _PROTOCOL = frozenset(
     {
@@ -61,8 +61,8 @@ def _fields(module: str, fields: Any) -> dict[str, SecretStr]:
         raise ValueError(f"{_SHAPE}; what module {module!r} has is no such object")
     found, seen = dict[str, SecretStr](), set[str]()
     for name, value in fields.items():
-        if not isinstance(name, str) or not _TOKEN.fullmatch(
-            name
+        if not isinstance(name, str) or not re.fullmatch(
+            _FIELD_NAME, name
         ):  # and is not shown: it may be what should be its value
             raise ValueError(f"module {module!r} has a header whose name no header can have")
         place = f"header {name!r} of module {module!r}"
@@ -92,7 +92,9 @@ def _value_fault(value: Any) -> str:
     if len(text) > _MOST_CHARACTERS:
         return f"has a value of more than {_MOST_CHARACTERS} characters"
     return (
-        "" if _VALUE.fullmatch(text) else "has a value with other than visible ASCII characters, or a blank at an end"
+        ""
+        if re.fullmatch(_VALUE, text)
+        else "has a value with other than visible ASCII characters, or a blank at an end"
     )
 
 

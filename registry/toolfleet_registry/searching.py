@@ -22,8 +22,8 @@ _FILL = "INSERT INTO tools(rowid, name, tags, description, arguments) VALUES(?,?
 # A name says most, a tag nearly as much; arguments are about how, not what.
 _ASK = "SELECT rowid FROM tools WHERE tools MATCH ? ORDER BY bm25(tools, 10, 6, 3, 1), rowid"
 
-_HUMP = re.compile(r"([a-z0-9])([A-Z])")
-_WORD = re.compile(r"[^\W_]+")
+_HUMP = r"([a-z0-9])([A-Z])"
+_WORD = r"[^\W_]+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class TextIndex(Generic[T]):
             self._index.close()
 
     def _matching(self, text: str) -> Iterator[tuple[SearchDocument, T]]:
-        words = _WORD.findall(_split(text[:_LONGEST]))[:_MOST_WORDS]
+        words = re.findall(_WORD, _split(text[:_LONGEST]))[:_MOST_WORDS]
         if not words:
             if not text.strip():
                 yield from self._things
@@ -97,5 +97,5 @@ class TextIndex(Generic[T]):
 
 def _split(text: str) -> str:
     """Add the parts of `camelCase` words, and remove characters that cannot be encoded."""
-    parts = _HUMP.sub(r"\1 \2", text)
+    parts = re.sub(_HUMP, r"\1 \2", text)
     return (text if parts == text else f"{text} {parts}").encode("utf-8", "replace").decode()

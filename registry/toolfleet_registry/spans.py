@@ -121,11 +121,11 @@ TRACEPARENT: Final = "traceparent"
 
 TRACESTATE: Final = "tracestate"
 
-_PARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_PARENT = r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 
 _LONGEST_STATE = 512  # characters, which W3C has everybody pass on at least
 
-_STATE = re.compile(r"[ -~]*")  # printable: it goes into headers as it is
+_STATE = r"[ -~]*"  # printable: it goes into headers as it is
 
 _SAMPLED = frozenset("13579bdf")
 
@@ -320,9 +320,9 @@ def read_context(said: Mapping[str, object]) -> TraceContext | None:
 
 def context_of(traceparent: object, tracestate: object) -> TraceContext | None:
     """Return the context of the two values; see `read_context`."""
-    if not isinstance(traceparent, str) or not _PARENT.fullmatch(traceparent):
+    if not isinstance(traceparent, str) or not re.fullmatch(_PARENT, traceparent):
         return None
-    is_fine = isinstance(tracestate, str) and len(tracestate) <= _LONGEST_STATE and _STATE.fullmatch(tracestate)
+    is_fine = isinstance(tracestate, str) and len(tracestate) <= _LONGEST_STATE and re.fullmatch(_STATE, tracestate)
     return tuple.__new__(TraceContext, (traceparent, str(tracestate) if is_fine else ""))
 
 

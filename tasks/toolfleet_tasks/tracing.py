@@ -2,12 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from toolfleet_registry import spans
 from toolfleet_registry.contracts import PublishedCall, ToolResult
-from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.spans import (
     TRACEPARENT,
@@ -24,6 +23,9 @@ from toolfleet_registry.spans import (
     tracing_of,
 )
 from toolfleet_tasks.queues import queue_for
+
+if TYPE_CHECKING:
+    from toolfleet_registry.contracts.jobs import JobSpec
 
 T = TypeVar("T")
 
@@ -138,7 +140,7 @@ def system_of(broker: str | None) -> str:
     return "rabbitmq" if (broker or "").startswith(("amqp", "pyamqp")) else "redis"
 
 
-def with_trace(spec: JobSpec, *, is_traced: bool) -> JobSpec:
+def with_trace(spec: "JobSpec", *, is_traced: bool) -> "JobSpec":
     """Return the job with the present place in a trace."""
     here = context_here() if is_traced else None
     if here is None:
@@ -146,12 +148,12 @@ def with_trace(spec: JobSpec, *, is_traced: bool) -> JobSpec:
     return spec.model_copy(update={"traceparent": here.traceparent, "tracestate": here.tracestate or None})
 
 
-def trace_of_job(spec: JobSpec) -> TraceContext | None:
+def trace_of_job(spec: "JobSpec") -> TraceContext | None:
     """Return the place in a trace where the job was made; `None` without one."""
     return context_of(spec.traceparent, spec.tracestate)
 
 
-async def of_job(tracing: Tracing | None, spec: JobSpec, work: Awaitable[T], *, first_step: int | None = None) -> T:
+async def of_job(tracing: Tracing | None, spec: "JobSpec", work: Awaitable[T], *, first_step: int | None = None) -> T:
     """Do a job's work in its trace.
 
     A round of a recurring one has a trace of its own, linked to where the job was made.
@@ -183,7 +185,7 @@ def _server_of(url: str) -> dict[str, str | int]:
 
 
 async def woken(
-    tracing: Tracing, spec: JobSpec | None, url: str, post: Awaitable[T], is_fine: Callable[[T], bool]
+    tracing: Tracing, spec: "JobSpec | None", url: str, post: Awaitable[T], is_fine: Callable[[T], bool]
 ) -> T:
     """Make an attempt to wake a core, in a CLIENT span: in its job's trace, and linked to where the job was made."""
     origin = None if spec is None else trace_of_job(spec)

@@ -12,7 +12,6 @@ from benchmarks.work import Call
 from toolfleet import Caller, Conversation, ToolCall, ToolFleet
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.settings import load_settings
-from toolfleet_tasks.app import make_app
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.queues import queue_of
@@ -50,6 +49,8 @@ class ThreadedClient:
     """What one would do without it: Celery's `send_task` and `get` in threads, with the message that our task takes."""
 
     def __init__(self, threads: int) -> None:
+        from toolfleet_tasks.app import make_app  # noqa: PLC0415 - our own client loads no Celery
+
         self._threads = threads
         self._app = make_app(load_settings())
 

@@ -24,7 +24,6 @@ from toolfleet_registry.store.documents import (
     DocumentStore,
     copying,
 )
-from toolfleet_registry.store.factory import open_documents
 from toolfleet_registry.system import fleet_clock
 
 KEPT_VERSIONS = 20
@@ -150,6 +149,8 @@ class StoredProfiles:
 
         Raises `SettingsError`; does not connect yet.
         """
+        from toolfleet_registry.store.factory import open_documents  # noqa: PLC0415 - agents and workers read only
+
         return cls(open_documents(settings, PROFILES), agent_seal(settings))
 
     def put(self, name: str, profile: AgentProfile, *, by: str, expected: int | None = None) -> ProfileVersion:

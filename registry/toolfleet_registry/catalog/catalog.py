@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles, Reach, reach_of
 from toolfleet_registry.agents.live_profiles import LiveProfiles
 from toolfleet_registry.catalog.manifest_reader import ManifestReader
-from toolfleet_registry.catalog.registration import OpenRegistry
 from toolfleet_registry.config.run_file import unknown_module, why_not_applied
 from toolfleet_registry.contracts import (
     NEVER_PROBED,
@@ -31,7 +30,6 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.requests import MODULES_AT_ONCE
 from toolfleet_registry.errors import InvalidToolName, RegistryAway, UnknownAgent
 from toolfleet_registry.local.scheduler_tools import probe_scheduler
-from toolfleet_registry.manifests.discovery import DiscoveryResult, ManifestFailure, discover, offered_by
 from toolfleet_registry.manifests.manifest_cache import (
     CachedManifest,
     ManifestCache,
@@ -54,6 +52,10 @@ from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.offload import aside
 from toolfleet_registry.system.process import this_process
+
+if TYPE_CHECKING:
+    from toolfleet_registry.catalog.registration import OpenRegistry
+    from toolfleet_registry.manifests.discovery import DiscoveryResult
 
 _log = get_logger(__name__)
 
@@ -187,7 +189,7 @@ class Catalog:
         self,
         settings: Settings,
         cache: ManifestCache,
-        open_registry: OpenRegistry | None = None,
+        open_registry: "OpenRegistry | None" = None,
         *,
         known: KnownModules | None = None,
         directory: ModuleDirectory | None = None,
@@ -248,6 +250,8 @@ class Catalog:
         return self.statuses()
 
     async def _probe(self) -> None:
+        from toolfleet_registry.manifests.discovery import ManifestFailure, offered_by  # noqa: PLC0415 - workers do it, most often
+
         probes = await _probe_modules(self._known, self._settings, imports_local=not self._asks_fleet)
         errors = {module: probe.error for module, probe in probes.items() if isinstance(probe, ManifestFailure)}
         found = {module: offered for module, probe in probes.items() if (offered := offered_by(probe)) is not None}
@@ -476,11 +480,15 @@ def _checked_with(
     return part if part.arguments is None else Checked({**part.arguments, **rest})
 
 
-async def _probe_modules(known: KnownModules, settings: Settings, *, imports_local: bool) -> dict[str, DiscoveryResult]:
+async def _probe_modules(
+    known: KnownModules, settings: Settings, *, imports_local: bool
+) -> "dict[str, DiscoveryResult]":
     """Return each module's current offer.
 
     Local tools are left out unless `imports_local`: only workers run their program.
     """
+    from toolfleet_registry.manifests.discovery import discover  # noqa: PLC0415 - as above
+
     probes = await discover(
         known.settings.module_services,
         timeout_seconds=settings.discovery_timeout_seconds,

@@ -9,11 +9,11 @@ import functools
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextvars import Context
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Self, cast
 
 from redis.asyncio import Redis
 
-from toolfleet_registry.catalog.registration import OpenRegistry, Registrar, asked, kept_in_effect
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ProbeFailure, ProbeFailures
@@ -24,11 +24,11 @@ from toolfleet_registry.manifests.manifest_cache import CachedManifest, Manifest
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.store.factory import open_store
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
 
 if TYPE_CHECKING:
+    from toolfleet_registry.catalog.registration import OpenRegistry, Registrar
     from toolfleet_registry.manifests.discovery import DiscoveryResult
 
 log = get_logger(__name__)
@@ -55,7 +55,7 @@ class ManifestFetcher:
         self,
         settings: Settings,
         redis: Redis,
-        registrar: Registrar,
+        registrar: "Registrar",
         *,
         on_fetched: Callable[[str, CachedManifest], object],
         clock: Callable[[], float] | None = None,
@@ -218,21 +218,33 @@ class ManifestReader:
     was `known` of a module whose manifest has expired stays in effect.
     """
 
-    def __init__(self, cache: ManifestCache, registrar: Registrar) -> None:
-        self.cache, self.registrar = cache, registrar
+    def __init__(self, cache: ManifestCache, make_registrar: "Callable[[], Registrar]") -> None:
+        self.cache, self._make_registrar = cache, make_registrar
+
+    @cached_property
+    def registrar(self) -> "Registrar":
+        """What takes manifests in. Imported with the registry when it is asked for: the cache has what most processes read."""
+        return self._make_registrar()
 
     @classmethod
     def of(
         cls,
         settings: Settings,
         cache: ManifestCache,
-        open_registry: OpenRegistry | None = None,
+        open_registry: "OpenRegistry | None" = None,
         *,
         is_agents: bool = False,
     ) -> Self:
         """Return the reader of a fleet with these settings; `open_registry` is for tests. `is_agents`: they do not say what holds for modules' tools."""
         lines = None if is_agents else settings.module
-        return cls(cache, Registrar(cache, open_registry or functools.partial(open_store, settings), lines))
+
+        def make_registrar() -> "Registrar":
+            from toolfleet_registry.catalog.registration import Registrar  # noqa: PLC0415 - see `registrar`
+            from toolfleet_registry.store.factory import open_store  # noqa: PLC0415 - as above
+
+            return Registrar(cache, open_registry or functools.partial(open_store, settings), lines)
+
+        return cls(cache, make_registrar)
 
     async def read(
         self, modules: Collection[str], known: Mapping[str, CachedManifest], *, needs_cache: bool = False
@@ -251,6 +263,8 @@ class ManifestReader:
         """Read the registry's manifests of modules that have expired in the cache, with operators' current decisions."""
         if not modules:
             return ManifestReading({}, is_whole=True)
+        from toolfleet_registry.catalog.registration import asked, kept_in_effect  # noqa: PLC0415 - as above
+
         try:
             async with self.registrar.registry() as registry:
                 return ManifestReading(

@@ -27,7 +27,7 @@ MOST_SELECTORS = 500
 """In one list."""
 
 _TAG, _NOT = "tag:", "!"
-_FORM = re.compile(r"!?(tag:[^\s,!][^\s,]{0,127}|[A-Za-z0-9_.*?-]{1,256})")
+_FORM = r"!?(tag:[^\s,!][^\s,]{0,127}|[A-Za-z0-9_.*?-]{1,256})"
 
 LONGEST_APPROVAL_SECONDS = 30 * 86_400
 """For so long a call may wait for people."""
@@ -53,14 +53,14 @@ _MOST_MIDDLEWARE = 50
 
 
 def _checked(selector: str) -> str:
-    if not _FORM.fullmatch(selector):
+    if not re.fullmatch(_FORM, selector):
         raise ValueError(
             f"{selector[:80]!r} selects no tools: write a name (git.status), a pattern (git.*) or tag:NAME, each perhaps after '!'"
         )
     return selector
 
 
-Selector = Annotated[str, AfterValidator(_checked), Field(json_schema_extra={"pattern": f"^{_FORM.pattern}$"})]
+Selector = Annotated[str, AfterValidator(_checked), Field(json_schema_extra={"pattern": f"^{_FORM}$"})]
 """One of them."""
 
 Selectors = Annotated[tuple[Selector, ...], Field(max_length=MOST_SELECTORS)]

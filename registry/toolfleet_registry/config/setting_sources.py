@@ -45,9 +45,7 @@ _OTHERS = {
 
 _OFF = frozenset({"0", "false", "off", "no", "f", "n"})  # as pydantic reads them
 # What Kubernetes tells every container of a service that is named so: `TOOLFLEET_REDIS_PORT_6379_TCP_ADDR`.
-_KUBERNETES = re.compile(
-    r"\w+_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?)"
-)
+_KUBERNETES = r"\w+_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?)"
 _LIKENESS = 0.75
 
 _warned: set[str] = set()
@@ -222,7 +220,7 @@ def misspelt(settings: Collection[str], environ: Mapping[str, str] = os.environ)
     found = dict[str, str | None]()
     for variable in environ:
         name = variable.upper()
-        if not name.startswith(PREFIX) or name in known or name in _OTHERS or _KUBERNETES.fullmatch(name):
+        if not name.startswith(PREFIX) or name in known or name in _OTHERS or re.fullmatch(_KUBERNETES, name):
             continue
         if name.removeprefix(PREFIX).lower() in REMOVED:
             continue

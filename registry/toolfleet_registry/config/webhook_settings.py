@@ -22,7 +22,7 @@ ApprovalNotice = Literal["asked", "voted", "edited", "approved", "rejected", "ex
 
 MOST_WEBHOOKS = 20  # each has a queue and connections of its own, in every worker
 _MOST_APPROVERS = 20  # each one's secrets are tried for a request
-_APPROVER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+_APPROVER_NAME = r"[A-Za-z0-9_.-]{1,100}"
 _ASKED_AND_DECIDED: tuple[ApprovalNotice, ...] = ("asked", "approved", "rejected", "expired", "withdrawn")
 
 
@@ -214,7 +214,7 @@ class ApprovalChannels(BaseModel):
             raise ValueError(f"at most {MOST_WEBHOOKS} webhooks, and {_MOST_APPROVERS} approvers")
         if len({each.url for each in self.webhooks}) < len(self.webhooks):
             raise ValueError("each webhook has a URL of its own")
-        if wrong := [name for name in self.approvers if not _APPROVER_NAME.fullmatch(name)]:
+        if wrong := [name for name in self.approvers if not re.fullmatch(_APPROVER_NAME, name)]:
             raise ValueError(f"an approver cannot be named {wrong[0][:80]!r}: letters, digits, '_', '.' and '-'")
         names = [name for each in self.approvers.values() for name in each.secrets]
         if len(set(names)) < len(names) or {each.secret for each in self.webhooks} & set(names):

@@ -54,7 +54,9 @@ def name_fault(name: str) -> str | None:
     A tool with such a name is closed: other names may look just like it.
     """
     return (
-        None if _SAFE.fullmatch(name) else f"its name {name!a} has more than ASCII letters, digits, '_', '-' and dots"
+        None
+        if re.fullmatch(_SAFE, name)
+        else f"its name {name!a} has more than ASCII letters, digits, '_', '-' and dots"
     )
 
 
@@ -66,10 +68,10 @@ def provider_name(name: str) -> str:
     readable start and ends in the first 10 hex digits of its SHA-256, after `-x`.
     """
     plain = name.replace(".", "__")
-    if _PLAIN.fullmatch(plain) and not _AMBIGUOUS.search(name):
+    if re.fullmatch(_PLAIN, plain) and not re.search(_AMBIGUOUS, name):
         return plain
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
-    readable = _ILLEGAL.sub("_", plain)
+    readable = re.sub(_ILLEGAL, "_", plain)
     if not readable[:1].isalpha():
         readable = f"_{readable}"
     return f"{readable[: MAX_PROVIDER_NAME - _DIGEST - 2]}-x{digest}"
@@ -77,9 +79,9 @@ def provider_name(name: str) -> str:
 
 _DIGEST = 10
 _MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
-_SAFE = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
+_SAFE = r"(?a)[A-Za-z0-9_.-]+"
 _METHOD = re.compile(r"\S{1,192}")
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", re.ASCII)
-_ILLEGAL = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
+_PLAIN = r"(?a)[A-Za-z_][A-Za-z0-9_-]{0,63}"
+_ILLEGAL = r"(?a)[^A-Za-z0-9_-]"
 # Two underscores in the name itself, one next to a dot, or our own suffix: each could spell another tool's plain form.
-_AMBIGUOUS = re.compile(r"__|_\.|\._|-x[0-9a-f]{10}$")
+_AMBIGUOUS = r"__|_\.|\._|-x[0-9a-f]{10}$"

@@ -31,7 +31,7 @@ _log = get_logger(__name__)
 _PATIENCE_SECONDS = 5
 _AS_BYTES = {NEVER_DECODE: True}
 
-_ANSWERED = re.compile(r"answered with status (\d+)")
+_ANSWERED = r"answered with status (\d+)"
 
 LOCAL_FAULT = "TOOLFLEET_LOCAL_TOOLS: "
 """How the error of a look begins that a worker has made at itself: some of its own functions cannot be imported."""
@@ -100,7 +100,7 @@ def state_without_manifest(error: str | None) -> str:
         return "unknown"
     if error.startswith(LOCAL_FAULT):
         return "failed"
-    answered = _ANSWERED.match(error)
+    answered = re.match(_ANSWERED, error)
     return f"answers {answered[1]}" if answered else "unreachable"
 
 

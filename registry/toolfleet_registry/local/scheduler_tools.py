@@ -4,13 +4,15 @@ No worker fetches anything: that module decides which addresses may be reached, 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolfleet_registry.contracts import Effect, ModuleManifest, ToolDefinition
-from toolfleet_registry.contracts.jobs import Poll
 from toolfleet_registry.contracts.names import SCHEDULER
 from toolfleet_registry.redis.urls import is_http_url
 from toolfleet_registry.settings import Settings
+
+if TYPE_CHECKING:
+    from toolfleet_registry.contracts.jobs import Poll
 
 CHECK_URL = "research.check_url"
 """The tool that fetches an address and says its status and a field of what was there."""
@@ -138,7 +140,7 @@ _CANCELLED: dict[str, Any] = {
 
 def url_poll(
     url: str, *, status: int | list[int] = 200, field: str | None = None, value: Any = None, **poll: Any
-) -> Poll:
+) -> "Poll":
     """Make a poll that is over when a URL answers with a status and, if it is given, with a value in its JSON.
 
     Args:
@@ -155,6 +157,8 @@ def url_poll(
         ValueError: An argument is invalid; the message is one sentence.
 
     """
+    from toolfleet_registry.contracts.jobs import Poll  # noqa: PLC0415 - of those who make jobs
+
     if len(url) > _LONGEST_URL or not is_http_url(url):
         raise ValueError(f"`poll_url` must be an http or https address of at most {_LONGEST_URL:,} characters.")
     statuses = status if isinstance(status, list) else [status]

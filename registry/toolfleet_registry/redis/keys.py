@@ -3,9 +3,11 @@
 Celery's and kombu's own (queues, `unacked*`, `_kombu.binding.*`, `celery-task-meta-<call id>`) are theirs. All begin with a fleet's prefix.
 """
 
+import functools
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,25 +19,25 @@ _SEPARATORS = ":_-."  # Celery puts a `_` after a prefix that ends in none of th
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """The pattern of one kind of keys, without the prefix.
+    """The pattern of one kind of keys, a regular expression, without the prefix.
 
     `lasting` says why such a key has no TTL; `None`: it must have one.
 
     `since`: the wire version that introduced it. A kind whose values an older version could misread gets another name.
     """
 
-    pattern: re.Pattern[str]
+    pattern: str  # not compiled here: few processes look for a key's rule
     lasting: str | None = None
     since: int = 1
 
 
 def _ours(pattern: str, *, lasting: str | None = None, since: int = 1) -> KeyRule:
     """Return the rule for keys that begin with `OURS`."""
-    return KeyRule(re.compile(OURS + pattern), lasting, since)
+    return KeyRule(OURS + pattern, lasting, since)
 
 
 RULES = (
-    KeyRule(re.compile(r"module_manifest:[^:]+")),
+    KeyRule(r"module_manifest:[^:]+"),
     _ours(r"refresh:\d+"),
     _ours("manifests-revision", lasting="a counter"),
     _ours("tool-changes", lasting="four counters"),
@@ -129,20 +131,25 @@ RULES = (
     _ours("registry:reloads", lasting="a counter", since=2),
     _ours(r"registry:reload:\d+", since=2),
     _ours("registry-identity", lasting="without it a process with another registry would rule"),
-    KeyRule(re.compile(r"_?celery-(task|taskset)-meta-.+")),  # also how far a chord's header is
-    KeyRule(re.compile(r"(tools\..+|toolfleet\.control)"), lasting="a queue: the broker removes it when it is empty"),
-    KeyRule(re.compile(r"unacked(_index|_mutex)?"), lasting="the broker's own: messages that a worker holds"),
+    KeyRule(r"_?celery-(task|taskset)-meta-.+"),  # also how far a chord's header is
+    KeyRule(r"(tools\..+|toolfleet\.control)", lasting="a queue: the broker removes it when it is empty"),
+    KeyRule(r"unacked(_index|_mutex)?", lasting="the broker's own: messages that a worker holds"),
     KeyRule(
-        re.compile(r"_kombu\.binding(\..+|_deadlines|_permanent\..+)"),
+        r"_kombu\.binding(\..+|_deadlines|_permanent\..+)",
         lasting="the broker's own: which queue is bound to which exchange",
     ),
-    KeyRule(re.compile(r".*\.reply\.celery\.pidbox"), lasting="the broker's own: answers to inspect commands"),
+    KeyRule(r".*\.reply\.celery\.pidbox", lasting="the broker's own: answers to inspect commands"),
 )
 
 
 def rule_for(name: str) -> KeyRule | None:
     """The rule for a key's name without the prefix, if there is one."""
-    return next((rule for rule in RULES if rule.pattern.fullmatch(name)), None)
+    return next((rule for fits, rule in _matchers() if fits(name)), None)
+
+
+@functools.cache
+def _matchers() -> tuple[tuple[Callable[[str], object], KeyRule], ...]:
+    return tuple((re.compile(rule.pattern).fullmatch, rule) for rule in RULES)
 
 
 class _Key:

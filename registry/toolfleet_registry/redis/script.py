@@ -449,9 +449,9 @@ def _read_part(main: Source, lines: Sequence[str]) -> Source:
 
 def _blocks(file: str, text: str) -> Iterator[Block]:
     """Yield the functions and local variables at the top of a file; indented and closing lines belong to the line before them."""
-    block = list[str]()
+    block, begins = list[str](), re.compile(r"(?!--)(?!end|[)}])\S").match
     for line in text.splitlines():
-        if re.match(r"(?!--)(?!end|[)}])\S", line):
+        if begins(line):
             if block:
                 yield Block(file, block)
             block = []

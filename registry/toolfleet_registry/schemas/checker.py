@@ -57,9 +57,9 @@ _SHOWN = 60  # characters of a name, a pattern, an allowed value
 
 _MOST_COMPARED = 100  # names; comparing two takes some 20 µs, and the event loop waits
 
-_SAYABLE = re.compile(r"[A-Za-z0-9_$@.-]{1,60}", re.ASCII)
+_SAYABLE = r"(?a)[A-Za-z0-9_$@.-]{1,60}"
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}", re.ASCII)  # names surely meant as an argument's
+_NAME = r"(?a)[A-Za-z_][A-Za-z0-9_]{0,39}"  # names surely meant as an argument's
 
 _ARGUMENTS = "arguments"
 
@@ -227,10 +227,10 @@ class FaultWords:
         """Return the names that may be said, with what was probably meant."""
         found = list[str]()
         for name in unexpected[:MOST_FAULTS]:
-            near = _near(name, known) if _SAYABLE.fullmatch(name) else None
+            near = _near(name, known) if re.fullmatch(_SAYABLE, name) else None
             if near is not None:
                 found.append(f"{name!r} (did you mean {_cut(near)!r}?)")
-            elif is_argument and _NAME.fullmatch(name):
+            elif is_argument and re.fullmatch(_NAME, name):
                 found.append(repr(name))
         return found
 
@@ -375,7 +375,7 @@ def _validator(schema: dict[str, Any], text: str, states: int) -> Validator:
             return _made(make, schema, RegexOptions(size_limit=size, dfa_size_limit=_MOST_OF_A_CACHE))
         except ValidationError:
             # Patterns that look ahead or back need another engine, which is given up soon when it tries too much.
-            if not BACKTRACKING.search(text):
+            if not re.search(BACKTRACKING, text):
                 raise
             tracking = FancyRegexOptions(backtrack_limit=_MOST_TRIES, size_limit=size, dfa_size_limit=_MOST_OF_A_CACHE)
             return _made(make, schema, tracking)

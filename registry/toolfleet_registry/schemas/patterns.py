@@ -10,7 +10,7 @@ MOST_STATES = 5_200
 
 ENDLESS = 10**9
 
-BACKTRACKING = re.compile(r"\(\?[=!<]|\\[1-9]|\\k")
+BACKTRACKING = r"\(\?[=!<]|\\[1-9]|\\k"
 
 _TRACKING = 20_000  # a try again takes some 10 ns, and may be made as often as the limit that it is compiled with says
 _A_TEXT = 5
@@ -23,19 +23,18 @@ _OF_BLANKS = 18
 _IN_BOTH_CASES = 4  # times as many: three letters of ASCII have kin outside of it
 _OF_OTHERS = 5  # outside of ASCII
 _DIGITS = 9
-_PROPERTY = re.compile(r"\\[pP]")
-_WIDE = re.compile(r"^\[\^|\\[DW]|\[:\^")
-_BLANKS = re.compile(r"\\[sS]")
-_OTHERS = re.compile(r"\\u(?!00[0-7])|\\x[89a-fA-F{]|[^\x00-\x7f]")
-_CASELESS = re.compile(r"\(\?[a-zA-Z]*i")
-_COUNT = re.compile(r"\{(\d*),?(\d*)\}")
-_AHEAD_AT_START = re.compile(r"\^(?:\(\?[=!][^()]*\))*")
-_PIECE = re.compile(
-    r"\\[pP](?:\{[^}]*\}|.?)|\\[xu](?:\{[^}]*\}|[0-9a-fA-F]{2,4})|\\.?"
+_PROPERTY = r"\\[pP]"
+_WIDE = r"^\[\^|\\[DW]|\[:\^"
+_BLANKS = r"\\[sS]"
+_OTHERS = r"\\u(?!00[0-7])|\\x[89a-fA-F{]|[^\x00-\x7f]"
+_CASELESS = r"\(\?[a-zA-Z]*i"
+_COUNT = r"\{(\d*),?(\d*)\}"
+_AHEAD_AT_START = r"\^(?:\(\?[=!][^()]*\))*"
+_PIECE = (
+    r"(?s)\\[pP](?:\{[^}]*\}|.?)|\\[xu](?:\{[^}]*\}|[0-9a-fA-F]{2,4})|\\.?"
     r"|\[\^?\]?(?:\\.|[^\]\\])*\]?"
     r"|\((?:\?(?:[:=!>]|<[=!]|P?<[^>]*>|[a-zA-Z-]*[:)]))?"
-    r"|\{\d*,?\d*\}|.",
-    re.DOTALL,
+    r"|\{\d*,?\d*\}|."
 )
 
 _Positions = tuple[int, ...]
@@ -45,10 +44,10 @@ _BEYOND_ASCII: int = 2**_ASCII
 _ANY = 2 * _BEYOND_ASCII - 1
 _MOST_PIECES = 200
 _MOST_STEPS = 5_000
-_REPEAT = re.compile(r"[*+?]|\{\d*,?\d*\}")
-_EXACT = re.compile(r"\{\d+\}")
-_SETS = re.compile(r"\[|&&|--|~~|\|\|")  # sets within sets, which Python reads as something else
-_BEYOND = re.compile(r"^\.|^\[\^|\\[wWdDsSuxU]|[^\x00-\x7f]")
+_REPEAT = r"[*+?]|\{\d*,?\d*\}"
+_EXACT = r"\{\d+\}"
+_SETS = r"\[|&&|--|~~|\|\|"  # sets within sets, which Python reads as something else
+_BEYOND = r"^\.|^\[\^|\\[wWdDsSuxU]|[^\x00-\x7f]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ def states_of(pattern: str) -> int:
 
 def pieces_of(pattern: str) -> list[str]:
     """Return the pieces of a pattern: characters, classes, counts, and the starts and ends of its groups."""
-    return [match.group() for match in _PIECE.finditer(pattern)]
+    return [match.group() for match in re.finditer(_PIECE, pattern)]
 
 
 def _size(pattern: str, size_of: Callable[[str], int]) -> int:
@@ -114,7 +113,7 @@ def _size(pattern: str, size_of: Callable[[str], int]) -> int:
         elif piece[0] in "^$*+?|":
             here += 1
         elif piece[0] == "(":
-            cases = _IN_BOTH_CASES if _CASELESS.match(piece) else cases
+            cases = _IN_BOTH_CASES if re.match(_CASELESS, piece) else cases
             if piece.endswith(")"):  # flags, for what follows
                 here += ENDLESS if "x" in piece else 1  # blanks without a meaning: they are not written in JSON
                 continue
@@ -135,20 +134,20 @@ def _patterns(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _times(piece: str) -> int | None:
-    count = _COUNT.fullmatch(piece)
+    count = re.fullmatch(_COUNT, piece)
     if count is None:
         return None
     return max(1, *(int(number[:_DIGITS]) for number in count.groups() if number))
 
 
 def _states_of_a_character(piece: str) -> int:
-    properties = len(_PROPERTY.findall(piece))
+    properties = len(re.findall(_PROPERTY, piece))
     if properties:
         return _OF_A_PROPERTY * properties
     if piece == ".":
         return _OF_ANY_CHARACTER
-    wide = _OF_ANY_CHARACTER * len(_WIDE.findall(piece)) + _OF_BLANKS * len(_BLANKS.findall(piece))
-    return 1 + wide + _OF_OTHERS * len(_OTHERS.findall(piece))
+    wide = _OF_ANY_CHARACTER * len(re.findall(_WIDE, piece)) + _OF_BLANKS * len(re.findall(_BLANKS, piece))
+    return 1 + wide + _OF_OTHERS * len(re.findall(_OTHERS, piece))
 
 
 def _price(pattern: str) -> Patterns:
@@ -160,9 +159,9 @@ def _price(pattern: str) -> Patterns:
     else:
         a_character = min(ENDLESS, _A_STATE * _size(pattern, lambda _: 1))
     # One that looks ahead or back may look at the whole rest of a text from each of its characters; at its start, once.
-    at_start = _AHEAD_AT_START.match(pattern)
-    inside = len(BACKTRACKING.findall(pattern, at_start.end() if at_start else 0))
-    tracking = _TRACKING * len(BACKTRACKING.findall(pattern))
+    at_start = re.match(_AHEAD_AT_START, pattern)
+    inside = len(re.findall(BACKTRACKING, pattern[at_start.end() :] if at_start else pattern))
+    tracking = _TRACKING * len(re.findall(BACKTRACKING, pattern))
     return Patterns(a_character, _A_TEXT + tracking, min(ENDLESS, a_character * inside))
 
 
@@ -257,12 +256,12 @@ class _Reader:
         return part
 
     def _repeated(self, part: _Part) -> _Part:
-        while _REPEAT.fullmatch(piece := self._next()):
+        while re.fullmatch(_REPEAT, piece := self._next()):
             self.at += 1
             if self._next() == "?":  # as few as may be: the same texts
                 self.at += 1
             if piece != "?":
-                self._follow(part.last, part.first, is_counted=_EXACT.fullmatch(piece) is not None)
+                self._follow(part.last, part.first, is_counted=re.fullmatch(_EXACT, piece) is not None)
             part = _Part(part.is_nullable or piece in "*?" or piece.startswith(("{0", "{,")), part.first, part.last)
         return part
 
@@ -286,7 +285,7 @@ class _Reader:
 
 def _mask(piece: str) -> int:
     """Return a bit for each character of ASCII that it matches, and one for all others together."""
-    if _SETS.search(piece, 1):
+    if re.search(_SETS, piece[1:]):
         raise _NotCertain
     if r"\p" in piece or r"\P" in piece:
         return _ANY
@@ -294,5 +293,5 @@ def _mask(piece: str) -> int:
         matches = re.compile(piece, re.DOTALL).fullmatch
     except re.error:
         raise _NotCertain from None
-    mask = _BEYOND_ASCII if _BEYOND.search(piece) else 0
+    mask = _BEYOND_ASCII if re.search(_BEYOND, piece) else 0
     return mask + sum(1 << code for code in range(_ASCII) if matches(chr(code)))

@@ -39,8 +39,8 @@ _MOST_VALUES = 10_000  # which takes some 15 ms
 _LONGEST_NUMBER = 40  # characters: a longer one is not meant as a number
 
 _NUMBERS = frozenset({"integer", "number"})
-_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_INTEGER = r"-?(?:0|[1-9][0-9]*)"
+_NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 
 _MOST_DEFAULTS = 2_000  # places of one call; with more none is filled in, for a small call must not become a huge one
 _MOST_PLACES = 5_000  # objects and arrays that are looked into: some 10 ms
@@ -276,9 +276,9 @@ def _coerced(outline: Outline, arguments: dict[str, Any]) -> dict[str, Any] | No
 def _number(text: str, wanted: frozenset[str]) -> int | float | None:
     if len(text) > _LONGEST_NUMBER or not wanted:
         return None
-    if _INTEGER.fullmatch(text):
+    if re.fullmatch(_INTEGER, text):
         return int(text)
-    if "number" in wanted and _NUMBER.fullmatch(text):
+    if "number" in wanted and re.fullmatch(_NUMBER, text):
         number = json.loads(text)
         return number if math.isfinite(number) else None
     return None

@@ -10,7 +10,6 @@ from toolfleet_registry.lua_files import script
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import Parameters
 from toolfleet_registry.redis.servers import sync_client
-from toolfleet_registry.store.redis import RedisCommands
 from toolfleet_registry.system import randomness
 
 NOTHING_KEPT: Final = "none"
@@ -187,6 +186,8 @@ class RedisDocuments:
     """
 
     def __init__(self, url: str, kind: DocumentKind, keys: Keys = Keys(), *, master: str | None = None) -> None:  # noqa: B008 - it is frozen
+        from toolfleet_registry.store.redis import RedisCommands  # noqa: PLC0415 - agents and workers read only
+
         self._redis = sync_client(url, master=master, timeout_seconds=kind.patience_seconds)
         self._commands = RedisCommands(self._redis, patience_seconds=kind.patience_seconds)
         self._most, self._names = kind.most, kind.names(keys)

@@ -2,21 +2,23 @@
 
 A library configures nothing: where the program has not configured structlog, which would print to its stdout, lines go to the
 standard `logging`, which shows warnings only unless the program says otherwise. Our commands configure both (`control/logs.py` in tasks).
+
+structlog itself, with all that it draws with, is loaded by those who use it: for `logging` alone, lines are written here as it
+would write them.
 """
 
 import logging
 import sys
+import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 _configure: list[Callable[[], None]] = []
 
 
 class FleetLogger:
-    """A logger as from `structlog.get_logger(name)`, once the program has configured structlog; until then for `logging`.
-
-    structlog is imported for the first line, as it takes longer to load than a whole module.
-    """
+    """A logger as from `structlog.get_logger(name)`, once the program has configured structlog; until then for `logging`."""
 
     __slots__ = ("_loggers", "_name")
 
@@ -26,6 +28,8 @@ class FleetLogger:
 
     def __getattr__(self, method: str) -> Any:
         if self._loggers is None:
+            if method in _LEVELS and not _configure and "structlog" not in sys.modules:
+                return partial(_write, self._name, method)
             self._loggers = _loggers_of(self._name)
         configured, plain, is_configured = self._loggers
         return getattr(configured if is_configured() else plain, method)
@@ -42,6 +46,21 @@ def configure_before_first_line(configure: Callable[[], None]) -> None:
 def get_logger(name: str) -> Any:
     """Make the logger of a module of ours, which names itself: `__name__`."""
     return FleetLogger(name)
+
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "exception": 40, "critical": 50}
+
+
+def _write(name: str, method: str, event: object, /, *, exc_info: Any = None, **fields: object) -> None:
+    """Write a line as the plain logger of `_loggers_of` does."""
+    logger, level = logging.getLogger(name), _LEVELS[method]
+    if not logger.isEnabledFor(level):
+        return
+    error = sys.exception() if method == "exception" or exc_info is True else exc_info
+    if isinstance(error, BaseException):
+        fields["exception"] = "".join(traceback.format_exception(error)).rstrip("\n")
+    text = " ".join(f"{field}={value!r}" for field, value in {"event": event, **fields}.items())
+    logger.log(level, text, exc_info=method == "exception")
 
 
 def _loggers_of(name: str) -> tuple[Any, Any, Callable[[], bool]]:

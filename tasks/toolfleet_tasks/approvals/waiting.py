@@ -62,7 +62,7 @@ class CallsToApprove:
         if refusal is not None:
             pending.unpublished()
             return self._refused(call, refusal)
-        pending.expires_at = request.expires_at
+        pending.expires_at, pending.may_wait = request.expires_at, True
         pending.published(followed.deadline_at)
         return pending
 

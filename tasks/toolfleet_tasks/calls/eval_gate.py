@@ -10,16 +10,19 @@ import inspect
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from toolfleet_registry.contracts import RetryTerms, Terms, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.call_context import ToolContext
 from toolfleet_registry.contracts.calls import note
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.specs import effect_of
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_registry.tags import ToolContext, ToolDef
 from toolfleet_tasks.limits import NOWHERE, Within
+
+if TYPE_CHECKING:
+    from toolfleet_registry.tags import ToolDef
 
 log = get_logger(__name__)
 
@@ -42,7 +45,7 @@ class GateDecision:
 class EvalGate(Protocol):
     """Approves or blocks calls of tools that require it, on the agent's event loop, within two seconds."""
 
-    async def check(self, tool: ToolDef | ToolDefinition, ctx: ToolContext) -> GateDecision:
+    async def check(self, tool: "ToolDef | ToolDefinition", ctx: ToolContext) -> GateDecision:
         """Decide whether a tool may be called now.
 
         Args:
@@ -68,7 +71,7 @@ class Circumstances:
 
     context: ToolContext | None = None
     terms: Terms | None = None
-    tag: ToolDef | None = None
+    tag: "ToolDef | None" = None
     raw_arg: str = ""
     gate: EvalGate | None = None
     fails_closed: bool = False
@@ -146,7 +149,7 @@ class _GateFailed(Exception):
 
 
 async def _decided(
-    gate: EvalGate, tool: ToolDef | ToolDefinition, context: ToolContext, *, seconds: float
+    gate: EvalGate, tool: "ToolDef | ToolDefinition", context: ToolContext, *, seconds: float
 ) -> GateDecision:
     """Run the gate in a task of its own, so that its exceptions, also `CancelledError`, stay inside, and return its decision."""
     began_at = machine_clock.monotonic()
@@ -169,7 +172,7 @@ async def _decided(
     return decision
 
 
-async def _asked(gate: EvalGate, tool: ToolDef | ToolDefinition, context: ToolContext) -> GateDecision:
+async def _asked(gate: EvalGate, tool: "ToolDef | ToolDefinition", context: ToolContext) -> GateDecision:
     answer: object = gate.check(tool, context)
     return _read(await answer if inspect.isawaitable(answer) else answer, tool.name)
 

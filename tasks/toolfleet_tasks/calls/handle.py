@@ -10,7 +10,6 @@ from toolfleet_registry.contracts.call_context import LogMessage, Progress
 from toolfleet_registry.contracts.calls import UNSPOKEN, Spoken
 from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_registry.errors import InputNotTaken
-from toolfleet_registry.formats import as_spoken
 from toolfleet_tasks.aio import Closing
 from toolfleet_tasks.calls.pending_call import DONE, CallStatus, PendingCall
 from toolfleet_tasks.ledger.waiting import SIGNAL
@@ -50,7 +49,7 @@ class CallHandle:
 
         """
         async with asyncio.timeout(timeout):
-            return as_spoken(await asyncio.shield(self._ending), self._spoken)
+            return _as_spoken(await asyncio.shield(self._ending), self._spoken)
 
     @property
     def approval_expires_at(self) -> float | None:
@@ -97,7 +96,7 @@ class CallHandle:
         if call is None or self._ending.done():
             return self._ending.result() if self._ending.done() and not self._ending.cancelled() else None
         stop = await next_stop(call, self._ending, seconds, closing)
-        return as_spoken(stop, self._spoken) if isinstance(stop, ToolResult) else stop
+        return _as_spoken(stop, self._spoken) if isinstance(stop, ToolResult) else stop
 
     async def answer(self, responses: Mapping[str, Any], *, number: int | None = None) -> bool:
         """Answer the call's question.
@@ -151,6 +150,14 @@ class CallHandle:
             async with contextlib.aclosing(self._follow.log(self._ending)) as messages:
                 async for message in messages:
                     yield message
+
+
+def _as_spoken(result: ToolResult, spoken: Spoken) -> ToolResult:
+    if not spoken.format:  # no model has asked for it
+        return result
+    from toolfleet_registry.formats import as_spoken  # noqa: PLC0415 - with all that translates tools for models
+
+    return as_spoken(result, spoken)
 
 
 async def next_stop(

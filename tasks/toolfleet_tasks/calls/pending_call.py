@@ -185,6 +185,8 @@ class PendingCall:
         self._is_guest = is_guest
         self.expires_at: float | None = None
         """Until when people may approve it, of a call that needs that, in seconds since the epoch."""
+        self.may_wait = False
+        """Whether it may still wait for people."""
         self._data_id = data_id
         # Before anything else is sent of the call: what it logs is announced once.
         self._log = None if call.log_level is None else HeardLog(listener, call.call_id, call.log_level)

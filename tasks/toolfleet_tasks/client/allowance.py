@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
 
-from toolfleet_registry.agents.explanation import ExplainedTool, ToolExplanation, ToolRule, rules_about
 from toolfleet_registry.agents.known_profiles import reach_of
 from toolfleet_registry.catalog.catalog import Catalog
 from toolfleet_registry.contracts import Caller, ToolCall, ToolDefinition, ToolResult
@@ -15,6 +15,9 @@ from toolfleet_registry.policy.limits import Remaining
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.limits import JUDGE, NOWHERE, READ, Limit, Within, limits_of, refused_by, remaining, terms_for
 from toolfleet_tasks.redis_connection import PipelinedConnection, run
+
+if TYPE_CHECKING:
+    from toolfleet_registry.agents.explanation import ToolExplanation, ToolRule
 
 _PATIENCE_SECONDS = 5.0  # a look takes a millisecond, or Redis is away
 _POLL_SECONDS = 2.0  # before a gate, which may take as long: an agent's user waits meanwhile
@@ -74,11 +77,18 @@ async def explained(
     tool_name: str,
     caller: Caller,
     within: Within = NOWHERE,
-) -> ToolExplanation:
+) -> "ToolExplanation":
     """Return all rules about the call; `within`: its run and conversation.
 
     If Redis does not answer in time, limits count as passed, as they do for calls.
     """
+    from toolfleet_registry.agents.explanation import (  # noqa: PLC0415 - of what people ask, and no call
+        ExplainedTool,
+        ToolExplanation,
+        ToolRule,
+        rules_about,
+    )
+
     usable = catalog.usable(ToolCall(tool_name=tool_name), caller)
     tool = ExplainedTool(tool_name, tool_name.partition(".")[0] in catalog.modules, catalog.find(tool_name))
     rules = list(rules_about(tool, caller, catalog.profiles, settings))
@@ -109,8 +119,10 @@ def _limits(
     return limits_of(tool.name, caller.user_id, terms, settings, within)
 
 
-async def _totals(connection: PipelinedConnection, limits: Sequence[Limit], within: Within) -> list[ToolRule]:
+async def _totals(connection: PipelinedConnection, limits: Sequence[Limit], within: Within) -> "list[ToolRule]":
     """Return how much of each limit the run and the conversation have used; empty if Redis does not say."""
+    from toolfleet_registry.agents.explanation import ToolRule  # noqa: PLC0415 - as in `explained`
+
     found = list[ToolRule]()
     for limit in limits:
         if (total := limit.total) is None:

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall, ToolDefinition, ToolResult
@@ -22,8 +23,20 @@ if TYPE_CHECKING:
     from toolfleet_registry.tags import ToolContext
     from toolfleet_tasks.calls.eval_gate import Circumstances, EvalGate
     from toolfleet_tasks.calls.handle import CallHandle
+    from toolfleet_tasks.client.canvas import FleetCanvas, SyncFleetCanvas
+    from toolfleet_tasks.client.dead_letters import FleetDeadLetters, SyncFleetDeadLetters
+    from toolfleet_tasks.client.jobs import FleetHooks, FleetJobs, FleetWakeups, SyncFleetJobs, SyncFleetWakeups
     from toolfleet_tasks.client.listeners import OnInput
-    from toolfleet_tasks.client.namespaces import SyncCallHandle
+    from toolfleet_tasks.client.namespaces import (
+        FleetApprovals,
+        FleetBegunCalls,
+        FleetModules,
+        FleetQueues,
+        SyncCallHandle,
+        SyncFleetApprovals,
+        SyncFleetModules,
+        SyncFleetQueues,
+    )
 
 
 def fleet_settings(url: str | None = None, settings: Settings | None = None) -> Settings:
@@ -78,19 +91,57 @@ class ToolFleet:
         is_shared: bool = False,
     ) -> None:
         settings = fleet_settings(url, settings)
-        self._metrics = parts.AgentMetrics(settings, metrics)
+        self._metrics = None if metrics is None else parts.AgentMetrics(settings, metrics)
         self._settings = settings
         self._sessions = parts.Sessions(settings, gate, is_shared=is_shared)
         self._canvas_app = parts.CanvasApp(settings)
-        self.jobs = parts.FleetJobs(self._sessions)
-        self.approvals = parts.FleetApprovals(self._sessions)
-        self.hooks = parts.FleetHooks(self._sessions)
-        self.begun_calls = parts.FleetBegunCalls(self._sessions)
-        self.dead_letters = parts.FleetDeadLetters(self._sessions)
-        self.wakeups = parts.FleetWakeups(self._sessions)
-        self.modules = parts.FleetModules(self._sessions)
-        self.queues = parts.FleetQueues(self._sessions)
-        self.canvas = parts.FleetCanvas(self._sessions, self._canvas_app)
+
+    # Most agents use none of these: each is imported when it is asked for.
+
+    @cached_property
+    def jobs(self) -> "FleetJobs":
+        """Jobs: what is done later, repeatedly or for long."""
+        return parts.FleetJobs(self._sessions)
+
+    @cached_property
+    def approvals(self) -> "FleetApprovals":
+        """Calls that wait for people, and people's decisions."""
+        return parts.FleetApprovals(self._sessions)
+
+    @cached_property
+    def hooks(self) -> "FleetHooks":
+        """The hooks of jobs, for gateways."""
+        return parts.FleetHooks(self._sessions)
+
+    @cached_property
+    def begun_calls(self) -> "FleetBegunCalls":
+        """Calls that any process may continue, for gateways."""
+        return parts.FleetBegunCalls(self._sessions)
+
+    @cached_property
+    def dead_letters(self) -> "FleetDeadLetters":
+        """Calls that came to no known end."""
+        return parts.FleetDeadLetters(self._sessions)
+
+    @cached_property
+    def wakeups(self) -> "FleetWakeups":
+        """Wake-ups of conversations whose jobs have ended."""
+        return parts.FleetWakeups(self._sessions)
+
+    @cached_property
+    def modules(self) -> "FleetModules":
+        """The modules, and what operators decide about tools."""
+        return parts.FleetModules(self._sessions)
+
+    @cached_property
+    def queues(self) -> "FleetQueues":
+        """The queues: how many calls wait, and for what."""
+        return parts.FleetQueues(self._sessions)
+
+    @cached_property
+    def canvas(self) -> "FleetCanvas":
+        """Calls as signatures of Celery's canvas."""
+        return parts.FleetCanvas(self._sessions, self._canvas_app)
 
     @classmethod
     def sync(
@@ -139,7 +190,8 @@ class ToolFleet:
         """
         await self._sessions.enter()
         try:
-            await self._metrics.start()
+            if self._metrics is not None:
+                await self._metrics.start()
         except BaseException:
             await self._sessions.leave()
             raise
@@ -148,7 +200,8 @@ class ToolFleet:
     async def close(self) -> None:
         """Close what `open` has opened. Calls that are under way end with a result that says so; a closed fleet stays closed."""
         await self._sessions.leave()
-        await self._metrics.close()
+        if self._metrics is not None:
+            await self._metrics.close()
         self._canvas_app.close()
 
     async def tools(self, caller: Caller) -> list[ToolDefinition]:
@@ -263,11 +316,14 @@ class ToolFleet:
         call = call if on_input is None else call.model_copy(update={"takes_input": True})
         asked = call, caller, conversation, timeout
         follow = await self._sessions.begin(*asked, waits=True, waits_for_worker=waits_for_worker, around=around)
-        follow = await parts.decided(follow, waits_for_approval)
+        if not isinstance(follow, ToolResult) and follow.may_wait:
+            follow = await parts.decided(follow, waits_for_approval)
         if (on_progress is None and on_input is None) or isinstance(follow, ToolResult):
-            return parts.as_spoken(await parts.end_of(follow), call.spoken)
-        async with parts.listening(parts.handle_of(follow), on_progress, on_input):
-            return parts.as_spoken(await parts.end_of(follow), call.spoken)
+            result = await parts.end_of(follow)
+        else:
+            async with parts.listening(parts.handle_of(follow), on_progress, on_input):
+                result = await parts.end_of(follow)
+        return parts.as_spoken(result, call.spoken) if call.spoken.format else result
 
     async def call_around(
         self,
@@ -295,7 +351,9 @@ class ToolFleet:
 
         """
         follow = await self._sessions.begin(call, caller, conversation, timeout, waits=True, around=around)
-        return await parts.end_of(await parts.decided(follow, 0))
+        if not isinstance(follow, ToolResult) and follow.may_wait:
+            follow = await parts.decided(follow, 0)
+        return await parts.end_of(follow)
 
     async def call_many(
         self,
@@ -382,14 +440,42 @@ class SyncToolFleet(SyncFace[ToolFleet]):
     """
 
     def __init__(self, fleet: ToolFleet) -> None:
-        super().__init__(fleet, runner := LoopRunner())
-        self.jobs = parts.SyncFleetJobs(fleet.jobs, runner)
-        self.approvals = parts.SyncFleetApprovals(fleet.approvals, runner)
-        self.dead_letters = parts.SyncFleetDeadLetters(fleet.dead_letters, runner)
-        self.wakeups = parts.SyncFleetWakeups(fleet.wakeups, runner)
-        self.modules = parts.SyncFleetModules(fleet.modules, runner)
-        self.queues = parts.SyncFleetQueues(fleet.queues, runner)
-        self.canvas = parts.SyncFleetCanvas(fleet.canvas, runner)
+        super().__init__(fleet, LoopRunner())
+
+    @cached_property
+    def jobs(self) -> "SyncFleetJobs":
+        """As `ToolFleet.jobs`."""
+        return parts.SyncFleetJobs(self._face.jobs, self._runner)
+
+    @cached_property
+    def approvals(self) -> "SyncFleetApprovals":
+        """As `ToolFleet.approvals`."""
+        return parts.SyncFleetApprovals(self._face.approvals, self._runner)
+
+    @cached_property
+    def dead_letters(self) -> "SyncFleetDeadLetters":
+        """As `ToolFleet.dead_letters`."""
+        return parts.SyncFleetDeadLetters(self._face.dead_letters, self._runner)
+
+    @cached_property
+    def wakeups(self) -> "SyncFleetWakeups":
+        """As `ToolFleet.wakeups`."""
+        return parts.SyncFleetWakeups(self._face.wakeups, self._runner)
+
+    @cached_property
+    def modules(self) -> "SyncFleetModules":
+        """As `ToolFleet.modules`."""
+        return parts.SyncFleetModules(self._face.modules, self._runner)
+
+    @cached_property
+    def queues(self) -> "SyncFleetQueues":
+        """As `ToolFleet.queues`."""
+        return parts.SyncFleetQueues(self._face.queues, self._runner)
+
+    @cached_property
+    def canvas(self) -> "SyncFleetCanvas":
+        """As `ToolFleet.canvas`."""
+        return parts.SyncFleetCanvas(self._face.canvas, self._runner)
 
     def __enter__(self) -> Self:
         return self.open()

@@ -5,16 +5,15 @@ import functools
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.asyncio import Redis
 
-from toolfleet_registry.agents.explanation import ToolExplanation
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.live_profiles import LiveProfiles
 from toolfleet_registry.agents.own_classes import OwnClasses
 from toolfleet_registry.catalog.catalog import Catalog
-from toolfleet_registry.catalog.registry_events import HeldRegistry
 from toolfleet_registry.contracts import (
     Caller,
     Conversation,
@@ -36,9 +35,6 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import aio, worker_runtime
 from toolfleet_tasks.admission import AdmissionControl
 from toolfleet_tasks.aio import ForkedSockets, end, is_wanted, leave_behind
-from toolfleet_tasks.approvals.feed import ApprovalFeed
-from toolfleet_tasks.approvals.service import approval_service
-from toolfleet_tasks.approvals.waiting import CallsToApprove
 from toolfleet_tasks.calls.audit_trail import AuditTrail, refused_without_redis
 from toolfleet_tasks.calls.begun_calls import BegunCalls, Owner
 from toolfleet_tasks.calls.dispatcher import Dispatcher, WorkerWait
@@ -50,10 +46,6 @@ from toolfleet_tasks.client.agent_publisher import agent_publisher
 from toolfleet_tasks.client.allowance import explained, read_remaining, refusal_now
 from toolfleet_tasks.clock import Timekeeper
 from toolfleet_tasks.control.server_check import refuse_cluster, say_faults
-from toolfleet_tasks.dead_letters.letters import DeadEntries
-from toolfleet_tasks.jobs.engine import JobSteps
-from toolfleet_tasks.jobs.records import JobRecords
-from toolfleet_tasks.jobs.service import JobService
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.limits import Within, limits_among
 from toolfleet_tasks.messages import fleet_results
@@ -63,8 +55,18 @@ from toolfleet_tasks.results.receipts import Receipts
 from toolfleet_tasks.results.verifier import ResultReader
 from toolfleet_tasks.tracing import agents_tracing
 from toolfleet_tasks.transport.publisher import Publisher
-from toolfleet_tasks.wakeups.service import WakeupService
 from toolfleet_tasks.worker_runtime import WorkerRuntime
+
+if TYPE_CHECKING:
+    from toolfleet_registry.agents.explanation import ToolExplanation
+    from toolfleet_registry.catalog.registry_events import HeldRegistry
+    from toolfleet_tasks.approvals.feed import ApprovalFeed
+    from toolfleet_tasks.approvals.service import ApprovalService
+    from toolfleet_tasks.approvals.waiting import CallsToApprove
+    from toolfleet_tasks.dead_letters.letters import DeadEntries
+    from toolfleet_tasks.jobs.engine import JobSteps
+    from toolfleet_tasks.jobs.service import JobService
+    from toolfleet_tasks.wakeups.service import WakeupService
 
 log = get_logger(__name__)
 
@@ -141,6 +143,8 @@ class Session:
     of a gateway (`is_shared`) or a worker (without `has_agent`), therefore subscribes over one connection, and sends
     commands over a second one. Only calls are published over the first, with their records: Redis must know the
     listener before it has the call, and its answers have a few bytes.
+
+    What most agents never use is imported, and made, when it is asked for: jobs, approvals, dead letters and others.
     """
 
     def __init__(
@@ -153,14 +157,13 @@ class Session:
         url = str(settings.redis_url)
         self._redis = async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS)
         self._cache = ManifestCache(self._redis, ttl_seconds=settings.manifest_ttl_seconds, keys=self._keys)
-        self.held, known = HeldRegistry(self._cache, settings), KnownModules(settings, probes_everywhere=has_agent)
+        known = KnownModules(settings, probes_everywhere=has_agent)
         self._catalog = agents_catalog(self._redis, self._cache, known, settings)
-        self._updates, self.dead = CatalogUpdates(self._catalog, self._redis), DeadEntries(self._redis, settings)
+        self._updates = CatalogUpdates(self._catalog, self._redis)
         self._connection = self._connect_to(url, "agent")
         has_many_users = is_shared or not has_agent
         self._commands = self._connect_to(url, "commands") if has_many_users else self._connection
         self._connections = [self._connection, *([self._commands] if has_many_users else [])]
-        self.wakes = WakeupService(self._commands, self._connect_to, settings)
         self._ledger = Ledger(self._commands, settings, writes_results=False)
         self.trail, self._timekeeper = AuditTrail(self._commands, settings), Timekeeper(settings)
         self._gate = Evaluation(gate, settings)
@@ -170,21 +173,75 @@ class Session:
         self._listener = ResultListener(self._connection, reads, verifier, handlers=handlers, keys=self._keys)
         ends = ResultReader(self._connect_to(url, "ends"), lambda *_: None)
         self.ends = ResultWaiters(self._listener, ends, keys=self._keys)
-        self._receipts, admission = Receipts(self._commands, settings), AdmissionControl(settings)
-        self._publisher = self._make_publisher(admission)
+        self._receipts, self._admission = Receipts(self._commands, settings), AdmissionControl(settings)
+        self._publisher = self._make_publisher()
         self.answers = InputAnswers(self._ledger, self._publisher, settings, self.preparation.hidden_input)
         self._follow = self._make_follow()
         self.begun = self._make_begun(ResultReader(self._connect_to(url, "begun"), lambda *_: None))
         self._keyed_calls = self._make_joins(ResultReader(self._connect_to(url, "joins"), lambda *_: None))
         self.tracing = agents_tracing(settings)
-        self._dispatcher = self._make_dispatcher(admission, known)
-        approvals = self._commands, self._ledger, self._dispatcher, self.preparation, admission, settings
-        self.approvals, followed = approval_service(*approvals), (self._follow, self._listener.listening)
-        self.approval_feed = ApprovalFeed(self._commands, self.approvals.records, self._listener.watches.watching)
-        self._waiting = CallsToApprove(self.approvals, self._keyed_calls, *followed, self.begun.write)
-        ask_people = self.approvals.ask_for_step
-        self.steps = JobSteps(self.preparation, self._dispatcher, ask_people, self.trail, settings, self.tracing)
-        self.jobs = self._service(self._gate if has_agent else None)
+        self._dispatcher = self._make_dispatcher(known)
+
+    @cached_property
+    def held(self) -> "HeldRegistry":
+        """The registry, for operators' changes."""
+        from toolfleet_registry.catalog.registry_events import HeldRegistry  # noqa: PLC0415 - see the class
+
+        return HeldRegistry(self._cache, self.settings)
+
+    @cached_property
+    def dead(self) -> "DeadEntries":
+        """The dead letters."""
+        from toolfleet_tasks.dead_letters.letters import DeadEntries  # noqa: PLC0415 - as above
+
+        return DeadEntries(self._redis, self.settings)
+
+    @cached_property
+    def wakes(self) -> "WakeupService":
+        """The wake-ups of jobs that have ended."""
+        from toolfleet_tasks.wakeups.service import WakeupService  # noqa: PLC0415 - as above
+
+        return WakeupService(self._commands, self._connect_to, self.settings)
+
+    @cached_property
+    def approvals(self) -> "ApprovalService":
+        """The approvals of calls."""
+        from toolfleet_tasks.approvals.service import approval_service  # noqa: PLC0415 - as above
+
+        parts = self._commands, self._ledger, self._dispatcher, self.preparation, self._admission
+        return approval_service(*parts, self.settings)
+
+    @cached_property
+    def approval_feed(self) -> "ApprovalFeed":
+        """The events of approvals."""
+        from toolfleet_tasks.approvals.feed import ApprovalFeed  # noqa: PLC0415 - as above
+
+        return ApprovalFeed(self._commands, self.approvals.records, self._listener.watches.watching)
+
+    @cached_property
+    def steps(self) -> "JobSteps":
+        """The steps of jobs."""
+        from toolfleet_tasks.jobs.engine import JobSteps  # noqa: PLC0415 - as above
+
+        ask_people, judges = self.approvals.ask_for_step, (self.preparation, self._dispatcher)
+        return JobSteps(*judges, ask_people, self.trail, self.settings, self.tracing)
+
+    @cached_property
+    def jobs(self) -> "JobService":
+        """The jobs. A worker has no gate to ask for them."""
+        from toolfleet_tasks.jobs.records import JobRecords  # noqa: PLC0415 - as above
+        from toolfleet_tasks.jobs.service import JobService  # noqa: PLC0415 - as above
+
+        records, control = JobRecords(self._commands, self.settings, self._ledger.verifier), self._publisher.control
+        gate = self._gate if self._has_agent else None
+        return JobService(records, self.preparation, self.settings, gate=gate, control=control, spawn=self._spawn)
+
+    @cached_property
+    def _waiting(self) -> "CallsToApprove":
+        from toolfleet_tasks.approvals.waiting import CallsToApprove  # noqa: PLC0415 - as above
+
+        followed = self._follow, self._listener.listening
+        return CallsToApprove(self.approvals, self._keyed_calls, *followed, self.begun.write)
 
     async def open(self) -> None:
         """Connect, and load what exists.
@@ -219,12 +276,14 @@ class Session:
         await self.begun.aclose()
         await self.ends.aclose()
         await self.trail.settle()
-        await self.wakes.aclose()
+        if "wakes" in self.__dict__:
+            await self.wakes.aclose()
         await self._receipts.aclose()
         for connection in self._connections:
             await connection.aclose()
         self._publisher.close()
-        await self.held.aclose()
+        if "held" in self.__dict__:
+            await self.held.aclose()
         await self._redis.aclose()
 
     def abandon(self) -> None:
@@ -279,7 +338,7 @@ class Session:
             self._updates.close_idle()
         return self._catalog.statuses()
 
-    async def explain(self, tool_name: str, caller: Caller, conversation: Conversation | None) -> ToolExplanation:
+    async def explain(self, tool_name: str, caller: Caller, conversation: Conversation | None) -> "ToolExplanation":
         """Implements `FleetModules.explain`."""
         within = Within.of_conversation(conversation or Conversation())
         return await explained(self._catalog, self._commands, self.settings, tool_name, caller, within)
@@ -349,18 +408,14 @@ class Session:
         limited = functools.partial(refusal_now, self._commands)
         return CallPreparation(self._catalog, known, self.settings, gate=self._gate, limited=limited, trail=self.trail)
 
-    def _make_publisher(self, admission: AdmissionControl) -> Publisher:
-        parts, broker = (admission, self.settings, self._connection), self._connect_to_broker
+    def _make_publisher(self) -> Publisher:
+        parts, broker = (self._admission, self.settings, self._connection), self._connect_to_broker
         return agent_publisher(*parts, broker_connection=broker, listening=self._listener.listening, spawn=self._spawn)
 
-    def _make_dispatcher(self, admission: AdmissionControl, known: KnownModules) -> Dispatcher:
+    def _make_dispatcher(self, known: KnownModules) -> Dispatcher:
         workers, tracing = WorkerWait(self._commands, self.settings, known, spawn=self._spawn), self.tracing
-        parts, before = (self._publisher, admission, self._keyed_calls, workers, self.settings), self.begun.write
+        parts, before = (self._publisher, self._admission, self._keyed_calls, workers, self.settings), self.begun.write
         return Dispatcher(*parts, follow=self._follow, spawn=self._spawn, before=before, tracing=tracing)
-
-    def _service(self, gate: Evaluation | None) -> JobService:
-        records, control = JobRecords(self._commands, self.settings, self._ledger.verifier), self._publisher.control
-        return JobService(records, self.preparation, self.settings, gate=gate, control=control, spawn=self._spawn)
 
     def _make_begun(self, reader: ResultReader) -> BegunCalls:
         parts = self._connection, self._listener, self.settings
@@ -581,7 +636,7 @@ class _SharedSession:
 
 
 @asynccontextmanager
-async def worker_job_service(settings: Settings) -> AsyncGenerator[JobService]:
+async def worker_job_service(settings: Settings) -> AsyncGenerator["JobService"]:
     """Open the service for jobs of `worker_session`. Raises `FleetUnavailable`."""
     async with worker_session(settings) as session:
         yield session.jobs

@@ -46,7 +46,7 @@ _FOLLOWERS = frozenset(FOLLOWERS)
 DIED = "toolfleet_died"
 """A header: the names of the workers that have died with the call, as `RESTORE` of `transport/scripts.py` has noted them."""
 
-_NAME = re.compile("[0-9a-f]+")
+_NAME = "[0-9a-f]+"
 
 TASK = "toolfleet.execute"
 """The task that runs a call."""
@@ -102,7 +102,7 @@ def stands_alone(headers: Mapping[str, Any], body: object) -> bool:
 def deaths_of(request: object) -> tuple[str, ...]:
     """Return the workers that have died with a call, from its task's request."""
     died = getattr(request, DIED, None)
-    return tuple(_NAME.findall(died)) if isinstance(died, str) else ()
+    return tuple(re.findall(_NAME, died)) if isinstance(died, str) else ()
 
 
 def with_deaths(item: str, died: Iterable[str]) -> str:

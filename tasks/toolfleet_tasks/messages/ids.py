@@ -3,12 +3,14 @@
 import hashlib
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolfleet_registry.contracts import Message
-from toolfleet_registry.contracts.jobs import JobSpec
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import randomness
+
+if TYPE_CHECKING:
+    from toolfleet_registry.contracts.jobs import JobSpec
 
 RESUME = "toolfleet.resume"
 """The task that does what is due."""
@@ -30,7 +32,7 @@ def job_id_for(user_id: str | None, idempotency_key: str | None) -> str:
     return hashlib.sha256(named.encode()).hexdigest()[:32]
 
 
-def request_digest(spec: JobSpec) -> str:
+def request_digest(spec: "JobSpec") -> str:
     """Return a digest of the request under one key: calls, and when they recur.
 
     Times differ when a request is repeated.
