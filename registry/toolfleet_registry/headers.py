@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
-from http import HTTPStatus
 from typing import Any
 
 from pydantic import SecretStr
@@ -37,7 +36,7 @@ SETTING = "TOOLFLEET_MODULE_HEADERS"
 HIDDEN = "[hidden]"
 
 _SHORTEST_SECRET = 8  # characters: what is shorter stands in many texts by chance
-_REFUSALS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+_REFUSALS = frozenset({401, 403})
 
 
 def check_headers(value: Any) -> dict[str, dict[str, SecretStr]]:

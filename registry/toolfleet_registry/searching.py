@@ -4,7 +4,6 @@ The index is SQLite's, in memory: of one set of things, made once.
 """
 
 import re
-import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,6 +51,8 @@ class TextIndex(Generic[T]):
     """An index of things, each with its document. May be used from several threads."""
 
     def __init__(self, things: Iterable[tuple[SearchDocument, T]]) -> None:
+        import sqlite3  # noqa: PLC0415 - of those who search
+
         self._things = sorted(things, key=lambda each: each[0].name)
         self._lock = threading.Lock()
         self._index = sqlite3.connect(":memory:", check_same_thread=False)

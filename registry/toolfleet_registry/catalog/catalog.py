@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import difflib
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -117,6 +116,8 @@ class ToolSet:
 
     def near(self, name: ToolName, permission: str, modules: Modules) -> list[str]:
         """Return up to three usable tools in `modules` with a similar name; if `modules` is just the name's own module, that module's name is ignored."""
+        import difflib  # noqa: PLC0415 - needed after a mistake only
+
         if len(str(name)) > _LONGEST_COMPARED:
             return []
         names = [tool.name for tool in islice(self.usable(permission, modules), _MOST_COMPARED)]

@@ -5,8 +5,6 @@
 
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -56,6 +54,8 @@ _WIDE = {Path(each) for each in ("/", "/home", "/mnt", "/opt", "/srv", "/var", "
 
 def _wide() -> set[Path]:
     """Return folders of many programs. Not kept: the folder for temporary files is fixed for a process once it was asked for."""
+    import tempfile  # noqa: PLC0415 - of those who start hosts
+
     return {*_WIDE, Path.home(), Path(tempfile.gettempdir())}
 
 
@@ -255,6 +255,8 @@ class McpSpec(FencedSpec):
                 found.append(folder)
             elif os.path.isfile(path):  # noqa: PTH113 - as above
                 read.append(path)
+        import shutil  # noqa: PLC0415 - as above
+
         program = shutil.which(self.command[0] if "/" not in self.command[0] else beside / self.command[0])
         for path in () if program is None else {Path(program).absolute(), Path(program).resolve()}:
             whole = path.parents[1] if path.parent.name in {"bin", ".bin", "shims"} else path.parent

@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,6 +123,8 @@ def _readable_between(lines: Sequence[str], low: int, high: int) -> int | None:
 
 
 def _read(lines: Sequence[str], number: int) -> dict[str, Any] | None:
+    import tomllib  # noqa: PLC0415 - of those who have such a file
+
     try:
         return tomllib.loads("\n".join(lines[:number]))
     except (tomllib.TOMLDecodeError, RecursionError):

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -185,6 +184,8 @@ def _seconds(value: str, now: datetime) -> float | None:
 
 
 def _until(value: str, now: datetime) -> float | None:
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - nearly all modules give seconds
+
     try:
         date = parsedate_to_datetime(value)
     except (ValueError, OverflowError):

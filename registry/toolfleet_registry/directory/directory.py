@@ -4,6 +4,7 @@ Workers and beat add the modules of their settings, and repeat this every few se
 while the fleet runs. If the fleet signs, an unsigned entry is ignored and reported.
 """
 
+import functools
 import hashlib
 import math
 import re
@@ -52,7 +53,9 @@ class ProbeFailure:
     at: float
 
 
-_failure: TypeAdapter[ProbeFailure] = TypeAdapter(ProbeFailure)
+@functools.cache
+def _failure() -> TypeAdapter[ProbeFailure]:
+    return TypeAdapter(ProbeFailure)
 
 
 class ProbeFailures:
@@ -74,7 +77,7 @@ class ProbeFailures:
             if well:
                 pipeline.hdel(self._key, *well)
             if failed:
-                pipeline.hset(self._key, mapping={name: _failure.dump_json(one) for name, one in failed.items()})
+                pipeline.hset(self._key, mapping={name: _failure().dump_json(one) for name, one in failed.items()})
             pipeline.expire(self._key, self._ttl_seconds)
             await pipeline.execute()
 
@@ -85,7 +88,7 @@ class ProbeFailures:
         found = dict[str, ProbeFailure]()
         for name, text in cast("Mapping[bytes, bytes]", answer).items():
             try:
-                found[name.decode(errors="replace")] = _failure.validate_json(text)
+                found[name.decode(errors="replace")] = _failure().validate_json(text)
             except ValidationError:
                 continue
         return found

@@ -8,6 +8,7 @@ fields: `discovered_at` (seconds since the epoch), and `verdicts`, what of it is
 any such thing. In the same value, so that a manifest, its age and its verdicts never part.
 """
 
+import functools
 import hashlib
 import json
 import math
@@ -150,7 +151,9 @@ def closed_because(tool_name: str, verdict: ToolOverride) -> str | None:
 _NOTHING = ToolOverride()
 
 
-_verdicts: TypeAdapter[dict[str, ToolOverride]] = TypeAdapter(dict[str, ToolOverride])
+@functools.cache
+def _verdicts() -> TypeAdapter[dict[str, ToolOverride]]:
+    return TypeAdapter(dict[str, ToolOverride])
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +379,7 @@ def read_kept(module: str, text: str) -> CachedManifest | None:
 def _content(manifest: ModuleManifest, verdicts: Verdicts) -> dict[str, Any]:
     content = manifest.model_dump(mode="json", exclude_none=True)
     if verdicts:
-        content[VERDICTS] = _verdicts.dump_python(dict(verdicts), mode="json", exclude_defaults=True)
+        content[VERDICTS] = _verdicts().dump_python(dict(verdicts), mode="json", exclude_defaults=True)
     return content
 
 
@@ -401,7 +404,8 @@ def _read(module: str, value: bytes, mark: str) -> CachedManifest | None:
 def _verdicts_in(document: Mapping[str, Any]) -> dict[str, ToolOverride]:
     """Parse the verdicts. Fails closed: a manifest with unreadable verdicts is refused. Raises `ManifestRefused`."""
     try:
-        verdicts = _verdicts.validate_python(document.get(VERDICTS, {}))
+        kept = document.get(VERDICTS, {})
+        verdicts: dict[str, ToolOverride] = {} if kept == {} else _verdicts().validate_python(kept)
     except ValidationError as exc:
         raise ManifestRefused(f"verdicts are wrong in {exc.error_count()} places") from exc
     if any(verdict.kept is not None and verdict.kept.name != name for name, verdict in verdicts.items()):

@@ -7,7 +7,6 @@ named.
 Nothing is fetched, and neither a schema nor a value can take the time or the memory of others: what would is refused.
 """
 
-import difflib
 import functools
 import json
 import re
@@ -285,6 +284,8 @@ def names_in(schema: Any) -> frozenset[str]:
 
 
 def _near(name: str, known: list[str]) -> str | None:
+    import difflib  # noqa: PLC0415 - needed after a mistake only
+
     return next(iter(difflib.get_close_matches(name, islice(known, _MOST_COMPARED), n=1)), None)
 
 

@@ -20,7 +20,6 @@ from toolfleet_registry.policy.redaction import redacted, sensitive_paths
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import BusyLog
-from toolfleet_registry.tags import TagResult
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.fleet_results import CallEnding
 
@@ -217,8 +216,11 @@ def arguments_digest(arguments: Mapping[str, Any], sensitive: tuple[str, ...]) -
 def _side_effects(call: PublishedCall, value: Mapping[str, Any]) -> list[str | None] | None:
     """Return the side effects that a `TagResult` names; `None` for any other result, and for a tool with sensitive data."""
     named = value["side_effects"]
-    is_tags = "message" in value and value.keys() <= TagResult.model_fields.keys()
-    if not is_tags or not isinstance(named, list) or call.sensitive or call.hides_results:
+    if "message" not in value or not isinstance(named, list) or call.sensitive or call.hides_results:
+        return None
+    from toolfleet_registry.tags import TagResult  # noqa: PLC0415 - of those who have tags
+
+    if not value.keys() <= TagResult.model_fields.keys():
         return None
     return [_cut(name) for name in named[:_MOST_SIDE_EFFECTS] if isinstance(name, str)] or None
 

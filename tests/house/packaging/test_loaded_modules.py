@@ -13,8 +13,17 @@ QUEUES = ("celery", "kombu", "amqp", "billiard")
 SERVERS = ("starlette", "uvicorn", "mcp", "flower", "toolfleet_gateway", "toolfleet_workers")
 NOT_FOR_ANY_CALL = (
     *("httpx", "croniter", "rich", "semver", "sqlalchemy", "structlog"),
+    *("click", "h11", "jmespath", "pygments", "yaml", "difflib", "sqlite3", "tomllib"),
+    "toolfleet_registry.agents.explanation",
+    "toolfleet_registry.catalog.registration",
+    "toolfleet_registry.contracts.jobs",
+    "toolfleet_registry.formats",
     "toolfleet_registry.personal_data.personal_data",
+    "toolfleet_registry.store.redis",
+    "toolfleet_registry.tags",
+    *(f"toolfleet_tasks.{part}" for part in ("approvals", "dead_letters", "jobs", "operations", "wakeups")),
 )
+MOST_OWN = 140  # modules of an agent with a fleet: each one more costs a start a hundred steps and a look for its file
 OPEN_FLEET = (
     *("redis", "h11", "jsonschema_rs", "jmespath", "cryptography", "opentelemetry"),
     "toolfleet_tasks.client.session",
@@ -92,6 +101,14 @@ def command(*words: str) -> str:
 def test_a_program_loads_none_of_what_it_does_not_use(code: str, without: Sequence[str]) -> None:
     """What it does not load is found by name in a Python of its own."""
     assert loaded(code).isdisjoint(without)
+
+
+def test_an_agent_with_a_fleet_has_few_modules_of_ours() -> None:
+    """What operators see, jobs, approvals and formats for models are loaded by those who use them."""
+    own = {each for each in loaded(FLEET) if each.partition(".")[0].startswith("toolfleet")}
+
+    assert "toolfleet_tasks.client.session" in own
+    assert len(own) <= MOST_OWN
 
 
 def test_a_command_loads_nothing_of_the_fleet_before_it_asks_it() -> None:

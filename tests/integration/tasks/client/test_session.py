@@ -93,14 +93,14 @@ async def said(monitor: Any, redis: Redis) -> list[tuple[str, str]]:
 
 
 def test_a_fast_agent_needs_neither_celery_nor_kombu(redis_url: str, tmp_path: Path) -> None:
-    """They take a while to import, and a fleet that is used through Redis alone never does."""
+    """They take a while to import, and a fleet that is used through Redis alone never does; nor what draws, or asks modules."""
     code = f"""
 import asyncio, sys
 from toolfleet import ToolFleet, Settings
 
 async def main():
     async with ToolFleet(settings=Settings(redis_url={redis_url!r})):
-        print(sorted({{"celery", "kombu", "billiard"}} & set(sys.modules)))
+        print(sorted({{"celery", "kombu", "billiard", "structlog", "rich", "httpx", "h11"}} & set(sys.modules)))
 
 asyncio.run(main())
 """
