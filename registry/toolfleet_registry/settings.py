@@ -4,6 +4,7 @@ Read from, first wins: arguments, the environment (`TOOLFLEET_…`), the nearest
 running `toolfleet up`. A wrong one is one sentence at start, never a surprise later.
 """
 
+import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -428,19 +429,30 @@ class Settings(
         return tuple(sources)
 
 
-class _EnvironmentSettings(Settings):
-    """The same, for a process that reads no file."""
-
-    @classmethod
-    def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, environment."""
-        return sources["init_settings"], _SetVariables(sources["env_settings"])
+# Made where they are read: pydantic collects all fields again for each of them.
 
 
-class _DeclaredSettings(Settings):
-    """The same, for a process that asks what people have set, and not what a running `up` has decided."""
+@functools.cache
+def _environment_settings() -> type[Settings]:
+    class EnvironmentSettings(Settings):
+        """The same, for a process that reads no file."""
 
-    _reads_run_file = False
+        @classmethod
+        def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[PydanticBaseSettingsSource, ...]:
+            """Arguments, environment."""
+            return sources["init_settings"], _SetVariables(sources["env_settings"])
+
+    return EnvironmentSettings
+
+
+@functools.cache
+def _declared_settings() -> type[Settings]:
+    class DeclaredSettings(Settings):
+        """The same, for a process that asks what people have set, and not what a running `up` has decided."""
+
+        _reads_run_file = False
+
+    return DeclaredSettings
 
 
 def load_settings(**overrides: Any) -> Settings:
@@ -461,12 +473,12 @@ def load_settings(**overrides: Any) -> Settings:
 
 def load_environment() -> Settings:
     """Read them from the environment only. Raises `SettingsError` as `load_settings` does."""
-    return _read(_EnvironmentSettings, {})
+    return _read(_environment_settings(), {})
 
 
 def load_declared() -> Settings:
     """Read them from the environment and `toolfleet.toml`, and no run file. Raises `SettingsError` as `load_settings` does."""
-    return _read(_DeclaredSettings, {})
+    return _read(_declared_settings(), {})
 
 
 def _read(kind: type[Settings], overrides: dict[str, Any]) -> Settings:

@@ -29,8 +29,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.results.verifier import SIGNS
-from toolfleet_tasks.scripts import NOTE_SECONDS, RESTART, SLOTS_COUNT_SECONDS, script
-from toolfleet_tasks.wakeups.service import WAKES_CORE
+from toolfleet_tasks.scripts import NOTE_SECONDS, RESTART, SLOTS_COUNT_SECONDS, WAKES_CORE, script
 
 NOTE = script("consumers/note")
 """Returns 0 if the queues have to be written first."""

@@ -72,6 +72,9 @@ ANSWERED_THERE_SINCE = 3
 RESTART = "restart"
 """Stands for the worker's name in a note for the queues of a worker that is being restarted."""
 
+WAKES_CORE = " core"
+"""The word in the note of a worker that wakes a core."""
+
 NOTE_SECONDS = 2.0
 """How long a note of the consumed queues counts. A worker writes one every second, and may be a second late."""
 

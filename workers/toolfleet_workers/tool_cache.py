@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.live_profiles import LiveProfiles
 from toolfleet_registry.catalog.manifest_reader import ManifestFetcher, ManifestReader
-from toolfleet_registry.catalog.registration import asked
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.tool_definition import by_any_name
 from toolfleet_registry.directory.known_modules import KnownModules
@@ -138,6 +137,8 @@ class ToolCache:
             return None
         try:
             async with self._sources.reader.registrar.registry() as registry:
+                from toolfleet_registry.catalog.registration import asked  # noqa: PLC0415 - with the registry
+
                 pins = (await asked(registry.pins)).get(tool.name.partition(".")[0])
         except (FleetUnavailable, SettingsError) as exc:
             log.warning("approval_not_known", tool=tool.name, error=str(exc))
@@ -254,8 +255,7 @@ class _Sources:
         cache = ManifestCache(self._redis, ttl_seconds=settings.manifest_ttl_seconds, keys=settings.keys)
         self.reader = ManifestReader.of(settings, cache)
         self.profiles = LiveProfiles(self._redis, settings, profiles)
-        registrar = self.reader.registrar
-        self.fetcher = ManifestFetcher(settings, self._redis, registrar, on_fetched=take, clock=clock, known=known)
+        self.fetcher = ManifestFetcher(settings, self._redis, self.reader, on_fetched=take, clock=clock, known=known)
 
     async def aclose(self) -> None:
         await self.fetcher.aclose()

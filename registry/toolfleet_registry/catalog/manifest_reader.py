@@ -55,7 +55,7 @@ class ManifestFetcher:
         self,
         settings: Settings,
         redis: Redis,
-        registrar: "Registrar",
+        reader: "ManifestReader",
         *,
         on_fetched: Callable[[str, CachedManifest], object],
         clock: Callable[[], float] | None = None,
@@ -64,7 +64,7 @@ class ManifestFetcher:
         self._settings = settings
         self._known = KnownModules(settings) if known is None else known
         self._redis = redis
-        self._registrar = registrar
+        self._reader = reader
         self._on_fetched = on_fetched
         self._clock = clock or machine_clock.monotonic
         self._failures = ProbeFailures(redis, settings.keys, ttl_seconds=settings.manifest_ttl_seconds)
@@ -185,7 +185,7 @@ class ManifestFetcher:
 
     async def _take_in(self, manifests: dict[str, ModuleManifest]) -> None:
         try:
-            taken = await self._registrar.take_in(manifests)
+            taken = await self._reader.registrar.take_in(manifests)
         except (FleetUnavailable, SettingsError) as exc:  # without the registry it is unknown what is disabled
             log.warning("manifest_not_taken_in", modules=sorted(manifests), error=str(exc))
             return

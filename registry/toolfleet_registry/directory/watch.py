@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolfleet_registry.directory.directory import FEED_SECONDS, Listing, ModuleDirectory
 from toolfleet_registry.directory.entries import AnnouncedModule, ModuleEntry, ModuleNetworks, static_entries
@@ -13,10 +13,11 @@ from toolfleet_registry.headers import SETTING
 from toolfleet_registry.live_copy import LiveCopy
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.store.factory import open_store
-from toolfleet_registry.store.registry import ToolRegistry
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
+
+if TYPE_CHECKING:
+    from toolfleet_registry.store.registry import ToolRegistry
 
 log = get_logger(__name__)
 
@@ -61,15 +62,17 @@ class DirectoryCopy:
         if self._is_needed and self._kept != texts:
             kept = dict(texts)
 
-            def keep(store: ToolRegistry) -> bool:
+            def keep(store: "ToolRegistry") -> bool:
                 store.keep_modules(kept)
                 return True
 
             if await self._asked(keep):
                 self._kept = kept
 
-    async def _asked(self, question: Callable[[ToolRegistry], T]) -> T | None:
+    async def _asked(self, question: "Callable[[ToolRegistry], T]") -> T | None:
         def ask() -> T:
+            from toolfleet_registry.store.factory import open_store  # noqa: PLC0415 - of fleets with another registry
+
             store = open_store(self._settings)
             try:
                 return question(store)

@@ -41,7 +41,7 @@ from toolfleet_tasks.redis_connection import (
     run_durably,
     write_durably,
 )
-from toolfleet_tasks.scripts import SLOTS_COUNT_SECONDS, script
+from toolfleet_tasks.scripts import SLOTS_COUNT_SECONDS, WAKES_CORE, script
 from toolfleet_tasks.wakeups.events import outcome_line
 
 TAKE = script("wakeups/take")
@@ -63,9 +63,6 @@ CARRY = script("wakeups/carry")
 _Fields: TypeAlias = tuple[str, dict[bytes, bytes]]
 Entry: TypeAlias = tuple[str, WakeUp | int]
 """A wake-up, and its id in the conversation; or how many were trimmed before they were read, and the id that confirms this."""
-
-WAKES_CORE: Final = " core"
-"""The word in the note of a worker that wakes a core."""
 
 COMPLETIONS_KEPT_SECONDS: Final = 7 * 86_400
 """How long wake-ups wait for an agent without HTTP, from the last one on: as long as their jobs can be looked at."""
