@@ -12,7 +12,7 @@ from toolfleet_registry.admission_rules import admit, read_document, unknown_fie
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, ManifestRefused
 from toolfleet_registry.headers import NO_HEADERS, ModuleHeaders
-from toolfleet_registry.manifests.http_get import HttpAnswer, NoAnswer, anywhere, requested
+from toolfleet_registry.manifests.http_get import HttpAnswer, NoAnswer, anywhere, read_url, requested
 from toolfleet_registry.permissions import broken_because, level_of_tool
 from toolfleet_registry.policy.limits import unknown_costs
 from toolfleet_registry.schemas.definition import unknown_types
@@ -113,7 +113,7 @@ class _Scout:
             return ManifestFailure(own.hide_text(f"{type(exc).__name__}: {exc}")[:_MOST_SHOWN])
 
     async def _fetch(self, module: str, url: str, own: ModuleHeaders) -> DiscoveryResult:
-        target = httpx.URL(f"{url}/manifest")
+        target = read_url(f"{url}/manifest")
         connect_seconds, allows = self._connect_seconds, self.guards.get(module, anywhere)
         async with requested(
             target, headers=_HEADERS, own=own, connect_seconds=connect_seconds, allows=allows

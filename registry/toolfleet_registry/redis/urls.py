@@ -28,6 +28,13 @@ _OPTIONS = {
 _CERT_REQS = ("none", "optional", "required")
 _SENTINEL_PORT = 26379
 
+_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_HOST = rf"(?:[a-z0-9]+[.-])*[a-z][a-z0-9]*|{_OCTET}(?:\.{_OCTET}){{3}}"
+_PORT = r"[1-9][0-9]{0,3}|[1-5][0-9]{4}"
+PLAIN_HTTP_URL = rf"(?P<scheme>https?)://(?P<host>{_HOST})(?::(?P<port>{_PORT}))?(?P<path>(?:/[A-Za-z0-9_~-]+)+)"
+"""The form of URLs with nothing in them that is written in another way on the wire: one host or IPv4 address, and a path
+without dots. Nearly all of modules are such, and are read without httpx, which takes a tenth of a process's start to load."""
+
 
 @dataclass(frozen=True, slots=True)
 class SentinelUrl:

@@ -12,14 +12,11 @@ from pydantic_core import to_json
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.attempts import UNBOUNDED, Lease
+from toolfleet_registry.redis.urls import PLAIN_HTTP_URL
 from toolfleet_registry.system import fleet_clock, randomness
 
 _PORTS = {"http": 80, "https": 443}
-# Nothing in it that is written in another way on the wire: one host or IPv4 address, and a path without dots.
-_OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_HOST = rf"(?:[a-z0-9]+[.-])*[a-z][a-z0-9]*|{_OCTET}(?:\.{_OCTET}){{3}}"
-_PORT = r"[1-9][0-9]{0,3}|[1-5][0-9]{4}"
-_PLAIN = re.compile(rf"(?P<scheme>https?)://(?P<host>{_HOST})(?::(?P<port>{_PORT}))?(?P<path>(?:/[A-Za-z0-9_~-]+)+)")
+_PLAIN = re.compile(PLAIN_HTTP_URL)
 
 _STEADY_SECONDS = 0.25  # a clock that differs by more from the monotonic one was set
 
@@ -64,7 +61,7 @@ class Target:
 
     @classmethod
     def _of_plain(cls, url: re.Match[str], headers: Mapping[str, str], method: str) -> "Target":
-        """Make the target as `_of_any` does, without httpx, which nearly all URLs do not need: it takes a tenth of a worker's start to load."""
+        """Make the target as `_of_any` does, without httpx."""
         scheme, host, number, path = url["scheme"], url["host"], url["port"], url["path"]
         port = int(number) if number else _PORTS[scheme]
         netloc = host if port == _PORTS[scheme] else f"{host}:{port}"
