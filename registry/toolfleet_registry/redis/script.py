@@ -362,12 +362,15 @@ class _Composition:
 
     def _closure(self, source: Source, words: Iterable[str]) -> dict[Block, None]:
         """Return all functions that are needed at once, those that are made lazily left out."""
-        found, waiting = dict[Block, None](), [(source, word) for word in words]
+        found, scope = dict[Block, None](), self._folder.scope(source.file, *source.include)
+        waiting = [(source.lazily, scope, word) for word in words]
         while waiting:
-            block = self._find(*waiting.pop())
+            lazily, scope, word = waiting.pop()
+            block = None if word in lazily else scope.get(word)
             if block and block not in found:
-                found[block] = None
-                waiting += [(self._main(block.file), word) for word in block.words]
+                found[block], main = None, self._main(block.file)
+                scope = self._folder.scope(main.file, *main.include)
+                waiting += [(main.lazily, scope, word) for word in block.words]
         return found
 
     def _find(self, source: Source, word: str) -> Block | None:
