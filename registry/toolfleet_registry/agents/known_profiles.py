@@ -47,6 +47,8 @@ class KnownProfiles:
         self._stored: Mapping[str, AgentProfile] = {}
         self._versions, self._refused = _NO_VERSIONS, _NOTHING_REFUSED
         self._made = dict[str, EffectiveProfile]()
+        self.revision = object()
+        """Another object after each change."""
         self.is_empty = not (self._configured or self._default)
         """Whether there are no profiles, and none is needed."""
 
@@ -66,7 +68,7 @@ class KnownProfiles:
         if (stored, versions, refused) == (self._stored, self._versions, self._refused):
             return
         self._stored, self._versions, self._refused = dict(stored), dict(versions), dict(refused)
-        self._made = {}
+        self._made, self.revision = {}, object()
         self.is_empty = not (self._configured or self._stored or self._refused or self._default)
 
     def fault_here(self, profile: AgentProfile) -> str | None:

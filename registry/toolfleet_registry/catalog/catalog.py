@@ -205,6 +205,8 @@ class Catalog:
         self._directory, self._asks_fleet = directory, asks_fleet
         self._reader = ManifestReader.of(settings, cache, open_registry, is_agents=asks_fleet)
         self._state = CatalogState()
+        self.revision: object = self._state
+        """Another object after each change of what there is, and of what operators have decided about it."""
         self._search: tuple[ToolSet, ToolSearch] | None = None
         self._reads = itertools.count(1)
         self._shown = 0  # the read that made the present state
@@ -319,9 +321,16 @@ class Catalog:
         `context` is what the core tells the module, and is among the arguments. They are validated with all of it; if
         the tool's schema has no room for that, with the fields that it names at its top level.
         """
-        if isinstance(found := self._found(call, caller), ToolResult):
+        if isinstance(found := self.found(call, caller), ToolResult):
             return found
         tool, reach = found
+        arguments = self.judge_arguments(call, caller, tool, context)
+        return arguments if isinstance(arguments, ToolResult) else Judged(tool, arguments, reach)
+
+    def judge_arguments(
+        self, call: ToolCall, caller: Caller, tool: ToolDefinition, context: Mapping[str, Any] | None = None
+    ) -> dict[str, Any] | ToolResult:
+        """Return the arguments as `judge` does, of a call whose caller may use the tool."""
         most, are_small = self._settings.max_arguments_bytes, is_small(call.arguments)
         if fault := fault_in_call(call, caller, most_bytes=most, are_small=are_small):
             return _refused(call, "invalid_arguments", fault)
@@ -331,16 +340,16 @@ class Catalog:
             return _refused(call, "invalid_arguments", str(result.fault))
         if result.arguments is not call.arguments and (fault := size_fault(result.arguments, most=most)):
             return _refused(call, "invalid_arguments", fault)
-        return Judged(tool, result.arguments, reach)
+        return result.arguments
 
     def usable(self, call: ToolCall, caller: Caller) -> ToolDefinition | ToolResult:
         """Return the call's tool if the caller may use it, with any arguments; otherwise the refusal."""
-        found = self._found(call, caller)
+        found = self.found(call, caller)
         return found if isinstance(found, ToolResult) else found[0]
 
     def reached(self, tool_name: str, caller: Caller) -> tuple[ToolDefinition, Reach] | None:
         """Return the tool, and what the caller reaches, if that has the tool in it."""
-        found = self._found(ToolCall(tool_name=tool_name), caller)
+        found = self.found(ToolCall(tool_name=tool_name), caller)
         return None if isinstance(found, ToolResult) else found
 
     def reaches(self, tool_name: str, caller: Caller) -> bool:
@@ -393,7 +402,8 @@ class Catalog:
             known = self._search = (tools, ToolSearch(tools.all()))
         return known[1]
 
-    def _found(self, call: ToolCall, caller: Caller) -> tuple[ToolDefinition, Reach] | ToolResult:
+    def found(self, call: ToolCall, caller: Caller) -> tuple[ToolDefinition, Reach] | ToolResult:
+        """Return the call's tool, and what its caller reaches; otherwise the refusal. Depends on no argument, and not on time."""
         try:
             name = ToolName.parse(call.tool_name)
         except InvalidToolName:
@@ -454,6 +464,7 @@ class Catalog:
         made = await aside(tools, is_large=sum(len(cached.manifest.tools) for cached in manifests.values()) > _MANY)
         if read > self._shown:
             self._shown, self._state = read, CatalogState(manifests, failures, made)
+            self.revision = self._state
 
 
 def _checked_with(

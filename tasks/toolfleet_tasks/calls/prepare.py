@@ -6,9 +6,10 @@ Redis is asked only for a tool that requires a gate, before the gate is. Everyth
 import asyncio
 import dataclasses
 import math
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from toolfleet_registry.agents import profile_rules as rules_of
 from toolfleet_registry.agents.data_guards import counted
@@ -20,6 +21,7 @@ from toolfleet_registry.config.agent_profile import OwnMiddlewareSpec, PiiSpec
 from toolfleet_registry.contracts import (
     Caller,
     Conversation,
+    Effect,
     PublishedCall,
     Terms,
     ToolCall,
@@ -65,6 +67,8 @@ LimitCheck = Callable[..., Awaitable[ToolResult | None]]
 `intent` is the key of its intention; takes `seconds` at most, and fails open. Nothing is counted.
 """
 
+_MOST_TICKETS = 10_000  # each takes about half a kB
+
 _OWN_MIDDLEWARE_SECONDS = 2.0  # for each: an agent's user waits meanwhile
 
 
@@ -80,6 +84,31 @@ class Step:
     user_id: str | None
     ends_by: float
     gate: Callable[[ToolDefinition, Mapping[str, Any]], ToolResult | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What depends only on a caller and a tool that it may use, until anything changes of what it was made from.
+
+    `caller`: as it is sent. `has_context`: whether the module gets fields of the conversation.
+    """
+
+    tool: ToolDefinition
+    reach: Reach
+    caller: Caller
+    has_context: bool
+    limit_seconds: float
+    terms: Terms | None
+    effect: Effect | None
+    lane: Literal["fast", "slow"]
+    sensitive: tuple[str, ...]
+    hides_results: bool
+    approval_rules: tuple[ApprovalRule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _JudgedCall(Judged):
+    ticket: Ticket
 
 
 class CallPreparation:
@@ -109,6 +138,9 @@ class CallPreparation:
         self._gate = gate
         self._limited = limited
         self._trail = trail
+        self._tickets = OrderedDict[tuple[Caller, str], Ticket]()  # those used last at the end
+        self._latest: Ticket | None = None
+        self._made_from: tuple[object, ...] = (None,) * 4  # all of them: the revisions of catalog, profiles and modules
 
     async def prepare(
         self,
@@ -123,16 +155,17 @@ class CallPreparation:
     ) -> PublishedCall | ToolResult:
         """Judge a call that is to end in `seconds`, an agent's own or a job's `step`. A refusal has its audit line."""
         user_id = step.user_id if step is not None else call.user_id if caller.user_id is None else caller.user_id
-        noted = collecting(self.facts_of(caller, user_id, conversation))
-        if self.has_profile(caller):
+        has_profile = caller.agent is not None or not self._catalog.profiles.is_empty
+        noted = collecting(self.facts_of(caller, user_id, conversation) if has_profile or conversation else None)
+        if has_profile:
             judged = await self._judged(call, caller, conversation, around)
         else:  # nearly every call
             judged = self.judge(call, caller, conversation, around)
         if isinstance(judged, ToolResult):
             return self._trail.refused(call, caller, judged, noted)
-        tool, arguments, limit = judged.tool, judged.arguments, self.limit_of(judged.tool)
+        tool, arguments, ticket = judged.tool, judged.arguments, judged.ticket
         around = around if judged.reach.profile is None else self.ruled(tool, caller, conversation, around)
-        now, left = fleet_clock.now(), self._bounded(limit, seconds)
+        now, left = fleet_clock.now(), self._bounded(ticket.limit_seconds, seconds)
         deadline_at = now + left
         refusal = fleet_results.expired(tool.name) if left <= 0 else None
         if refusal is None and around.terms is not None:
@@ -140,17 +173,19 @@ class CallPreparation:
         if refusal is None and step is not None:
             deadline_at = min(deadline_at, step.ends_by)
             refusal = step.gate(tool, arguments) if requires_gate(tool, around) else None
-        elif refusal is None and requires_gate(tool, around):
+        elif refusal is None and (tool.requires_gate or around.terms is not None) and requires_gate(tool, around):
             refusal = await self._gate_refusal(call, judged, user_id, around, left)
             now = fleet_clock.now()
         if refusal is not None:
             return self._trail.refused(call, caller, refusal, noted, tool)
-        asked_by = tuple(dict.fromkeys((*asked_by_here(user_id), *around.asked_by)))
+        asked_by: tuple[str, ...] = ()
+        if ticket.approval_rules or tool.name == ADD_JOB:
+            asked_by = tuple(dict.fromkeys((*asked_by_here(user_id), *around.asked_by)))
         published = PublishedCall(
             call_id=new_call_id() if step is None else step.call_id,
             arguments=arguments,
             user_id=user_id,
-            caller=resolved(judged.reach.caller, self._guest_modules),
+            caller=ticket.caller,
             published_at=now,
             deadline_at=deadline_at,
             idempotency_key=call.idempotency_key or None,  # an empty one names nothing
@@ -158,9 +193,9 @@ class CallPreparation:
             decisions=noted,
             job_id=None if step is None else step.job_id,
             asked_by=asked_by if tool.name == ADD_JOB else (),
-            **self._facts_of(tool, arguments, limit, around, asked=call, is_step=step is not None),
+            **self._facts_of(ticket, arguments, around, asked=call, is_step=step is not None),
         )
-        return with_approval(published, judged, asked_by)
+        return with_approval(published, ticket, asked_by) if ticket.approval_rules else published
 
     def facts_of(self, caller: Caller, user_id: str | None, conversation: Conversation | None) -> dict[str, str]:
         """Return the facts of a call before any decision, as its audit line may have them."""
@@ -176,10 +211,15 @@ class CallPreparation:
 
     async def _judged(
         self, call: ToolCall, caller: Caller, conversation: Conversation | None, around: Circumstances
-    ) -> Judged | ToolResult:
+    ) -> _JudgedCall | ToolResult:
         changed = await self._own.changed(call, caller)
         judged = changed if isinstance(changed, ToolResult) else self.judge(changed, caller, conversation, around)
-        return judged if isinstance(judged, ToolResult) else await without_personal_data(judged, self._catalog)
+        if isinstance(judged, ToolResult):
+            return judged
+        hidden = await hidden_arguments(judged.tool, judged.reach, judged.arguments, self._catalog)
+        if isinstance(hidden, ToolResult):
+            return hidden
+        return judged if hidden is judged.arguments else dataclasses.replace(judged, arguments=hidden)
 
     def has_profile(self, caller: Caller) -> bool:
         """Return whether an agent's profile may apply to the caller."""
@@ -205,24 +245,81 @@ class CallPreparation:
         caller: Caller,
         conversation: Conversation | None,
         around: Circumstances = NOTHING_MORE,
-    ) -> Judged | ToolResult:
+    ) -> _JudgedCall | ToolResult:
         """Return what may be published for the call, with the conversation's facts for its module; or the refusal.
 
         Neither its limits nor a gate are asked.
         """
-        modules = self._context_modules
-        shared = conversation_for(conversation, call.tool_name, modules) if conversation else {}
-        is_checked = around.tag is not None or call.tool_version is not None
-        if is_checked and isinstance(tool := self.tool_of(call, caller), ToolDefinition):
+        ticket, modules = self._ticket(call, caller), self._context_modules
+        if isinstance(ticket, ToolResult):
+            return ticket
+        tool = ticket.tool
+        if around.tag is not None or call.tool_version is not None:
             if fault := _version_fault(tool, call):
                 return ToolResult.refused(tool.name, "version_mismatch", fault)
             call = as_before(call, tool, around)
-        judged = self._catalog.judge(models_part(call, modules), caller, shared)
-        if around.context is None or isinstance(judged, ToolResult):
-            return judged
-        most, context = self._settings.max_arguments_bytes, context_for(judged.tool, around, modules)
-        fault = size_fault_with(context, judged.arguments, most=most)
-        return judged if fault is None else ToolResult.refused(judged.tool.name, "invalid_arguments", fault)
+        shared: dict[str, Any] | None = None
+        if ticket.has_context:
+            shared, call = conversation_for(conversation, call.tool_name, modules), models_part(call, modules)
+        arguments = self._catalog.judge_arguments(call, caller, tool, shared)
+        if isinstance(arguments, ToolResult):
+            return arguments
+        if around.context is not None:
+            context = context_for(tool, around, modules)
+            if fault := size_fault_with(context, arguments, most=self._settings.max_arguments_bytes):
+                return ToolResult.refused(tool.name, "invalid_arguments", fault)
+        return _JudgedCall(tool, arguments, ticket.reach, ticket)
+
+    def _ticket(self, call: ToolCall, caller: Caller) -> Ticket | ToolResult:
+        """Return the ticket of the call's caller and tool; or the refusal, which is never kept.
+
+        After any change of what there is, of what operators have decided, of profiles or of modules' settings, all are
+        made again, so that none of them keeps alive what was there before.
+        """
+        tickets, key, known, catalog = self._tickets, (caller, call.tool_name), self._known, self._catalog
+        revision, profiles, names, settings = self._made_from
+        if not (
+            revision is catalog.revision
+            and profiles is catalog.profiles.revision
+            and names is known.names
+            and settings is known.settings
+        ):
+            tickets.clear()
+            self._made_from = catalog.revision, catalog.profiles.revision, known.names, known.settings
+        try:
+            ticket = tickets.get(key)
+        except TypeError:  # a caller that is no valid one, and cannot be looked up
+            return self._made_ticket(call, caller)
+        if ticket is not None:
+            if ticket is not self._latest:
+                tickets.move_to_end(key)
+                self._latest = ticket
+            return ticket
+        made = self._made_ticket(call, caller)
+        if isinstance(made, Ticket):
+            if len(tickets) >= _MOST_TICKETS:
+                tickets.popitem(last=False)
+            tickets[key] = self._latest = made
+        return made
+
+    def _made_ticket(self, call: ToolCall, caller: Caller) -> Ticket | ToolResult:
+        found, settings = self._catalog.found(call, caller), self._known.settings
+        if isinstance(found, ToolResult):
+            return found
+        tool, reach = found
+        return Ticket(
+            tool,
+            reach,
+            resolved(reach.caller, self._guest_modules),
+            bool(_fields_for(call.tool_name, self._context_modules)),
+            limit_of(tool, settings),
+            terms_for(tool, None, self._settings),
+            effect_of(tool),
+            lane_of(tool.name.partition(".")[0], settings),
+            sensitive_paths(tool),
+            has_sensitive_results(tool),
+            approval_rules(tool, reach),
+        )
 
     def tool_of(self, call: ToolCall, caller: Caller) -> ToolDefinition | ToolResult:
         """Return the call's tool, with any arguments; or the refusal of a caller who may not use it."""
@@ -289,9 +386,8 @@ class CallPreparation:
 
     def _facts_of(
         self,
-        tool: ToolDefinition,
+        ticket: Ticket,
         arguments: Mapping[str, Any],
-        limit: float,
         around: Circumstances,
         *,
         asked: ToolCall,
@@ -301,17 +397,17 @@ class CallPreparation:
 
         A call with sensitive results has no log messages: they could quote them.
         """
-        hides_results = has_sensitive_results(tool)
+        tool, hides_results = ticket.tool, ticket.hides_results
         return {
             "tool_name": tool.name,
-            "effect": effect_of(tool),
-            "limit_seconds": limit,
-            "terms": terms_for(tool, around.terms, self._settings),
-            "lane": lane_of(tool.name.partition(".")[0], self._known.settings),
-            "sensitive": sensitive_paths(tool),
+            "effect": ticket.effect,
+            "limit_seconds": ticket.limit_seconds,
+            "terms": ticket.terms if around.terms is None else terms_for(tool, around.terms, self._settings),
+            "lane": ticket.lane,
+            "sensitive": ticket.sensitive,
             "hides_results": hides_results,
             "context": None if around.context is None else context_for(tool, around, self._context_modules),
-            "newer_job": is_newer_job(tool.name, arguments),
+            "newer_job": tool.name == ADD_JOB and is_newer_job(tool.name, arguments),
             "tool_version": asked.tool_version,
             "takes_input": asked.takes_input and not is_step,
             "log_level": None if is_step or hides_results else asked.log_level,
@@ -368,14 +464,6 @@ def _fields_for(tool_name: str, context_modules: frozenset[str]) -> frozenset[st
     if tool_name == _RESUMED_BY:
         return _RESUMES | (_PLATFORM if tool_name.partition(".")[0] in context_modules else _NOTHING)
     return _PLATFORM if tool_name.partition(".")[0] in context_modules else _NOTHING
-
-
-async def without_personal_data(judged: Judged, catalog: Catalog) -> Judged | ToolResult:
-    """Return the call with the arguments its tool may have, without judging it again; or the refusal if its profile blocks such data."""
-    hidden = await hidden_arguments(judged.tool, judged.reach, judged.arguments, catalog)
-    if isinstance(hidden, ToolResult) or hidden is judged.arguments:
-        return hidden if isinstance(hidden, ToolResult) else judged
-    return dataclasses.replace(judged, arguments=hidden)
 
 
 def specs_of(tool: ToolDefinition, reach: Reach) -> tuple[PiiSpec, ...]:
@@ -459,12 +547,10 @@ def approval_rules(tool: ToolDefinition, reach: Reach) -> tuple[ApprovalRule, ..
     return rules_of.approval_rules(tool, specs)
 
 
-def with_approval(call: PublishedCall, judged: Judged, asked_by: tuple[str, ...]) -> PublishedCall:
+def with_approval(call: PublishedCall, ticket: Ticket, asked_by: tuple[str, ...]) -> PublishedCall:
     """Return the call with what people have to approve of it, and the credentials by which it was asked for."""
-    rules = approval_rules(judged.tool, judged.reach)
-    if not rules:
-        return call
-    return call.model_copy(update={"approval": terms_of_approval(call, judged.tool, rules), "asked_by": asked_by})
+    approval = terms_of_approval(call, ticket.tool, ticket.approval_rules)
+    return call.model_copy(update={"approval": approval, "asked_by": asked_by})
 
 
 def context_for(tool: ToolDefinition, around: Circumstances, modules: frozenset[str]) -> ToolContext | None:
