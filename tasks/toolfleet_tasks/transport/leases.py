@@ -26,12 +26,13 @@ from typing import Any, NamedTuple, Self
 from redis.exceptions import RedisError, ResponseError
 
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.script import Parameters
 from toolfleet_registry.redis.servers import sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.fleet_clock import STEP_SECONDS
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost, ignored
+from toolfleet_tasks.redis_connection import Part, PipelinedConnection, RedisConnectionLost, ignored, is_unknown_script
 from toolfleet_tasks.transport import scripts
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
@@ -414,11 +415,9 @@ class Leases:
         chunks = _chunks(list(tags))
         return [scripts.REQUEUE.command(**keys, **prefixes, begun="01"[begun], tags=chunk) for chunk in chunks]
 
-    def ack_commands(self, tags: Iterable[str]) -> list[tuple[str, ...]]:
-        """Return the Redis commands that forget messages."""
-        unacked, index = self.store.unacked, self.store.unacked_index
-        chunks = _chunks(list(tags))
-        return [scripts.ACK.command(unacked=unacked, unacked_index=index, tags=chunk) for chunk in chunks]
+    def ack_commands(self, tags: Iterable[str]) -> list[tuple[Part, ...]]:
+        """Return the Redis commands that forget messages: for a worker that ends, which waits for no answer."""
+        return [("EVAL", scripts.ACK.text, *self._ack_parameters(chunk)) for chunk in _chunks(list(tags))]
 
     async def settled(self) -> None:
         """Return when Redis knows of every ack, and of everything that was requeued."""
@@ -444,14 +443,22 @@ class Leases:
         for chunk in _chunks(tags):
             self._send_acks(chunk)
 
+    def _ack_parameters(self, tags: list[str]) -> Parameters:
+        return scripts.ACK.parameters(unacked=self.store.unacked, unacked_index=self.store.unacked_index, tags=tags)
+
     def _send_acks(self, tags: list[str]) -> None:
-        (command,) = self.ack_commands(tags)
-        self._connection.send(*command).add_done_callback(lambda reply: self._on_acked(tags, reply))
+        self._send_ack("EVALSHA", scripts.ACK.digest, tags)
+
+    def _send_ack(self, command: str, script: str, tags: list[str]) -> None:
+        reply = self._connection.send(command, script, *self._ack_parameters(tags))
+        reply.add_done_callback(lambda reply: self._on_acked(tags, reply))
 
     def _on_acked(self, tags: list[str], reply: "asyncio.Future[Any]") -> None:
         error = None if reply.cancelled() else reply.exception()
         if error is None:
             self._unanswered.difference_update(tags)
+        elif isinstance(error, ResponseError) and is_unknown_script(error):
+            self._send_ack("EVAL", scripts.ACK.text, tags)
         elif isinstance(error, ResponseError):  # out of memory, or a replica: later, then
             log.warning("acks_refused", messages=len(tags), error=str(error))
             self.loop.call_later(_PATIENCE_SECONDS, self._send_acks, tags)

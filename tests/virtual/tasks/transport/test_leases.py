@@ -70,8 +70,23 @@ async def test_acks_of_one_tick_are_one_command(leases: Leases, redis: Redis, se
     assert leases.acked == set(tags)
     await leases.settled()
 
-    assert [command[1] for command in sent] == [scripts.ACK.text]
+    assert [command[:2] for command in sent if command[0] != "EVAL"] == [("EVALSHA", scripts.ACK.digest)]
     assert not leases.held | leases.acked
+    assert redis.exists(STORE.unacked, STORE.unacked_index) == 0
+
+
+async def test_a_redis_that_has_lost_the_script_gets_its_text(
+    leases: Leases, redis: Redis, sent: list[tuple[Part, ...]]
+) -> None:
+    """Once: the acks after that name it again."""
+    for tag in ("first", "second"):
+        redis.script_flush() if tag == "first" else None
+        hold(redis, leases, tag)
+        leases.ack(tag)
+        await leases.settled()
+
+    acks = [command[0] for command in sent if command[1] in {scripts.ACK.digest, scripts.ACK.text}]
+    assert acks == ["EVALSHA", "EVAL", "EVALSHA"]
     assert redis.exists(STORE.unacked, STORE.unacked_index) == 0
 
 
@@ -98,17 +113,17 @@ async def test_acks_that_redis_refuses_are_sent_again() -> None:
 
     def answer(command: list[bytes]) -> bytes:
         nonlocal refusals
-        if command[0] == b"EVAL" and refusals:
+        if command[0] == b"EVALSHA" and refusals:
             refusals -= 1
             return b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
-        return b":1\r\n" if command[0] == b"EVAL" else obliging(command)
+        return b":1\r\n" if command[0] == b"EVALSHA" else obliging(command)
 
     async with raw_redis(answer) as raw, open_connection(raw.url) as connection, open_leases(connection) as leases:
         leases.hold(["tag"], of=())
         leases.ack("tag")
         await leases.settled()
 
-        assert raw.seen[b"EVAL"] == 3
+        assert raw.seen[b"EVALSHA"] == 3
 
 
 async def test_leases_are_renewed(connection: PipelinedConnection, redis: Redis) -> None:
