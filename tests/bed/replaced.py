@@ -63,6 +63,7 @@ def seed(number: int) -> None:
     sockets.ports = sockets.ports or cycle(_PORTS)
     random.seed(number)
     os.urandom = random._urandom = Random(number).randbytes  # type: ignore[attr-defined] # of `secrets`
+    randomness.forget()
 
 
 # From here on the product may be imported: it finds the virtual clock.
@@ -73,6 +74,7 @@ from celery.utils.collections import LimitedSet
 
 from bed import greenlets, sockets
 from bed.site import here
+from toolfleet_registry.system import randomness
 
 time.sleep = greenlets.sleep  # type: ignore[assignment] # of fewer types of numbers
 

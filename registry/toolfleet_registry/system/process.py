@@ -4,6 +4,7 @@ A program has one `Process`, and need not know. Only if several members of a fle
 own: the code that starts them calls `enter` in the context in which each of them then runs.
 """
 
+import functools
 import os
 import socket
 import sys
@@ -18,6 +19,16 @@ from toolfleet_registry.errors import SettingsError
 T = TypeVar("T")
 
 _PR_SET_DUMPABLE = 4  # prctl(2)
+
+
+@functools.cache
+def own_pid() -> int:
+    """Return the number of this operating system process, for which the system is asked once."""
+    return os.getpid()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=own_pid.cache_clear)
 
 
 class Process:
@@ -46,7 +57,7 @@ class Process:
     @property
     def name(self) -> str:
         """The process's name in the fleet: `host:pid`, a fork has its own."""
-        return self._name or f"{socket.gethostname()}:{os.getpid()}"
+        return self._name or f"{socket.gethostname()}:{own_pid()}"
 
     def part(self, make: Callable[[], T]) -> T:
         """Return what `make` makes for this process: with the first call, and the same ever after. Any thread may ask."""

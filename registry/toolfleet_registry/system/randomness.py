@@ -24,8 +24,29 @@ uuid4: Callable[[], _uuid.UUID] = _uuid.uuid4
 """Return a unique id."""
 
 
+_DIGITS = 32  # of an id
+_AT_ONCE = 64  # ids that one question to the system is enough for
+
+_unused: list[str] = []
+
+forget: Callable[[], None] = _unused.clear
+"""Draw anew, and give out nothing that was drawn before: for a fork, and for a simulation that begins again."""
+if hasattr(_os, "register_at_fork"):  # Windows has no forks
+    _os.register_at_fork(after_in_child=forget)
+
+
+def _drawn() -> str:
+    drawn = _os.urandom(_AT_ONCE * _DIGITS // 2).hex()
+    first, *others = [drawn[at : at + _DIGITS] for at in range(0, len(drawn), _DIGITS)]
+    _unused.extend(others)
+    return first
+
+
 def _uuid4_text() -> str:
-    digits = _os.urandom(16).hex()
+    try:
+        digits = _unused.pop()
+    except IndexError:
+        digits = _drawn()
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 

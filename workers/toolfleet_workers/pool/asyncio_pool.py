@@ -8,7 +8,6 @@ connection to the broker; the watchdog (`pool/bootsteps.py`) says which.
 import asyncio
 import contextvars
 import functools
-import os
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.process import own_pid
 from toolfleet_registry.system.shared_timers import SharedTimer, shared_timers
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.fairness import UNBOUNDED, FairSlots
@@ -168,7 +168,7 @@ class TaskRun:
             await bridge.cross(self._trace)
 
     def _accept(self) -> None:
-        self._tell(self._assignment.accepted, os.getpid(), machine_clock.monotonic())
+        self._tell(self._assignment.accepted, own_pid(), machine_clock.monotonic())
         # Only now: if it was revoked before, Celery has just stored that and acknowledged it, which nothing may cut short.
         self._is_running = True
 
