@@ -242,21 +242,15 @@ class FleetRequest(Request):
     def send_event(self, type: str, **fields: Any) -> None:
         """As Celery does it, without results, texts of errors and tracebacks: the worker's log has what may be told."""
         if type == "task-succeeded":
-            word = word_in(fields["result"])
-            if word == _DONE:
-                super().send_event(type, result=word, runtime=fields["runtime"])
-            else:
-                self._send_failure(word, runtime=fields["runtime"])
+            event = _ended(fields["result"], fields["runtime"])
+            super().send_event(event.pop("type"), **event)
             return
         if "exception" in fields:
             fields["exception"] = _kind(fields["exception"], fields.get("traceback"))
             fields["traceback"] = None
         super().send_event(type, **fields)
         if type == "task-revoked":  # which stays an event: Flower counts by it what waits in a worker
-            self._send_failure(self._why_revoked())
-
-    def _send_failure(self, code: str, **fields: Any) -> None:
-        super().send_event("task-failed", exception=code, traceback=None, **fields)
+            super().send_event("task-failed", exception=self._why_revoked(), traceback=None)
 
     def _why_revoked(self) -> ErrorCode:
         """Return why its agent has ended it: at its deadline or by cancellation."""
@@ -278,6 +272,14 @@ class HousekeepingRequest(Request):
             known = {"name": self.name, "args": self.argsrepr, "kwargs": self.kwargsrepr}
             kind = _kind(fields["exception"], fields.get("traceback"))
             self.eventer.send(type, uuid=self.id, **known, exception=kind, traceback=None)
+
+
+def _ended(shown: object, runtime: float) -> dict[str, Any]:
+    """Return the event about a call that has ended, by Celery's text of its task's result."""
+    word = word_in(shown)
+    if word == _DONE:
+        return {"type": "task-succeeded", "result": word, "runtime": runtime}
+    return {"type": "task-failed", "exception": word, "traceback": None, "runtime": runtime}
 
 
 def word_in(shown: object) -> str:
@@ -314,13 +316,14 @@ class ReceivedCall(FleetRequest):
         if self._terminate_on_ack is not None:
             super().on_accepted(pid, time_accepted)
             return
-        self.worker_pid = pid
-        self.time_start = machine_clock.wall() - (machine_clock.monotonic() - time_accepted)
+        self.worker_pid, self.time_start = pid, machine_clock.wall()
         state.requests[self.id] = self
         state.active_requests.add(self)
         state.total_count[self.name] += 1
         state.all_total_count[0] += 1
-        self.send_event("task-started")
+        if self._eventer:
+            call_id = self.id
+            self._eventer.tell(lambda: {"type": "task-started", "uuid": call_id})
 
     def on_success(self, outcome: tuple[Any, Any, float], **more: Any) -> None:
         """Acknowledge the call as Celery does, but keep no list of calls that have ended well: the ledger knows them."""
@@ -330,11 +333,14 @@ class ReceivedCall(FleetRequest):
             return
         state.task_ready(self)
         self.acknowledge()
-        self.send_event("task-succeeded", result=shown, runtime=runtime)
+        if self._eventer:
+            call_id = self.id
+            self._eventer.tell(lambda: {"uuid": call_id, **_ended(shown, runtime)})
 
     def described(self) -> dict[str, Any]:
-        """Return the content of the event about its message."""
+        """Return the event about its message."""
         return {
+            "type": "task-received",
             "uuid": self.id,
             "name": self.name,
             "args": self.argsrepr,
@@ -363,8 +369,7 @@ class CallStrategy:
 
     def __init__(self, task: Any, app: Any, consumer: Any, usual: TaskHandler) -> None:
         self._consumer, self._name, self._usual = consumer, task.name, usual
-        self._events = events = consumer.event_dispatcher
-        self._tells = bool(events and events.enabled and task.send_events)
+        self._events = events = consumer.event_dispatcher if task.send_events else None
         self._named = {"app": app, "task": task, "hostname": consumer.hostname, "eventer": events}
         self._named |= {"connection_errors": consumer.connection_errors, "utc": app.uses_utc_timezone()}
 
@@ -388,8 +393,8 @@ class CallStrategy:
         request = ReceivedCall(
             message, on_ack=ack, on_reject=reject, body=message.body, headers=message.headers, **self._named
         )
-        if self._tells:
-            self._events.tell("task-received", request.described)
+        if self._events:
+            self._events.tell(request.described)
         state.task_reserved(request)
         request._apply_result = ref(self._consumer.pool.run_request(fast_trace_task, request))  # noqa: SLF001 - as Celery does
 

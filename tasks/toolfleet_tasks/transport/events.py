@@ -39,7 +39,7 @@ _BATCH = 500  # events a message: building it takes a few milliseconds of the lo
 
 Event = dict[str, Any]
 Describe = Callable[[], Event]
-"""Returns the remaining fields of an event, once it has a receiver."""
+"""Builds a task's event, `type` among its fields, once it has a receiver."""
 
 
 class FleetEvents(Events):
@@ -90,37 +90,25 @@ class FleetDispatcher(EventDispatcher):
         if self._outbox is None:
             super().send(type, blind=blind, **fields)
         elif self.enabled and (not self.groups or group_from(type) in self.groups):
-            if not _OPTIONS.isdisjoint(fields):
-                fields = {name: value for name, value in fields.items() if name not in _OPTIONS}
-            self._note(self._outbox, type, fields, blind=blind)
+            event = {name: value for name, value in fields.items() if name not in _OPTIONS}
+            if blind:
+                event["clock"] = None
+            self._outbox.note({**event, "type": type}, is_of_task=group_from(type) == "task")
 
-    def tell(self, type: str, describe: Describe) -> None:
-        """Send a task's event as `send` does, whose fields are built only if there is a listener."""
+    def tell(self, describe: Describe) -> None:
+        """Send a task's event as `send` does, but have it built only if there is a listener."""
         if self._outbox is None:
-            self.send(type, **describe())
+            event = describe()
+            self.send(event.pop("type"), **event)
         elif self.enabled and (not self.groups or "task" in self.groups):
-            self._note(self._outbox, type, {}, describe=describe)
-
-    def _note(
-        self,
-        outbox: "EventBuffer",
-        type: str,
-        fields: Event,
-        *,
-        blind: bool = False,
-        describe: Describe | None = None,
-    ) -> None:
-        if "timestamp" not in fields:
-            fields["timestamp"] = machine_clock.wall()
-        fields["clock"] = None if blind else self.clock.forward()
-        fields["type"] = type
-        outbox.note(fields, describe)
+            self._outbox.note(describe)
 
 
 class EventBuffer:
     """The events of one worker that wait to be published. Belongs to its loop's thread.
 
-    `topic` is what kombu's topics of the exchange begin with, the routing key follows. `sender` is in every event.
+    `topic` is what kombu's topics of the exchange begin with, the routing key follows. `sender` is in every event. `clock`:
+    Celery's, by which listeners know an event.
     """
 
     def __init__(
@@ -132,13 +120,16 @@ class EventBuffer:
         exchange: str,
         sender: Event,
         serializer: str,
+        clock: Any,
     ) -> None:
         self._connection = connection
+        self._clock = clock
         self._topic = topic
         self._exchange = exchange
         self._sender = sender
         self._serializer = serializer
-        self._noted: deque[tuple[Event, Describe | None]] = deque()
+        # With the time at which it happened, and first whether it is a task's.
+        self._noted: deque[tuple[bool, float, Event | Describe]] = deque()
         self._dropped = 0
         self._is_heard = True  # whether the last of the tasks' events had a receiver
         self._has_changed = asyncio.Event()
@@ -146,13 +137,14 @@ class EventBuffer:
         self._task = here.loop.create_task(self._run(), name="toolfleet-events")
         here.settle.append(self.close)
 
-    def note(self, event: Event, describe: Describe | None = None) -> None:
-        """Publish the event with the next ones; `timestamp`, `clock` and `type` are among its fields, and `describe` adds others."""
-        if len(self._noted) >= KEPT_AT_MOST:
+    def note(self, event: Event | Describe, *, is_of_task: bool = True) -> None:
+        """Publish the event with the next ones; `type` is among its fields."""
+        if not self._noted:
+            self._has_changed.set()
+        elif len(self._noted) >= KEPT_AT_MOST:
             self._noted.popleft()
             self._dropped += 1
-        self._noted.append((event, describe))
-        self._has_changed.set()
+        self._noted.append((is_of_task, machine_clock.wall(), event))
 
     async def close(self) -> None:
         """Publish what was noted, and then no more."""
@@ -185,19 +177,26 @@ class EventBuffer:
 
     def _next_batch(self, most: int) -> tuple[str, list[Event]]:
         """The oldest events that may share a message, and its routing key: those of tasks do, as everywhere in Celery."""
-        first = _built(*self._noted.popleft())
-        if group_from(first["type"]) != "task":
+        is_of_task, first = self._noted[0][0], self._built(*self._noted.popleft())
+        if not is_of_task:
             return first["type"].replace("-", "."), [first]
         batch = [first]
-        while self._noted and len(batch) < most and group_from(self._noted[0][0]["type"]) == "task":
-            batch.append(_built(*self._noted.popleft()))
+        while self._noted and len(batch) < most and self._noted[0][0]:
+            batch.append(self._built(*self._noted.popleft()))
         return _MULTI, batch
 
     def _drop_tasks(self, count: int) -> None:
         """Drop the tasks' events at the beginning of so many: there is no listener."""
-        while count > 0 and self._noted and group_from(self._noted[0][0]["type"]) == "task":
+        while count > 0 and self._noted and self._noted[0][0]:
             self._noted.popleft()
             count -= 1
+
+    def _built(self, _: bool, happened_at: float, noted: Event | Describe) -> Event:  # noqa: FBT001 - as it is noted
+        event = noted() if callable(noted) else noted
+        event.setdefault("timestamp", happened_at)
+        if "clock" not in event:
+            event["clock"] = self._clock.forward()
+        return event
 
     async def _publish(self, routing_key: str, events: list[Event]) -> None:
         sender = {**self._sender, "utcoffset": utcoffset()}
@@ -249,10 +248,6 @@ class EventBuffer:
         return str(content_type), str(encoding), body if isinstance(body, bytes) else body.encode()
 
 
-def _built(event: Event, describe: Describe | None) -> Event:
-    return event if describe is None else describe() | event
-
-
 _OPTIONS = frozenset({"utcoffset", "retry", "retry_policy", "Event"})  # of the stock `send`: how, not what
 
 
@@ -268,4 +263,5 @@ def _make_outbox(here: WorkerRuntime, dispatcher: Any) -> EventBuffer:
         exchange=exchange,
         sender={"hostname": dispatcher.hostname, "pid": dispatcher.pid},
         serializer=dispatcher.serializer,
+        clock=dispatcher.clock,
     )

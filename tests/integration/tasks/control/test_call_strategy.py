@@ -29,8 +29,8 @@ class Events:
     def send(self, type: str, **fields: Any) -> None:
         self.sent.append({"type": type, **fields})
 
-    def tell(self, type: str, describe: Callable[[], dict[str, Any]]) -> None:
-        self.send(type, **describe())
+    def tell(self, describe: Callable[[], dict[str, Any]]) -> None:
+        self.send(**describe())
 
 
 class Job:

@@ -145,9 +145,9 @@ async def test_an_event_is_described_only_where_somebody_listens(dispatcher: Any
     def tell(uuid: str) -> None:
         def describe() -> dict[str, Any]:
             described.append(uuid)
-            return {"uuid": uuid}
+            return {"type": "task-received", "uuid": uuid}
 
-        dispatcher.tell("task-received", describe)
+        dispatcher.tell(describe)
 
     def published() -> int:
         return int(redis.info("commandstats").get("cmdstat_publish", {"calls": 0})["calls"])
@@ -228,7 +228,7 @@ async def test_stock_receivers_take_them(dispatcher: Any, redis_url: str) -> Non
 
 async def test_an_event_has_the_time_at_which_it_happened(dispatcher: Any, ear: Ear) -> None:
     """Not that of its message, and a clock that goes on with each."""
-    dispatcher.send("task-started", uuid="a")
+    dispatcher.tell(lambda: {"type": "task-started", "uuid": "a"})
     await asyncio.sleep(0.01)
     dispatcher.send("task-started", uuid="b", timestamp=17.5)
     dispatcher.send("task-sent", blind=True, uuid="c")
