@@ -5,11 +5,11 @@ The measurements behind the reasons: Celery 5.7 and kombu 5.7 on Redis 7, by kil
 
 import math
 from collections.abc import Callable, Coroutine
+from functools import cached_property  # kombu's asks for its lock each time that a call asks for the seal
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from celery import Celery
-from kombu.utils.objects import cached_property
 from redis.asyncio.connection import parse_url
 
 from toolfleet_registry.directory.known_modules import KnownModules
@@ -55,6 +55,11 @@ class FleetApp(Celery):
     evaluate_job: JobWork | None = None
     """Processes a job whose call has ended: `evaluate_job(job_id, seconds=…)`."""
     tracing: Tracing | None = None
+
+    @cached_property
+    def has_redis_broker(self) -> bool:
+        """Whether calls travel by our own transport, as the settings have it."""
+        return self.settings.has_redis_broker
 
     @cached_property
     def seal(self) -> Seal:

@@ -104,7 +104,7 @@ class Ledger:
         self._settings, self._keys = settings, settings.keys
         script_keys = LedgerKeys(settings.keys, settings.module_concurrency)
         self._keys_of, self._keys_of_unknown = script_keys.of, script_keys.of_unknown
-        self._writes_results = writes_results
+        self.writes_results = writes_results
         self._letters = seal_of(settings, purpose="dead letter")
         self._results = Signatures(settings, "result")
         self.verifier = Verifier(connection, settings)
@@ -198,7 +198,7 @@ class Ledger:
         `None`, with nothing stored, if others have the call, or have ended it. Raises `ResultNotStored`.
         """
         call, text = claim.call, json_text.dump(result)
-        value = self._value(call.call_id, text) if self._writes_results else ""
+        value = self._value(call.call_id, text) if self.writes_results else ""
         kept = self._value(call.call_id, text) if self.verifier.is_on and not value else text  # in the record itself
         announced = announcement(call.call_id, value) if value else kept
         is_unseen = claim.answer_before is None if attempt is None else attempt.outcome is Outcome.UNKNOWN

@@ -148,7 +148,7 @@ def untraced(app: Any, target: Callable[..., Any], args: tuple[Any, ...], bridge
     if target is not fast_trace_task or len(args) != _OF_TRACER or args[0] != TASK:
         return None
     _, _, said, body, *_ = args
-    if worker_runtime.current() is None or not app.settings.has_redis_broker or _has_listeners():
+    if worker_runtime.current() is None or not app.has_redis_broker or _has_listeners():
         return None
     if not stands_alone(said, body) or not _is_as_ours(said):
         return None

@@ -298,13 +298,13 @@ async def _run(task: RunningTask, message: str, ledger: Ledger) -> str:
         call = opened(message, task.app, task_id=task.request.id)
     except (MessageRefused, NewerMessage) as exc:
         early.give_back()
-        return _stored_end(task, await turn_away(task, ledger, exc))
-    deaths = len(deaths_of(task.request)) if task.app.settings.has_redis_broker else None
+        return _stored_end(task, ledger, await turn_away(task, ledger, exc))
+    deaths = len(deaths_of(task.request)) if ledger.writes_results else None
     early.keep_if_plain(task, ledger, call, deaths=deaths)
     is_deadly = deaths is not None and deaths >= MOST_DEATHS
     if call.deadline_at <= fleet_clock.now() and not is_deadly:
         early.give_back()
-        text = _stored_end(task, await _end_at_deadline(task, ledger, call))
+        text = _stored_end(task, ledger, await _end_at_deadline(task, ledger, call))
     else:
         with early:
             known: Known = None
@@ -315,7 +315,7 @@ async def _run(task: RunningTask, message: str, ledger: Ledger) -> str:
         if isinstance(claim, Claim):
             text = await _claimed(task, ledger, claim, known)
         else:
-            text = _stored_end(task, await unclaimed(task, ledger, call, claim, deaths=deaths))
+            text = _stored_end(task, ledger, await unclaimed(task, ledger, call, claim, deaths=deaths))
     if call.job_id is not None:
         await evaluate_soon(task, call.job_id)
     return text
@@ -521,7 +521,7 @@ class Execution:
         if text is None:
             raise self._late()
         self.came_to = result
-        return returned(self._task, text, result)
+        return returned(self._task, self._ledger, text, result)
 
     def _late(self) -> Ignore | Reject:
         """Return the exception for an outdated attempt: the call has ended, or another worker has it.
@@ -585,22 +585,22 @@ def _queue_of(request: Any) -> str:
     return str((request.delivery_info or {}).get("routing_key"))
 
 
-def _stored_end(task: RunningTask, stored: str) -> str:
+def _stored_end(task: RunningTask, ledger: Ledger, stored: str) -> str:
     """The result of a call that has ended, for Celery."""
     if not stored:  # its result has expired
         raise Ignore
     text = results.text_of(stored)
-    needs_result = task.app.settings.has_redis_broker or task.is_followed
-    return returned(task, text, results.read_stored(text, "") if needs_result else None)
+    needs_result = ledger.writes_results or task.is_followed
+    return returned(task, ledger, text, results.read_stored(text, "") if needs_result else None)
 
 
-def returned(task: RunningTask, text: str, result: ToolResult | None) -> str:
-    """Return the value for Celery: a word if the result is already stored, for Celery shows it to Flower.
+def returned(task: RunningTask, ledger: Ledger, text: str, result: ToolResult | None) -> str:
+    """Return the value for Celery: a word if the ledger has stored the result, for Celery shows it to Flower.
 
     Raises the errors of `RunningTask.pass_on`.
     """
     shown = text
-    if task.app.settings.has_redis_broker and result is not None:
+    if ledger.writes_results and result is not None:
         task.request.is_stored = True
         shown = results.word_of(result)
     if result is not None and task.is_followed:
