@@ -83,9 +83,10 @@ class Auditor:
 
         `own_ms`: what of the last attempt the worker itself took, before its request and after it, where that is worth mention.
         """
-        line, seen = self._about(call, {**decisions, "published": "yes"}), result.audit
+        seen = result.audit
+        line = self._about(call, {**decisions, "published": "yes"}, ts=seen.ts if seen.call_id else fleet_clock.now())
         if seen.call_id:
-            line["ts"], line["attempts"], line["queued_ms"] = seen.ts, seen.attempts, seen.queued_ms
+            line["attempts"], line["queued_ms"] = seen.attempts, seen.queued_ms
             line["duration_ms"], line["worker"] = seen.duration_ms, seen.worker
         if own_ms is not None:
             line["own_ms"] = own_ms
@@ -96,7 +97,8 @@ class Auditor:
 
     def line_of_unpublished(self, call: PublishedCall, result: ToolResult) -> AuditLine:
         """The line of a call that its agent has ended before it was in its queue."""
-        return _known(self._about(call, _refusal(call.decisions, result)) | {"attempts": 0} | _end(result))
+        line = self._about(call, _refusal(call.decisions, result), ts=fleet_clock.now())
+        return _known(line | {"attempts": 0} | _end(result))
 
     def line_of_refused(
         self,
@@ -126,7 +128,7 @@ class Auditor:
 
     def parts_of_end(self, call: PublishedCall, ending: CallEnding) -> PartsOfLine:
         """Return the parts of which `END` makes the line, for every possible end of the call."""
-        line = _known(self._about(call, {**call.decisions, "published": "yes"}))
+        line = _known(self._about(call, {**call.decisions, "published": "yes"}, ts=fleet_clock.now()))
         waited = {"queued_ms": round(max(line["ts"] - call.published_at, 0) * 1000, 1)}
         unbegun, undone, unknown = tail_of(ending.unbegun, waited), tail_of(ending.undone), tail_of(ending.unknown)
         return (text_of(line)[:-1], unbegun, undone, unknown, self._kept)
@@ -175,11 +177,11 @@ class Auditor:
         except Exception:  # noqa: BLE001 - the program's logging raises anything; and it cannot be logged
             self.untold += 1
 
-    def _about(self, call: PublishedCall, decisions: Mapping[str, str]) -> AuditLine:
+    def _about(self, call: PublishedCall, decisions: Mapping[str, str], *, ts: float) -> AuditLine:
         line: AuditLine = {
             "call_id": call.call_id,
             "tool": call.tool_name,
-            "ts": fleet_clock.now(),
+            "ts": ts,
             "user_id": _cut(call.user_id),
             "permission": _cut(call.caller.permission),
             "signed": self._is_signed,

@@ -146,7 +146,8 @@ class Ledger:
 
     def claimed(self, call: PublishedCall, token: str, sent_at: tuple[float, float]) -> Claim:
         """Take over the claim that was made as the call's message was fetched, by a command that was sent then."""
-        return self.claims.made(call, self._keys_of(call), token, self._seconds_of(call).record, sent_at=sent_at)
+        seconds = self._seconds_of(call, sent_at[1]).record
+        return self.claims.made(call, self._keys_of(call), token, seconds, sent_at=sent_at)
 
     async def take(self, claim: Claim, terms: Terms | None) -> ToolResult | None:
         """Have a call that is about to begin count in its limits, if it does not yet; the refusal, if there is no room.
@@ -217,7 +218,7 @@ class Ledger:
             build.ended(call, attempt, seconds=seconds) if attempt else Ended(),
             result.effect_state,
             Stored(value, announced, letter),
-            seconds=self._seconds_of(call),
+            seconds=self._seconds_of(call, audit_line["ts"]),
             audit_line=(line_text, lines_kept),
             settings=self._settings,
         )
@@ -336,10 +337,10 @@ class Ledger:
     def _run(self, script: Script, parameters: Parameters) -> Coroutine[Any, Any, Any]:
         return run_durably(self._connection, script, parameters)
 
-    def _seconds_of(self, call: PublishedCall) -> Seconds:
+    def _seconds_of(self, call: PublishedCall, now: float | None = None) -> Seconds:
         """Return the life of its record: as long as its result, and until the call can no longer be started."""
-        kept = kept_seconds(call.idempotency_key, self._settings)
-        return Seconds(kept, max(kept, round(call.deadline_at - fleet_clock.now()) + _MARGIN_SECONDS))
+        kept, now = kept_seconds(call.idempotency_key, self._settings), fleet_clock.now() if now is None else now
+        return Seconds(kept, max(kept, round(call.deadline_at - now) + _MARGIN_SECONDS))
 
     def _letter(
         self, call: PublishedCall, result: ToolResult, *, is_unseen: bool = True, is_exhausted: bool = False

@@ -300,9 +300,9 @@ async def _run(task: RunningTask, message: str, ledger: Ledger) -> str:
         early.give_back()
         return _stored_end(task, ledger, await turn_away(task, ledger, exc))
     deaths = len(deaths_of(task.request)) if ledger.writes_results else None
-    early.keep_if_plain(task, ledger, call, deaths=deaths)
-    is_deadly = deaths is not None and deaths >= MOST_DEATHS
-    if call.deadline_at <= fleet_clock.now() and not is_deadly:
+    is_due, is_deadly = call.deadline_at > fleet_clock.now(), deaths is not None and deaths >= MOST_DEATHS
+    early.keep_if_plain(task, ledger, call, is_plain=is_due and not deaths)
+    if not (is_due or is_deadly):
         early.give_back()
         text = _stored_end(task, ledger, await _end_at_deadline(task, ledger, call))
     else:
@@ -383,11 +383,13 @@ class Execution:
             raise self._late()
         if refusal is not None:
             return await self._finish(self._settled(refusal))
-        if self._call.deadline_at <= fleet_clock.now():  # claiming has waited for Redis
+        seconds = self._call.deadline_at - fleet_clock.now()
+        if seconds <= 0:  # claiming has waited for Redis
             late = fleet_results.at_deadline(self._call)
             return await self._finish(self._settled(late.unbegun if self._claim.so_far == "none" else late.unknown))
-        await self._on_lease()
-        return await self._follow(await self._attempt(), seconds=fleet_clock.now() - self._started_at)
+        if await self._on_lease():
+            seconds = self._call.deadline_at - fleet_clock.now()
+        return await self._follow(await self._attempt(min(self._call.limit_seconds, seconds)))
 
     async def _ask(self) -> str:
         """Ask where the call is that its module goes on with. It comes back, or it has ended."""
@@ -405,14 +407,19 @@ class Execution:
         await accepted.begin(self._task, self._ledger, self._claim, attempt, begun_at=self._started_at)
         return self._late()
 
-    async def _on_lease(self) -> None:
-        """Hold the call for sure. After a pause, or while Redis was away, the lease may have run out before it was used."""
-        if self._claim.seconds_left() <= 0 and not await self._ledger.claims.renewed(self._claim):
-            raise self._late()
+    async def _on_lease(self) -> bool:
+        """Hold the call for sure. After a pause, or while Redis was away, the lease may have run out before it was used.
 
-    async def _attempt(self) -> Attempt:
+        Returns whether that has taken time.
+        """
+        if self._claim.seconds_left() > 0:
+            return False
+        if not await self._ledger.claims.renewed(self._claim):
+            raise self._late()
+        return True
+
+    async def _attempt(self, seconds: float) -> Attempt:
         """One attempt within the limit and the time left. The one place that words a limit."""
-        seconds = min(self._call.limit_seconds, self._call.deadline_at - fleet_clock.now())
         reports = AttemptReports(self._call, self._task.app.settings)
         try:
             # The nets around the request, by the limit that was signed: the message's headers were not.
@@ -429,8 +436,9 @@ class Execution:
         finally:
             await reports.end()
 
-    async def _follow(self, attempt: Attempt, *, seconds: float) -> str:
+    async def _follow(self, attempt: Attempt) -> str:
         """Follow the retry table: the retry, or the end. If that would be unknown, the module is asked before."""
+        seconds = fleet_clock.now() - self._started_at
         if attempt.goes_on:
             raise await self._left(attempt)
         if attempt.unreached is not None:  # to be known before others may take the retry
@@ -557,14 +565,13 @@ class EarlyClaim:
         if fetched is not None:
             self._claims.give_back(fetched, self._queue)
 
-    def keep_if_plain(self, task: RunningTask, ledger: Ledger, call: PublishedCall, *, deaths: int | None) -> None:
+    def keep_if_plain(self, task: RunningTask, ledger: Ledger, call: PublishedCall, *, is_plain: bool) -> None:
         """Give it back if anything prevents starting the call at once, or its message does not match it."""
         fetched = self._fetched
         if fetched is None:
             return
-        is_plain = fetched.call_id == call.call_id and begins_when_taken(call) and not deaths
-        is_due = call.deadline_at > fleet_clock.now()
-        if not (is_plain and is_due and checks_of(task.app, ledger).may_begin(call)):
+        is_plain = is_plain and fetched.call_id == call.call_id and begins_when_taken(call)
+        if not (is_plain and checks_of(task.app, ledger).may_begin(call)):
             self.give_back()
 
     def begin(self, ledger: Ledger, call: PublishedCall) -> Claim | None:
