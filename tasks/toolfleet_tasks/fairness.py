@@ -129,7 +129,7 @@ class FairSlots:
         self._large -= is_small_again
         self._is_contended = self._is_contended and self._is_shared
         self._offer()
-        return self.open <= 0 and (is_small_again or self._total == self._most - 1)
+        return (is_small_again or self._total == self._most - 1) and self.open <= 0
 
     def _offer(self) -> None:
         if self._is_wanted:

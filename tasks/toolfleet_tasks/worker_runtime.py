@@ -136,7 +136,7 @@ def current() -> WorkerRuntime | None:
 
 def here() -> WorkerRuntime:
     """Return the runtime of this worker. Raises `RuntimeError` where no worker's pool is running."""
-    runtime = current()
+    runtime: WorkerRuntime | None = this_process().worker
     if runtime is None:
         raise RuntimeError("A call runs in a worker only, whose pool has an event loop.")
     return runtime

@@ -279,11 +279,11 @@ class OwnMiddleware:
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         """Proceed through all of them. What they raise passes."""
-        tool = self.tools.definition(call.tool_name)
+        tool = self.tools.find(call.tool_name)
         if tool is None:
             return await proceed(call)
         try:
-            layers = self._layers(call, tool)
+            layers = self._layers(call, tool.definition)
         except (UnknownAgent, ValueError) as exc:
             log.warning("tool_call_refused", reason=str(exc), user_id=shown_user(call.caller.user_id))
             return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "permission_denied", str(exc)))
@@ -449,14 +449,14 @@ class ResultCheck:
         attempt = await proceed(call)
         if not attempt.result.success:
             return attempt
-        tool = self.tools.definition(call.tool_name)
-        if tool is None or tool.output_schema is None:
+        tool = self.tools.find(call.tool_name)
+        if tool is None or tool.definition.output_schema is None:
             return attempt
         if attempt.unchecked is not None:
             return _unchecked(attempt)
         from toolfleet_registry.schemas.validation import result_fault  # noqa: PLC0415 - not every worker has such a tool
 
-        fault = result_fault(tool, checked_part(attempt.result.result))
+        fault = result_fault(tool.definition, checked_part(attempt.result.result))
         if fault is None:
             note("result_check", "passed")
             return attempt

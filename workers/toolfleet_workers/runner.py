@@ -4,6 +4,7 @@ import asyncio
 import re
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,10 +45,8 @@ a method `skips` as well, which says that it has nothing to do for a call, by wh
 Screen = Callable[[PublishedCall, Attempt], Awaitable[Attempt]]
 """Changes a module's answer about a call, before it is stored."""
 
-_Layers = tuple[tuple[Middleware, Callable[[PublishedCall], bool] | None], ...]
-
-
-"""Middleware, each with what says that it has nothing to do for a call."""
+# Until when the attempt of this context may run (monotonic), and on which lease: the steps are the same for all calls.
+_running: ContextVar[tuple[float, Lease]] = ContextVar("toolfleet_attempt")
 
 MAX_BYTES = 2000  # of UTF-8: enough for a message and the end of a traceback, little enough for a prompt
 
@@ -135,10 +134,6 @@ class ToolLookup(Protocol):
         """Return the tool as it is in effect; `None` if nothing is known of it."""
         ...
 
-    def definition(self, tool_name: str) -> ToolDefinition | None:
-        """Return the tool's definition in effect; `None` if nothing is known of it."""
-        ...
-
     def retries_undeclared(self, module: str) -> bool:
         """Return whether the module declares that its undeclared tools are repeated after a failure."""
         ...
@@ -204,8 +199,8 @@ class CallRunner:
         self._executor = executor
         self._definitions = definitions
         self._wait_for, self._replica_for, self._rules_for = wait_for, replica_for, rules_for
-        self._middleware = _layers_of(middleware)
-        self._checks = self._middleware[len(self._middleware) - checks :]
+        self._steps = compose(middleware, self._execute)
+        self._checks = middleware[len(middleware) - checks :]
         self._ask_status, self._screened = ask_status, screened
         self._closing = closing
 
@@ -215,18 +210,9 @@ class CallRunner:
         Lets `TimeoutError` (the executor's time is over) and `CancelledError` pass; anything else that is raised
         is a defect of ours: it is logged, and the call ends as `internal` with an unknown effect.
         """
-        give_up_at = machine_clock.monotonic() + seconds
-
-        async def execute(call: PublishedCall) -> Attempt:
-            sent_at = machine_clock.monotonic()
-            try:
-                return await self._executor.execute(call, seconds=give_up_at - sent_at, lease=lease)
-            finally:
-                ended_at = machine_clock.monotonic()
-                lease.note_request(ended_at - sent_at, ended_at=ended_at)
-
+        _running.set((machine_clock.monotonic() + seconds, lease))
         try:
-            return await _Chain(self._middleware, 0, execute)(call)
+            return await self._steps(call)
         except (TimeoutError, asyncio.CancelledError):  # first: the pool's soft limit is both this and an Exception
             raise
         except Exception as exc:  # noqa: BLE001 - no defect of ours may cost the call its result
@@ -241,12 +227,12 @@ class CallRunner:
         """Return the terms of the tool; `None` without any. Raises `ToolNotKnown`."""
         if self._definitions is None:
             return None
-        tool = self._definitions.definition(call.tool_name)
+        tool = self._definitions.find(call.tool_name)
         if tool is None or self._definitions.is_old:
             await self._definitions.refresh(reads_all=False)
-            tool = self._definitions.definition(call.tool_name)
+            tool = self._definitions.find(call.tool_name)
         if tool is not None:
-            return strictest(terms_of(tool), self._rules_for(call).terms)
+            return strictest(terms_of(tool.definition), self._rules_for(call).terms)
         if (seconds := self._wait_for(call)) is not None:
             raise ToolNotKnown(call.tool_name, seconds)
         return None
@@ -295,7 +281,7 @@ class CallRunner:
             found = await self._ask_status(call, handle, seconds=seconds, lease=lease, cancel=cancel)
             if not isinstance(found, Attempt):
                 return found
-            return await _Chain(self._checks, 0, _Ended(found))(call)
+            return await compose(self._checks, _Ended(found))(call)
         except asyncio.CancelledError:  # first: the pool's soft limit is both this and an Exception
             raise
         except Exception as exc:  # noqa: BLE001 - the call goes on all the same, and is asked for again
@@ -319,10 +305,22 @@ class CallRunner:
         for close in self._closing:
             await close()
 
+    async def _execute(self, call: PublishedCall) -> Attempt:
+        give_up_at, lease = _running.get()
+        sent_at = machine_clock.monotonic()
+        try:
+            return await self._executor.execute(call, seconds=give_up_at - sent_at, lease=lease)
+        finally:
+            ended_at = machine_clock.monotonic()
+            lease.note_request(ended_at - sent_at, ended_at=ended_at)
+
 
 def compose(middleware: Sequence[Middleware], innermost: Proceed) -> Proceed:
     """Put `middleware` around `innermost`, the first one outermost. One that `skips` a call is not entered."""
-    return _Chain(_layers_of(middleware), 0, innermost)
+    rest = _Rest((), innermost)
+    for layer in reversed(middleware):
+        rest = _Rest(((layer, getattr(layer, "skips", None), rest), *rest.steps), innermost)
+    return rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,26 +333,21 @@ class _Ended:
         return self.attempt
 
 
-class _Chain:
-    """The rest of the chain for a call. Each call in flight has its own; a partial takes four times as much memory."""
+class _Rest:
+    """The steps from one place on: middleware, each with what says that it has nothing to do for a call, and the rest after it."""
 
-    __slots__ = ("_at", "_innermost", "_layers")
+    __slots__ = ("_innermost", "steps")
 
-    def __init__(self, layers: "_Layers", at: int, innermost: Proceed) -> None:
-        self._layers, self._at, self._innermost = layers, at, innermost
+    def __init__(
+        self, steps: "tuple[tuple[Middleware, Callable[[PublishedCall], bool] | None, _Rest], ...]", innermost: Proceed
+    ) -> None:
+        self.steps, self._innermost = steps, innermost
 
     def __call__(self, call: PublishedCall) -> Awaitable[Attempt]:
-        at, layers = self._at, self._layers
-        while at < len(layers):
-            middleware, skips = layers[at]
-            at += 1
+        for middleware, skips, rest in self.steps:
             if skips is None or not skips(call):
-                return middleware(call, _Chain(layers, at, self._innermost))
+                return middleware(call, rest)
         return self._innermost(call)
-
-
-def _layers_of(middleware: Sequence[Middleware]) -> _Layers:
-    return tuple((layer, getattr(layer, "skips", None)) for layer in middleware)
 
 
 class RoutedExecutor:

@@ -80,11 +80,6 @@ class ToolCache:
             self._begin_reading(reads_all=self._clock() >= self._old_at)
         return self._modules.get(tool_name.partition(".")[0], _NO_TOOLS).get(tool_name)
 
-    def definition(self, tool_name: str) -> ToolDefinition | None:
-        """Return the tool's definition in effect; `None` if nothing is known of it."""
-        seen = self.find(tool_name)
-        return None if seen is None else seen.definition
-
     def retries_undeclared(self, module: str) -> bool:
         """Return whether the module declares that its undeclared tools are repeated after a failure, as far as is known."""
         cached = self._read.get(module)

@@ -309,7 +309,7 @@ def _seconds(limit: object) -> str:
 
 
 class ReceivedCall(FleetRequest):
-    """A request that came the short way. It is acked where it ends: nothing in a worker waits for an ack."""
+    """A request that came the short way: it was never scheduled. It is acked where it ends: nothing in a worker waits for an ack."""
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Note that the pool has accepted the call, as Celery does."""
@@ -331,7 +331,9 @@ class ReceivedCall(FleetRequest):
         if failed:
             super().on_success(outcome, **more)
             return
-        state.task_ready(self)
+        state.requests.pop(self.id, None)
+        state.active_requests.discard(self)
+        state.reserved_requests.discard(self)
         self.acknowledge()
         if self._eventer:
             call_id = self.id
@@ -395,7 +397,8 @@ class CallStrategy:
         )
         if self._events:
             self._events.tell(request.described)
-        state.task_reserved(request)
+        state.requests[request.id] = request
+        state.reserved_requests.add(request)
         request._apply_result = ref(self._consumer.pool.run_request(fast_trace_task, request))  # noqa: SLF001 - as Celery does
 
     def _is_plain(self, message: Any) -> bool:

@@ -327,7 +327,7 @@ class Claims:
     def drop(self, claim: Claim, *, answer: object = 1, is_end: bool = True) -> None:
         """The attempt is closed, or the call has ended; `answer`: whether the ledger has taken that, and not refused it as late."""
         self._held.pop(claim.token, None)
-        if (calls := metrics.calls()) is not None and not (answer and is_end):
+        if not (answer and is_end) and (calls := metrics.calls()) is not None:
             family = metric_families.RETRIES if answer else metric_families.RESULTS_LATE
             calls.count_call(family, claim.call.tool_name)
 

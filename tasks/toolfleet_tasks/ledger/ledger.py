@@ -222,7 +222,8 @@ class Ledger:
             audit_line=(line_text, lines_kept),
             settings=self._settings,
         )
-        self._contents.keep(self._connection, call, result, claim.token)  # leaves in the same write as the next one
+        if self._contents.is_on:
+            self._contents.keep(self._connection, call, result, claim.token)  # leaves in the same write as the next one
         answer = await self._finish(parameters, size=len(text))
         self.claims.drop(claim, answer=answer)
         if not answer:

@@ -236,6 +236,7 @@ class Fetcher:
         self._notify_keys = notify_keys
         self._leases = leases
         self._quarantine = quarantine
+        self._is_full = False  # it waits for room, or for a queue
         self._has_changed = asyncio.Event()
         self._ready = ReadyQueues(connection, leases.store.queue_prefix)
         self._reservations = Reservations(connection, leases, self._ready, self._bounds)
@@ -244,7 +245,8 @@ class Fetcher:
 
     def wake(self) -> None:
         """Wake up: there is more room, or another queue."""
-        self._has_changed.set()
+        if self._is_full:
+            self._has_changed.set()
 
     async def run(self) -> None:
         """Take messages until cancelled, or until a connection is closed."""
@@ -314,8 +316,10 @@ class Fetcher:
     async def _wait_for_capacity(self) -> Sequence[str]:
         while not ((queues := self._consumer.queues()) and self._consumer.capacity() > 0):
             self._has_changed.clear()
+            self._is_full = True
             self._notify_keys.rest()
             await self._has_changed.wait()
+        self._is_full = False
         return queues
 
     async def _wait_for_notification(self, queues: Sequence[str]) -> Reserved | None:

@@ -391,11 +391,12 @@ class FleetQoS(kombu_redis.QoS):
 
     def ack(self, delivery_tag: str) -> None:
         """Forget a message for good."""
-        if self.channel.adapter is None:
+        adapter = self.channel.adapter
+        if adapter is None:
             super().ack(delivery_tag)  # type: ignore[no-untyped-call] # as above
         else:
-            self._let_go(delivery_tag)
-            self.channel.adapter.leases.ack(delivery_tag)
+            adapter.let_go(self._delivered.pop(delivery_tag, None))
+            adapter.leases.ack(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's signature
         """Give a message back, or quarantine it if no worker can run it."""
@@ -403,8 +404,8 @@ class FleetQoS(kombu_redis.QoS):
         if adapter is None:
             super().reject(delivery_tag, requeue=requeue)  # type: ignore[no-untyped-call] # as above
             return
-        message = self._delivered.get(delivery_tag)
-        self._let_go(delivery_tag)
+        message = self._delivered.pop(delivery_tag, None)
+        adapter.let_go(message)
         if requeue:
             adapter.leases.requeue([delivery_tag], begun=True)
         elif message is not None:
@@ -417,9 +418,6 @@ class FleetQoS(kombu_redis.QoS):
             super().restore_unacked_once(stderr=stderr)  # type: ignore[no-untyped-call] # as above
         else:
             self._on_collect.cancel()
-
-    def _let_go(self, tag: str) -> None:
-        self.channel.adapter.let_go(self._delivered.pop(tag, None))
 
 
 class _Adapted:

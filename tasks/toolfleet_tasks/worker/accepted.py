@@ -58,8 +58,9 @@ def granted_to(task: RunningTask, claim: Claim) -> Granted:
     """
     if claim.granted == "accepted":
         return "unknown" if claim.accepted is None else "accepted"
-    is_lost = claim.granted == "go" and claim.attempts == 1 and was_accepted(task, claim.call)
-    return "unknown" if is_lost and claim.call.effect not in {"read", "idempotent"} else claim.granted
+    if claim.granted != "go" or claim.attempts != 1 or claim.call.effect in {"read", "idempotent"}:
+        return claim.granted
+    return "unknown" if was_accepted(task, claim.call) else "go"
 
 
 async def begin(task: RunningTask, ledger: Ledger, claim: Claim, attempt: Attempt, *, begun_at: float) -> None:

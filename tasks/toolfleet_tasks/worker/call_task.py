@@ -116,20 +116,16 @@ class CallRequest:
 class FastPathTask:
     """Implements `running_task.RunningTask` for a call that runs so, in place of Celery's task."""
 
-    __slots__ = ("_limits", "_said", "app", "request")
+    __slots__ = ("_said", "app", "limits", "request")
     is_followed = False
     links = None
 
     def __init__(self, app: Any, said: dict[str, Any], limits: Limits) -> None:
         self.app = app
         self.request = CallRequest(said)
-        self._limits = limits
-        self._said = said
-
-    @property
-    def limits(self) -> Limits:
+        self.limits = limits
         """Implements `RunningTask.limits`."""
-        return self._limits
+        self._said = said
 
     def pass_on(self, text: str, result: ToolResult) -> None:
         """Implements `RunningTask.pass_on`: nothing follows it."""

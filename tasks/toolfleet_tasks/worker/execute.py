@@ -7,8 +7,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from types import TracebackType
-from typing import Any, NoReturn, Self, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
@@ -283,7 +282,7 @@ async def run(task: RunningTask, message: str) -> str:
     """
     here = worker_runtime.here()
     try:
-        return await _run(task, message, ledger_of(here, task.app.settings, task.request.hostname))
+        return await _run(task, message, ledger_of(here, task.app.settings, task.request.hostname), here)
     except Ignore:
         here.part(PausedCalls).follow(task, message, run)
         raise
@@ -292,8 +291,8 @@ async def run(task: RunningTask, message: str) -> str:
 _bridged = bridged(run, is_limited=False)
 
 
-async def _run(task: RunningTask, message: str, ledger: Ledger) -> str:
-    early = EarlyClaim(task)
+async def _run(task: RunningTask, message: str, ledger: Ledger, here: WorkerRuntime) -> str:
+    early = EarlyClaim(task, here)
     try:
         call = opened(message, task.app, task_id=task.request.id)
     except (MessageRefused, NewerMessage) as exc:
@@ -306,12 +305,15 @@ async def _run(task: RunningTask, message: str, ledger: Ledger) -> str:
         early.give_back()
         text = _stored_end(task, ledger, await _end_at_deadline(task, ledger, call))
     else:
-        with early:
+        try:
             known: Known = None
             if not is_deadly:
                 known = await known_terms(task, call)  # first: what waits for that is no attempt
                 call = bounded(call, task.app.runner.retry_terms(call))  # afterwards: now its tool is known
             claim = early.begin(ledger, call) or await checks_of(task.app, ledger).claim(call, deaths=deaths)
+        except BaseException:
+            early.give_back()
+            raise
         if isinstance(claim, Claim):
             text = await _claimed(task, ledger, claim, known)
         else:
@@ -544,26 +546,23 @@ class Execution:
 
 
 class EarlyClaim:
-    """The early claim of a task's message, if there is one.
+    """The early claim of a task's message, if there is one: to be given back unless the call starts under it."""
 
-    Given back at the end of its block, unless the call has started under it.
-    """
+    __slots__ = ("_claims", "_fetched", "_request")
 
-    __slots__ = ("_claims", "_fetched", "_queue")
-
-    def __init__(self, task: RunningTask) -> None:
+    def __init__(self, task: RunningTask, here: WorkerRuntime) -> None:
         self._fetched: FetchedClaim | None = None
+        self._request = task.request
         properties = getattr(task.request, "properties", None)
         if isinstance(properties, dict):
-            self._claims: FetchedClaims = worker_runtime.here().part(FetchedClaims)
+            self._claims: FetchedClaims = here.part(FetchedClaims)
             self._fetched = self._claims.take(str(properties.get("delivery_tag")))
-            self._queue = _queue_of(task.request)
 
     def give_back(self) -> None:
-        """Have the call as if its message had only been fetched."""
+        """Have the call as if its message had only been fetched. Does nothing once it has started, or a second time."""
         fetched, self._fetched = self._fetched, None
         if fetched is not None:
-            self._claims.give_back(fetched, self._queue)
+            self._claims.give_back(fetched, _queue_of(self._request))
 
     def keep_if_plain(self, task: RunningTask, ledger: Ledger, call: PublishedCall, *, is_plain: bool) -> None:
         """Give it back if anything prevents starting the call at once, or its message does not match it."""
@@ -578,14 +577,6 @@ class EarlyClaim:
         """Return the ledger's claim, from now on the caller's; `None` if there is none."""
         fetched, self._fetched = self._fetched, None
         return None if fetched is None else ledger.claimed(call, fetched.token, fetched.sent_at)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
-    ) -> None:
-        self.give_back()
 
 
 def _queue_of(request: Any) -> str:

@@ -33,9 +33,6 @@ class FewTools:
         manifest = ModuleManifest(module_name=tool_name.partition(".")[0], tools=[tool])
         return next(iter(seen_tools(manifest, self.verdicts)))
 
-    def definition(self, tool_name: str) -> ToolDefinition | None:
-        return self.tools.get(tool_name)
-
     def retries_undeclared(self, module: str) -> bool:
         return not module
 

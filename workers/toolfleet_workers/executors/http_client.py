@@ -554,8 +554,10 @@ class HttpClient:
 async def _answer(connection: Connection, request: ModuleRequest) -> Response:
     try:
         connection.send(request.head(), request.body, request.lease)
-        while (response := connection.response()) is None:
+        response = None
+        while response is None:
             await connection.more()
+            response = connection.response()
     except BaseException:  # also without a waiter
         connection.release()
         raise

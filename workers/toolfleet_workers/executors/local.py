@@ -79,8 +79,8 @@ class LocalExecutor:
     def _is_in_effect(self, local: LocalFunction) -> bool:
         if self._approvals is None:
             return True
-        seen = self._approvals.definition(local.definition.name)
-        return seen is not None and seen.code_digest == local.definition.code_digest
+        seen = self._approvals.find(local.definition.name)
+        return seen is not None and seen.definition.code_digest == local.definition.code_digest
 
     async def _is_approved(self, local: LocalFunction) -> bool:
         return self._approvals is not None and await self._approvals.is_approved(local.definition)
