@@ -193,8 +193,12 @@ class Ledger:
         attempt: Attempt | None = None,
         seconds: float = 0,
         decisions: Mapping[str, str] = MappingProxyType({}),
+        message: tuple[str, str, str] | None = None,
     ) -> str | None:
         """Store the call's one result, after its last `attempt`, with its audit line, and return its text.
+
+        `message`: the one that has brought it, if this Redis has it: both of its keys, and its tag. It is acknowledged in the same
+        step.
 
         `None`, with nothing stored, if others have the call, or have ended it. Raises `ResultNotStored`.
         """
@@ -220,6 +224,7 @@ class Ledger:
             Stored(value, announced, letter),
             seconds=self._seconds_of(call, audit_line["ts"]),
             audit_line=(line_text, lines_kept),
+            message=message,
             settings=self._settings,
         )
         if self._contents.is_on:

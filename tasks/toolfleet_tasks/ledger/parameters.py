@@ -125,11 +125,14 @@ def of_finish(
     *,
     seconds: Seconds,
     audit_line: tuple[str, int],
+    message: tuple[str, str, str] | None,
     settings: Settings,
 ) -> Parameters:
-    """Return the parameters that store a call's one result with its `audit_line`, of which so many are kept."""
+    """Return the parameters that store a call's one result with its `audit_line`, of which so many are kept, and forget its `message`."""
+    record = claim.keys.record
+    unacked, index, tag = message or (record, record, "")
     return FINISH.parameters_of(
-        claim.keys.of_finish,
+        (*claim.keys.of_finish, unacked, index),
         **ended.of(claim),
         effect_state=effect_state,
         result_seconds=seconds.result,
@@ -140,6 +143,7 @@ def of_finish(
         letters_kept=settings.dead_letters_kept,
         line=audit_line[0],
         lines_kept=audit_line[1],
+        tag=tag,
     )
 
 

@@ -117,7 +117,7 @@ class CallKeys(NamedTuple):
 
     @property
     def of_finish(self) -> tuple[str, ...]:
-        """The keys that end a call in its worker's hands."""
+        """The keys that end a call in its worker's hands; those of its message follow."""
         return self[:9]
 
 

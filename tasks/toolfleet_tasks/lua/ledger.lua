@@ -455,15 +455,17 @@ if found[1] ~= 'done' then return {'open', '', ''} end
 redis.call('HSET', record, 'recalled', token)
 return {'recalled', found[2], found[4] or ''}
 
--- script: finish(record, result, caller_limit, running, breaker, intent, dead, dead_order, audit_stream;
+-- script: finish(record, result, caller_limit, running, breaker, intent, dead, dead_order, audit_stream, unacked, unacked_index;
 --   token, call_id, attempt, outcome, away, failures, longest_ms, effect_state, result_seconds, record_seconds,
---   value, announcement, letter, letters_kept, line, lines_kept)
+--   value, announcement, letter, letters_kept, line, lines_kept, tag)
 -- The call's one result, from who holds it. effect_state: what has happened.
 -- value: for its key, '' where Celery writes it itself. announcement: '' for the value itself; without a value, the result.
+-- tag: of the message that has brought it, which is forgotten with the end; '' where that is not here, or must stay.
 -- So it is with nearly every call: its record is as one claim has written it, its result is small, and nobody else need hear of
 -- its end. What is written here, `finished` would write.
 local FIELDS_OF_A_CLAIM = 7
 local is_plain = outcome ~= '' and away == '0' and effect_state ~= 'none' and letter == ''
+local answer
 if is_plain and value ~= '' and #value < COUNTED_FROM_BYTES and redis.call('HLEN', record) == FIELDS_OF_A_CLAIM then
   local found = redis.call('HMGET', record, 'token', 'log')
   if found[1] == token and found[2] and redis.call('EXISTS', breaker) == 0 then
@@ -474,10 +476,15 @@ if is_plain and value ~= '' and #value < COUNTED_FROM_BYTES and redis.call('HLEN
     redis.call('EXPIRE', record, record_seconds)
     if caller_limit ~= record then redis.call('ZREM', caller_limit, call_id) end
     if running ~= record then redis.call('ZREM', running, call_id) end
-    return audit(audit_stream, lines_kept, line) and 1 or 2
+    answer = audit(audit_stream, lines_kept, line) and 1 or 2
   end
 end
-return finished()
+answer = answer or finished()
+if answer ~= 0 and tag ~= '' then
+  redis.pcall('ZREM', unacked_index, tag) -- if it fails, the message comes again, and finds that its call has ended
+  redis.pcall('HDEL', unacked, tag)
+end
+return answer
 
 -- script: end(record, result, caller_limit, running, breaker, intent, dead, dead_order, audit_stream, data_id;
 --   token, call_id, mode, data, result_seconds, record_seconds, unbegun, undone, unknown, letter, letters_kept,

@@ -81,6 +81,10 @@ class FetchedClaims:
         self.record_seconds = 0
         """How long a claim's record lives at least, as it does with the ledger."""
         self._lease_ms = 0
+        self.leases: Leases | None = None
+        """Those of the messages."""
+        self.ending: Leases | None = None
+        """The same, if the end of a call can forget its message: its ledger is in the same Redis."""
         self._claims = dict[str, FetchedClaim]()
         self._avoided = dict[str, float]()  # queues, until when by the loop's clock
 
@@ -101,6 +105,7 @@ class FetchedClaims:
         self._connection, self._record_key = connection, record_key
         self._lease_ms, self._may_claim, self._worker = lease_ms, may_claim, worker
         self.record_seconds = record_seconds
+        self.ending = self.leases
 
     @property
     def worker(self) -> str:
@@ -315,6 +320,8 @@ class Leases:
         self.loop = loop
         self._held: set[str] = set()
         self._expected: set[str] = set()  # a reserve was sent, and its reply is not there yet
+        self._ending: set[str] = set()  # held, and their calls' ends are on their way
+        self._ended: set[str] = set()  # forgotten by Redis with the ends of their calls, and not acked yet
         self._acks: list[str] = []
         self._unanswered: set[str] = set()  # acks that were sent
         self._requeues: set[asyncio.Task[None]] = set()
@@ -323,6 +330,8 @@ class Leases:
         self._lead: tuple[float, float] | None = None  # of Redis's clock over the monotonic one: at least, and at most
         self._task = loop.create_task(self._maintain(), name="toolfleet-leases")
         connection.on_connect.append(self._on_connect)
+        if claims is not None:
+            claims.leases = self
 
     def show_life(self, connection: PipelinedConnection) -> None:
         """Listen on a channel of our own, on a connection that subscribes: by that others see that the process lives, if it is slow, say."""
@@ -374,7 +383,7 @@ class Leases:
     @property
     def held(self) -> frozenset[str]:
         """The tags of all messages that were neither acked nor requeued, and of those that Redis may have reserved."""
-        return frozenset(self._held | self._expected)
+        return frozenset(self._held | self._ending | self._expected)
 
     @property
     def acked(self) -> frozenset[str]:
@@ -382,13 +391,34 @@ class Leases:
         return frozenset(self._unanswered.union(self._acks))
 
     def ack(self, tag: str) -> None:
-        """Forget a message for good, together with the others of this tick."""
+        """Forget a message for good, together with the others of this tick, unless the end of its call has done so."""
         if self.claims is not None:
             self.claims.drop(tag)
+        if tag in self._ended:
+            self._ended.discard(tag)
+            return
         self._held.discard(tag)
+        self._ending.discard(tag)
         if not self._acks and not self.loop.is_closed():
             self.loop.call_soon(self._flush)
         self._acks.append(tag)
+
+    def end(self, tag: str) -> tuple[str, str, str] | None:
+        """Return the keys and the tag of a message for the script that ends its call, which forgets it; `None` if it is held no more.
+
+        Then tell `ended`.
+        """
+        if tag not in self._held:
+            return None
+        self._held.discard(tag)
+        self._ending.add(tag)
+        return self.store.unacked, self.store.unacked_index, tag
+
+    def ended(self, tag: str, *, is_forgotten: bool) -> None:
+        """Note whether that script has forgotten the message: otherwise it is held as before."""
+        if tag in self._ending:  # it was not acked meanwhile
+            self._ending.discard(tag)
+            (self._ended if is_forgotten else self._held).add(tag)
 
     def requeue(self, tags: Iterable[str], *, begun: bool) -> None:
         """Give messages to the next worker; `begun` if a call may have been started already.
@@ -484,7 +514,7 @@ class Leases:
 
     def _renew(self) -> None:
         """Renew the leases, also with nothing held: before restoring it must be known whether Redis takes writes."""
-        for chunk in _chunks(list(self._held)) or [[]]:
+        for chunk in _chunks([*self._held, *self._ending]) or [[]]:
             self._send_renewal(chunk)
 
     def _send_renewal(self, tags: list[str]) -> None:

@@ -35,7 +35,7 @@ from toolfleet_tasks.presence import live_workers
 from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN, lane_of, queue_of
 from toolfleet_tasks.redis_connection import RedisConnectionClosed, RedisConnectionLost
 from toolfleet_tasks.results import stored as results
-from toolfleet_tasks.transport.leases import FetchedClaim, FetchedClaims
+from toolfleet_tasks.transport.leases import FetchedClaim, FetchedClaims, Leases
 from toolfleet_tasks.transport.redis_publisher import evaluate_soon
 from toolfleet_tasks.transport.reservations import quarantine
 from toolfleet_tasks.worker import accepted
@@ -292,17 +292,17 @@ _bridged = bridged(run, is_limited=False)
 
 
 async def _run(task: RunningTask, message: str, ledger: Ledger, here: WorkerRuntime) -> str:
-    early = EarlyClaim(task, here)
+    fetched = FetchedMessage(task, here)
     try:
         call = opened(message, task.app, task_id=task.request.id)
     except (MessageRefused, NewerMessage) as exc:
-        early.give_back()
+        fetched.give_back()
         return _stored_end(task, ledger, await turn_away(task, ledger, exc))
     deaths = len(deaths_of(task.request)) if ledger.writes_results else None
     is_due, is_deadly = call.deadline_at > fleet_clock.now(), deaths is not None and deaths >= MOST_DEATHS
-    early.keep_if_plain(task, ledger, call, is_plain=is_due and not deaths)
+    fetched.keep_if_plain(task, ledger, call, is_plain=is_due and not deaths)
     if not (is_due or is_deadly):
-        early.give_back()
+        fetched.give_back()
         text = _stored_end(task, ledger, await _end_at_deadline(task, ledger, call))
     else:
         try:
@@ -310,12 +310,12 @@ async def _run(task: RunningTask, message: str, ledger: Ledger, here: WorkerRunt
             if not is_deadly:
                 known = await known_terms(task, call)  # first: what waits for that is no attempt
                 call = bounded(call, task.app.runner.retry_terms(call))  # afterwards: now its tool is known
-            claim = early.begin(ledger, call) or await checks_of(task.app, ledger).claim(call, deaths=deaths)
+            claim = fetched.begin(ledger, call) or await checks_of(task.app, ledger).claim(call, deaths=deaths)
         except BaseException:
-            early.give_back()
+            fetched.give_back()
             raise
         if isinstance(claim, Claim):
-            text = await _claimed(task, ledger, claim, known)
+            text = await _claimed(task, ledger, claim, known, fetched)
         else:
             text = _stored_end(task, ledger, await unclaimed(task, ledger, call, claim, deaths=deaths))
     if call.job_id is not None:
@@ -323,10 +323,12 @@ async def _run(task: RunningTask, message: str, ledger: Ledger, here: WorkerRunt
     return text
 
 
-async def _claimed(task: RunningTask, ledger: Ledger, claim: Claim, known: Known) -> str:
+async def _claimed(
+    task: RunningTask, ledger: Ledger, claim: Claim, known: Known, fetched: "FetchedMessage | None" = None
+) -> str:
     claim.granted = accepted.granted_to(task, claim)
     with ledger.claims.holding(claim):
-        execution = Execution(task, ledger, claim, known)
+        execution = Execution(task, ledger, claim, known, fetched)
         return await (execution.run() if task.app.tracing is None else processed(task, claim, execution))
 
 
@@ -336,8 +338,11 @@ class Execution:
     `came_to`: its end, or what its attempt came to before a retry; `None` if it goes on elsewhere.
     """
 
-    def __init__(self, task: RunningTask, ledger: Ledger, claim: Claim, known: Known) -> None:
+    def __init__(
+        self, task: RunningTask, ledger: Ledger, claim: Claim, known: Known, fetched: "FetchedMessage | None" = None
+    ) -> None:
         self._task = task
+        self._fetched = fetched
         self._ledger = ledger
         self._claim = claim
         self._known = known
@@ -521,13 +526,19 @@ class Execution:
 
     async def _finish(self, result: ToolResult, *, attempt: Attempt | None = None, seconds: float = 0) -> str:
         result = result.model_copy(update={"audit": self._audit()})
-        finish = partial(self._ledger.finish, self._claim, attempt=attempt, seconds=seconds, decisions=self._decisions)
+        tag, leases = ("", None) if self._fetched is None else (self._fetched.tag, self._fetched.leases)
+        message = None if leases is None else leases.end(tag)
+        finish = partial(self._ledger.finish, self._claim, message=message, decisions=self._decisions)
+        text = None
         try:
-            text = await finish(result)
+            text = await finish(result, attempt=attempt, seconds=seconds)
         except ResultNotStored as exc:
             log.error("result_refused", call_id=self._call.call_id, error=str(exc))  # noqa: TRY400 - the error says all
             result = fleet_results.result_refused(result, str(exc))
-            text = await finish(result)
+            text = await finish(result, attempt=attempt, seconds=seconds)
+        finally:
+            if leases is not None:
+                leases.ended(tag, is_forgotten=text is not None)
         if text is None:
             raise self._late()
         self.came_to = result
@@ -545,38 +556,47 @@ class Execution:
         return _audit_of(self._task, self._call, attempts=self._attempts, started_at=self._started_at)
 
 
-class EarlyClaim:
-    """The early claim of a task's message, if there is one: to be given back unless the call starts under it."""
+class FetchedMessage:
+    """A task's message, by its `tag`, and the claim that came with it, if there is one.
 
-    __slots__ = ("_claims", "_fetched", "_request")
+    The claim is to be given back, unless the call starts under it.
+    """
+
+    __slots__ = ("_claim", "_claims", "_task", "tag")
 
     def __init__(self, task: RunningTask, here: WorkerRuntime) -> None:
-        self._fetched: FetchedClaim | None = None
-        self._request = task.request
+        self._claims: FetchedClaims = here.part(FetchedClaims)
+        self._claim: FetchedClaim | None = None
+        self._task, self.tag = task, ""
         properties = getattr(task.request, "properties", None)
         if isinstance(properties, dict):
-            self._claims: FetchedClaims = here.part(FetchedClaims)
-            self._fetched = self._claims.take(str(properties.get("delivery_tag")))
+            self.tag = str(properties.get("delivery_tag"))
+            self._claim = self._claims.take(self.tag)
+
+    @property
+    def leases(self) -> Leases | None:
+        """The leases of the message; `None` if the end of its call cannot forget it, or must not: what follows is published afterwards."""
+        return None if self._task.is_followed else self._claims.ending
 
     def give_back(self) -> None:
         """Have the call as if its message had only been fetched. Does nothing once it has started, or a second time."""
-        fetched, self._fetched = self._fetched, None
-        if fetched is not None:
-            self._claims.give_back(fetched, _queue_of(self._request))
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            self._claims.give_back(claim, _queue_of(self._task.request))
 
     def keep_if_plain(self, task: RunningTask, ledger: Ledger, call: PublishedCall, *, is_plain: bool) -> None:
         """Give it back if anything prevents starting the call at once, or its message does not match it."""
-        fetched = self._fetched
-        if fetched is None:
+        claim = self._claim
+        if claim is None:
             return
-        is_plain = is_plain and fetched.call_id == call.call_id and begins_when_taken(call)
+        is_plain = is_plain and claim.call_id == call.call_id and begins_when_taken(call)
         if not (is_plain and checks_of(task.app, ledger).may_begin(call)):
             self.give_back()
 
     def begin(self, ledger: Ledger, call: PublishedCall) -> Claim | None:
         """Return the ledger's claim, from now on the caller's; `None` if there is none."""
-        fetched, self._fetched = self._fetched, None
-        return None if fetched is None else ledger.claimed(call, fetched.token, fetched.sent_at)
+        claim, self._claim = self._claim, None
+        return None if claim is None else ledger.claimed(call, claim.token, claim.sent_at)
 
 
 def _queue_of(request: Any) -> str:

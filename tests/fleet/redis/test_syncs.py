@@ -51,7 +51,7 @@ async def test_a_call_alone_waits_for_few_syncs(
     """Redis syncs its file once for each step, one after the other: publishing, claiming and ending the call.
 
     With its publishing a worker takes it that waits: that is no step of its own.
-    A call of which a repeat does no harm is claimed as it is taken. Forgetting its message is one more, for which nobody waits.
+    A call of which a repeat does no harm is claimed as it is taken. Its message is forgotten with its end.
     """
     async with Redis.from_url(bed.redis_url, decode_responses=True) as redis:
         assert await redis.config_get("appendfsync") == {"appendfsync": "always"}

@@ -6,7 +6,7 @@ from bed.fleet import Bed, until
 from support.module_server import ModuleServer
 from toolfleet import Caller, ToolCall
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.transport.scripts import RESERVE
+from toolfleet_tasks.transport.scripts import ACK, RESERVE
 
 KEYS, QUEUE = Keys(), "tools.owls"
 
@@ -25,6 +25,20 @@ async def test_a_call_that_was_taken_and_not_begun_is_run(
 
     assert (result.success, result.audit.attempts, len(owls.requests)) == (True, attempts, 1)
     await until(lambda: not bed.ask("HLEN", "unacked"), "it was acked")
+
+
+async def test_the_end_of_a_call_is_its_acknowledgement(bed: Bed, owls: ModuleServer, owner: Caller) -> None:
+    """One step of Redis's: no script of its own forgets the message."""
+    await bed.serve(owls)
+    await bed.worker()
+    fleet = await bed.agent()
+    assert (await fleet.call(ToolCall(tool_name="owls.echo"), owner)).success  # the worker is up
+    bed.ask("SCRIPT", "FLUSH")
+    for method in ("echo", "nap_once"):  # the second is claimed by itself
+        assert (await fleet.call(ToolCall(tool_name=f"owls.{method}"), owner)).success
+        assert bed.ask("EXISTS", "unacked", "unacked_index") == 0
+
+    assert bed.ask("SCRIPT", "EXISTS", ACK.digest) == [0]
 
 
 def _taken_by_the_dead(bed: Bed) -> bool:

@@ -29,7 +29,7 @@ from support.workers.ledgers import (
     worker_ledger,
 )
 from toolfleet_registry.contracts import Effect, EffectState, ToolResult
-from toolfleet_registry.contracts.attempts import Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed, ResultNotStored
 from toolfleet_tasks.messages import json_text
@@ -195,6 +195,38 @@ async def test_there_are_two_attempts_at_most(ledger: Ledger, redis: Redis) -> N
         await run_out(redis)
 
     assert granted == ["go", "go", *["unknown"] * 6]
+
+
+async def held(redis: Redis) -> tuple[str, str, str]:
+    """A message of the worker's."""
+    unacked, index, tag = message = ("unacked", "unacked_index", "tag")
+    await redis.hset(unacked, tag, "held")
+    await redis.zadd(index, {tag: time.time()})
+    return message
+
+
+@pytest.mark.parametrize(
+    "ended", [SUCCESS, attempt(Outcome.FAILED), TURNED_AWAY], ids=["done", "failed", "turned away"]
+)
+async def test_the_end_of_a_call_forgets_its_message(ledger: Ledger, redis: Redis, ended: Attempt) -> None:
+    """In the same step; whatever the end is, and whatever the record has."""
+    message, claim = await held(redis), await begun(ledger, CALL)
+    assert await ledger.finish(claim, ended.result, attempt=ended, message=message)
+
+    assert await redis.exists("unacked", "unacked_index") == 0
+    assert await redis.exists(RESULT) == 1
+
+
+async def test_an_end_that_is_refused_forgets_no_message(ledger: Ledger, other: Ledger, redis: Redis) -> None:
+    """Others have the call, or have ended it: its worker acknowledges the message as one that came too late."""
+    message, late = await held(redis), await begun(ledger, READ)
+    await run_out(redis)
+    now = await begun(other, READ)
+
+    assert await ledger.finish(late, SUCCESS.result, attempt=SUCCESS, message=message) is None
+    assert await finish(other, now)
+    assert await ledger.finish(late, SUCCESS.result, attempt=SUCCESS, message=message) is None
+    assert await redis.exists("unacked", "unacked_index") == 2
 
 
 async def test_a_late_result_is_nobodys(ledger: Ledger, other: Ledger, redis: Redis) -> None:

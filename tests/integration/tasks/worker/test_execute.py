@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 
 from support.published_call import published
 from support.waiting import wait_until, wait_until_equal
+from support.workers.held_messages import STORE, open_leases
 from support.workers.ledgers import SUCCESS, attempt, begun, claimed, refused, run_out, taken, worker_ledger
 from toolfleet_registry.contracts import Effect, PublishedCall, RetryTerms, Terms
 from toolfleet_registry.contracts.attempts import Attempt, Health, Lease, Outcome, Standing, StatusMissing
@@ -25,8 +26,9 @@ from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.results.stored import read_stored
+from toolfleet_tasks.transport.leases import FetchedClaims
 from toolfleet_tasks.worker import execute
-from toolfleet_tasks.worker.execute import Execution, _claimed
+from toolfleet_tasks.worker.execute import Execution, FetchedMessage, _claimed
 from toolfleet_tasks.worker.health_checks import checks_of
 
 pytestmark = pytest.mark.usefixtures("same_day")
@@ -329,3 +331,23 @@ async def test_a_call_whose_module_goes_on_with_it_is_not_begun_again(
 
     assert (len(runner.ran), result.effect_state) == (runs, "done" if runs else "unknown")
     assert result.audit.attempts == 1
+
+
+@pytest.mark.parametrize("is_followed", [False, True])
+async def test_a_message_outlives_the_end_of_a_call_that_others_follow(
+    ledger: Ledger, redis: Redis, here: worker_runtime.WorkerRuntime, is_followed: bool
+) -> None:
+    """What follows it is published after its end, by another worker if this one dies. Any other one is acknowledged with its end."""
+    await redis.hset(STORE.unacked, "tag", "held")
+    await redis.zadd(STORE.unacked_index, {"tag": time.time()})
+    task = task_of(ledger, runner := Runner())
+    task.is_followed, task.pass_on = is_followed, lambda *_: None
+    task.request.properties, task.request.delivery_info = {"delivery_tag": "tag"}, {}
+    async with open_leases(ledger.connection) as leases:
+        leases.hold(["tag"], of=())
+        here.part(FetchedClaims).ending = leases
+        await _claimed(task, ledger, await begun(ledger, CALL), None, FetchedMessage(task, here))
+        held = leases.held
+
+    assert (len(runner.ran), held == {"tag"}) == (1, is_followed)
+    assert await redis.exists(STORE.unacked, STORE.unacked_index) == 2 * is_followed

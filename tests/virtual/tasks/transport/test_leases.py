@@ -126,6 +126,50 @@ async def test_acks_that_redis_refuses_are_sent_again() -> None:
         assert raw.seen[b"EVALSHA"] == 3
 
 
+async def test_a_message_is_held_until_the_end_of_its_call_has_forgotten_it(
+    leases: Leases, connection: PipelinedConnection, redis: Redis, sent: list[tuple[Part, ...]]
+) -> None:
+    """And then its ack sends nothing. One whose end was refused is acked as ever, and one that is lost cannot end so."""
+    hold(redis, leases, "ended", "refused")
+    assert [leases.end(tag) for tag in ("ended", "refused", "lost")] == [
+        (STORE.unacked, STORE.unacked_index, "ended"),
+        (STORE.unacked, STORE.unacked_index, "refused"),
+        None,
+    ]
+    assert leases.held == {"ended", "refused"}
+    redis.zadd(STORE.unacked_index, {"ended": 1})
+    cut(connection)
+    await until(lambda: begun_at(redis, "ended") != 1, "its lease was renewed")
+
+    leases.ended("ended", is_forgotten=True)
+    leases.ended("refused", is_forgotten=False)
+    assert leases.held == {"refused"}
+    for tag in ("ended", "refused"):
+        leases.ack(tag)
+    await leases.settled()
+    assert redis.hkeys(STORE.unacked) == ["ended"]  # of which the ledger's script sees to it
+    assert not leases.held | leases.acked
+    assert [command[-1] for command in sent if command[1] == scripts.ACK.digest] == ["refused"]
+
+
+async def test_what_ends_just_now_is_not_lost(leases: Leases, connection: PipelinedConnection, redis: Redis) -> None:
+    """Redis has forgotten it, and its answer was lost with the connection. What was acked meanwhile is held no more."""
+    hold(redis, leases, "ending", "acked")
+    for tag in ("ending", "acked"):
+        leases.end(tag)
+    leases.ack("acked")
+    leases.ended("acked", is_forgotten=False)
+    redis.delete(STORE.unacked_index)
+    with capture_logs() as logs:
+        cut(connection)
+        await connection.connected()
+        await connection.execute("PING")  # the renewals were answered before
+        await asyncio.sleep(0)
+
+    assert leases.held == {"ending"}
+    assert "leases_lost" not in {entry["event"] for entry in logs}
+
+
 async def test_leases_are_renewed(connection: PipelinedConnection, redis: Redis) -> None:
     """A message that is held for several leases stays this worker's, and its lease began a moment ago."""
     async with open_leases(connection) as leases:
