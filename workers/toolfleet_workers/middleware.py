@@ -41,6 +41,7 @@ from toolfleet_registry.contracts.call_context import (
 from toolfleet_registry.contracts.calls import CONVERSATION, USER, note, note_ids, shown_user
 from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
+from toolfleet_registry.manifests.manifest_cache import SeenTool
 from toolfleet_registry.permissions import Modules, denial, module_denial, reaches
 from toolfleet_registry.policy.call_faults import version_fault
 from toolfleet_registry.policy.hints import CLOSED_TO_ALL
@@ -90,24 +91,19 @@ class PermissionCheck:
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         """Proceed, or refuse: with `permission_denied`, `unknown_tool`, `version_mismatch`, or `busy` if it cannot be decided."""
-        caller = call.caller
         modules = self._modules_of(call)
         module = call.tool_name.partition(".")[0]
         if not reaches(module, modules):
             return _denied(call, module_denial(module))
-        tool = self.tools.find(call.tool_name)
-        if self.tools.is_old:
-            await self.tools.refresh(reads_all=False)
-            tool = self.tools.find(call.tool_name)
-        elif tool is None or denial(tool.access, caller.permission, modules):
-            await self.tools.refresh()
-            tool = self.tools.find(call.tool_name)
-        elif call.tool_version is not None:  # which may have changed since it was published, and just now
-            await self.tools.refresh(reads_all=False)
-            tool = self.tools.find(call.tool_name)
+        tool, reason = self._find(call, modules)
+        is_old, is_refused = self.tools.is_old, tool is None or bool(reason)
+        # A version may have changed since the call was published, and just now.
+        if is_old or is_refused or call.tool_version is not None:
+            await self.tools.refresh(reads_all=is_refused and not is_old)
+            tool, reason = self._find(call, modules)
         if tool is None:
             return await self._unknown(call, proceed)
-        if reason := denial(tool.access, caller.permission, modules):
+        if reason:
             return _denied(call, reason, hint=CLOSED_TO_ALL if reason == tool.access.closed else None)
         note("permission", "allowed")
         if fault := version_fault(tool.definition, call.tool_version):
@@ -124,6 +120,11 @@ class PermissionCheck:
             return None
         self._note_unknown(name)
         return self.tools.inquire(name)
+
+    def _find(self, call: PublishedCall, modules: Modules) -> tuple[SeenTool | None, str | None]:
+        """Return the call's tool, and why its caller may not use it."""
+        tool = self.tools.find(call.tool_name)
+        return tool, None if tool is None else denial(tool.access, call.caller.permission, modules)
 
     async def _unknown(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         name = call.tool_name

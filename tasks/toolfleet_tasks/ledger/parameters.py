@@ -44,8 +44,15 @@ class Ended(NamedTuple):
 
     def of(self, claim: Claim) -> dict[str, Any]:
         """Return the arguments of a script that ends an attempt of this claim."""
-        named = {"token": claim.token, "call_id": claim.call.call_id, "attempt": claim.attempts}
-        return {**named, **self._asdict()}
+        return {
+            "token": claim.token,
+            "call_id": claim.call.call_id,
+            "attempt": claim.attempts,
+            "outcome": self.outcome,
+            "away": self.away,
+            "failures": self.failures,
+            "longest_ms": self.longest_ms,
+        }
 
 
 class Stored(NamedTuple):
