@@ -206,15 +206,7 @@ class Ledger:
         value = self._value(call.call_id, text) if self.writes_results else ""
         kept = self._value(call.call_id, text) if self.verifier.is_on and not value else text  # in the record itself
         announced = announcement(call.call_id, value) if value else kept
-        is_unseen = claim.answer_before is None if attempt is None else attempt.outcome is Outcome.UNKNOWN
-        # Only what it has answered has a tool without an effect repeated after it may have acted: one answer makes no letter, nor do two.
-        is_repeat = call.effect is None and not is_unseen and claim.so_far != "none"
-        is_exhausted = claim.attempts >= MAX_ATTEMPTS and not is_repeat
-        letter = self._letter(call, result, is_unseen=is_unseen, is_exhausted=is_exhausted)
-        if call.effect == "read" and (
-            claim.granted == "open" or (attempt is not None and attempt.unreached is not None)
-        ):
-            letter = ""  # its module was not there, and there is nothing to find out
+        letter = "" if result.success else self._letter_of_end(claim, result, attempt)
         own_ms = None if attempt is None else claim.own_ms(seconds)
         audit_line, line_text, lines_kept = self._auditor.line_of(call, result, decisions, own_ms)
         parameters = build.of_finish(
@@ -347,6 +339,19 @@ class Ledger:
         """Return the life of its record: as long as its result, and until the call can no longer be started."""
         kept, now = kept_seconds(call.idempotency_key, self._settings), fleet_clock.now() if now is None else now
         return Seconds(kept, max(kept, round(call.deadline_at - now) + _MARGIN_SECONDS))
+
+    def _letter_of_end(self, claim: Claim, result: ToolResult, attempt: Attempt | None) -> str:
+        """Return the dead letter of a call that its worker ends without success, after its last `attempt`, or ""."""
+        call = claim.call
+        if call.effect == "read" and (
+            claim.granted == "open" or (attempt is not None and attempt.unreached is not None)
+        ):
+            return ""  # its module was not there, and there is nothing to find out
+        is_unseen = claim.answer_before is None if attempt is None else attempt.outcome is Outcome.UNKNOWN
+        # Only what it has answered has a tool without an effect repeated after it may have acted: one answer makes no letter, nor do two.
+        is_repeat = call.effect is None and not is_unseen and claim.so_far != "none"
+        is_exhausted = claim.attempts >= MAX_ATTEMPTS and not is_repeat
+        return self._letter(call, result, is_unseen=is_unseen, is_exhausted=is_exhausted)
 
     def _letter(
         self, call: PublishedCall, result: ToolResult, *, is_unseen: bool = True, is_exhausted: bool = False

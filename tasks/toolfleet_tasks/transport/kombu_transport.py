@@ -11,7 +11,6 @@ What it needs of kombu's internals is pinned by `tests/integration/tasks/transpo
 """
 
 import asyncio
-import contextlib
 import functools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -370,8 +369,10 @@ class FleetMessage(virtual.Message):
 
     def _decode(self) -> Any:
         if self.headers.get("task") == TASK and self.content_type == "application/json":
-            with contextlib.suppress(ValueError):  # kombu's decoder has its own words for it
+            try:
                 return from_json(self.body or b"")  # one string of ours: no objects to look for
+            except ValueError:  # kombu's decoder has its own words for it
+                pass
         return super()._decode()  # type: ignore[no-untyped-call] # kombu is only partly typed
 
 

@@ -553,7 +553,17 @@ class Execution:
         return Reject(requeue=True) if self._task.is_followed else Ignore()
 
     def _audit(self) -> Audit:
-        return _audit_of(self._task, self._call, attempts=self._attempts, started_at=self._started_at)
+        """Return the audit of the call, if it ends now: its attempts that have reached the runner, and the last one's start."""
+        now, call = fleet_clock.now(), self._call
+        return Audit(
+            call_id=call.call_id,
+            tool=call.tool_name,
+            ts=now,
+            attempts=self._attempts,
+            queued_ms=round(max(self._started_at - call.published_at, 0) * 1000, 1),  # an agent's clock may be ahead
+            duration_ms=round((now - self._started_at) * 1000, 1),
+            worker=self._task.request.hostname,
+        )
 
 
 class FetchedMessage:
@@ -681,17 +691,3 @@ def as_said(happened: Attempt, call: PublishedCall) -> ToolResult:
         return settled(happened, effect, so_far)
     result = happened.result.model_copy(update={"effect_state": "none", "retryable": True})
     return result.model_copy(update={"hint": hint_for(result, effect)})
-
-
-def _audit_of(task: RunningTask, call: PublishedCall, *, attempts: int, started_at: float) -> Audit:
-    """Return the audit of a call that ends now; `attempts` have reached the runner, and the last one started at `started_at`."""
-    now = fleet_clock.now()
-    return Audit(
-        call_id=call.call_id,
-        tool=call.tool_name,
-        ts=now,
-        attempts=attempts,
-        queued_ms=round(max(started_at - call.published_at, 0) * 1000, 1),  # an agent's clock may be ahead
-        duration_ms=round((now - started_at) * 1000, 1),
-        worker=task.request.hostname,
-    )

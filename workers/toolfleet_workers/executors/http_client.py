@@ -48,6 +48,9 @@ _MAX_HEADER_BYTES = 2**16  # with what follows the body
 
 _SEPARATORS_BYTES = len(b": \r\n")
 
+# Each look at a member of `HTTPStatus` is a call of Python's.
+_CONTINUE, _SWITCHING, _OK = HTTPStatus.CONTINUE, HTTPStatus.SWITCHING_PROTOCOLS, HTTPStatus.OK
+
 _SPENT = HttpResponseParser(object())  # in place of one that refers to its response, for ever
 
 # Of a request: what is larger is written in parts, each when the system has taken the one before, as it does with so much
@@ -155,9 +158,9 @@ class Response:
     def on_headers_complete(self) -> None:
         """Note the end of the header, or of one that announces another header."""
         status = self._parser.get_status_code()
-        if status == HTTPStatus.SWITCHING_PROTOCOLS or status < HTTPStatus.CONTINUE:
+        if status == _SWITCHING or status < _CONTINUE:
             raise ReplyBroken
-        if status < HTTPStatus.OK:
+        if status < _OK:
             return
         coding = self._fields.get(b"transfer-encoding")
         if coding is not None and coding.lower() != b"chunked":

@@ -78,6 +78,7 @@ _BY_CLASS: dict[int, _Meaning] = {4: (Outcome.PERMANENT, "module_error"), 5: _BR
 _End = TypeVar("_End", Attempt, Attempt | None)
 _NOTHING: Mapping[str, ModuleHeaders] = MappingProxyType({})
 _NO_REPLICAS: Mapping[str, tuple[Replica, ...]] = MappingProxyType({})
+_OK = HTTPStatus.OK  # a look at a member is a call of Python's
 _NOT_READY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 
 _NEXT_SECONDS = 1.5  # a packet that is lost is sent again after 1 s
@@ -279,7 +280,7 @@ class HttpExecutor:
         try:
             if address.is_left_by(response):
                 raise NotConnected(_LEFT)
-            if response.status != HTTPStatus.OK:  # most modules have no such endpoint
+            if response.status != _OK:  # most modules have no such endpoint
                 return None
             return self._judged(judge_answer, call, await read_reply(response, self._max_reply_bytes))
         finally:
@@ -363,7 +364,7 @@ class HttpExecutor:
             return not_sent(call, str(exc), Health.UNKNOWN if isinstance(exc, Blocked) else Health.AWAY, why)
 
     async def _judge(self, call: PublishedCall, response: ModuleResponse) -> Attempt:
-        if response.status != HTTPStatus.OK:
+        if response.status != _OK:
             return await _judge_error(call, response, self._headers_of(call))
         try:
             read = read_last_line if is_stream(response) else read_reply
