@@ -14,7 +14,6 @@ from celery.worker import state
 from starlette.types import ASGIApp
 
 from bed import clock
-from bed.greenlets import SharedHubLoop
 from bed.network import Link
 from bed.redis import VirtualRedis
 from bed.site import Site
@@ -34,7 +33,6 @@ from toolfleet_tasks.app import make_app
 from toolfleet_tasks.control import beat as fleet_beat
 from toolfleet_tasks.control.celery_worker import FleetWorker
 from toolfleet_tasks.greenlet_bridge import Bridge
-from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.bootsteps import AnsweredProbes, LoopWatchdog, health_of
 from toolfleet_workers.worker_app import make_worker_app
 
@@ -45,7 +43,6 @@ async def _tick(server: Any) -> None:
         await asyncio.sleep(1)
 
 
-AsyncioPool.make_hub_loop = SharedHubLoop  # type: ignore[assignment] # it has all that is used
 uvicorn.Server.main_loop = _tick  # type: ignore[assignment, method-assign]
 beat_init.disconnect(fleet_beat._answer_probes)  # probes are answered by threads, as the workers' are
 _PATIENCE_SECONDS = 3600.0
@@ -97,6 +94,7 @@ class Worker:
     async def _tell_to_end(self) -> None:
         signals.worker_shutting_down.send(sender=self.site.host, sig="SIGTERM", how="Warm", exitcode=0)
         state.should_stop = 0
+        self._worker.pool.hub_loop.wake()
 
     async def _run(self) -> None:
         with suppress(SystemExit):

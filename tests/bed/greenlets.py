@@ -5,7 +5,7 @@ import contextlib
 import queue
 import select
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from bed import clock, settling
@@ -137,53 +137,3 @@ class GreenLifoQueue(queue.LifoQueue[Any]):
     async def _next_put(self, seconds: float | None) -> None:
         self._waiting.append(put := asyncio.get_running_loop().create_future())
         await asyncio.wait([put], timeout=seconds)
-
-
-class SharedHubLoop:
-    """Implements the pool's `HubLoop` for a Celery that runs in a greenlet: its hub waits on the bed's loop."""
-
-    busy_since: float | None = None
-    stalled_seconds = 0.0
-    current_task: str | None = None
-
-    def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.is_closed = False
-
-    def attach(self, hub: Any) -> None:
-        """Have this hub wait on the loop."""
-        if not isinstance(hub.poller, _GreenPoller):
-            hub.poller = _GreenPoller(hub.poller)
-
-    def run(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Wait for it."""
-        await_(coroutine)
-
-    def wake(self, *, after: float) -> None:
-        """Do nothing: the hub polls once a second at least."""
-
-    def close(self) -> None:
-        """Leave the loop to the bed."""
-        self.is_closed = True
-
-
-class _GreenPoller:
-    def __init__(self, poller: Any) -> None:
-        self._poller = poller
-
-    def poll(self, timeout: float | None) -> Any:
-        """Implements the poller's own."""
-        settling.settle_if_asked()
-        events = self._ready()
-        if events or not timeout:
-            await_(asyncio.sleep(0))
-            return events
-        wait_for_file(self._poller._epoll.fileno(), timeout=timeout)
-        return self._ready()
-
-    def _ready(self) -> list[tuple[int, int]]:
-        """Return what is ready in the order of its descriptors, not in that of its arrival."""
-        return sorted(self._poller.poll(0))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._poller, name)

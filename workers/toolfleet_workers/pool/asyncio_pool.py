@@ -274,9 +274,8 @@ class AsyncioPool(BasePool):
     uses_semaphore = True
     signal_safe = False
     limit: int
-    make_hub_loop: Callable[[], HubLoop] = HubLoop
-    """Makes the loop that calls run on."""
     hub_loop: HubLoop
+    """The loop that calls run on."""
     autoscaler: Any = None
     """Celery's, if the worker has one."""
 
@@ -296,7 +295,7 @@ class AsyncioPool(BasePool):
         require_greenlet_stacks()
         settings: Settings = getattr(self.app, "settings", None) or load_settings()
         self._drain_seconds = settings.drain_seconds
-        self.hub_loop = self.make_hub_loop()
+        self.hub_loop = HubLoop()
         self.hub_loop.loop.set_exception_handler(_log_loop_error)
         if settings.redis_url is not None:
             knows_calls = settings.broker == settings.redis_url
@@ -413,6 +412,7 @@ class AsyncioPool(BasePool):
 
     def _resize(self, limit: int) -> None:
         self.limit = limit
+        self.hub_loop.wake()  # Celery tells the broker of it in a turn of the hub
         if self._waiting.slots is not None:
             self._waiting.slots.resize(self.capacity())
 
@@ -443,6 +443,8 @@ class AsyncioPool(BasePool):
         if isinstance(error, Exception):  # a worker's shutdown is on its way up already
             log.error("job_broken", exc_info=error)
         self._fill()
+        if self._is_stopping:
+            self.hub_loop.wake()  # the drain has the hub wait for this
         slots = self._slots
         if slots.value < slots.initial_value:  # what came the short way has taken none
             slots.release()
@@ -469,14 +471,14 @@ class AsyncioPool(BasePool):
     def _drain(self, seconds: float) -> None:
         """Let running calls end, and Celery ack them, for at most `seconds`."""
         ends_at = machine_clock.monotonic() + seconds
-        self.hub_loop.wake(after=seconds)
+        self.hub_loop.loop.call_later(seconds, self.hub_loop.wake)
         while self._running and (left := ends_at - machine_clock.monotonic()) > 0:
             if self._hub is None:
                 self.hub_loop.run(_wait(self._running.values(), left))
             else:
                 self._turn(self._hub)
         if self._hub is not None:
-            self.hub_loop.wake(after=0)
+            self.hub_loop.wake()
             self._turn(self._hub)  # the last acks, before what closes takes its time
 
     def _turn(self, hub: "Hub") -> None:

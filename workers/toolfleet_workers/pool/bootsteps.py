@@ -238,9 +238,10 @@ class Attendance(bootsteps.StartStopStep):
         follow = ModuleWatch(settings, KnownModules(settings)).keep
         if served is not None:
             served.consume, follow = functools.partial(_consume, consumption), served.keep
-        attend = functools.partial(_attend, settings, presence, slots, watch, follow, pauses)
+        hub_loop: HubLoop = parent.pool.hub_loop
+        kept = presence.keep, slots.keep, watch.keep, follow, pauses.keep
         parent.pool.autoscaler = getattr(parent, "autoscaler", None)
-        self._keeping = parent.pool.hub_loop.loop.create_task(attend(), name="toolfleet-presence")
+        self._keeping = hub_loop.loop.create_task(_attend(settings, kept, hub_loop.wake), name="toolfleet-presence")
         notes.start()
         self._ending = ending = ShutdownReason()
         signals.worker_shutting_down.connect(ending.on_shutting_down, sender=parent.hostname)
@@ -289,19 +290,14 @@ def install(app: Celery) -> None:
 
 
 async def _attend(
-    settings: Settings,
-    presence: Presence,
-    slots: LaneCapacity,
-    watch: ClockWatch,
-    follow: Callable[[], Awaitable[None]],
-    pauses: QueuePauses,
+    settings: Settings, kept: Iterable[Callable[[], Awaitable[None]]], wake_hub: Callable[[], None]
 ) -> None:
     try:
-        kept = presence.keep(), slots.keep(), watch.keep(), follow(), pauses.keep()
-        await asyncio.gather(insist_on_fit(settings), *kept)
+        await asyncio.gather(insist_on_fit(settings), *(keep() for keep in kept))
     except SettingsError as exc:
         log.critical("worker_refused", reason=str(exc))
         state.should_stop = EX_FAILURE  # Celery looks at it in every turn of its hub
+        wake_hub()
 
 
 async def _part(presence: Presence, slots: LaneCapacity, served: ServedModules | None) -> None:

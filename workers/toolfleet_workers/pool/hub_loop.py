@@ -1,7 +1,7 @@
-"""Runs an asyncio loop in slices, on the thread of Celery's hub: whenever the hub is about to wait.
+"""The event loop of a worker's thread, which waits for all of it; Celery's hub is a guest.
 
-Each of the two waits for the other's work: asyncio's selector is a file to the hub's poller, and the hub waits no
-longer than until asyncio's next timer.
+Wherever the hub would wait in its poller, the loop runs instead: until one of the hub's files is ready, its next timer
+is due, or something was handed to it.
 """
 
 import asyncio
@@ -9,34 +9,49 @@ import contextlib
 import selectors
 import signal
 import socket
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from toolfleet_registry.system import machine_clock
+from toolfleet_tasks.greenlet_bridge import await_, in_bridge
 
 if TYPE_CHECKING:
     from kombu.asynchronous.hub import Hub
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
-_SLICE_SECONDS = 0.02  # callbacks that never run dry must not keep the hub from its messages, acks and signals
+_TURNS_PER_POLL = 4  # of the loop, while callbacks are due: most events need two or three until all waits again
+_BLIND_SECONDS = 0.05  # between two looks at a poller that has no file descriptor, as on macOS
 _END_SECONDS = 1.0  # for the tasks that outlive their calls
 
 
 class HubLoop:
-    """Owns the loop. `attach` it to a hub, or `run` it by itself where there is none."""
+    """The loop. `attach` a hub, or `run` it where there is none.
+
+    Where a loop runs already, as in a simulation, it is that one, and whoever uses this must be able to wait there
+    (`greenlet_bridge.await_`).
+    """
 
     def __init__(self) -> None:
-        self._selector = _SliceSelector()
-        self.loop = asyncio.SelectorEventLoop(self._selector)
-        self._hub: Hub | None = None
-        self._alarm = _SignalAlarm(self.loop)
+        self._selector: _WorkerSelector | None = None
+        try:
+            self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._selector = _WorkerSelector()
+            self.loop = asyncio.SelectorEventLoop(self._selector)
+        self.is_closed = False
+        self._thread_id = threading.get_ident()
+        self._hub: Any = None
+        self._is_hub_due = False
+        self._hub_wait: asyncio.Future[None] | None = None
+        self._alarm = _SignalAlarm(self.loop, self.wake, is_set=self._selector is not None)
 
     @property
     def busy_since(self) -> float | None:
-        """The last tick, by `machine_clock.monotonic`; `None` while nothing is due and the thread waits. For any thread to read."""
-        return self._selector.busy_since
+        """The last look at all files, by `machine_clock.monotonic`; `None` while the thread waits. For any thread to read."""
+        return None if self._selector is None else self._selector.busy_since
 
     @property
     def stalled_seconds(self) -> float:
@@ -45,69 +60,106 @@ class HubLoop:
         return 0.0 if busy_since is None else machine_clock.monotonic() - busy_since
 
     @property
-    def is_closed(self) -> bool:
-        """Whether there will be no more ticks."""
-        return self.loop.is_closed()
-
-    @property
     def current_task(self) -> str | None:
         """The name of the task that runs now; `None` between tasks. For any thread to read."""
         task = asyncio.current_task(self.loop)
         return None if task is None else task.get_name()
 
     def attach(self, hub: "Hub") -> None:
-        """Run a slice whenever `hub` polls. Repeat it after every reconnect: the hub may have a new poller then, or not."""
-        if not isinstance(hub.poller, PumpedPoller):
-            hub.poller = PumpedPoller(hub.poller, self)
-        hub.add_reader(self._selector.fileno(), _nothing)
-        self._hub = hub
+        """Wait in the place of `hub` from now on. Repeat it after every reconnect: the hub may have a new poller then."""
+        guest: Any = hub
+        if guest is not self._hub:
+            self._hub = guest
+            guest.call_soon = self._waking(guest.call_soon)
+            guest.timer.enter_at = self._waking(guest.timer.enter_at)
+        if not isinstance(guest.poller, GuestPoller):
+            guest.poller = GuestPoller(guest.poller, self)
+        guest.add_reader(self._alarm.fileno(), _nothing)  # a hub without files does not poll
 
-    def poll(self, poller: Any, timeout: float | None) -> Any:
-        """Run a slice, then wait with `poller`: not at all if anything ran, as that may be of interest to the hub."""
-        delay = self._run_slice()
-        if delay is not None:
-            timeout = delay if timeout is None else min(timeout, delay)
-        return self._selector.rest(poller.poll, timeout)
+    def wait(self, seconds: float) -> bool:
+        """Run the loop until the hub is due, at least for one turn. False if the loop cannot be run here and now."""
+        if self.is_closed or (self.loop.is_running() and not in_bridge()):  # code of the loop itself polls the hub
+            return False
+        self._hub_wait = self.loop.create_future()
+        timer = self.loop.call_later(0 if self._is_hub_due else seconds, self.wake)
+        try:
+            self.run(self._hub_wait)
+        finally:
+            timer.cancel()
+            self._is_hub_due = False
+        return True
 
-    def run(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run the loop until `coroutine` ends, without the hub."""
-        self.loop.run_until_complete(coroutine)
+    def wake(self) -> None:
+        """Have the hub run now, or not wait when it is about to. For the loop's own thread."""
+        self._is_hub_due = True
+        if self._hub_wait is not None and not self._hub_wait.done():
+            self._hub_wait.set_result(None)
 
-    def wake(self, *, after: float) -> None:
-        """See to it that the hub does not wait longer than `after` seconds from now."""
-        self.loop.call_later(after, _nothing)
+    def run(self, awaitable: Awaitable[object]) -> None:
+        """Return when `awaitable` is done, and raise what it raises; the hub does not run meanwhile."""
+        if in_bridge():
+            await_(awaitable)
+        else:
+            self.loop.run_until_complete(awaitable)
 
     def close(self) -> None:
-        """End what still runs on the loop, within a bounded time, and close it."""
+        """End what still runs on the loop, within a bounded time, and close it. One that is not ours goes on."""
         if self._hub is not None:
-            self._hub.remove_reader(self._selector.fileno())
+            self._hub.remove_reader(self._alarm.fileno())
+            del self._hub.call_soon, self._hub.timer.enter_at
             self._hub = None
-        self.run(_end_all())
+        if self._selector is not None:
+            self.run(_end_all())
         self._alarm.close()
-        self.loop.close()
+        if self._selector is not None:
+            self.loop.close()
+        self.is_closed = True
 
-    def _run_slice(self) -> float | None:
-        if self.loop.is_running() or self.loop.is_closed():  # code of the loop itself polls the hub; or all is over
-            return None
-        piece = _Slice(self.loop.stop, machine_clock.monotonic() + _SLICE_SECONDS)
-        self._selector.slice = piece
-        try:
-            self.loop.run_forever()
-        finally:
-            self._selector.slice = None
-        return piece.delay
+    def _waking(self, hand_over: Callable[P, T]) -> Callable[P, T]:
+        """Wrap a method of the hub's so that it wakes the hub."""
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            result = hand_over(*args, **kwargs)
+            if threading.get_ident() == self._thread_id:  # for other threads the hub has a file in its poller
+                self.wake()
+            return result
+
+        return call
 
 
-class PumpedPoller:
-    """A wrapper of the hub's poller that runs a slice of the loop before it waits."""
+class GuestPoller:
+    """A wrapper of the hub's poller, of which the loop watches the file descriptor: that is ready when a file in it is."""
 
-    def __init__(self, poller: Any, hub_loop: HubLoop) -> None:
+    def __init__(self, poller: Any, host: HubLoop) -> None:
         self._poller = poller
-        self._hub_loop = hub_loop
+        self._host = host
+        epoll = getattr(poller, "_epoll", None)
+        self._descriptor: int | None = None if epoll is None else epoll.fileno()
+        self._is_watched = False
 
-    def poll(self, timeout: float | None) -> Any:
-        """Poll, and return the events of the poller."""
-        return self._hub_loop.poll(self._poller, timeout)
+    def poll(self, timeout: float) -> Any:
+        """Wait, and return the events of the poller."""
+        if self._descriptor is None:
+            timeout = min(timeout, _BLIND_SECONDS)
+        elif not (self._is_watched or self._host.is_closed):
+            self._host.loop.add_reader(self._descriptor, self._on_ready)
+            self._is_watched = True
+        return self._poller.poll(0 if self._host.wait(timeout) else timeout)
+
+    def close(self) -> None:
+        """Close the poller. The loop must have forgotten its descriptor by then, which another file may get."""
+        self._unwatch()
+        self._descriptor = None
+        self._poller.close()
+
+    def _on_ready(self) -> None:
+        self._unwatch()  # it stays ready until the hub polls, which may be long after: the loop would spin
+        self._host.wake()
+
+    def _unwatch(self) -> None:
+        if self._is_watched and self._descriptor is not None:
+            self._is_watched = False
+            self._host.loop.remove_reader(self._descriptor)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._poller, name)
@@ -116,15 +168,20 @@ class PumpedPoller:
 class _SignalAlarm:
     """Makes a signal end the hub's wait: its handler sets a flag, which the hub would only see after the next timer."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_signal: Callable[[], object], *, is_set: bool) -> None:
+        self._loop, self._on_signal = loop, on_signal
         self._reader, self._writer = socket.socketpair()
         for end in (self._reader, self._writer):
             end.setblocking(False)
-        loop.add_reader(self._reader, self._reader.recv, 4096)
+        loop.add_reader(self._reader, self._ring)
         self._before: int | None = None
-        with contextlib.suppress(ValueError):  # a worker embedded in a thread gets no signals
-            self._before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        if is_set:
+            with contextlib.suppress(ValueError):  # a worker embedded in a thread gets no signals
+                self._before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+
+    def fileno(self) -> int:
+        """Return the descriptor of a file that is never ready to be read."""
+        return self._writer.fileno()
 
     def close(self) -> None:
         if self._before is not None:
@@ -133,45 +190,28 @@ class _SignalAlarm:
         self._reader.close()
         self._writer.close()
 
-
-@dataclass(slots=True)
-class _Slice:
-    """One run of the loop between two waits of the hub, and for how long the hub may wait after it."""
-
-    stop: Callable[[], None]
-    ends_at: float
-    worked: bool = False
-    delay: float | None = 0
+    def _ring(self) -> None:
+        self._reader.recv(4096)
+        self._on_signal()
 
 
-class _SliceSelector(selectors.DefaultSelector):
-    """A selector that never waits in a slice: when nothing is ready, it ends the slice and notes how long it would have waited."""
+class _WorkerSelector(selectors.DefaultSelector):
+    """A selector that says since when code runs, and that looks at its files only in some turns while callbacks are due."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.slice: _Slice | None = None
         self.busy_since: float | None = None
+        self._turns = _TURNS_PER_POLL
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if self.slice is None:
-            return self.rest(super().select, timeout)
-        now = self.busy_since = machine_clock.monotonic()
-        events = super().select(0)
-        if events or timeout == 0:  # asyncio asks with 0 when callbacks or timers are due
-            self.slice.worked = True
-            if now >= self.slice.ends_at:
-                self.slice.stop()
-            return events
-        if not self.slice.worked:
-            self.slice.delay = timeout
-        self.slice.stop()
-        return events
-
-    def rest(self, wait: Callable[[float | None], T], timeout: float | None) -> T:
-        """Wait, and be known to wait."""
-        self.busy_since = None
+        if timeout == 0 and self._turns < _TURNS_PER_POLL:  # asyncio asks with 0 when callbacks or timers are due
+            self._turns += 1
+            return []
+        self._turns = 1
+        if timeout != 0:
+            self.busy_since = None
         try:
-            return wait(timeout)
+            return super().select(timeout)
         finally:
             self.busy_since = machine_clock.monotonic()
 
@@ -191,4 +231,4 @@ async def _end_all() -> None:
 
 
 def _nothing() -> None:
-    """Do nothing: only the wake-up matters."""
+    """Do nothing: only the file matters."""
