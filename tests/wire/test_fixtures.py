@@ -98,4 +98,4 @@ def test_kinds_of_keys_that_came_later_say_so(version: Version) -> None:
     then = set(json.loads((FIXTURES / f"{version.number}-keys.json").read_text()))
 
     for rule in RULES:
-        assert (rule.since <= version.number) == (rule.pattern in then), rule
+        assert (rule.since <= version.number) == (rule.pattern.pattern in then), rule

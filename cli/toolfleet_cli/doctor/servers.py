@@ -258,8 +258,8 @@ async def _count_keys(redis: Redis, keys: Keys) -> _KeyCensus:
         known = [(name, rule) for name in names if (rule := keys.rule_of(name)) is not None]
         census.seen += len(names)
         census.foreign += len(names) - len(known)
-        census.by_rule.update(rule.pattern for _, rule in known)
-        ending = [(name, rule.pattern) for name, rule in known if rule.lasting is None]
+        census.by_rule.update(rule.pattern.pattern for _, rule in known)
+        ending = [(name, rule.pattern.pattern) for name, rule in known if rule.lasting is None]
         pipe = redis.pipeline(transaction=False)
         for name, _ in ending:
             pipe.ttl(name)

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,16 +18,26 @@ _SEPARATORS = ":_-."  # Celery puts a `_` after a prefix that ends in none of th
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """The pattern of one kind of keys, a regular expression, without the prefix.
+    """The pattern of one kind of keys, without the prefix; it is compiled where a key's rule is looked for.
 
     `lasting` says why such a key has no TTL; `None`: it must have one.
 
     `since`: the wire version that introduced it. A kind whose values an older version could misread gets another name.
     """
 
-    pattern: str  # not compiled here: few processes look for a key's rule
+    text: str
     lasting: str | None = None
     since: int = 1
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """What the names of such keys look like."""
+        return _compiled(self.text)
+
+
+@functools.cache
+def _compiled(text: str) -> re.Pattern[str]:
+    return re.compile(text)
 
 
 def _ours(pattern: str, *, lasting: str | None = None, since: int = 1) -> KeyRule:
@@ -144,12 +153,7 @@ RULES = (
 
 def rule_for(name: str) -> KeyRule | None:
     """The rule for a key's name without the prefix, if there is one."""
-    return next((rule for fits, rule in _matchers() if fits(name)), None)
-
-
-@functools.cache
-def _matchers() -> tuple[tuple[Callable[[str], object], KeyRule], ...]:
-    return tuple((re.compile(rule.pattern).fullmatch, rule) for rule in RULES)
+    return next((rule for rule in RULES if rule.pattern.fullmatch(name)), None)
 
 
 class _Key:
@@ -478,7 +482,7 @@ class Keys:
         return f"{self.begin}completion-users:{_digest(conversation_id)[:32]}"
 
     def completions_lost(self, conversation_id: str) -> str:
-        """Begins the name of a key for each such stream, which ends with `:` and the user as the stream's does: how many of its entries were trimmed before a reader was told, and the first one left. Expires with the stream."""
+        """With `:` and a user as in the name of such a stream appended: how many of its entries were trimmed before a reader was told, and the first one left. Expires with the stream."""
         return f"{self.begin}completion-lost:{_digest(conversation_id)[:32]}"
 
     def seen(self, receiver: str, wake_id: str) -> str:

@@ -50,7 +50,7 @@ class Broker:
 
     async def publish(self, call: PublishedCall, **_: object) -> Refusal | None:
         self.asked.append(call.call_id)
-        for _ in range(self.ticks.get(call.call_id, 1)):
+        for _tick in range(self.ticks.get(call.call_id, 1)):
             await asyncio.sleep(0)
         answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, Exception):
