@@ -127,7 +127,7 @@ def test_a_busy_hub_leaves_the_loop_its_turns(hub: Any, hub_loop: HubLoop) -> No
         hub.call_soon(spin)
 
     spin()
-    turn_until_done(hub, hub_loop, hub_loop.loop.create_task(asyncio.sleep(0.01)))
+    turn_until_done(hub, hub_loop, hub_loop.loop.create_task(asyncio.to_thread(int)))
 
 
 def test_a_file_that_the_hub_does_not_read_keeps_the_loop_from_nothing(
@@ -163,7 +163,7 @@ def test_attaching_again_changes_nothing(hub: Any, hub_loop: HubLoop) -> None:
     hub._loop = None  # as Celery makes a new one after a reset
     hub_loop.attach(hub)
     assert isinstance(hub.poller, GuestPoller)
-    turn_until_done(hub, hub_loop, hub_loop.loop.create_task(asyncio.sleep(0.01)))
+    turn_until_done(hub, hub_loop, hub_loop.loop.create_task(asyncio.to_thread(int)))
 
 
 def test_errors_reach_who_turns_the_hub(hub: Any, hub_loop: HubLoop, pipe: tuple[int, int]) -> None:
