@@ -1,4 +1,4 @@
-"""The event loop of a worker's thread, which waits for all of it; Celery's hub is a guest.
+"""Runs the event loop of a worker's thread, which waits for all of it, with Celery's hub as its guest.
 
 Wherever the hub would wait in its poller, the loop runs instead: until one of the hub's files is ready, its next timer
 is due, or something was handed to it.
