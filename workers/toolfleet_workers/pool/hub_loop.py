@@ -71,7 +71,9 @@ class HubLoop:
         if guest is not self._hub:
             self._hub = guest
             guest.call_soon = self._waking(guest.call_soon)
-            guest.timer.enter_at = self._waking(guest.timer.enter_at)
+            # One that is entered in a turn is for kombu to see: a repeated timer whose time is not quite up enters
+            # itself again and again, and would keep a clock that only moves while all wait from moving.
+            guest.timer.enter_at = self._waking(guest.timer.enter_at, in_turn=False)
         if not isinstance(guest.poller, GuestPoller):
             guest.poller = GuestPoller(guest.poller, self)
         guest.add_reader(self._alarm.fileno(), _nothing)  # a hub without files does not poll
@@ -86,7 +88,7 @@ class HubLoop:
             self.run(self._hub_wait)
         finally:
             timer.cancel()
-            self._is_hub_due = False
+            self._is_hub_due, self._hub_wait = False, None
         return True
 
     def wake(self) -> None:
@@ -115,12 +117,13 @@ class HubLoop:
             self.loop.close()
         self.is_closed = True
 
-    def _waking(self, hand_over: Callable[P, T]) -> Callable[P, T]:
-        """Wrap a method of the hub's so that it wakes the hub."""
+    def _waking(self, hand_over: Callable[P, T], *, in_turn: bool = True) -> Callable[P, T]:
+        """Wrap a method of the hub's so that it wakes the hub: also out of the hub's own turn, or only while it waits."""
 
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             result = hand_over(*args, **kwargs)
-            if threading.get_ident() == self._thread_id:  # for other threads the hub has a file in its poller
+            is_here = threading.get_ident() == self._thread_id  # for other threads the hub has a file in its poller
+            if is_here and (in_turn or self._hub_wait is not None):
                 self.wake()
             return result
 

@@ -101,6 +101,16 @@ def test_what_is_handed_to_the_hub_does_not_wait(hub: Any, hub_loop: HubLoop, wa
     turn_until_done(hub, hub_loop, hub_loop.loop.create_task(hand_over()))
 
 
+def test_a_timer_that_a_turn_enters_is_waited_for(hub: Any, hub_loop: HubLoop) -> None:
+    """A repeated one enters itself again while it fires: time must pass before the next turn."""
+    turns: list[int] = []
+    hub.on_tick.add(lambda: turns.append(1))
+    hub.call_later(0, hub.call_later, 60, lambda: None)
+    turn_until_done(hub, hub_loop, hub_loop.loop.create_task(asyncio.to_thread(int)))
+
+    assert len(turns) == 1
+
+
 def test_a_busy_loop_leaves_the_hub_its_turns(hub: Any, hub_loop: HubLoop, pipe: tuple[int, int]) -> None:
     """A coroutine that always has something to do is interrupted for the hub's callbacks, timers and files."""
     seen = set[str]()
