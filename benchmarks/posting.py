@@ -50,7 +50,7 @@ class AsyncPoster:
 
     async def __call__(self, tool_name: str, arguments: dict[str, Any], user_id: str) -> Any:
         """Post, and read the answer. Raises what aiohttp does."""
-        import aiohttp  # noqa: PLC0415 - environments of synchronous systems have no aiohttp
+        import aiohttp  # environments of synchronous systems have no aiohttp
 
         if self._session is None:
             self._session = aiohttp.ClientSession(

@@ -27,7 +27,7 @@ def compiled(pattern: bytes, *, extra: str, is_latin: bool = False) -> Any:
 
 def _re2(extra: str) -> ModuleType:
     try:
-        import re2  # noqa: PLC0415 - an extra: few agents need it
+        import re2  # an extra: few agents need it
     except ImportError as exc:
         raise ValueError(f"its pattern needs RE2: install 'toolfleet[{extra}]'") from exc
     return re2  # type: ignore[no-any-return] # it ships no types

@@ -155,7 +155,7 @@ class Exposition:
     def __init__(self, recorder: Recorder) -> None:
         try:
             # Only here: a process without metrics does not load it.
-            from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
+            from prometheus_client import CollectorRegistry, ProcessCollector
         except ImportError as exc:
             raise SettingsError("Metrics need prometheus-client: pip install 'toolfleet[metrics]'.") from exc
         self._recorder = recorder
@@ -164,8 +164,8 @@ class Exposition:
 
     def text(self, more: Iterable[Sample] = ()) -> bytes:
         """Return all metrics as they are now, with `more` samples. May be called from any thread."""
-        from prometheus_client import CollectorRegistry  # noqa: PLC0415 - as above
-        from prometheus_client.exposition import generate_latest  # noqa: PLC0415 - as above
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.exposition import generate_latest
 
         registry = CollectorRegistry()
         registry.register(RecordedMetrics(self._recorder, more))
@@ -188,7 +188,7 @@ class RecordedMetrics:
 
 
 def _metrics(recorder: Recorder, samples: list[Sample]) -> "Iterator[Metric]":
-    from prometheus_client import core  # noqa: PLC0415 - as above
+    from prometheus_client import core
 
     by_family = dict[Family, list[Sample]]()
     for sample in samples:

@@ -51,7 +51,7 @@ class TextIndex(Generic[T]):
     """An index of things, each with its document. May be used from several threads."""
 
     def __init__(self, things: Iterable[tuple[SearchDocument, T]]) -> None:
-        import sqlite3  # noqa: PLC0415 - of those who search
+        import sqlite3  # of those who search
 
         self._things = sorted(things, key=lambda each: each[0].name)
         self._lock = threading.Lock()

@@ -66,7 +66,7 @@ class _Signature:
     """A signature that stands before what it signs. The first of the `keys` signs, and all verify."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
-        from jwt import PyJWS, PyJWTError  # noqa: PLC0415 - takes 0.2 s to load, for those who sign
+        from jwt import PyJWS, PyJWTError  # takes 0.2 s to load, for those who sign
 
         self._keys = keys
         self._jws = PyJWS(algorithms=[_ALGORITHM])
@@ -101,8 +101,8 @@ def need_libraries() -> None:
 
 @functools.lru_cache(_MOST_KEYS)
 def _derived(signing_key: str, purpose: str) -> bytes:
-    from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415 - as above
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     # No salt: everybody who has the signing key must come to the same keys.
     info = f"toolfleet {purpose}".encode()

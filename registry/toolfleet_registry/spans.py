@@ -213,7 +213,7 @@ class OpenSpan:
 
     def fail(self, error_type: str) -> None:
         """Mark it as failed, with a word of few."""
-        from opentelemetry.trace.status import Status, StatusCode  # noqa: PLC0415 - loaded where there are spans
+        from opentelemetry.trace.status import Status, StatusCode  # loaded where there are spans
 
         self.span.set_attribute(ERROR_TYPE, error_type)
         self.span.set_status(Status(StatusCode.ERROR))
@@ -305,7 +305,7 @@ def text_of(found: "SpanContext") -> TraceContext:
 def context_here() -> TraceContext | None:
     """Return the place in a trace of the running code, or of messages sent here and now; `None`: in no trace."""
     if "opentelemetry.trace" in sys.modules:
-        from opentelemetry import trace  # noqa: PLC0415 - it is there already
+        from opentelemetry import trace  # it is there already
 
         found = trace.get_current_span().get_span_context()
         if found.is_valid:
@@ -383,13 +383,13 @@ def tracing_of(
     if _made:  # by an earlier one of the same process
         return _made[0]
     if (provider := provider_of_others()) is not None:
-        from toolfleet_registry.otel_tracing import OtelTracing  # noqa: PLC0415 - only where it is wanted
+        from toolfleet_registry.otel_tracing import OtelTracing  # only where it is wanted
 
         return OtelTracing(provider, version_here(), has_contents=has_contents)
     if not switch and not is_wanted_by_environment():
         return None
     try:
-        from toolfleet_registry.otel_provider import make_tracing  # noqa: PLC0415 - as above
+        from toolfleet_registry.otel_provider import make_tracing
     except ImportError as exc:
         missing = "Traces need OpenTelemetry, which is not installed here: pip install 'toolfleet[otel]'."
         if switch:
@@ -427,7 +427,7 @@ def provider_of_others() -> "TracerProvider | None":
     """Return the provider that this process has already; `None` without one, and nothing is imported to find out."""
     if "opentelemetry.trace" not in sys.modules:
         return None
-    from opentelemetry import trace  # noqa: PLC0415 - it is there already
+    from opentelemetry import trace  # it is there already
 
     if os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"):  # asked for by name: OpenTelemetry loads it
         return trace.get_tracer_provider()

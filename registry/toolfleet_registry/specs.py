@@ -74,7 +74,7 @@ def ends_rollback(version: str | None, rolled_back_from: str) -> bool:
 
 
 def _semantic(version: str) -> "Version | None":
-    from semver import Version  # noqa: PLC0415 - an agent and a worker compare no versions
+    from semver import Version  # an agent and a worker compare no versions
 
     if len(version) > _LONGEST_SEMVER:
         return None

@@ -204,7 +204,7 @@ class Bed:
 
     async def host_mcp(self, name: str, app: ASGIApp, **spec: object) -> Site:
         """Serve the app of an MCP server, and its tools as a module. Returns the server's site."""
-        from toolfleet_cli.hosting.mcp import mcp_host  # noqa: PLC0415 - most tests need nothing of all that it loads
+        from toolfleet_cli.hosting.mcp import mcp_host  # most tests need nothing of all that it loads
 
         site, url = await self.serve_app(f"{name}-server", app)
         described = McpSpec.model_validate({"url": f"{url}/mcp", "trusted": True, **spec})

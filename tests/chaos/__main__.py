@@ -94,11 +94,11 @@ async def _run(name: str, chosen: argparse.Namespace, folder: Path) -> tuple[str
         return ran.table + (f"\n\n## Violations\n\n{ran.proofs}" if ran.violations else ""), len(ran.violations)
     found: GatewayRun | ApprovalRun
     if name == "approvals":
-        from chaos.approvals.run import ApprovalPlan, run_approvals  # noqa: PLC0415 - only for this part
+        from chaos.approvals.run import ApprovalPlan, run_approvals  # only for this part
 
         found = await run_approvals(ApprovalPlan(calls, faults, seconds, chosen.seed), folder)
     else:
-        from chaos.gateways.run import GatewayPlan, run_gateways  # noqa: PLC0415 - with all frameworks
+        from chaos.gateways.run import GatewayPlan, run_gateways  # with all frameworks
 
         doors: tuple[Door, ...] = ("rest",) if name == "rest" else ("mcp", "agents")
         found = await run_gateways(GatewayPlan(calls, faults, seconds, chosen.seed, doors), folder)

@@ -77,7 +77,7 @@ async def _serve_plain(sock: socket.socket, journal: Journal) -> None:
 
 
 async def _serve_sdk(sock: socket.socket, journal: Journal) -> None:
-    import uvicorn  # noqa: PLC0415 - for this kind only
+    import uvicorn  # for this kind only
 
     config = uvicorn.Config(_sdk_module(journal), log_level="error", access_log=False, backlog=_BACKLOG)
     await uvicorn.Server(config).serve(sockets=[sock])

@@ -26,7 +26,7 @@ real_monotonic = time.monotonic
 def main() -> None:
     options = _options()
     _fix_addresses()
-    from simulation.pool import played  # noqa: PLC0415 - from here on time is virtual
+    from simulation.pool import played  # from here on time is virtual
 
     began_at, total, faults, wrong = real_monotonic(), Counter[str](), Counter[str](), set[int]()
     life = Counter[str]()

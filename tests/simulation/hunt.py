@@ -197,7 +197,7 @@ def _spent() -> float:
 
 
 def _played(near: str, seed: int) -> dict[str, Any]:
-    from simulation.pool import played  # noqa: PLC0415 - it needs virtual time
+    from simulation.pool import played  # it needs virtual time
 
     plan, about = Plan.of(seed, calls=_CALLS, faults=_FAULTS), next((word for word in _LIFE if f"/{word}" in near), "")
     if about:

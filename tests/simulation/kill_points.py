@@ -129,7 +129,7 @@ async def walk(
         is_enough: Is asked after each point.
 
     """
-    from simulation.kill_scenes import SCENES  # noqa: PLC0415 - it needs virtual time
+    from simulation.kill_scenes import SCENES  # it needs virtual time
 
     found = Findings(row)
     scene = SCENES[row.scene](row, bed)
@@ -178,7 +178,7 @@ def _state() -> str:
 @cache
 def _own_redis() -> "VirtualRedis":
     """Start this process's Redis, and keep what workers say off its output."""
-    from bed.redis import VirtualRedis  # noqa: PLC0415 - it needs virtual time
+    from bed.redis import VirtualRedis  # it needs virtual time
 
     logging.disable(logging.CRITICAL)
     sys.__stdout__ = None  # type: ignore[misc] # where workers say that they are ready
@@ -194,9 +194,9 @@ def walk_here(
     row: Row, seed: int, every: int = 1, most: int = 0, is_enough: Callable[[Findings], bool] = lambda _: False
 ) -> Findings:
     """Go through a row in this process, which runs in virtual time from then on."""
-    import bed.replaced  # noqa: PLC0415 - it puts virtual time into the process, before all that knows the time
-    from bed.fleet import open_bed  # noqa: PLC0415 - as above
-    from bed.loop import VirtualLoop  # noqa: PLC0415
+    import bed.replaced  # it puts virtual time into the process, before all that knows the time
+    from bed.fleet import open_bed
+    from bed.loop import VirtualLoop
 
     redis = _own_redis()
     bed.replaced.seed(seed)

@@ -14,13 +14,13 @@ def main() -> None:
     """Run a worker with the arguments of this process."""
     gc.disable()  # nothing that is loaded goes away again: looking through it, now and then, takes a tenth of the start
     load_lean_libraries()
-    from celery.bin.base import CLIContext  # noqa: PLC0415 - after what it would import in full
-    from celery.bin.worker import worker  # noqa: PLC0415 - as above
+    from celery.bin.base import CLIContext  # after what it would import in full
+    from celery.bin.worker import worker
 
-    from toolfleet_registry.errors import SettingsError  # noqa: PLC0415 - as above
+    from toolfleet_registry.errors import SettingsError
 
     try:
-        from toolfleet_workers.main import app  # noqa: PLC0415 - reads the settings
+        from toolfleet_workers.main import app  # reads the settings
     except SettingsError as exc:
         sys.exit(str(exc))
     gc.freeze()

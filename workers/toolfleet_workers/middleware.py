@@ -455,7 +455,7 @@ class ResultCheck:
             return attempt
         if attempt.unchecked is not None:
             return _unchecked(attempt)
-        from toolfleet_registry.schemas.validation import result_fault  # noqa: PLC0415 - not every worker has such a tool
+        from toolfleet_registry.schemas.validation import result_fault  # not every worker has such a tool
 
         fault = result_fault(tool.definition, checked_part(attempt.result.result))
         if fault is None:

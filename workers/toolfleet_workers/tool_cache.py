@@ -132,7 +132,7 @@ class ToolCache:
             return None
         try:
             async with self._sources.reader.registrar.registry() as registry:
-                from toolfleet_registry.catalog.registration import asked  # noqa: PLC0415 - with the registry
+                from toolfleet_registry.catalog.registration import asked  # with the registry
 
                 pins = (await asked(registry.pins)).get(tool.name.partition(".")[0])
         except (FleetUnavailable, SettingsError) as exc:

@@ -100,8 +100,8 @@ def _own_executors(settings: Settings, tools: ToolCache) -> dict[str, Executor]:
 
 
 def _local_executor(settings: Settings, path: str, tools: ToolCache) -> Executor:
-    from toolfleet_registry.local.local_tools import LocalSource, load_local_tools  # noqa: PLC0415 - hardly any worker has them
-    from toolfleet_workers.executors.local import LocalExecutor  # noqa: PLC0415 - as above
+    from toolfleet_registry.local.local_tools import LocalSource, load_local_tools  # hardly any worker has them
+    from toolfleet_workers.executors.local import LocalExecutor
 
     error = load_local_tools(settings).error
     if error is not None and settings.local_tools_required:
@@ -114,9 +114,9 @@ def _local_executor(settings: Settings, path: str, tools: ToolCache) -> Executor
 
 
 def _scheduler_executor(settings: Settings) -> Executor:
-    from toolfleet_tasks.client.session import worker_job_service  # noqa: PLC0415 - as above
-    from toolfleet_tasks.jobs.state_machine import LONGEST_SECONDS  # noqa: PLC0415 - as above
-    from toolfleet_workers.executors.scheduler import SchedulerExecutor  # noqa: PLC0415 - as above
+    from toolfleet_tasks.client.session import worker_job_service
+    from toolfleet_tasks.jobs.state_machine import LONGEST_SECONDS
+    from toolfleet_workers.executors.scheduler import SchedulerExecutor
 
     return SchedulerExecutor(lambda: worker_job_service(settings), longest_seconds=LONGEST_SECONDS)
 
@@ -144,6 +144,6 @@ class _LazyJobs:
 
 
 def _load_jobs() -> "type[WorkerJobs]":
-    from toolfleet_tasks.job_poller import WorkerJobs  # noqa: PLC0415 - as above
+    from toolfleet_tasks.job_poller import WorkerJobs
 
     return WorkerJobs

@@ -72,7 +72,7 @@ class Worker:
 async def main() -> None:
     """Run a worker."""
     if sys.argv[1] == "own":
-        from benchmarks.peers.toolfleet.poster import OwnPoster  # noqa: PLC0415 - its environment is ours
+        from benchmarks.peers.toolfleet.poster import OwnPoster  # its environment is ours
 
         await Worker(OwnPoster(), many=True).run()
     else:

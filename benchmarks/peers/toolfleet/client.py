@@ -49,7 +49,7 @@ class ThreadedClient:
     """What one would do without it: Celery's `send_task` and `get` in threads, with the message that our task takes."""
 
     def __init__(self, threads: int) -> None:
-        from toolfleet_tasks.app import make_app  # noqa: PLC0415 - our own client loads no Celery
+        from toolfleet_tasks.app import make_app  # our own client loads no Celery
 
         self._threads = threads
         self._app = make_app(load_settings())

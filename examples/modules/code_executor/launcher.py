@@ -149,7 +149,7 @@ class Program:
 
     def _in_shared_view(self) -> "SharedView":
         # Its imports take as long as a sandbox does to start, which needs none of them.
-        from modules.code_executor.shared_view import SharedView, Start  # noqa: PLC0415
+        from modules.code_executor.shared_view import SharedView, Start
 
         place = SharedView(
             self._job["isolation"],

@@ -101,7 +101,7 @@ def keys_in(value: str) -> list[str]:
 
 def _jwt() -> Any:
     try:
-        import jwt  # noqa: PLC0415 - a module without a key need not have it
+        import jwt  # a module without a key need not have it
     except ImportError:
         raise RuntimeError(f"{KEY_VARIABLE} is set, and tokens cannot be checked: pip install toolfleet-sdk.") from None
     return jwt

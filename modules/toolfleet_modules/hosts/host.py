@@ -195,7 +195,7 @@ def _without_time(error: ToolLoadError) -> tuple[object, ...]:
 
 async def file_changes(folder: Path, is_ours: Callable[[str], bool], *, debounce_ms: int) -> AsyncGenerator[None]:
     """Yield after changes of files that are ours by their path, gathered for `debounce_ms` at most, and every 5 s without."""
-    from watchfiles import awatch  # noqa: PLC0415 - the host of an MCP server watches no files
+    from watchfiles import awatch  # the host of an MCP server watches no files
 
     while True:
         with contextlib.suppress(OSError):

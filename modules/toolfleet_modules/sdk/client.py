@@ -207,7 +207,7 @@ class ModuleClient:
         return answer
 
     def _token(self, tool: str, user_id: str | None, call_id: str, permission: str | None, seconds: float) -> str:
-        import jwt  # noqa: PLC0415 - a module without a key need not have it
+        import jwt  # a module without a key need not have it
 
         now = int(time.time())
         claims = {

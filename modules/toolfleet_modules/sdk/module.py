@@ -82,7 +82,7 @@ class ServedModule:
     def app(self) -> "Starlette":
         """The ASGI app, made at the first use."""
         if self._app is None:
-            from toolfleet_modules.sdk.app import app_of  # noqa: PLC0415 - a manifest needs no starlette
+            from toolfleet_modules.sdk.app import app_of  # a manifest needs no starlette
 
             self._app = app_of(self)
         return self._app
@@ -322,7 +322,7 @@ class Module(ServedModule):
             ImportError: httpx is not installed; the message says how to install it.
         """
         with _naming_what_to_install("client", "toolfleet-sdk[client]"):
-            from toolfleet_modules.sdk.client import ModuleClient  # noqa: PLC0415 - only tests need httpx
+            from toolfleet_modules.sdk.client import ModuleClient  # only tests need httpx
         return ModuleClient(self, user_id=user_id, permission=permission)
 
 
@@ -360,7 +360,7 @@ class FunctionFollower:
         del call_id  # an author's handle says it all
         more = {"inputs": inputs} if self._takes_inputs else {}
         if self._is_plain:
-            import asyncio  # noqa: PLC0415 - a manifest needs none
+            import asyncio  # a manifest needs none
 
             answer = await asyncio.to_thread(self._function, handle, cancel=cancel, **more)
         else:

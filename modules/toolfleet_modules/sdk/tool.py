@@ -121,7 +121,7 @@ def _definition_from(module: str, function: Callable[..., Any], facts: Facts) ->
         fault = exc.errors(include_url=False, include_context=False, include_input=False)[0]
         raise ValueError(f"{name} is wrong at {'.'.join(map(str, fault['loc']))}: {fault['msg']}.") from None
     if "input_schema" in facts:
-        from toolfleet_registry.schemas.validation import schema_fault  # noqa: PLC0415 - most tools are given no schema
+        from toolfleet_registry.schemas.validation import schema_fault  # most tools are given no schema
 
         if wrong := schema_fault(definition):
             raise ValueError(f"{name}: {wrong}.")
@@ -228,7 +228,7 @@ class Tool:
 
     def begin(self, arguments: Mapping[str, Any], context: "Context", means: "RunMeans") -> "ToolRun | Reply":
         """Return a run with these arguments, or the reply to invalid ones."""
-        from toolfleet_modules.sdk.tool_run import ToolRun  # noqa: PLC0415 - as above
+        from toolfleet_modules.sdk.tool_run import ToolRun
 
         read = self.read(arguments, context.user_id)
         return read if isinstance(read, Reply) else ToolRun(self, context, read, means)
@@ -237,7 +237,7 @@ class Tool:
         """Return the function's arguments, or the reply to invalid ones."""
         name = self.definition.name
         if self.is_given:
-            from toolfleet_registry.schemas.validation import checked  # noqa: PLC0415 - most tools are given no schema
+            from toolfleet_registry.schemas.validation import checked  # most tools are given no schema
 
             held = checked(self.definition, dict(arguments))
             if held.arguments is None:

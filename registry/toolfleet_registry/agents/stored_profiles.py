@@ -149,7 +149,7 @@ class StoredProfiles:
 
         Raises `SettingsError`; does not connect yet.
         """
-        from toolfleet_registry.store.factory import open_documents  # noqa: PLC0415 - agents and workers read only
+        from toolfleet_registry.store.factory import open_documents  # agents and workers read only
 
         return cls(open_documents(settings, PROFILES), agent_seal(settings))
 

@@ -116,7 +116,7 @@ class ToolSet:
 
     def near(self, name: ToolName, permission: str, modules: Modules) -> list[str]:
         """Return up to three usable tools in `modules` with a similar name; if `modules` is just the name's own module, that module's name is ignored."""
-        import difflib  # noqa: PLC0415 - needed after a mistake only
+        import difflib  # needed after a mistake only
 
         if len(str(name)) > _LONGEST_COMPARED:
             return []
@@ -253,7 +253,7 @@ class Catalog:
         return self.statuses()
 
     async def _probe(self) -> None:
-        from toolfleet_registry.manifests.discovery import ManifestFailure, offered_by  # noqa: PLC0415 - workers do it, most often
+        from toolfleet_registry.manifests.discovery import ManifestFailure, offered_by  # workers do it, most often
 
         probes = await _probe_modules(self._known, self._settings, imports_local=not self._asks_fleet)
         errors = {module: probe.error for module, probe in probes.items() if isinstance(probe, ManifestFailure)}
@@ -499,7 +499,7 @@ async def _probe_modules(
 
     Local tools are left out unless `imports_local`: only workers run their program.
     """
-    from toolfleet_registry.manifests.discovery import discover  # noqa: PLC0415 - as above
+    from toolfleet_registry.manifests.discovery import discover
 
     probes = await discover(
         known.settings.module_services,
@@ -509,7 +509,7 @@ async def _probe_modules(
         headers=known.headers,
     )
     if imports_local and settings.local_tools:
-        from toolfleet_registry.local.local_tools import probe_local  # noqa: PLC0415 - hardly any worker has them
+        from toolfleet_registry.local.local_tools import probe_local  # hardly any worker has them
 
         probes |= await probe_local(settings)
     return probes | probe_scheduler(settings)

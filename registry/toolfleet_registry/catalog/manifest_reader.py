@@ -166,14 +166,14 @@ class ManifestFetcher:
     async def _offered(self, module: str) -> "DiscoveryResult | None":
         # Loaded where they are wanted: hardly any call needs them, and every worker shall be up soon.
         if module == SCHEDULER and self._settings.scheduler:
-            from toolfleet_registry.local.scheduler_tools import probe_scheduler  # noqa: PLC0415 - as above
+            from toolfleet_registry.local.scheduler_tools import probe_scheduler
 
             return probe_scheduler(self._settings).get(module)
         if module == LOCAL and self._settings.local_tools:
-            from toolfleet_registry.local.local_tools import probe_local  # noqa: PLC0415 - as above
+            from toolfleet_registry.local.local_tools import probe_local
 
             return (await probe_local(self._settings)).get(module)
-        from toolfleet_registry.manifests.discovery import discover  # noqa: PLC0415 - as above, and with an HTTP client
+        from toolfleet_registry.manifests.discovery import discover
 
         probes = await discover(
             {module: self._known.settings.module_services[module]},
@@ -239,8 +239,8 @@ class ManifestReader:
         lines = None if is_agents else settings.module
 
         def make_registrar() -> "Registrar":
-            from toolfleet_registry.catalog.registration import Registrar  # noqa: PLC0415 - see `registrar`
-            from toolfleet_registry.store.factory import open_store  # noqa: PLC0415 - as above
+            from toolfleet_registry.catalog.registration import Registrar  # see `registrar`
+            from toolfleet_registry.store.factory import open_store
 
             return Registrar(cache, open_registry or functools.partial(open_store, settings), lines)
 
@@ -263,7 +263,7 @@ class ManifestReader:
         """Read the registry's manifests of modules that have expired in the cache, with operators' current decisions."""
         if not modules:
             return ManifestReading({}, is_whole=True)
-        from toolfleet_registry.catalog.registration import asked, kept_in_effect  # noqa: PLC0415 - as above
+        from toolfleet_registry.catalog.registration import asked, kept_in_effect
 
         try:
             async with self.registrar.registry() as registry:

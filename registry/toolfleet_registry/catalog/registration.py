@@ -481,7 +481,7 @@ class _Faults:
         if found is None:
             if self._seconds <= 0:
                 raise ModuleTooCostly
-            from toolfleet_registry.schemas.validation import schema_fault  # noqa: PLC0415 - a worker registers nothing
+            from toolfleet_registry.schemas.validation import schema_fault  # a worker registers nothing
 
             start = time.thread_time()
             found = tool, name_fault(tool.name) or schema_fault(tool)

@@ -54,7 +54,7 @@ _WIDE = {Path(each) for each in ("/", "/home", "/mnt", "/opt", "/srv", "/var", "
 
 def _wide() -> set[Path]:
     """Return folders of many programs. Not kept: the folder for temporary files is fixed for a process once it was asked for."""
-    import tempfile  # noqa: PLC0415 - of those who start hosts
+    import tempfile  # of those who start hosts
 
     return {*_WIDE, Path.home(), Path(tempfile.gettempdir())}
 
@@ -255,7 +255,7 @@ class McpSpec(FencedSpec):
                 found.append(folder)
             elif os.path.isfile(path):  # noqa: PTH113 - as above
                 read.append(path)
-        import shutil  # noqa: PLC0415 - as above
+        import shutil
 
         program = shutil.which(self.command[0] if "/" not in self.command[0] else beside / self.command[0])
         for path in () if program is None else {Path(program).absolute(), Path(program).resolve()}:

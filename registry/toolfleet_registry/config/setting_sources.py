@@ -123,7 +123,7 @@ def _readable_between(lines: Sequence[str], low: int, high: int) -> int | None:
 
 
 def _read(lines: Sequence[str], number: int) -> dict[str, Any] | None:
-    import tomllib  # noqa: PLC0415 - of those who have such a file
+    import tomllib  # of those who have such a file
 
     try:
         return tomllib.loads("\n".join(lines[:number]))
@@ -210,7 +210,7 @@ def place_in_toml(path: str | Sequence[str | int], start: Path) -> str | None:
 
 def likeliest(name: str, settings: Collection[str]) -> str | None:
     """Return the setting that was probably meant by this name, if any is like it."""
-    import difflib  # noqa: PLC0415 - needed after a mistake only
+    import difflib  # needed after a mistake only
 
     return next(iter(difflib.get_close_matches(name, settings, n=1, cutoff=_LIKENESS)), None)
 

@@ -184,7 +184,7 @@ def _seconds(value: str, now: datetime) -> float | None:
 
 
 def _until(value: str, now: datetime) -> float | None:
-    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - nearly all modules give seconds
+    from email.utils import parsedate_to_datetime  # nearly all modules give seconds
 
     try:
         date = parsedate_to_datetime(value)

@@ -71,7 +71,7 @@ class DirectoryCopy:
 
     async def _asked(self, question: "Callable[[ToolRegistry], T]") -> T | None:
         def ask() -> T:
-            from toolfleet_registry.store.factory import open_store  # noqa: PLC0415 - of fleets with another registry
+            from toolfleet_registry.store.factory import open_store  # of fleets with another registry
 
             store = open_store(self._settings)
             try:

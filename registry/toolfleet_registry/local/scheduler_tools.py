@@ -157,7 +157,7 @@ def url_poll(
         ValueError: An argument is invalid; the message is one sentence.
 
     """
-    from toolfleet_registry.contracts.jobs import Poll  # noqa: PLC0415 - of those who make jobs
+    from toolfleet_registry.contracts.jobs import Poll  # of those who make jobs
 
     if len(url) > _LONGEST_URL or not is_http_url(url):
         raise ValueError(f"`poll_url` must be an http or https address of at most {_LONGEST_URL:,} characters.")

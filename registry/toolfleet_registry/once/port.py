@@ -193,7 +193,7 @@ class PatientStore:
     async def _in_time(self, answer: Awaitable[T]) -> T:
         if self._is_immediate:
             return await answer
-        import asyncio  # noqa: PLC0415 - what has a store of its own runs on a loop; the SDK's first line needs none
+        import asyncio  # what has a store of its own runs on a loop; the SDK's first line needs none
 
         try:
             async with asyncio.timeout(self._seconds):

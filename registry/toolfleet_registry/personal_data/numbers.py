@@ -162,7 +162,7 @@ class NumberPlans:
 
 def _library() -> ModuleType:
     try:
-        import phonenumbers  # noqa: PLC0415 - an extra: few agents need it
+        import phonenumbers  # an extra: few agents need it
     except ImportError as exc:
         raise ValueError(f"Finding phone numbers needs number plans: install 'toolfleet[{EXTRA}]'.") from exc
     return phonenumbers

@@ -284,7 +284,7 @@ def names_in(schema: Any) -> frozenset[str]:
 
 
 def _near(name: str, known: list[str]) -> str | None:
-    import difflib  # noqa: PLC0415 - needed after a mistake only
+    import difflib  # needed after a mistake only
 
     return next(iter(difflib.get_close_matches(name, islice(known, _MOST_COMPARED), n=1)), None)
 

@@ -186,7 +186,7 @@ class RedisDocuments:
     """
 
     def __init__(self, url: str, kind: DocumentKind, keys: Keys = Keys(), *, master: str | None = None) -> None:  # noqa: B008 - it is frozen
-        from toolfleet_registry.store.redis import RedisCommands  # noqa: PLC0415 - agents and workers read only
+        from toolfleet_registry.store.redis import RedisCommands  # agents and workers read only
 
         self._redis = sync_client(url, master=master, timeout_seconds=kind.patience_seconds)
         self._commands = RedisCommands(self._redis, patience_seconds=kind.patience_seconds)

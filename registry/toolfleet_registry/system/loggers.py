@@ -64,7 +64,7 @@ def _write(name: str, method: str, event: object, /, *, exc_info: Any = None, **
 
 
 def _loggers_of(name: str) -> tuple[Any, Any, Callable[[], bool]]:
-    import structlog  # noqa: PLC0415 - see above
+    import structlog  # see above
 
     if _configure and not structlog.is_configured():
         _configure.pop()()
@@ -94,7 +94,7 @@ class BusyLog:
 
     def now(self) -> Any:
         """Return the logger as structlog is configured now."""
-        import structlog  # noqa: PLC0415 - for the first line, as `loggers.py` does
+        import structlog  # for the first line, as `loggers.py` does
 
         configured = structlog.get_config() if structlog.is_configured() else None
         if configured != self._configured:

@@ -94,7 +94,7 @@ def hide_process() -> None:
     The price: it leaves no core dump, and debuggers and profilers need root. On Linux; elsewhere nothing happens.
     """
     if sys.platform == "linux":
-        import ctypes  # noqa: PLC0415 - for those who hide
+        import ctypes  # for those who hide
 
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 

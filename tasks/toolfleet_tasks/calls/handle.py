@@ -155,7 +155,7 @@ class CallHandle:
 def _as_spoken(result: ToolResult, spoken: Spoken) -> ToolResult:
     if not spoken.format:  # no model has asked for it
         return result
-    from toolfleet_registry.formats import as_spoken  # noqa: PLC0415 - with all that translates tools for models
+    from toolfleet_registry.formats import as_spoken  # with all that translates tools for models
 
     return as_spoken(result, spoken)
 

@@ -37,7 +37,7 @@ def agent_publisher(
     behind = functools.partial(AdmittedPublisher, connection=connection, listening=listening, spawn=spawn)
     if not settings.has_redis_broker:
         # Celery and kombu take a while to import, and most agents need neither.
-        from toolfleet_tasks.app import make_app  # noqa: PLC0415
+        from toolfleet_tasks.app import make_app
 
         return behind(make_app(settings, stores_results=False).publisher, admission)
     database = database_of(connection_factory(str(settings.broker), master=settings.sentinel_master))

@@ -82,7 +82,7 @@ async def explained(
 
     If Redis does not answer in time, limits count as passed, as they do for calls.
     """
-    from toolfleet_registry.agents.explanation import (  # noqa: PLC0415 - of what people ask, and no call
+    from toolfleet_registry.agents.explanation import (  # of what people ask, and no call
         ExplainedTool,
         ToolExplanation,
         ToolRule,
@@ -121,7 +121,7 @@ def _limits(
 
 async def _totals(connection: PipelinedConnection, limits: Sequence[Limit], within: Within) -> "list[ToolRule]":
     """Return how much of each limit the run and the conversation have used; empty if Redis does not say."""
-    from toolfleet_registry.agents.explanation import ToolRule  # noqa: PLC0415 - as in `explained`
+    from toolfleet_registry.agents.explanation import ToolRule  # as in `explained`
 
     found = list[ToolRule]()
     for limit in limits:

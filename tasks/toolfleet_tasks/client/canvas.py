@@ -42,7 +42,7 @@ class CanvasApp:
     def get(self) -> "FleetApp":
         """Return the app, and make it if there is none."""
         if self._app is None:
-            from toolfleet_tasks.app import make_app  # noqa: PLC0415 - Celery, which most agents never load
+            from toolfleet_tasks.app import make_app  # Celery, which most agents never load
 
             self._app = make_app(self._settings)
             self._app.conf.result_backend_thread_safe = True  # else each thread that publishes would listen by itself

@@ -185,28 +185,28 @@ class Session:
     @cached_property
     def held(self) -> "HeldRegistry":
         """The registry, for operators' changes."""
-        from toolfleet_registry.catalog.registry_events import HeldRegistry  # noqa: PLC0415 - see the class
+        from toolfleet_registry.catalog.registry_events import HeldRegistry  # see the class
 
         return HeldRegistry(self._cache, self.settings)
 
     @cached_property
     def dead(self) -> "DeadEntries":
         """The dead letters."""
-        from toolfleet_tasks.dead_letters.letters import DeadEntries  # noqa: PLC0415 - as above
+        from toolfleet_tasks.dead_letters.letters import DeadEntries
 
         return DeadEntries(self._redis, self.settings)
 
     @cached_property
     def wakes(self) -> "WakeupService":
         """The wake-ups of jobs that have ended."""
-        from toolfleet_tasks.wakeups.service import WakeupService  # noqa: PLC0415 - as above
+        from toolfleet_tasks.wakeups.service import WakeupService
 
         return WakeupService(self._commands, self._connect_to, self.settings)
 
     @cached_property
     def approvals(self) -> "ApprovalService":
         """The approvals of calls."""
-        from toolfleet_tasks.approvals.service import approval_service  # noqa: PLC0415 - as above
+        from toolfleet_tasks.approvals.service import approval_service
 
         parts = self._commands, self._ledger, self._dispatcher, self.preparation, self._admission
         return approval_service(*parts, self.settings)
@@ -214,14 +214,14 @@ class Session:
     @cached_property
     def approval_feed(self) -> "ApprovalFeed":
         """The events of approvals."""
-        from toolfleet_tasks.approvals.feed import ApprovalFeed  # noqa: PLC0415 - as above
+        from toolfleet_tasks.approvals.feed import ApprovalFeed
 
         return ApprovalFeed(self._commands, self.approvals.records, self._listener.watches.watching)
 
     @cached_property
     def steps(self) -> "JobSteps":
         """The steps of jobs."""
-        from toolfleet_tasks.jobs.engine import JobSteps  # noqa: PLC0415 - as above
+        from toolfleet_tasks.jobs.engine import JobSteps
 
         ask_people, judges = self.approvals.ask_for_step, (self.preparation, self._dispatcher)
         return JobSteps(*judges, ask_people, self.trail, self.settings, self.tracing)
@@ -229,8 +229,8 @@ class Session:
     @cached_property
     def jobs(self) -> "JobService":
         """The jobs. A worker has no gate to ask for them."""
-        from toolfleet_tasks.jobs.records import JobRecords  # noqa: PLC0415 - as above
-        from toolfleet_tasks.jobs.service import JobService  # noqa: PLC0415 - as above
+        from toolfleet_tasks.jobs.records import JobRecords
+        from toolfleet_tasks.jobs.service import JobService
 
         records, control = JobRecords(self._commands, self.settings, self._ledger.verifier), self._publisher.control
         gate = self._gate if self._has_agent else None
@@ -238,7 +238,7 @@ class Session:
 
     @cached_property
     def _waiting(self) -> "CallsToApprove":
-        from toolfleet_tasks.approvals.waiting import CallsToApprove  # noqa: PLC0415 - as above
+        from toolfleet_tasks.approvals.waiting import CallsToApprove
 
         followed = self._follow, self._listener.listening
         return CallsToApprove(self.approvals, self._keyed_calls, *followed, self.begun.write)

@@ -131,8 +131,8 @@ async def _renew_profiles(redis: Redis, settings: Settings) -> None:
 
     Fails open: agents and workers keep the known profiles, and the next tick renews them.
     """
-    from toolfleet_registry.agents.stored_profiles import ProfileCopy  # noqa: PLC0415 - as above
-    from toolfleet_registry.catalog.operator import fleets_registry  # noqa: PLC0415 - as above
+    from toolfleet_registry.agents.stored_profiles import ProfileCopy
+    from toolfleet_registry.catalog.operator import fleets_registry
 
     copy = ProfileCopy(redis, settings)
     if not copy.is_needed:
@@ -146,7 +146,7 @@ async def _renew_profiles(redis: Redis, settings: Settings) -> None:
 
 
 def _catalog(redis: Redis, settings: Settings) -> "Catalog":
-    from toolfleet_registry.catalog.catalog import Catalog  # noqa: PLC0415 - with an HTTP client: a tenth of a worker's start
+    from toolfleet_registry.catalog.catalog import Catalog  # with an HTTP client: a tenth of a worker's start
 
     return Catalog(
         settings,

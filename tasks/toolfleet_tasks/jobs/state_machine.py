@@ -127,7 +127,7 @@ def next_after(schedule: Schedule, after: float) -> float | None:
     """Return the first due time later than `after`; `None` if there is none. Raises `ValueError` as above."""
     if schedule.cron is None:
         return schedule.at if schedule.at is not None and schedule.at > after else None
-    from croniter import CroniterError, croniter  # noqa: PLC0415 - most processes have no such schedule
+    from croniter import CroniterError, croniter  # most processes have no such schedule
 
     text, zone = _expression(schedule.cron), _zone(schedule.timezone)
     is_all_day = text.split()[1].startswith("*")
@@ -140,7 +140,7 @@ def next_after(schedule: Schedule, after: float) -> float | None:
 
 def _dates(times: Any, *, is_all_day: bool) -> Iterator[float]:
     """Yield croniter's times, each once."""
-    from croniter import CroniterBadDateError  # noqa: PLC0415 - as above
+    from croniter import CroniterBadDateError
 
     while True:
         try:

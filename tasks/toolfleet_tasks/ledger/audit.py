@@ -220,7 +220,7 @@ def _side_effects(call: PublishedCall, value: Mapping[str, Any]) -> list[str | N
     named = value["side_effects"]
     if "message" not in value or not isinstance(named, list) or call.sensitive or call.hides_results:
         return None
-    from toolfleet_registry.tags import TagResult  # noqa: PLC0415 - of those who have tags
+    from toolfleet_registry.tags import TagResult  # of those who have tags
 
     if not value.keys() <= TagResult.model_fields.keys():
         return None

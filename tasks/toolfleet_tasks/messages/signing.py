@@ -130,7 +130,7 @@ def caller_token(call: PublishedCall, key: str) -> str:
     `sub` is the user id, "" without one; `jti` the call id, which is the request's `Idempotency-Key`; `permission` one
     of the four levels; `tool` the tool's name. It expires with the call.
     """
-    from jwt import encode  # noqa: PLC0415 - takes 0.2 s to load, for those who sign
+    from jwt import encode  # takes 0.2 s to load, for those who sign
 
     claims = {
         "iss": "toolfleet",

@@ -304,7 +304,7 @@ class FleetReader:
         """Read the lengths from RabbitMQ. It does not show the age of its messages, not even that a queue is empty."""
         if self._lengths is None:
             # Celery takes longer to load than all the rest, and at Redis nothing needs it.
-            from toolfleet_tasks.operations.queue_lengths import QueueLengths  # noqa: PLC0415
+            from toolfleet_tasks.operations.queue_lengths import QueueLengths
 
             self._lengths = QueueLengths(self._settings)
         lengths = await self._lengths.read(names, seconds=BROKER_SECONDS)

@@ -579,7 +579,7 @@ def _page(
 ) -> ToolPage:
     if form is None:
         return ToolPage(tools=[ShownTool.of(tool, places) for tool in tools], count=count, next=following)
-    from toolfleet_registry.formats import convert  # noqa: PLC0415 - the command line has no use for it
+    from toolfleet_registry.formats import convert  # the command line has no use for it
 
     converted = convert(tools, form)
     notes = [FormatNote.model_validate(note, from_attributes=True) for note in converted.notes]

@@ -73,7 +73,7 @@ class WebhookSender:
     """
 
     def __init__(self, url: str, secret: str, *, timeout_seconds: float) -> None:
-        from standardwebhooks import Webhook  # noqa: PLC0415 - an agent loads this file, too
+        from standardwebhooks import Webhook  # an agent loads this file, too
 
         self._url = url
         self._webhook = Webhook(secret)

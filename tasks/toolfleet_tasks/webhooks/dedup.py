@@ -142,7 +142,7 @@ class RedisSeen(RedisStore):
         sentinel_master: str | None = None,
     ) -> None:
         if url is None:
-            from toolfleet_registry.settings import load_settings  # noqa: PLC0415 - a core with a URL reads none
+            from toolfleet_registry.settings import load_settings  # a core with a URL reads none
 
             settings = load_settings()
             if settings.redis_url is None:

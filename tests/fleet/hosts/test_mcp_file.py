@@ -61,7 +61,7 @@ def serving(file: Path, port: int) -> Generator[subprocess.Popen[bytes]]:
 
 def two_free_ports() -> int:
     """The first of two that follow each other."""
-    import socket  # noqa: PLC0415 - for this one function
+    import socket  # for this one function
 
     while True:
         port = free_port()

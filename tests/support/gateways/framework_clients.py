@@ -34,9 +34,9 @@ class ConnectedClient:
 
 @asynccontextmanager
 async def _sdk(url: str, key: str) -> AsyncGenerator[ConnectedClient]:
-    import httpx2  # noqa: PLC0415 - each client by itself
-    from mcp import Client  # noqa: PLC0415 - as above
-    from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 - as above
+    import httpx2  # each client by itself
+    from mcp import Client
+    from mcp.client.streamable_http import streamable_http_client
 
     async def call(name: str, arguments: dict[str, Any]) -> str:
         return str((await client.call_tool(name, arguments, progress_callback=connected.hear)).content)
@@ -52,8 +52,8 @@ async def _sdk(url: str, key: str) -> AsyncGenerator[ConnectedClient]:
 
 @asynccontextmanager
 async def _fastmcp(url: str, key: str) -> AsyncGenerator[ConnectedClient]:
-    from fastmcp import Client  # noqa: PLC0415 - as above
-    from fastmcp.client.transports import StreamableHttpTransport  # noqa: PLC0415 - as above
+    from fastmcp import Client
+    from fastmcp.client.transports import StreamableHttpTransport
 
     import_module("fastmcp_tasks")  # makes the client take tasks
     async with Client(StreamableHttpTransport(url, headers=_bearing(key))) as client:
@@ -68,9 +68,9 @@ async def _fastmcp(url: str, key: str) -> AsyncGenerator[ConnectedClient]:
 
 @asynccontextmanager
 async def _pydantic_ai(url: str, key: str) -> AsyncGenerator[ConnectedClient]:
-    from pydantic_ai import Agent, ModelMessage, ModelResponse, TextPart, ToolCallPart  # noqa: PLC0415 - as above
-    from pydantic_ai.mcp import MCPToolset  # noqa: PLC0415 - as above
-    from pydantic_ai.models.function import AgentInfo, FunctionModel  # noqa: PLC0415 - as above
+    from pydantic_ai import Agent, ModelMessage, ModelResponse, TextPart, ToolCallPart
+    from pydantic_ai.mcp import MCPToolset
+    from pydantic_ai.models.function import AgentInfo, FunctionModel
 
     async def call(name: str, arguments: dict[str, Any]) -> str:
         def answer(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
@@ -91,12 +91,12 @@ async def _pydantic_ai(url: str, key: str) -> AsyncGenerator[ConnectedClient]:
 
 @asynccontextmanager
 async def _langchain(url: str, key: str) -> AsyncGenerator[ConnectedClient]:
-    from fastmcp import Client  # noqa: PLC0415 - as above
-    from fastmcp.client.transports import StreamableHttpTransport  # noqa: PLC0415 - as above
-    from langchain_core._api import suppress_langchain_beta_warning  # noqa: PLC0415 - as above
+    from fastmcp import Client
+    from fastmcp.client.transports import StreamableHttpTransport
+    from langchain_core._api import suppress_langchain_beta_warning
 
     with suppress_langchain_beta_warning():  # the whole of it is in beta
-        from langchain.mcp import MCPAdapter  # noqa: PLC0415 - as above
+        from langchain.mcp import MCPAdapter
 
     async def call(name: str, arguments: dict[str, Any]) -> str:
         asked = {"type": "tool_call", "name": name, "args": arguments, "id": "c1"}
@@ -111,9 +111,9 @@ async def _langchain(url: str, key: str) -> AsyncGenerator[ConnectedClient]:
 
 @asynccontextmanager
 async def _openai_agents(url: str, key: str) -> AsyncGenerator[ConnectedClient]:
-    from agents import Agent, RunConfig, Runner  # noqa: PLC0415 - as above
-    from agents.mcp import MCPServerStreamableHttp, MCPServerStreamableHttpParams  # noqa: PLC0415 - as above
-    from agents.testing import ScriptedModel, assistant_message, function_call  # noqa: PLC0415 - as above
+    from agents import Agent, RunConfig, Runner
+    from agents.mcp import MCPServerStreamableHttp, MCPServerStreamableHttpParams
+    from agents.testing import ScriptedModel, assistant_message, function_call
 
     untraced = RunConfig(tracing_disabled=True)  # traces would be sent to OpenAI
 

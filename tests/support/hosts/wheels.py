@@ -30,8 +30,8 @@ def build_wheel(folder: Path, name: str, version: str, *, needs: Sequence[str] =
 
 def build_sdist(folder: Path, name: str, note: Path) -> None:
     """A package without a wheel, that writes a note when it is built."""
-    import io  # noqa: PLC0415 - as below
-    import tarfile  # noqa: PLC0415 - for this one kind
+    import io  # as below
+    import tarfile  # for this one kind
 
     folder.mkdir(parents=True, exist_ok=True)
     setup = f"open({str(note)!r}, 'w').close()\nfrom setuptools import setup\nsetup(name={name!r}, version='1.0')\n"

@@ -83,7 +83,7 @@ class MortalModule:
 
     def start(self) -> None:
         """Have it come up; it takes a fraction of a second."""
-        from toolfleet_modules.hosts.child_process import spawn  # noqa: PLC0415 - the program shall be up at once
+        from toolfleet_modules.hosts.child_process import spawn  # the program shall be up at once
 
         self.process = spawn([sys.executable, "-I", __file__, str(self.port), self.journal])
 
@@ -101,7 +101,7 @@ class MortalModule:
 @contextmanager
 def mortal_module(folder: Path) -> Generator[MortalModule]:
     """One that runs, until it is killed."""
-    from toolfleet_cli.local.redis_server import held_port  # noqa: PLC0415 - as above
+    from toolfleet_cli.local.redis_server import held_port
 
     with held_port() as port:
         module = MortalModule(port, folder / "owls.journal")

@@ -29,11 +29,14 @@ ANN = Caller(user_id="ann", permission="admin", allowed_modules="*")
 
 def _own_provider() -> Any:
     """As an agent's author sets it up: we have nothing to do with it."""
-    from opentelemetry import trace  # noqa: PLC0415 - agents that are not traced load none of it
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - agents that are not traced load none of it
-    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - agents that are not traced load none of it
-    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - agents that are not traced load none of it
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - agents that are not traced load none of it
+    # Agents that are not traced load none of this.
+    from opentelemetry import trace
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
+        OTLPSpanExporter,
+    )
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     provider = TracerProvider(resource=Resource.create({"service.name": "owl-watcher"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

@@ -569,7 +569,7 @@ async def _answer(connection: Connection, request: ModuleRequest) -> Response:
 
 def _trusting_context() -> ssl.SSLContext:
     """Return the context that discovery uses. Reading the certificates takes a noticeable part of a worker's start."""
-    from httpx import create_ssl_context  # noqa: PLC0415 - and so does this
+    from httpx import create_ssl_context  # and so does this
 
     return create_ssl_context()
 

@@ -69,7 +69,7 @@ class Target:
 
     @classmethod
     def _of_any(cls, url: str, headers: Mapping[str, str], method: str) -> "Target":
-        import httpx  # noqa: PLC0415 - as above
+        import httpx
 
         # As discovery has it: both must come to the same place.
         parts = httpx.URL(url)

@@ -188,7 +188,7 @@ async def _said_by(process: asyncio.subprocess.Process) -> str:
 def _uv_program() -> str:
     """Return the path of `uv`. Raises `InstallFailed` if there is none."""
     with contextlib.suppress(ImportError, FileNotFoundError):
-        from uv import find_uv_bin  # noqa: PLC0415 - may be installed as a program only
+        from uv import find_uv_bin  # may be installed as a program only
 
         return str(find_uv_bin())
     if (found := shutil.which("uv")) is None:

@@ -264,7 +264,7 @@ async def test_its_end_is_written_once_however_often_it_is_sent(redis_url: str, 
         await wakes.deliver_due(publish=never, seconds=5)
     kept = str(await redis.hget(Keys().job("job-1"), "outcomes"))
     text = kept.rstrip("\n")
-    from toolfleet_tasks.wakeups.outbox import ACCEPTED  # noqa: PLC0415 - of this test only
+    from toolfleet_tasks.wakeups.outbox import ACCEPTED  # of this test only
 
     names = {"wake": Keys().wake("job-1"), "due": Keys().wakes_due, "job": Keys().job("job-1")}
     await redis.execute_command(*ACCEPTED.command(**names, id="job-1", outcome=text))

@@ -63,7 +63,7 @@ def test_inner_forms_are_taken_too() -> None:
 
 def test_a_custom_tools_call_goes_on_as_text() -> None:
     """Nobody offered one; the catalog refuses it."""
-    from openai.types.chat import ChatCompletionMessageCustomToolCall  # noqa: PLC0415 - as `provider_judges`
+    from openai.types.chat import ChatCompletionMessageCustomToolCall  # as `provider_judges`
 
     call = ChatCompletionMessageCustomToolCall.model_validate(
         {"id": "1", "type": "custom", "custom": {"name": "x", "input": "words"}}

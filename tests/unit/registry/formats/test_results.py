@@ -135,7 +135,7 @@ def test_a_failure_without_words_still_says_something(provider: Format) -> None:
 )
 def test_gemini_gets_the_name_that_it_called(name: str, dotted: bool, answered: str) -> None:
     """It finds its call by that."""
-    from google.genai import types as gemini  # noqa: PLC0415 - as `provider_judges`
+    from google.genai import types as gemini  # as `provider_judges`
 
     message = from_result(ToolResult.ok(name, 1), "gemini", "1", dotted=dotted)
     part = gemini.Part.model_validate(message)
@@ -258,7 +258,7 @@ def test_some_are_shown_and_some_are_not(provider: Format) -> None:
 
 def test_gemini_reads_the_bytes() -> None:
     """Its package decodes them."""
-    from google.genai import types as gemini  # noqa: PLC0415 - as `provider_judges`
+    from google.genai import types as gemini  # as `provider_judges`
 
     part = gemini.Part.model_validate(from_result(result(CHART), "gemini", "1"))
     assert part.function_response is not None
