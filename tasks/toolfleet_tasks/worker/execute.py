@@ -315,8 +315,7 @@ async def _run(task: RunningTask, message: str, ledger: Ledger, here: WorkerRunt
             fetched.give_back()
             raise
         if isinstance(claim, Claim):
-            # The message of a job's call is acknowledged once the job was evaluated.
-            text = await _claimed(task, ledger, claim, known, fetched if call.job_id is None else None)
+            text = await _claimed(task, ledger, claim, known, fetched)
         else:
             text = _stored_end(task, ledger, await unclaimed(task, ledger, call, claim, deaths=deaths))
     if call.job_id is not None:

@@ -14,7 +14,6 @@ from toolfleet import Caller, JobRefused, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet.tags import ToolContext
 from toolfleet_tasks.calls.eval_gate import GateDecision
 from toolfleet_tasks.messages.ids import then_call_id
-from toolfleet_tasks.transport.leases import Leases
 
 THEN = ToolCall(tool_name="works.ship", arguments={"path": "then"})
 GUARDED = ToolCall(tool_name="works.guarded")
@@ -40,26 +39,6 @@ async def test_a_job_is_started_polled_and_wakes_its_conversation(
     assert (wake.type, wake.wake_id, wake.result) == ("job.completed", job.job_id, over.result)
     assert len(works.server.calls("begin")) == 1
     assert [call["arguments"] for call in works.server.calls("state")] == [{"id": "piece-1"}] * 2
-
-
-async def test_the_message_of_a_jobs_call_stays_until_the_job_was_evaluated(
-    fleet: ToolFleet, works: Works, owner: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is acknowledged by itself, and not with the end: if its worker dies between, the next one hears of the end."""
-    with_its_end, end = list[str](), Leases.end
-
-    def noted(leases: Leases, tag: str) -> tuple[str, str, str] | None:
-        with_its_end.append(tag)
-        return end(leases, tag)
-
-    monkeypatch.setattr(Leases, "end", noted)
-    look = ToolCall(tool_name="works.state", arguments={"id": "x"})
-    job = await fleet.jobs.start(look, None, conversation=HERE, caller=owner)
-    assert (await ended(fleet, job, owner)).state == "completed"
-    assert (len(works.server.calls("state")), with_its_end) == (1, [])
-
-    assert (await fleet.call(look, owner)).success
-    assert len(with_its_end) == 1
 
 
 async def test_a_jobs_end_may_call_a_tool(fleet: ToolFleet, works: Works, owner: Caller) -> None:
