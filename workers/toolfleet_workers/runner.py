@@ -45,8 +45,9 @@ a method `skips` as well, which says that it has nothing to do for a call, by wh
 Screen = Callable[[PublishedCall, Attempt], Awaitable[Attempt]]
 """Changes a module's answer about a call, before it is stored."""
 
-# Until when the attempt of this context may run (monotonic), and on which lease: the steps are the same for all calls.
-_running: ContextVar[tuple[float, Lease]] = ContextVar("toolfleet_attempt")
+# Until when the attempt of this context may run (monotonic), and on which lease: the steps are the same for all calls. Emptied
+# at its end, for a connection that it has opened keeps the context.
+_running: ContextVar[list[tuple[float, Lease]]] = ContextVar("toolfleet_attempt")
 
 MAX_BYTES = 2000  # of UTF-8: enough for a message and the end of a traceback, little enough for a prompt
 
@@ -210,7 +211,8 @@ class CallRunner:
         Lets `TimeoutError` (the executor's time is over) and `CancelledError` pass; anything else that is raised
         is a defect of ours: it is logged, and the call ends as `internal` with an unknown effect.
         """
-        _running.set((machine_clock.monotonic() + seconds, lease))
+        running = [(machine_clock.monotonic() + seconds, lease)]
+        _running.set(running)
         try:
             return await self._steps(call)
         except (TimeoutError, asyncio.CancelledError):  # first: the pool's soft limit is both this and an Exception
@@ -222,6 +224,8 @@ class CallRunner:
             log.error("tool_call_crashed", call_id=call.call_id, tool=call.tool_name, kind=kind, stack=stack)  # noqa: TRY400
             text = f"Tool execution error: internal error ({type(exc).__name__})"
             return unsuccessful(call, Outcome.UNKNOWN, "internal", text)
+        finally:
+            running.clear()
 
     async def terms(self, call: PublishedCall) -> Terms | None:
         """Return the terms of the tool; `None` without any. Raises `ToolNotKnown`."""
@@ -306,7 +310,7 @@ class CallRunner:
             await close()
 
     async def _execute(self, call: PublishedCall) -> Attempt:
-        give_up_at, lease = _running.get()
+        ((give_up_at, lease),) = _running.get()
         sent_at = machine_clock.monotonic()
         try:
             return await self._executor.execute(call, seconds=give_up_at - sent_at, lease=lease)

@@ -23,6 +23,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _TURNS_PER_POLL = 4  # of the loop, while callbacks are due: most events need two or three until all waits again
+_RECENT_SECONDS = 0.01  # since the last look at all files, within which turns do without one
+_OVERDUE_SECONDS = 0.001  # until the hub's next turn, for timers that the last one has left
 _BLIND_SECONDS = 0.05  # between two looks at a poller that has no file descriptor, as on macOS
 _END_SECONDS = 1.0  # for the tasks that outlive their calls
 
@@ -80,12 +82,16 @@ class HubLoop:
 
     def wait(self, seconds: float) -> bool:
         """Run the loop until the hub is due, at least for one turn. False if the loop cannot be run here and now."""
-        if self.is_closed or (self.loop.is_running() and not in_bridge()):  # code of the loop itself polls the hub
-            return False
+        if self.is_closed or self._hub_wait is not None or (self.loop.is_running() and not in_bridge()):
+            return False  # code of the loop itself polls the hub
         self._hub_wait = self.loop.create_future()
-        timer = self.loop.call_later(0 if self._is_hub_due else seconds, self.wake)
+        if self._is_hub_due:
+            seconds = 0
+        elif self._is_timer_overdue():
+            seconds = min(seconds, _OVERDUE_SECONDS)
+        timer = self.loop.call_later(seconds, self.wake)
         try:
-            self.run(self._hub_wait)
+            self._run_until(self._hub_wait)
         finally:
             timer.cancel()
             self._is_hub_due, self._hub_wait = False, None
@@ -96,6 +102,23 @@ class HubLoop:
         self._is_hub_due = True
         if self._hub_wait is not None and not self._hub_wait.done():
             self._hub_wait.set_result(None)
+
+    def _is_timer_overdue(self) -> bool:
+        """Whether kombu has left a timer for the next turn: it fires ten in one, and then it would wait for a second."""
+        queue: Any = None if self._hub is None else self._hub.timer._queue  # noqa: SLF001 - its `queue` is a copy
+        return bool(queue) and queue[0][0] <= machine_clock.monotonic()
+
+    def _run_until(self, done: "asyncio.Future[None]") -> None:
+        """Return when that is done, also where other code stops the loop meanwhile."""
+        if in_bridge():
+            await_(done)
+            return
+        done.add_done_callback(self._stop)
+        while not done.done():
+            self.loop.run_forever()
+
+    def _stop(self, _: object) -> None:
+        self.loop.stop()
 
     def run(self, awaitable: Awaitable[object]) -> None:
         """Return when `awaitable` is done, and raise what it raises; the hub does not run meanwhile."""
@@ -207,7 +230,8 @@ class _WorkerSelector(selectors.DefaultSelector):
         self._turns = _TURNS_PER_POLL
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout == 0 and self._turns < _TURNS_PER_POLL:  # asyncio asks with 0 when callbacks or timers are due
+        # asyncio asks with 0 when callbacks or timers are due.
+        if timeout == 0 and self._turns < _TURNS_PER_POLL and self._has_looked_lately():
             self._turns += 1
             return []
         self._turns = 1
@@ -221,6 +245,10 @@ class _WorkerSelector(selectors.DefaultSelector):
     def close(self) -> None:
         super().close()
         self.busy_since = None
+
+    def _has_looked_lately(self) -> bool:
+        """Whether no callback has taken long since: if one has, files come before the timers that fell due meanwhile."""
+        return self.busy_since is not None and machine_clock.monotonic() - self.busy_since < _RECENT_SECONDS
 
 
 async def _end_all() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import selectors
 import signal
 import threading
 import time
@@ -14,7 +15,8 @@ from kombu.asynchronous.hub import Hub
 from kombu.asynchronous.timer import Timer
 
 from support.waiting import wait_until_sync
-from toolfleet_workers.pool.hub_loop import GuestPoller, HubLoop
+from toolfleet_registry.system import machine_clock
+from toolfleet_workers.pool.hub_loop import GuestPoller, HubLoop, _WorkerSelector
 
 PATIENCE_SECONDS = 5  # the hub by itself waits 10 s for a timer that is further away
 
@@ -109,6 +111,41 @@ def test_a_timer_that_a_turn_enters_is_waited_for(hub: Any, hub_loop: HubLoop) -
     turn_until_done(hub, hub_loop, hub_loop.loop.create_task(asyncio.to_thread(int)))
 
     assert len(turns) == 1
+
+
+def test_timers_that_are_due_together_do_not_wait_for_each_other(hub: Any, hub_loop: HubLoop) -> None:
+    """Kombu fires ten in a turn, and would wait for a second before the next ones."""
+    fired: list[int] = []
+    for number in range(100):
+        hub.call_at(0, fired.append, number)
+    turn_until(hub, lambda: len(fired) == 100)
+
+
+def test_code_that_stops_the_loop_ends_no_wait(hub: Any, hub_loop: HubLoop) -> None:
+    """A tool may think that the loop is its own."""
+
+    async def stop() -> None:
+        hub_loop.loop.stop()
+        await asyncio.to_thread(int)
+
+    turn_until_done(hub, hub_loop, hub_loop.loop.create_task(stop()))
+
+
+def test_after_a_long_callback_files_come_before_timers(
+    hub_loop: HubLoop, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reply that has come in time is read before its time limit is looked at; turns that follow soon do without a look."""
+    now = [100.0]
+    monkeypatch.setattr(machine_clock, "monotonic", lambda: now[0])
+    selector = _WorkerSelector()
+    selector.register(pipe[0], selectors.EVENT_READ)
+    assert selector.select(0) == []
+    os.write(pipe[1], b"x")
+    assert selector.select(0) == []
+    now[0] += 0.05
+
+    assert len(selector.select(0)) == 1
+    selector.close()
 
 
 def test_a_busy_loop_leaves_the_hub_its_turns(hub: Any, hub_loop: HubLoop, pipe: tuple[int, int]) -> None:

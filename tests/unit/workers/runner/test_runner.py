@@ -1,7 +1,11 @@
 """The runner: middleware around an executor, what passes it, and what it turns into a result."""
 
 import asyncio
+import gc
+import weakref
+from asyncio import create_task
 from collections.abc import Callable
+from contextvars import Context, copy_context
 
 import pytest
 import structlog
@@ -10,7 +14,7 @@ from structlog.testing import capture_logs
 from support.clocks import run_virtually
 from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall, ToolResult
-from toolfleet_registry.contracts.attempts import Attempt, Health, Lease, Outcome
+from toolfleet_registry.contracts.attempts import Attempt, Health, Lease, Outcome, UnboundedLease
 from toolfleet_workers.middleware import CallLog
 from toolfleet_workers.runner import CallRunner, Proceed
 
@@ -139,6 +143,28 @@ def test_time_that_middleware_takes_is_the_calls_time() -> None:
     run_virtually(CallRunner(executor, [dawdle]).run(published(), seconds=30))
 
     assert executor.seconds == [28]
+
+
+class _Lease(UnboundedLease):
+    """A lease that is known to be gone."""
+
+
+async def test_what_outlives_an_attempt_does_not_keep_its_lease() -> None:
+    """A connection that is opened by a call has the call's context for as long as it lives."""
+    contexts: list[Context] = []
+
+    def end() -> Attempt:
+        contexts.append(copy_context())
+        return SUCCESS
+
+    lease = _Lease("")
+    gone = weakref.ref(lease)
+    await create_task(CallRunner(StubExecutor(end), []).run(published(), seconds=3, lease=lease))
+    del lease
+    gc.collect()
+
+    assert contexts
+    assert gone() is None
 
 
 class SoftLimit(Exception, asyncio.CancelledError):  # as the pool's: both kinds at once
