@@ -426,7 +426,7 @@ def _page(gateway: Gateway | None, caller: Caller | None, **query: Any) -> "tupl
     from toolfleet_tasks.resources.tools import ShownTool, list_tools
 
     page = ask(list_tools, gateway, query=query, caller=caller)
-    return [each for each in page.tools if isinstance(each, ShownTool)], page.next
+    return [each if isinstance(each, ShownTool) else ShownTool.model_validate(each) for each in page.tools], page.next
 
 
 def _show_all(tools: "Sequence[ShownTool]", stale: _Stale, *, as_json: bool, with_sources: bool = False) -> None:

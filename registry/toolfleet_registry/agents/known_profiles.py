@@ -94,6 +94,7 @@ class KnownProfiles:
             found = EffectiveProfile(agent, list(self._named(agent)))
             if len(made) >= _MOST_KEPT:
                 made.clear()
+                self.revision = object()  # so that no copy is kept elsewhere
             made[agent] = found
         return found
 

@@ -57,6 +57,8 @@ def _write(name: str, method: str, event: object, /, *, exc_info: Any = None, **
     if not logger.isEnabledFor(level):
         return
     error = sys.exception() if method == "exception" or exc_info is True else exc_info
+    if isinstance(error, tuple):
+        error = error[1]
     if isinstance(error, BaseException):
         fields["exception"] = "".join(traceback.format_exception(error)).rstrip("\n")
     text = " ".join(f"{field}={value!r}" for field, value in {"event": event, **fields}.items())

@@ -34,7 +34,7 @@ from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
 from toolfleet_registry.local.scheduler_tools import ADD_JOB, is_newer_job
-from toolfleet_registry.policy.call_faults import fault_in_version, resolved, version_fault
+from toolfleet_registry.policy.call_faults import LONGEST, fault_in_version, resolved, version_fault
 from toolfleet_registry.policy.limits import strictest
 from toolfleet_registry.policy.redaction import has_sensitive_results, sensitive_paths
 from toolfleet_registry.schemas.arguments import size_of
@@ -296,7 +296,8 @@ class CallPreparation:
                 self._latest = ticket
             return ticket
         made = self._made_ticket(call, caller)
-        if isinstance(made, Ticket):
+        # The calls of a caller with a longer id are refused.
+        if isinstance(made, Ticket) and len(caller.user_id or "") <= LONGEST:
             if len(tickets) >= _MOST_TICKETS:
                 tickets.popitem(last=False)
             tickets[key] = self._latest = made

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, RootModel
 
 from toolfleet_registry.access import has_role
-from toolfleet_registry.errors import ApprovalNotTaken, InvalidQuestion, NoSuchEntry
+from toolfleet_registry.errors import FleetError, InvalidQuestion, NoSuchEntry
 from toolfleet_registry.policy.call_faults import LONGEST, sees_calls_of
 from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import fleet_url
@@ -172,8 +172,8 @@ async def show_call(asked: OperationRequest[None, None]) -> ShownCall:
 
 
 async def _requested_at(asked: OperationRequest[None, None]) -> float | None:
-    """Return when (ms) people were asked about a call, as far as that is kept."""
-    with suppress(ApprovalNotTaken):
+    """Return when (ms) people were asked about a call, as far as that is kept and can be read here."""
+    with suppress(FleetError):
         found = await (await asked.fleet()).approvals.show(asked.path["call_id"])
         return found.request.requested_at * 1000
     return None

@@ -558,8 +558,13 @@ def no_such_tool(absence: ToolResult) -> NoSuchEntry:
 
 
 def places_of(statuses: Mapping[str, ModuleStatus]) -> Mapping[str, ToolSource]:
-    """Return where each tool stands that is in a file, by the tool's name."""
-    return {place.tool_name: place for status in statuses.values() for place in status.sources}
+    """Return where each tool stands that is in a file, by the tool's name. A module's word counts for its own tools."""
+    return {
+        place.tool_name: place
+        for name, status in statuses.items()
+        for place in status.sources
+        if place.tool_name.startswith(f"{name}.")
+    }
 
 
 def _chosen(tools: Sequence[ToolDefinition], query: ToolQuery) -> Sequence[ToolDefinition]:

@@ -12,6 +12,7 @@ from support.modules.operated import Stage, staged
 from toolfleet_registry.catalog.operator import Operator, operating
 from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolResult
+from toolfleet_registry.policy.call_faults import LONGEST
 from toolfleet_tasks.calls import prepare
 from toolfleet_tasks.calls.eval_gate import Evaluation
 from toolfleet_tasks.calls.prepare import CallPreparation
@@ -186,3 +187,11 @@ async def test_what_was_there_before_is_not_kept_alive(bed: Bed) -> None:
 
     assert before() is None
     assert len(bed.preparation._tickets) == 1
+
+
+async def test_a_caller_whose_calls_are_refused_for_its_id_leaves_nothing(bed: Bed) -> None:
+    """An id of any length would be kept for as long as the agent lives."""
+    caller = ADA.model_copy(update={"user_id": "x" * (LONGEST + 1)})
+
+    assert (await decided(bed.preparation, caller))[0] == "invalid_arguments"
+    assert not bed.preparation._tickets
