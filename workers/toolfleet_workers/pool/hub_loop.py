@@ -231,7 +231,7 @@ class _WorkerSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         # asyncio asks with 0 when callbacks or timers are due.
-        if timeout == 0 and self._turns < _TURNS_PER_POLL and self._has_looked_lately():
+        if timeout == 0 and self._turns < _TURNS_PER_POLL and self._is_recent():
             self._turns += 1
             return []
         self._turns = 1
@@ -246,7 +246,7 @@ class _WorkerSelector(selectors.DefaultSelector):
         super().close()
         self.busy_since = None
 
-    def _has_looked_lately(self) -> bool:
+    def _is_recent(self) -> bool:
         """Whether no callback has taken long since: if one has, files come before the timers that fell due meanwhile."""
         return self.busy_since is not None and machine_clock.monotonic() - self.busy_since < _RECENT_SECONDS
 
