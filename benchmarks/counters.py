@@ -229,6 +229,8 @@ def _malloc_counter(folder: Path) -> Path:
 def _traced(pids: Pids, folder: Path) -> dict[str, tuple[Path, subprocess.Popen[bytes]]]:
     tracers = {}
     for role, numbers in pids.items():
+        if not numbers:  # publishing needs no worker
+            continue
         path = folder / f"strace-{role}"
         targets = (word for pid in numbers for word in ("-p", str(pid)))
         command: list[str | Path] = ["strace", "-c", "-f", "-q", "-o", path, *targets]
