@@ -1,4 +1,4 @@
-"""Measure all systems in rounds, and write tables and a picture: `python -m benchmarks [--short] [--only NAME …] [--workloads NAME …]`.
+"""Measure all systems in rounds, and write tables and a picture: `python -m benchmarks [--short] [--busy N] [--only NAME …] [--workloads NAME …]`.
 
 `python -m benchmarks PART …` runs one of the other benchmarks, with its own options.
 """
@@ -20,7 +20,7 @@ from benchmarks import measures
 from benchmarks.environments import HERE, compile_own_code, is_ready
 from benchmarks.interpreters import is_there
 from benchmarks.lengths import FULL, SHORT, Lengths
-from benchmarks.machine import wait_for_quiet
+from benchmarks.machine import busy, wait_for_quiet
 from benchmarks.reporting import picture, report
 from benchmarks.reporting.results import Results
 from benchmarks.stage import Stage, stages
@@ -144,16 +144,19 @@ def main() -> None:
         lengths = replace(lengths, systems=None, open=FULL.open)
     if chosen.workloads:
         lengths = replace(lengths, workloads=frozenset(chosen.workloads))
+    if chosen.busy:
+        lengths = replace(lengths, quiet=0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     for name in [name for name in os.environ if name.startswith(("TOOLFLEET_", "OTEL_"))]:
         del os.environ[name]  # each system states its own
     _check_environments()
     compile_own_code()
     _RESULTS.mkdir(exist_ok=True)
-    is_part = bool(chosen.only or chosen.rounds or chosen.workloads)
+    is_part = bool(chosen.only or chosen.rounds or chosen.workloads or chosen.busy)
     name = "part" if is_part else "short" if chosen.short else "full"
     results = Results(_RESULTS / f"{name}.jsonl")
-    version = _measured(results, lengths, chosen.only)
+    with busy(chosen.busy):
+        version = _measured(results, lengths, chosen.only)
     command = f'make bench BENCH="{" ".join(sys.argv[1:])}"' if sys.argv[1:] else "make bench"
     text = report.markdown(results, command, version)
     (_RESULTS / f"{name}.md").write_text(text)
@@ -176,6 +179,9 @@ def _read_options() -> argparse.Namespace:
     )
     options.add_argument("--short", action="store_true", help="a look: one round, fewer systems, three minutes")
     options.add_argument("--rounds", type=int, help="how often everything is measured")
+    options.add_argument(
+        "--busy", type=int, default=0, metavar="N", help="beside N processes that do nothing but compute"
+    )
     options.add_argument(
         "--only",
         nargs="+",

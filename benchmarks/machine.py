@@ -1,12 +1,16 @@
 """What processes use: CPU seconds and memory, of a process with all that it has started."""
 
+import subprocess
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import psutil
 
 _QUIET_CORES = 0.4
 _POLL_SECONDS = 0.25
+_LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))"
 _BUSY = ("user", "nice", "system", "irq", "softirq")
 
 
@@ -34,6 +38,18 @@ def wait_for_quiet(seconds: float) -> None:
         time.sleep(_POLL_SECONDS)
         if (busy_seconds() - before) / (time.monotonic() - looked_at) < _QUIET_CORES:
             return
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Run so many processes that do nothing but compute, as on a machine that the fleet has not to itself."""
+    loops = [subprocess.Popen([sys.executable, "-c", _LOOP]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def _trees(pids: Iterable[int]) -> list[psutil.Process]:
