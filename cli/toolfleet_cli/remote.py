@@ -230,7 +230,7 @@ def ask(
 
 
 class _Here:
-    """What a command has open in this process: an event loop, and the fleet's client once an operation needs it."""
+    """The resources of a command that runs in this process: an event loop, and the fleet's client once an operation needs it."""
 
     def __init__(self) -> None:
         self._loop, self._open = asyncio.Runner(), AsyncExitStack()

@@ -223,7 +223,7 @@ class ManifestReader:
 
     @cached_property
     def registrar(self) -> "Registrar":
-        """What takes manifests in. Imported with the registry when it is asked for: the cache has what most processes read."""
+        """The intake of manifests. It is imported when it is asked for: most processes read from the cache only."""
         return self._make_registrar()
 
     @classmethod

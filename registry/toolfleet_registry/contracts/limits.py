@@ -11,13 +11,13 @@ from toolfleet_registry.contracts.message import Message, Seconds, Since
 from toolfleet_registry.contracts.tool_definition import CostClass
 
 MOST_CALLS = 2**53
-"""What Redis's Lua can count."""
+"""The largest number that Lua in Redis counts exactly."""
 
 MOST_TOTALS = 2_000
-"""Of one call: each is a key in Redis that is looked at. The profiles of one agent name fewer."""
+"""The most totals of one call: each is a key in Redis that is read. The profiles of one agent name fewer."""
 
 ExitBehavior = Literal["continue", "end", "error"]
-"""What an agent is to do at its limit: go on without the tool, answer with what it has, or treat it as an error."""
+"""The action of an agent at its limit: go on without the tool, answer with what it has, or treat it as an error."""
 
 
 class LimitFacts(TypedDict, total=False):

@@ -31,7 +31,7 @@ class KeyRule:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """What the names of such keys look like."""
+        """The compiled expression that such keys match."""
         return _compiled(self.text)
 
 

@@ -30,7 +30,7 @@ _AT_ONCE = 64  # ids that one question to the system is enough for
 _unused: list[str] = []
 
 forget: Callable[[], None] = _unused.clear
-"""Draw anew, and give out nothing that was drawn before: for a fork, and for a simulation that begins again."""
+"""Drop all unused ids, so that the next ones are drawn again: after a fork, and when a simulation starts over."""
 if hasattr(_os, "register_at_fork"):  # Windows has no forks
     _os.register_at_fork(after_in_child=forget)
 

@@ -69,7 +69,7 @@ Started = PendingCall | Joined | ToolResult
 """What becomes of a call: it is published, it has joined another, or it has ended already."""
 
 _Tried = PendingCall | Refusal | NotPublished
-"""What one try came to: the call is published, is refused, or surely is not published."""
+"""The outcome of one try: the call is published, is refused, or surely is not published."""
 
 
 class WorkerWait:

@@ -88,7 +88,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What depends only on a caller and a tool that it may use, until anything changes of what it was made from.
+    """The decisions that depend only on a caller and a tool that it may use, until anything that they rest on changes.
 
     `caller`: as it is sent. `has_context`: whether the module gets fields of the conversation.
     """

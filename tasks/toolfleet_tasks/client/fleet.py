@@ -100,7 +100,7 @@ class ToolFleet:
 
     @cached_property
     def jobs(self) -> "FleetJobs":
-        """Jobs: what is done later, repeatedly or for long."""
+        """Jobs: work that is done later, repeatedly or for long."""
         return parts.FleetJobs(self._sessions)
 
     @cached_property
@@ -444,37 +444,37 @@ class SyncToolFleet(SyncFace[ToolFleet]):
 
     @cached_property
     def jobs(self) -> "SyncFleetJobs":
-        """As `ToolFleet.jobs`."""
+        """Jobs; see `ToolFleet.jobs`."""
         return parts.SyncFleetJobs(self._face.jobs, self._runner)
 
     @cached_property
     def approvals(self) -> "SyncFleetApprovals":
-        """As `ToolFleet.approvals`."""
+        """Calls that wait for people; see `ToolFleet.approvals`."""
         return parts.SyncFleetApprovals(self._face.approvals, self._runner)
 
     @cached_property
     def dead_letters(self) -> "SyncFleetDeadLetters":
-        """As `ToolFleet.dead_letters`."""
+        """Calls without a known end; see `ToolFleet.dead_letters`."""
         return parts.SyncFleetDeadLetters(self._face.dead_letters, self._runner)
 
     @cached_property
     def wakeups(self) -> "SyncFleetWakeups":
-        """As `ToolFleet.wakeups`."""
+        """Wake-ups of conversations; see `ToolFleet.wakeups`."""
         return parts.SyncFleetWakeups(self._face.wakeups, self._runner)
 
     @cached_property
     def modules(self) -> "SyncFleetModules":
-        """As `ToolFleet.modules`."""
+        """The modules; see `ToolFleet.modules`."""
         return parts.SyncFleetModules(self._face.modules, self._runner)
 
     @cached_property
     def queues(self) -> "SyncFleetQueues":
-        """As `ToolFleet.queues`."""
+        """The queues; see `ToolFleet.queues`."""
         return parts.SyncFleetQueues(self._face.queues, self._runner)
 
     @cached_property
     def canvas(self) -> "SyncFleetCanvas":
-        """As `ToolFleet.canvas`."""
+        """Signatures for Celery's canvas; see `ToolFleet.canvas`."""
         return parts.SyncFleetCanvas(self._face.canvas, self._runner)
 
     def __enter__(self) -> Self:

@@ -52,7 +52,7 @@ class FleetOperator:
     key_id: str | None = None
     """The id of the API key that the user holds."""
     acts_for: Callable[[str | None, str | None], Caller] | None = None
-    """How a gateway finds the caller that a request names; it refuses one that a key may not name."""
+    """Returns the caller that a request names, at a gateway; refuses one that the key may not name."""
 
     @property
     def approver(self) -> Approver:

@@ -82,7 +82,7 @@ class FetchedClaims:
         """How long a claim's record lives at least, as it does with the ledger."""
         self._lease_ms = 0
         self.leases: Leases | None = None
-        """Those of the messages."""
+        """The leases of the messages."""
         self.ending: Leases | None = None
         """The same, if the end of a call can forget its message: its ledger is in the same Redis."""
         self._claims = dict[str, FetchedClaim]()

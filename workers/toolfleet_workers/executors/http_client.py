@@ -48,7 +48,7 @@ _MAX_HEADER_BYTES = 2**16  # with what follows the body
 
 _SEPARATORS_BYTES = len(b": \r\n")
 
-# Each look at a member of `HTTPStatus` is a call of Python's.
+# Reading a member of `HTTPStatus` costs Python calls each time.
 _CONTINUE, _SWITCHING, _OK = HTTPStatus.CONTINUE, HTTPStatus.SWITCHING_PROTOCOLS, HTTPStatus.OK
 
 _SPENT = HttpResponseParser(object())  # in place of one that refers to its response, for ever

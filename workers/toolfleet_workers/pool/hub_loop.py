@@ -52,7 +52,7 @@ class HubLoop:
 
     @property
     def busy_since(self) -> float | None:
-        """The last look at all files, by `machine_clock.monotonic`; `None` while the thread waits. For any thread to read."""
+        """When all files were last checked, by `machine_clock.monotonic`; `None` while the thread waits. Thread-safe."""
         return None if self._selector is None else self._selector.busy_since
 
     @property
@@ -222,7 +222,7 @@ class _SignalAlarm:
 
 
 class _WorkerSelector(selectors.DefaultSelector):
-    """A selector that says since when code runs, and that looks at its files only in some turns while callbacks are due."""
+    """A selector that tells since when code runs, and that checks its files only in some turns while callbacks are due."""
 
     def __init__(self) -> None:
         super().__init__()
