@@ -24,7 +24,7 @@ from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.queues import CONTROL, Lane, queues_of
 from toolfleet_tasks.transport.kombu_publisher import KombuPublisher
 from toolfleet_tasks.worker import call_task
-from toolfleet_tasks.worker_runtime import Runner
+from toolfleet_tasks.worker_runtime import RunCall, Runner
 
 _CONNECT_SECONDS = 4  # Celery's default
 
@@ -50,6 +50,8 @@ class FleetApp(Celery):
     served_modules: object = None
     """A worker's `ServedModules`, which only its own start knows; `None` elsewhere."""
     runner: Runner | None = None
+    run_call: RunCall | None = None
+    """Runs a call's message in a worker."""
     resume_jobs: JobWork | None = None
     """Does due work of all jobs, or a part of it, and delivers their end events: `resume_jobs(seconds=…)`."""
     evaluate_job: JobWork | None = None

@@ -2,21 +2,23 @@
 
 The pool starts the runtime with its loop and stops it when all calls have ended. Celery and kombu make the transport,
 the backend and the events, and pass no arguments on to them: these find the process's runtime here, or none outside of
-a worker. What runs the calls is the worker's `Runner`, which its start plugs into the app.
+a worker. What runs a call for its `RunningTask`, and the `Runner` of its attempts, the worker's start plugs into the app.
 """
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from toolfleet_registry.contracts import PublishedCall, RetryTerms, Terms
+from toolfleet_registry.contracts import PublishedCall, RetryTerms, Terms, ToolResult
 from toolfleet_registry.contracts.attempts import Attempt, Health, Lease, Standing
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.system import randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
 from toolfleet_tasks.fairness import UNBOUNDED, FairSlots, PausedQueues
+from toolfleet_tasks.messages.envelope import Links
 from toolfleet_tasks.redis_connection import PipelinedConnection, Push
 
 P = ParamSpec("P")
@@ -26,6 +28,10 @@ log = get_logger(__name__)
 
 _NAME = 12  # hex digits: a tag that is a call's token, with what such a token says, stays below 64 bytes, which is cheap for Redis
 _SETTLE_SECONDS = 5.0  # for what was written last to be answered, before the connections are closed
+
+
+Limits = Callable[[float | None, float | None], AbstractContextManager[Callable[[BaseException], object]]]
+"""Holds a block to a soft and a hard limit, in seconds; it yields what interrupts it."""
 
 
 class WorkerRuntime:
@@ -164,6 +170,36 @@ async def stop() -> None:
     runtime, process.worker = current(), None
     if runtime is not None:
         await runtime.aclose()
+
+
+class RunningTask(Protocol):
+    """A call's task in a worker. `app` is the `FleetApp`; `request` says what its message says, as Celery's `Context` does."""
+
+    app: Any
+    request: Any
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether anything but its result's reader waits for this call's end: it is a link of a canvas."""
+        ...
+
+    @property
+    def links(self) -> Links | None:
+        """The canvas fields of the next message of this call; `None` for a call by itself."""
+        ...
+
+    @property
+    def limits(self) -> Limits:
+        """The call's time limits."""
+        ...
+
+    def pass_on(self, text: str, result: ToolResult) -> None:
+        """Start what follows the call, once it has ended with `result`, of which `text` is the stored form."""
+        ...
+
+
+RunCall = Callable[[RunningTask, str], Coroutine[Any, Any, str]]
+"""Runs a call's message for its task, from the claim to its end. Returns and raises what Celery's tracer understands."""
 
 
 class Runner(Protocol):

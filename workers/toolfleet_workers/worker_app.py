@@ -13,6 +13,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.messages.signing import caller_tokens
 from toolfleet_tasks.tracing import process_tracing
+from toolfleet_workers.execution import execute
 from toolfleet_workers.executors.http_client import HttpClient
 from toolfleet_workers.executors.http_executor import HttpExecutor
 from toolfleet_workers.executors.module_client import TracedClient
@@ -63,7 +64,7 @@ def make_worker_app(settings: Settings) -> FleetApp:
     approval = ApprovalCheck(tools, profile.rules_for)
     operators, guard = OwnMiddleware(tools, profiles, own_classes), PersonalDataGuard(tools, profiles)
     spans, check = _tool_spans(tracing, ResultCheck(tools))
-    app.runner = CallRunner(
+    runner = CallRunner(
         executor,
         middleware=[*spans, CallLog(), profile, permission, approval, operators, guard, check],
         ask_status=http.statuses.status,
@@ -75,6 +76,7 @@ def make_worker_app(settings: Settings) -> FleetApp:
         replica_for=http.replica_for,
         closing=[tools.aclose, served.aclose],
     )
+    execute.install(app, runner)
     jobs = _LazyJobs(app)
     app.resume_jobs, app.evaluate_job = jobs.resume, jobs.evaluate
     bootsteps.install(app)

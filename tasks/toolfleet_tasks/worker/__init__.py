@@ -1,1 +1,1 @@
-"""Runs one call in a worker: its claim, attempts, and one result."""
+"""Gives Celery the task that runs a call in a worker."""

@@ -2,7 +2,8 @@
 
 The tracer is needed only if a call's end is anything but a stored result: a retry, say. Then it runs after all, with a
 task body that ends as the call has. It runs from the start for links of a canvas, with listeners of Celery's signals
-around tasks, for messages that are not in our own form, and with RabbitMQ. Without it `current_task` is not set.
+around tasks, for messages that are not in our own form, and with RabbitMQ. Without it `current_task` is not set. What runs the
+call lives in the workers' room: a worker's start plugs it into the app.
 
 A worker that receives the message of a call in a canvas publishes the next links, each time again: a worker may have died before
 it had. A link's id is fixed with its signature, so the ledger runs it once, however often it is published.
@@ -20,13 +21,13 @@ from toolfleet_registry.contracts.calls import MOST_RETRIES
 from toolfleet_registry.errors import FleetError
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.broker import make_queue
-from toolfleet_tasks.greenlet_bridge import Bridge, limits
+from toolfleet_tasks.greenlet_bridge import Bridge, bridged, limits
 from toolfleet_tasks.messages.envelope import FOLLOWERS, TASK, Links, stands_alone
 from toolfleet_tasks.results.stored import word_of
-from toolfleet_tasks.worker import execute
-from toolfleet_tasks.worker.accepted import follow_revocations
-from toolfleet_tasks.worker.execute import body
-from toolfleet_tasks.worker.running_task import Limits
+from toolfleet_tasks.worker_runtime import Limits, RunningTask
+
+END = "toolfleet_end"
+"""In a task's request: how the call has ended already, which its body only repeats."""
 
 
 class LinkFailed(FleetError):
@@ -34,7 +35,7 @@ class LinkFailed(FleetError):
 
 
 class CallTask(Task):
-    """Implements `running_task.RunningTask` under Celery's tracer.
+    """Implements `RunningTask` under Celery's tracer.
 
     A worker of one lane can publish a link of another's.
     """
@@ -114,7 +115,7 @@ class CallRequest:
 
 
 class FastPathTask:
-    """Implements `running_task.RunningTask` for a call that runs so, in place of Celery's task."""
+    """Implements `RunningTask` for a call that runs so, in place of Celery's task."""
 
     __slots__ = ("_said", "app", "limits", "request")
     is_followed = False
@@ -132,11 +133,12 @@ class FastPathTask:
 
     def run(self) -> Coroutine[Any, Any, str]:
         """The call, from here to its end; raises what its task would."""
-        return execute.run(self, self._said["args"][0])
+        call: Coroutine[Any, Any, str] = self.app.run_call(self, self._said["args"][0])
+        return call
 
     def ends_as(self, end: Callable[[], str]) -> None:
         """Have a task body that Celery's tracer runs now do this instead."""
-        self._said[execute.END] = end
+        self._said[END] = end
 
 
 def untraced(app: Any, target: Callable[..., Any], args: tuple[Any, ...], bridge: Bridge[Any]) -> FastPathTask | None:
@@ -164,8 +166,21 @@ def _is_as_ours(said: Mapping[str, Any]) -> bool:
     return isinstance(args, list) and len(args) == 1 and said.get("retries") is not None
 
 
+def body(task: RunningTask, message: str) -> str:
+    """The body of Celery's task: it runs the call, or ends as the call has ended already."""
+    end: Callable[[], str] | None = getattr(task.request, END, None)
+    return end() if callable(end) else _bridged(task, message)  # a message's header of this name is only text
+
+
+async def _run(task: RunningTask, message: str) -> str:
+    text: str = await task.app.run_call(task, message)
+    return text
+
+
+_bridged = bridged(_run, is_limited=False)
+
+
 def register(app: Celery) -> None:
     """Give the app the task: acked when its result is stored, tried as often as the ledger lets it, limits from the message."""
-    follow_revocations()
     # One function for all apps: Celery warns of two with the same name.
     app.task(name=TASK, base=CallTask, bind=True, acks_late=True, max_retries=MOST_RETRIES, Request=_REQUEST)(body)

@@ -17,9 +17,9 @@ from toolfleet_tasks.greenlet_bridge import limits
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.results.stored import read_stored
-from toolfleet_tasks.worker import execute
-from toolfleet_tasks.worker.health_checks import HealthChecks
 from toolfleet_tasks.worker_runtime import WorkerRuntime
+from toolfleet_workers.execution import execute
+from toolfleet_workers.execution.health_checks import HealthChecks
 from toolfleet_workers.executors.http_client import HttpClient
 from toolfleet_workers.executors.http_executor import HttpExecutor
 from toolfleet_workers.runner import CallRunner

@@ -40,7 +40,7 @@ from toolfleet_tasks.operations.process_metrics import MetricsEndpoint, ProcessS
 from toolfleet_tasks.presence import ConsumerNotes, LaneCapacity
 from toolfleet_tasks.queue_states import QueueStates, follow_queue_states, read_states_now
 from toolfleet_tasks.queues import lane_of, queue_of
-from toolfleet_tasks.worker.running_task import calls_held
+from toolfleet_workers.execution.running_task import calls_held
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.consumption import ConsumedNames, Consumption, ServedModules
 from toolfleet_workers.pool.hub_loop import HubLoop

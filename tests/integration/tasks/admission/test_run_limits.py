@@ -17,7 +17,7 @@ from toolfleet_registry.contracts.limits import CallTotal
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.limits import Within, limits_of
-from toolfleet_tasks.worker.execute import refusal_of
+from toolfleet_workers.execution.execute import refusal_of
 
 pytestmark = pytest.mark.usefixtures("same_day")
 

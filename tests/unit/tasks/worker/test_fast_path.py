@@ -11,7 +11,7 @@ from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.greenlet_bridge import Bridge
 from toolfleet_tasks.messages.envelope import TASK
-from toolfleet_tasks.worker import execute
+from toolfleet_tasks.worker import call_task
 from toolfleet_tasks.worker.call_task import untraced
 
 BY_ITSELF = b'[["text"], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
@@ -79,9 +79,9 @@ async def test_no_message_says_how_its_call_has_ended(
     lined_app: FleetApp, header: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Celery shows a message's headers beside what we put into the request; the call is run for all that."""
-    monkeypatch.setattr(execute, "_bridged", lambda *_: "run")
+    monkeypatch.setattr(call_task, "_bridged", lambda *_: "run")
     task = lined_app.tasks[TASK]
-    task.push_request(**{execute.END: header})
+    task.push_request(**{call_task.END: header})
     try:
         assert task.run("text") == "run"
     finally:

@@ -11,7 +11,6 @@ from celery.app.trace import fast_trace_task
 from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.greenlet_bridge import await_, bridged, limits
 from toolfleet_tasks.messages.envelope import TASK
-from toolfleet_tasks.worker import execute
 from toolfleet_workers.pool.asyncio_pool import Assignment, TaskRun
 
 BODY = b'[["text"], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
@@ -32,11 +31,9 @@ async def by_itself(task: Any, _: str) -> str:
 
 
 @pytest.mark.parametrize("target", [by_a_tracer, fast_trace_task], ids=["traced", "untraced"])
-async def test_a_job_that_has_ended_goes_without_the_collector(
-    lined_app: FleetApp, target: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_job_that_has_ended_goes_without_the_collector(lined_app: FleetApp, target: Any) -> None:
     """With its request, its message and its task: thousands of them a second would be a tenth of a worker's work."""
-    monkeypatch.setattr(execute, "run", by_itself)
+    lined_app.run_call = by_itself
     ends: list[Any] = []
     args = (TASK, "call-1", {"id": "call-1", "args": ["text"], "retries": 0}, BODY, "application/json", "utf-8")
     gc.collect()

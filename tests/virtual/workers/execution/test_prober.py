@@ -16,8 +16,8 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.presence import note_of
-from toolfleet_tasks.worker import health_checks
-from toolfleet_tasks.worker.health_checks import UNREADY_SECONDS, Finding, Prober
+from toolfleet_workers.execution import health_checks
+from toolfleet_workers.execution.health_checks import UNREADY_SECONDS, Finding, Prober
 
 KEY, SLOTS = Keys().breaker("owls"), Keys().slots("fast")
 DUE: dict[Any, Any] = {"failures": 20, "open_until": 1}

@@ -31,9 +31,10 @@ from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.envelope import TASK, opened
 from toolfleet_tasks.redis_connection import RedisConnectionLost
 from toolfleet_tasks.scripts import END_CHECK_SECONDS
-from toolfleet_tasks.worker.attempt_reports import Reports
-from toolfleet_tasks.worker.health_checks import checks_of
-from toolfleet_tasks.worker.running_task import RunningTask, ledger_of, publish_again
+from toolfleet_tasks.worker_runtime import RunningTask
+from toolfleet_workers.execution.attempt_reports import Reports
+from toolfleet_workers.execution.health_checks import checks_of
+from toolfleet_workers.execution.running_task import ledger_of, publish_again
 
 log = get_logger(__name__)
 

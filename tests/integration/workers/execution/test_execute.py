@@ -27,9 +27,9 @@ from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.results.stored import read_stored
 from toolfleet_tasks.transport.leases import FetchedClaims
-from toolfleet_tasks.worker import execute
-from toolfleet_tasks.worker.execute import Execution, FetchedMessage, _claimed
-from toolfleet_tasks.worker.health_checks import checks_of
+from toolfleet_workers.execution import execute
+from toolfleet_workers.execution.execute import Execution, FetchedMessage, _claimed
+from toolfleet_workers.execution.health_checks import checks_of
 
 pytestmark = pytest.mark.usefixtures("same_day")
 

@@ -12,7 +12,7 @@ from support.published_call import published
 from toolfleet_registry.contracts.call_context import current_log
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.worker.attempt_reports import AttemptLog, LogWriter
+from toolfleet_workers.execution.attempt_reports import AttemptLog, LogWriter
 
 CHANNEL = "toolfleet:progress-log:{}"
 

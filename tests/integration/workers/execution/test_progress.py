@@ -13,8 +13,8 @@ from support.waiting import wait_until, wait_until_equal
 from toolfleet_registry.contracts.call_context import Progress, progress_of, report, report_to
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.worker import attempt_reports
-from toolfleet_tasks.worker.attempt_reports import Reports
+from toolfleet_workers.execution import attempt_reports
+from toolfleet_workers.execution.attempt_reports import Reports
 
 KEY = "toolfleet:progress:{}"
 

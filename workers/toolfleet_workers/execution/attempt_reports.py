@@ -42,11 +42,10 @@ from toolfleet_tasks.messages.signing import Signatures, after_json
 from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.redis_connection import RedisConnectionLost
 from toolfleet_tasks.tracing import message_attributes, system_of, trace_of
-from toolfleet_tasks.worker.running_task import RunningTask
-from toolfleet_tasks.worker_runtime import WorkerRuntime
+from toolfleet_tasks.worker_runtime import RunningTask, WorkerRuntime
 
 if TYPE_CHECKING:
-    from toolfleet_tasks.worker.execute import Execution
+    from toolfleet_workers.execution.execute import Execution
 
 
 log = get_logger(__name__)

@@ -5,7 +5,7 @@ Before the claim nothing is run, and a result that the ledger does not accept as
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
@@ -21,7 +21,7 @@ from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio import end
-from toolfleet_tasks.greenlet_bridge import bridged
+from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.contents import reason_of
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed, ResultNotStored, is_approved
@@ -38,12 +38,12 @@ from toolfleet_tasks.results import stored as results
 from toolfleet_tasks.transport.leases import FetchedClaim, FetchedClaims, Leases
 from toolfleet_tasks.transport.redis_publisher import evaluate_soon
 from toolfleet_tasks.transport.reservations import quarantine
-from toolfleet_tasks.worker import accepted
-from toolfleet_tasks.worker.accepted import recall
-from toolfleet_tasks.worker.attempt_reports import AttemptReports, processed
-from toolfleet_tasks.worker.health_checks import checks_of
-from toolfleet_tasks.worker.running_task import RunningTask, Superseded, ledger_of, publish_again
-from toolfleet_tasks.worker_runtime import Runner, WorkerRuntime
+from toolfleet_tasks.worker_runtime import RunCall, Runner, RunningTask, WorkerRuntime
+from toolfleet_workers.execution import accepted
+from toolfleet_workers.execution.accepted import recall
+from toolfleet_workers.execution.attempt_reports import AttemptReports, processed
+from toolfleet_workers.execution.health_checks import checks_of
+from toolfleet_workers.execution.running_task import Superseded, ledger_of, publish_again
 
 log = get_logger(__name__)
 
@@ -59,13 +59,7 @@ _BRIEF = frozenset({"away", "early", "queued"})  # reasons for which a call may 
 
 _POLL_SECONDS = 1.0  # the ledger says whether it is time to ask the module
 
-Run = Callable[[RunningTask, str], Awaitable[str]]
-"""Runs a call's message, as `execute.run`."""
-
 _AWAY_SECONDS = 0.2  # until a call comes again whose module could not be reached
-
-END = "toolfleet_end"
-"""In a task's request: how the call has ended already, which its body only repeats."""
 
 _RECONCILE_SECONDS = 5.0  # for a module to say what happened, perhaps after a restart
 # The same for one that has let its whole limit pass: if it is alive it knows at once, and the limit is to hold.
@@ -203,7 +197,7 @@ class PausedCalls:
         self._following = dict[str, asyncio.Task[None]]()  # by call id
         here.settle.append(self.aclose)
 
-    def follow(self, task: RunningTask, message: str, run: Run) -> None:
+    def follow(self, task: RunningTask, message: str, run: RunCall) -> None:
         """Run the message of a call that waits for its module again and again, until its queue is resumed, or the call has ended."""
         if not getattr(task.request, "is_parked", False) or task.is_followed or not task.app.settings.has_redis_broker:
             return  # with RabbitMQ it is Celery that stores a result, and here is none of its tasks
@@ -218,7 +212,7 @@ class PausedCalls:
         """Ask no more."""
         await end([*self._following.values()])
 
-    async def _follow(self, task: "_Aside", message: str, run: Run) -> None:
+    async def _follow(self, task: "_Aside", message: str, run: RunCall) -> None:
         while self._here.is_paused(task.request.delivery_info["routing_key"]):
             await asyncio.sleep(_POLL_SECONDS)
             try:
@@ -269,12 +263,6 @@ class _Said:
         return self._said.get(name)
 
 
-def body(task: RunningTask, message: str) -> str:
-    """The body of Celery's task: it runs the call, or ends as the call has ended already."""
-    end: Callable[[], str] | None = getattr(task.request, END, None)
-    return end() if callable(end) else _bridged(task, message)  # a message's header of this name is only text
-
-
 async def run(task: RunningTask, message: str) -> str:
     """Run a call's message for its `task`. Returns what Celery stores and shows.
 
@@ -288,7 +276,10 @@ async def run(task: RunningTask, message: str) -> str:
         raise
 
 
-_bridged = bridged(run, is_limited=False)
+def install(app: FleetApp, runner: Runner) -> None:
+    """Have a worker's app run calls, each attempt by `runner`."""
+    app.runner, app.run_call = runner, run
+    accepted.follow_revocations()
 
 
 async def _run(task: RunningTask, message: str, ledger: Ledger, here: WorkerRuntime) -> str:

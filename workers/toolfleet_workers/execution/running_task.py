@@ -1,24 +1,18 @@
-"""Defines what a call needs of the task that it runs in, opens the ledger for it, and publishes the call again from there."""
+"""Opens the ledger for a call's task, and publishes the call again from there."""
 
 from asyncio import CancelledError
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.process import Process, this_process
 from toolfleet_tasks.ledger.ledger import Ledger
-from toolfleet_tasks.messages.envelope import Label, Links, deaths_of
+from toolfleet_tasks.messages.envelope import Label, deaths_of
 from toolfleet_tasks.tracing import trace_of
 from toolfleet_tasks.transport.publisher import Delivered
 from toolfleet_tasks.transport.redis_publisher import worker_publisher
-from toolfleet_tasks.worker_runtime import WorkerRuntime
-
-Limits = Callable[[float | None, float | None], AbstractContextManager[Callable[[BaseException], object]]]
-"""Holds a block to a soft and a hard limit, in seconds; it yields what interrupts it."""
+from toolfleet_tasks.worker_runtime import RunningTask, WorkerRuntime
 
 # Of a message that others wrote without limits: the next one has none, either.
 _UNLIMITED: tuple[Any, Any] = (None, None)
@@ -26,32 +20,6 @@ _UNLIMITED: tuple[Any, Any] = (None, None)
 
 class Superseded(CancelledError):
     """Another worker has the call: this attempt's result is discarded."""
-
-
-class RunningTask(Protocol):
-    """A call's task in a worker. `app` is the `FleetApp`; `request` says what its message says, as Celery's `Context` does."""
-
-    app: Any
-    request: Any
-
-    @property
-    def is_followed(self) -> bool:
-        """Whether anything but its result's reader waits for this call's end: it is a link of a canvas."""
-        ...
-
-    @property
-    def links(self) -> Links | None:
-        """The canvas fields of the next message of this call; `None` for a call by itself."""
-        ...
-
-    @property
-    def limits(self) -> Limits:
-        """The call's time limits."""
-        ...
-
-    def pass_on(self, text: str, result: ToolResult) -> None:
-        """Start what follows the call, once it has ended with `result`, of which `text` is the stored form."""
-        ...
 
 
 async def publish_again(task: RunningTask, delay: float, *, retries: int, forgets_deaths: bool = False) -> None:

@@ -22,8 +22,8 @@ from toolfleet_tasks.ledger.claims import Claim, NotClaimed
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.presence import note_of
 from toolfleet_tasks.redis_connection import RedisConnectionClosed
-from toolfleet_tasks.worker import health_checks
-from toolfleet_tasks.worker.health_checks import HealthChecks, checks_of
+from toolfleet_workers.execution import health_checks
+from toolfleet_workers.execution.health_checks import HealthChecks, checks_of
 
 KEYS = Keys()
 MODULE, QUEUE = "research", "tools.research"

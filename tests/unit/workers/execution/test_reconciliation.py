@@ -7,7 +7,7 @@ from support.workers.ledgers import SUCCESS, attempt
 from toolfleet_registry.contracts import Effect
 from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.contracts.inputs import CallInputs
-from toolfleet_tasks.worker.execute import as_said, is_asked, seconds_to_ask
+from toolfleet_workers.execution.execute import as_said, is_asked, seconds_to_ask
 
 SILENT, LOST = attempt(Outcome.UNKNOWN, "timed_out"), attempt(Outcome.UNKNOWN)
 NOT_BEGUN = attempt(Outcome.NOT_SENT, "module_error", "none")

@@ -1,0 +1,1 @@
+"""Runs one call in a worker: its claim, attempts, and one result."""
