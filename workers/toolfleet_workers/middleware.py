@@ -38,7 +38,7 @@ from toolfleet_registry.contracts.call_context import (
     progress_of,
     report_to,
 )
-from toolfleet_registry.contracts.calls import CONVERSATION, USER, note, note_ids, shown_user
+from toolfleet_registry.contracts.calls import CONVERSATION, USER, note, note_all, shown_user
 from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
 from toolfleet_registry.manifests.manifest_cache import SeenTool
@@ -49,7 +49,7 @@ from toolfleet_registry.policy.redaction import REDACTED, redacted
 from toolfleet_registry.schemas.arguments import size_of
 from toolfleet_registry.spans import OpenSpan, TraceContext, Tracing, Unrecorded, carried
 from toolfleet_registry.system.loggers import BusyLog, get_logger
-from toolfleet_workers.runner import Middleware, Proceed, ToolLookup, compose
+from toolfleet_workers.runner import Case, Middleware, Proceed, ToolLookup, Verdict, compose
 
 log = get_logger(__name__)
 
@@ -109,6 +109,14 @@ class PermissionCheck:
         if fault := version_fault(tool.definition, call.tool_version):
             return _refused(call, Outcome.PERMANENT, "version_mismatch", fault)
         return await proceed(call)
+
+    def decide(self, case: Case) -> Verdict:
+        """Return whether the caller may use the tool as it is in effect now."""
+        allowed = case.caller.allowed_modules
+        if denial(case.tool.access, case.caller.permission, self.default_modules if allowed is None else allowed):
+            return "refuse"
+        case.noted["permission"] = "allowed"
+        return "pass"
 
     def wait_for(self, call: PublishedCall) -> float | None:
         """Return how many seconds a call of an unknown tool must wait; `None` if it can be decided now."""
@@ -174,9 +182,19 @@ class ProfileCheck:
     profiles: KnownProfiles
     default_modules: frozenset[str]
 
-    def skips(self, call: PublishedCall) -> bool:
-        """Return whether there is no profile to check the call against, which holds for nearly every call."""
-        return call.caller.agent is None and self.profiles.is_empty
+    def decide(self, case: Case) -> Verdict:
+        """Return whether the profile allows the tool, and narrow the caller. Its gate is looked at for each call."""
+        if case.caller.agent is None and self.profiles.is_empty:  # nearly every call
+            return "pass"
+        try:
+            profile = self.profiles.of(case.caller)
+        except UnknownAgent:
+            return "refuse"
+        if profile is not None:
+            if profile.denial(case.tool.definition) is not None:
+                return "refuse"
+            case.caller = profile.narrowed(case.caller, self.default_modules)
+        return "ask"
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         """Proceed with the narrowed caller, or refuse with `permission_denied`."""
@@ -185,7 +203,7 @@ class ProfileCheck:
             await self.tools.refresh()
             reason = self._reason(call)
         if USER not in call.decisions:  # its agent has not known such a profile
-            note_ids(self.profiles.shown_ids(call.caller, call.user_id, call.decisions.get(CONVERSATION)))
+            note_all(self.profiles.shown_ids(call.caller, call.user_id, call.decisions.get(CONVERSATION)))
         if reason is not None:
             note("agent", "denied")
             log.warning("tool_call_refused", reason=reason, user_id=shown_user(call.caller.user_id))
@@ -235,11 +253,9 @@ class ApprovalCheck:
     tools: ToolLookup
     rules_for: Callable[[PublishedCall], ToolRules]
 
-    def skips(self, call: PublishedCall) -> bool:
-        """Return whether no approval is needed, which holds for nearly every call."""
-        tool = self.tools.find(call.tool_name)
-        is_asked_for = tool is not None and (tool.definition.approval or self.rules_for(call).approvals)
-        return call.approval is None and not is_asked_for
+    def decide(self, case: Case) -> Verdict:
+        """Return "ask" if the tool needs an approval. A call that names one is not plain."""
+        return "ask" if case.tool.definition.approval or case.rules.approvals else "pass"
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         """Proceed, or refuse a call that names no approval, or another than may have been given."""
@@ -274,9 +290,9 @@ class OwnMiddleware:
     profiles: KnownProfiles
     own: OwnClasses
 
-    def skips(self, call: PublishedCall) -> bool:
-        """Return whether no profile can name a class for the call: nearly every call."""
-        return call.caller.agent is None and self.profiles.is_empty
+    def decide(self, case: Case) -> Verdict:
+        """Return "ask" if the profile names a class for the tool."""
+        return "ask" if case.rules.own else "pass"
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         """Proceed through all of them. What they raise passes."""
@@ -337,9 +353,9 @@ class PersonalDataGuard:
     tools: ToolLookup
     profiles: KnownProfiles
 
-    def skips(self, _: PublishedCall) -> bool:
-        """Return whether there are no profiles: nearly every call."""
-        return self.profiles.is_empty
+    def decide(self, case: Case) -> Verdict:
+        """Return "ask" if the profile hides personal data from the tool."""
+        return "ask" if case.rules.personal_data else "pass"
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         """Proceed without the personal data in the arguments, and hide it in the answer."""
@@ -445,6 +461,10 @@ class ResultCheck:
     tools: ToolLookup
     invalid: int = 0
 
+    def decide(self, case: Case) -> Verdict:
+        """Return "ask" if the tool has a schema for its results."""
+        return "pass" if case.tool.definition.output_schema is None else "ask"
+
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         """Proceed, and check the result."""
         attempt = await proceed(call)
@@ -483,13 +503,11 @@ class ToolSpan:
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
 
-    def skips(self, call: PublishedCall) -> bool:
-        """Return whether a call is not recorded, and no function here runs it, which may start spans of its own."""
-        return type(carried()) is Unrecorded and not call.tool_name.startswith(_LOCAL)
-
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
-        """Implements `Middleware`."""
+        """Implements `Middleware`. A call that is not recorded has no span, unless a function here runs it, which may start some."""
         tracing = self._tracing
+        if type(carried()) is Unrecorded and not call.tool_name.startswith(_LOCAL):
+            return await proceed(call)
         started = tracing.start(
             spans.execute_name(call.tool_name),
             "internal",

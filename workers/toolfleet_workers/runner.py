@@ -3,13 +3,14 @@
 import asyncio
 import re
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 from toolfleet_registry.agents.profile_rules import NO_RULES, ToolRules
 from toolfleet_registry.contracts import (
+    Caller,
     EffectState,
     ErrorCode,
     PublishedCall,
@@ -19,9 +20,10 @@ from toolfleet_registry.contracts import (
     ToolResult,
 )
 from toolfleet_registry.contracts.attempts import UNBOUNDED, Attempt, Health, Lease, Outcome, Standing, StatusMissing
+from toolfleet_registry.contracts.calls import note_all
 from toolfleet_registry.errors import ToolNotKnown
 from toolfleet_registry.manifests.manifest_cache import SeenTool
-from toolfleet_registry.policy.limits import fewest_retries, strictest, terms_of
+from toolfleet_registry.policy.limits import strictest, terms_of
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
 
@@ -39,8 +41,11 @@ Middleware = Callable[[PublishedCall, Proceed], Awaitable[Attempt]]
 """One concern around every call: gets the call and the next step, and returns the attempt.
 
 It calls the next step once at most. What that raises must pass: only the runner makes results of errors. An object may have
-a method `skips` as well, which says that it has nothing to do for a call, by what is known at that point.
+a method `decide` as well, which gives its `Verdict` on all plain calls of a `Case`.
 """
+
+Verdict = Literal["pass", "ask", "refuse"]
+"""What a middleware says of plain calls: it does nothing for them, is to be asked about each, or would refuse them."""
 
 Screen = Callable[[PublishedCall, Attempt], Awaitable[Attempt]]
 """Changes a module's answer about a call, before it is stored."""
@@ -100,6 +105,33 @@ def error_text(exc: Exception) -> str:
     return f"{type(exc).__name__}: {exc}" if isinstance(exc, OSError) else type(exc).__name__
 
 
+@dataclass(slots=True)
+class Case:
+    """What is the same for many calls: a caller's rights, a tool as it is in effect, and the rules of the caller's agent for it.
+
+    `noted`: what is decided of plain calls, for their audit lines. A middleware may narrow the `caller` for those after it.
+    """
+
+    caller: Caller
+    tool: SeenTool
+    rules: ToolRules
+    noted: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """The decisions that depend only on a caller's rights and a tool. Kept until anything changes that they were made from.
+
+    `terms`: those of the tool and of the agent's profile, the stricter. `retry`: the profile's. `steps`: the middleware that
+    a plain call has to pass, and the executor; `None` if it must pass all of it. A plain call names no version and no approval.
+    """
+
+    terms: Terms | None = None
+    retry: RetryTerms | None = None
+    noted: Mapping[str, str] = field(default_factory=dict[str, str])
+    steps: Proceed | None = None
+
+
 class Executor(Protocol):
     """Takes a call to where its tool is."""
 
@@ -133,6 +165,14 @@ class ToolLookup(Protocol):
 
     def find(self, tool_name: str) -> SeenTool | None:
         """Return the tool as it is in effect; `None` if nothing is known of it."""
+        ...
+
+    def decided(self, key: Hashable) -> Ticket | None:
+        """Return the ticket kept under `key`; `None` if there is none, or everything should be read again before."""
+        ...
+
+    def keep(self, key: Hashable, ticket: Ticket) -> None:
+        """Keep a ticket that was made from what is known now, until that changes."""
         ...
 
     def retries_undeclared(self, module: str) -> bool:
@@ -200,7 +240,7 @@ class CallRunner:
         self._executor = executor
         self._definitions = definitions
         self._wait_for, self._replica_for, self._rules_for = wait_for, replica_for, rules_for
-        self._steps = compose(middleware, self._execute)
+        self._middleware, self._steps = middleware, compose(middleware, self._execute)
         self._checks = middleware[len(middleware) - checks :]
         self._ask_status, self._screened = ask_status, screened
         self._closing = closing
@@ -213,8 +253,12 @@ class CallRunner:
         """
         running = [(machine_clock.monotonic() + seconds, lease)]
         _running.set(running)
+        steps, is_plain = self._steps, call.tool_version is None and call.approval is None
+        if is_plain and (ticket := self.ticket(call)) is not None and ticket.steps is not None:
+            note_all(ticket.noted)
+            steps = ticket.steps
         try:
-            return await self._steps(call)
+            return await steps(call)
         except (TimeoutError, asyncio.CancelledError):  # first: the pool's soft limit is both this and an Exception
             raise
         except Exception as exc:  # noqa: BLE001 - no defect of ours may cost the call its result
@@ -227,23 +271,33 @@ class CallRunner:
         finally:
             running.clear()
 
-    async def terms(self, call: PublishedCall) -> Terms | None:
-        """Return the terms of the tool; `None` without any. Raises `ToolNotKnown`."""
-        if self._definitions is None:
-            return None
-        tool = self._definitions.find(call.tool_name)
-        if tool is None or self._definitions.is_old:
-            await self._definitions.refresh(reads_all=False)
-            tool = self._definitions.find(call.tool_name)
-        if tool is not None:
-            return strictest(terms_of(tool.definition), self._rules_for(call).terms)
-        if (seconds := self._wait_for(call)) is not None:
-            raise ToolNotKnown(call.tool_name, seconds)
-        return None
+    def ticket(self, call: PublishedCall) -> Ticket | None:
+        """Return the ticket of the call's caller and tool; `None` if nothing is decided about them that still holds."""
+        return None if self._definitions is None else self._definitions.decided(_key_of(call))
 
-    def retry_terms(self, call: PublishedCall) -> RetryTerms | None:
-        """Return the call's retry terms, by its message and its agent's profile, the stricter; `None`: the default."""
-        return fewest_retries(call.retry, self._rules_for(call).retry)
+    async def decide(self, call: PublishedCall) -> Ticket:
+        """Return the ticket of the call's caller and tool, made now. Raises `ToolNotKnown`.
+
+        It is kept, unless the caller's calls are refused: before a refusal everything is read again.
+        """
+        tools = self._definitions
+        if tools is None:
+            return Ticket()
+        tool = tools.find(call.tool_name)
+        if tool is None or tools.is_old:
+            await tools.refresh(reads_all=False)
+            tool = tools.find(call.tool_name)
+        if tool is None:
+            if (seconds := self._wait_for(call)) is not None:
+                raise ToolNotKnown(call.tool_name, seconds)
+            return Ticket()
+        case = Case(call.caller, tool, self._rules_for(call))
+        ticket = Ticket(strictest(terms_of(tool.definition), case.rules.terms), case.rules.retry, case.noted)
+        verdicts = [(layer, _verdict(layer, case)) for layer in self._middleware]
+        if all(verdict != "refuse" for _, verdict in verdicts):
+            ticket.steps = compose([layer for layer, verdict in verdicts if verdict == "ask"], self._execute)
+            tools.keep(_key_of(call), ticket)
+        return ticket
 
     def retries_undeclared(self, tool_name: str) -> bool:
         """Return whether the tool's module declares that its undeclared tools are repeated after a failure."""
@@ -320,11 +374,28 @@ class CallRunner:
 
 
 def compose(middleware: Sequence[Middleware], innermost: Proceed) -> Proceed:
-    """Put `middleware` around `innermost`, the first one outermost. One that `skips` a call is not entered."""
-    rest = _Rest((), innermost)
+    """Put `middleware` around `innermost`, the first one outermost."""
     for layer in reversed(middleware):
-        rest = _Rest(((layer, getattr(layer, "skips", None), rest), *rest.steps), innermost)
-    return rest
+        innermost = _around(layer, innermost)
+    return innermost
+
+
+def _around(layer: Middleware, rest: Proceed) -> Proceed:
+    return lambda call: layer(call, rest)
+
+
+def _verdict(layer: Middleware, case: Case) -> Verdict:
+    decide: Callable[[Case], Verdict] | None = getattr(layer, "decide", None)
+    return "ask" if decide is None else decide(case)
+
+
+def _key_of(call: PublishedCall) -> Hashable:
+    """Return what a ticket depends on: the tool, and the caller's rights to it. Of the caller's modules, whether the tool's is one."""
+    caller, name = call.caller, call.tool_name
+    modules: object = caller.allowed_modules
+    if isinstance(modules, frozenset):
+        modules = name.partition(".")[0] in modules
+    return name, caller.permission, modules, caller.agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,23 +406,6 @@ class _Ended:
 
     async def __call__(self, _: PublishedCall) -> Attempt:
         return self.attempt
-
-
-class _Rest:
-    """The steps from one place on: middleware, each with what says that it has nothing to do for a call, and the rest after it."""
-
-    __slots__ = ("_innermost", "steps")
-
-    def __init__(
-        self, steps: "tuple[tuple[Middleware, Callable[[PublishedCall], bool] | None, _Rest], ...]", innermost: Proceed
-    ) -> None:
-        self.steps, self._innermost = steps, innermost
-
-    def __call__(self, call: PublishedCall) -> Awaitable[Attempt]:
-        for middleware, skips, rest in self.steps:
-            if skips is None or not skips(call):
-                return middleware(call, rest)
-        return self._innermost(call)
 
 
 class RoutedExecutor:

@@ -1,7 +1,9 @@
 """Knows the modules' tools, and what operators have decided about them: from Redis and the registry, read aside."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import Any
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.live_profiles import LiveProfiles
@@ -33,6 +35,7 @@ _LONGEST_START_SECONDS = 2.0  # the same, of a worker that knows nothing yet, an
 _PATIENCE_SECONDS = 1.0  # a look takes a millisecond; no call waits for more than one that hangs
 _FIRST_WAIT_SECONDS = 0.25  # until a call comes back whose tool is not known yet: mostly Redis is only slow
 _LONGEST_WAIT_SECONDS = 15.0
+_MOST_TICKETS = 10_000  # each takes about half a kB
 _FRESH_SECONDS = 5.0  # what a manifest that was found so recently does not offer, its module has not
 
 
@@ -66,6 +69,9 @@ class ToolCache:
         self._copy = LiveCopy(self._read_redis, event="manifests_not_read")
         self._patient_until = 0.0
         self._asked_at = dict[str, float]()
+        self._tickets = OrderedDict[Hashable, Any]()  # those used last at the end
+        self._latest: object = None
+        self._decided_by = self._profiles.revision  # of the profiles that they were made from
         self._approved = dict[str, tuple[bool, float]]()  # of our own functions: as few as there are
         self._sources: _Sources | None = None
 
@@ -79,6 +85,34 @@ class ToolCache:
         if self._clock() >= self._check_at:
             self._begin_reading(reads_all=self._clock() >= self._old_at)
         return self._modules.get(tool_name.partition(".")[0], _NO_TOOLS).get(tool_name)
+
+    def decided(self, key: Hashable) -> Any:
+        """Return the ticket kept under `key`; `None` if there is none, or everything should be read again before.
+
+        After any change of what modules offer, of what operators have decided, or of profiles, all are made again.
+        """
+        now, tickets = self._clock(), self._tickets
+        if now >= self._check_at:
+            self._begin_reading(reads_all=now >= self._old_at)
+        if now >= min(self._check_at + _CHECK_SECONDS, self._old_at):  # as `is_old`
+            return None
+        if self._decided_by is not self._profiles.revision:
+            tickets.clear()
+            return None
+        ticket = tickets.get(key)
+        if ticket is not None and ticket is not self._latest:
+            tickets.move_to_end(key)
+            self._latest = ticket
+        return ticket
+
+    def keep(self, key: Hashable, ticket: object) -> None:
+        """Keep a ticket that was made from what is known now, until that changes."""
+        if self._decided_by is not self._profiles.revision:
+            self._tickets.clear()
+            self._decided_by = self._profiles.revision
+        if len(self._tickets) >= _MOST_TICKETS:
+            self._tickets.popitem(last=False)
+        self._tickets[key] = self._latest = ticket
 
     def retries_undeclared(self, module: str) -> bool:
         """Return whether the module declares that its undeclared tools are repeated after a failure, as far as is known."""
@@ -229,6 +263,7 @@ class ToolCache:
     def _take(self, module: str, cached: CachedManifest) -> None:
         if cached is not self._read.get(module):
             self._read[module] = cached
+            self._tickets.clear()
             seen = seen_tools(cached.manifest, cached.verdicts, self._settings.module.get(module))
             tools = {tool.access.tool_name: tool for tool in seen}
             self._modules[module] = by_any_name(tools, lambda tool: tool.definition)

@@ -509,10 +509,10 @@ def facts_of(conversation: Conversation | None) -> Decisions:
     return {CONVERSATION: conversation.conversation_id[:_LONGEST_ID]}
 
 
-def note_ids(ids: Mapping[str, str]) -> None:
-    """Note how audit and logs name the user and the conversation of the running call."""
+def note_all(decided: Mapping[str, str]) -> None:
+    """Note decisions about the running call, or how audit and logs name its user and its conversation."""
     if (decisions := _collected.get()) is not None:
-        decisions.update(ids)
+        decisions.update(decided)
 
 
 def shown_user(user_id: str | None) -> str | None:

@@ -88,6 +88,24 @@ async def test_the_streams_of_a_revoked_key_end(one: Gateway, keys: ApiKeys) -> 
     assert (again.status_code, again.json()["error_code"]) == (401, "invalid_key")
 
 
+async def test_a_revoked_key_calls_nothing_more(one: Gateway, two: Gateway, keys: ApiKeys, owls: ModuleServer) -> None:
+    """Though its caller's calls were decided already: a gateway looks at the key before each, and others go on."""
+    made, another = _key(keys, "ada"), _key(keys, "ada")
+    body = {"tool_name": "owls.echo"}
+    async with one.client(made.text) as ada, two.client(made.text) as there, one.client(another.text) as ada_still:
+        before = [(await client.post("/calls", json=body)).status_code for client in (ada, ada, there, there)]
+        keys.revoke([made.key.id])
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            for client in (ada, there):
+                while (refused := await client.post("/calls", json=body)).status_code == 200:
+                    pass  # until the gateway has heard of it
+                assert (refused.status_code, refused.json()["error_code"]) == (401, "invalid_key")
+        owls.forget()
+        after = [(await client.post("/calls", json=body)).status_code for client in (ada, there, ada_still)]
+
+    assert (before, after, len(owls.calls("echo"))) == ([200] * 4, [401, 401, 200], 1)
+
+
 async def test_a_key_has_so_many_streams(one: Gateway, two: Gateway, keys: ApiKeys) -> None:
     """Over all gateways: one more is refused, and may be opened once another has ended."""
     made = _key(keys, "ada", streams=1)

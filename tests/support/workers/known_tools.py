@@ -1,6 +1,6 @@
 """Tools that a worker knows without Redis, in the place of its `ToolCache`."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.manifests.manifest_cache import SeenTool, ToolOverride, seen_tools
@@ -32,6 +32,12 @@ class FewTools:
             return None
         manifest = ModuleManifest(module_name=tool_name.partition(".")[0], tools=[tool])
         return next(iter(seen_tools(manifest, self.verdicts)))
+
+    def decided(self, key: Hashable) -> None:
+        return None
+
+    def keep(self, key: Hashable, ticket: object) -> None:
+        return
 
     def retries_undeclared(self, module: str) -> bool:
         return not module

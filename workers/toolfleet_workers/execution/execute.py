@@ -15,7 +15,7 @@ from toolfleet_registry.contracts import Audit, EffectState, PublishedCall, Term
 from toolfleet_registry.contracts.attempts import Attempt, Health, Outcome
 from toolfleet_registry.errors import MessageRefused, NotPublished, ToolNotKnown
 from toolfleet_registry.policy.hints import hint_for
-from toolfleet_registry.policy.limits import strictest
+from toolfleet_registry.policy.limits import fewest_retries, strictest
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
@@ -38,12 +38,13 @@ from toolfleet_tasks.results import stored as results
 from toolfleet_tasks.transport.leases import FetchedClaim, FetchedClaims, Leases
 from toolfleet_tasks.transport.redis_publisher import evaluate_soon
 from toolfleet_tasks.transport.reservations import quarantine
-from toolfleet_tasks.worker_runtime import RunCall, Runner, RunningTask, WorkerRuntime
+from toolfleet_tasks.worker_runtime import RunCall, RunningTask, WorkerRuntime
 from toolfleet_workers.execution import accepted
 from toolfleet_workers.execution.accepted import recall
 from toolfleet_workers.execution.attempt_reports import AttemptReports, processed
 from toolfleet_workers.execution.health_checks import checks_of
 from toolfleet_workers.execution.running_task import Superseded, ledger_of, publish_again
+from toolfleet_workers.runner import CallRunner, Ticket
 
 log = get_logger(__name__)
 
@@ -152,20 +153,20 @@ async def _leave(call: PublishedCall) -> NoReturn:
     raise Reject(requeue=True)
 
 
-async def known_terms(task: RunningTask, call: PublishedCall) -> Known:
-    """Return the worker's terms for a call's tool. If it knows none, the call comes back, which is no attempt.
+async def ticket_of(task: RunningTask, call: PublishedCall) -> Ticket | ToolResult:
+    """Return the worker's ticket for a call. If it does not know the tool, the call comes back, which is no attempt.
 
     It does within its deadline, the last time just before it. Then the result is the end of the call.
     """
     try:
-        terms: Terms | None = await task.app.runner.terms(call)
+        ticket: Ticket = await task.app.runner.decide(call)
     except ToolNotKnown as exc:
         most = call.deadline_at - fleet_clock.now() - _BEFORE_DEADLINE_SECONDS
         if most >= _SHORTEST_WAIT_SECONDS:
             name = call.tool_name
             await _again(task, exc.seconds, call_id=call.call_id, tool=name, reason="not_known", most=most)
         return fleet_results.not_known(call.tool_name, exc.seconds)
-    return terms
+    return ticket
 
 
 async def _again(
@@ -276,7 +277,7 @@ async def run(task: RunningTask, message: str) -> str:
         raise
 
 
-def install(app: FleetApp, runner: Runner) -> None:
+def install(app: FleetApp, runner: CallRunner) -> None:
     """Have a worker's app run calls, each attempt by `runner`."""
     app.runner, app.run_call = runner, run
     accepted.follow_revocations()
@@ -299,8 +300,10 @@ async def _run(task: RunningTask, message: str, ledger: Ledger, here: WorkerRunt
         try:
             known: Known = None
             if not is_deadly:
-                known = await known_terms(task, call)  # first: what waits for that is no attempt
-                call = bounded(call, task.app.runner.retry_terms(call))  # afterwards: now its tool is known
+                ticket = task.app.runner.ticket(call) or await ticket_of(task, call)  # what waits for it is no attempt
+                known, retry = (ticket.terms, ticket.retry) if isinstance(ticket, Ticket) else (ticket, None)
+                if call.retry is not None or retry is not None:
+                    call = bounded(call, fewest_retries(call.retry, retry))
             claim = fetched.begin(ledger, call) or await checks_of(task.app, ledger).claim(call, deaths=deaths)
         except BaseException:
             fetched.give_back()
@@ -339,7 +342,7 @@ class Execution:
         self._known = known
         self._call = claim.call
         self._decisions = calls.collecting(self._call.decisions)
-        self._runner: Runner = task.app.runner
+        self._runner: CallRunner = task.app.runner
         self._started_at = fleet_clock.now()
         self.came_to: ToolResult | None = None
         self._attempts = claim.attempts - (claim.granted == "go")  # those that have met the runner

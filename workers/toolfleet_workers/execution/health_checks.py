@@ -50,6 +50,7 @@ from toolfleet_tasks.redis_connection import (
 from toolfleet_tasks.scripts import PATIENCE_MS, SLOTS_COUNT_SECONDS, script
 from toolfleet_tasks.transport.leases import FetchedClaims
 from toolfleet_tasks.worker_runtime import Runner, WorkerRuntime
+from toolfleet_workers.runner import CallRunner
 
 log = get_logger(__name__)
 
@@ -230,7 +231,12 @@ class HealthChecks:
     """A worker's, on its loop, from the first trouble with a module until it is over."""
 
     def __init__(
-        self, here: WorkerRuntime, settings: Settings, runner: Runner, ledger: Ledger, known: KnownModules | None = None
+        self,
+        here: WorkerRuntime,
+        settings: Settings,
+        runner: CallRunner,
+        ledger: Ledger,
+        known: KnownModules | None = None,
     ) -> None:
         self._here = here
         self._settings = settings

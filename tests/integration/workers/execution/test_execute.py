@@ -16,7 +16,7 @@ from support.published_call import published
 from support.waiting import wait_until, wait_until_equal
 from support.workers.held_messages import STORE, open_leases
 from support.workers.ledgers import SUCCESS, attempt, begun, claimed, refused, run_out, taken, worker_ledger
-from toolfleet_registry.contracts import Effect, PublishedCall, RetryTerms, Terms
+from toolfleet_registry.contracts import Effect, PublishedCall, Terms
 from toolfleet_registry.contracts.attempts import Attempt, Health, Lease, Outcome, Standing, StatusMissing
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.redis.keys import Keys
@@ -30,6 +30,7 @@ from toolfleet_tasks.transport.leases import FetchedClaims
 from toolfleet_workers.execution import execute
 from toolfleet_workers.execution.execute import Execution, FetchedMessage, _claimed
 from toolfleet_workers.execution.health_checks import checks_of
+from toolfleet_workers.runner import Ticket
 
 pytestmark = pytest.mark.usefixtures("same_day")
 
@@ -56,18 +57,18 @@ class Runner:
     asked: Callable[[], Awaitable[object]] = nothing
     retries: bool = False
 
-    async def terms(self, call: PublishedCall) -> Terms | None:
+    def ticket(self, call: PublishedCall) -> None:
+        return None
+
+    async def decide(self, call: PublishedCall) -> Ticket:
         await self.before()
-        return self.known
+        return Ticket(self.known)
 
     async def run(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt:
         self.ran.append(call)
         if self.ends is None:
             raise TimeoutError
         return self.ends
-
-    def retry_terms(self, call: PublishedCall) -> RetryTerms | None:
-        return call.retry
 
     def retries_undeclared(self, tool_name: str) -> bool:
         return self.retries
@@ -106,7 +107,7 @@ async def run(ledger: Ledger, runner: Runner, call: PublishedCall = CALL) -> Any
     task = task_of(ledger, runner)
     claim = await begun(ledger, call)
     with ledger.claims.holding(claim):
-        execution = Execution(task, ledger, claim, await runner.terms(call))
+        execution = Execution(task, ledger, claim, (await runner.decide(call)).terms)
         text = await execution.run()
     return execution, read_stored(text, call.tool_name) if text.startswith("{") else None
 
@@ -144,7 +145,7 @@ async def test_a_call_that_is_taken_back_before_its_claim_is_not_run(
 
         runner = Runner(known, take_back)
         task = task_of(ledger, runner)
-        assert "cancelled" in await executed(task, ledger, CALL, await execute.known_terms(task, CALL))
+        assert "cancelled" in await executed(task, ledger, CALL, (await runner.decide(CALL)).terms)
 
     assert runner.ran == []
     assert await redis.exists(KEY) == 0

@@ -83,26 +83,6 @@ async def test_the_first_middleware_is_the_outermost() -> None:
     assert notes == ["a in", "b in", "b out", "a out"]
 
 
-class Idle(Note):
-    """A middleware that has nothing to do for calls without a user."""
-
-    def skips(self, call: PublishedCall) -> bool:
-        return call.user_id is None
-
-
-@pytest.mark.parametrize(
-    ("user_id", "passed"), [(None, ["b in", "b out"]), ("ada", ["a in", "b in", "b out", "a out"])]
-)
-async def test_a_middleware_that_skips_a_call_is_not_entered(user_id: str | None, passed: list[str]) -> None:
-    """It is asked for each call, as that comes to it."""
-    notes: list[str] = []
-    runner = CallRunner(StubExecutor(), [Idle("a", notes), Note("b", notes)])
-
-    await runner.run(published(user_id=user_id), seconds=1)
-
-    assert notes == passed
-
-
 async def test_a_middleware_may_answer_itself() -> None:
     """What comes after a middleware that does not proceed is not reached."""
     refusal = Attempt(Outcome.PERMANENT, ToolResult.refused("research.search_docs", "rate_limited", "enough"))

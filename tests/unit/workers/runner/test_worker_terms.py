@@ -43,21 +43,21 @@ async def test_a_worker_looks_for_itself(known: FewTools, terms: Terms | None, l
     """Where it does not know a tool, or what it knows is old, it reads the manifests first."""
     runner = CallRunner(NoExecutor(), [], definitions=known)
 
-    assert await runner.terms(published(terms=Terms(daily_limit=99))) == terms
+    assert (await runner.decide(published(terms=Terms(daily_limit=99)))).terms == terms
     assert known.looks == looks
 
 
 async def test_a_runner_without_definitions_limits_nothing() -> None:
     """As in other people's workers."""
-    assert await CallRunner(NoExecutor(), []).terms(published()) is None
+    assert (await CallRunner(NoExecutor(), []).decide(published())).terms is None
 
 
 async def test_a_call_of_a_tool_that_is_not_known_waits() -> None:
     """As long as whoever decides about it says; unless that is decided without."""
     runner = CallRunner(NoExecutor(), [], definitions=FewTools(), wait_for=lambda call: 0.25)
     with pytest.raises(ToolNotKnown) as waits:
-        await runner.terms(published())
+        await runner.decide(published())
     assert (waits.value.seconds, waits.value.tool_name) == (0.25, "research.search_docs")
 
     known = CallRunner(NoExecutor(), [], definitions=FewTools(TOOL), wait_for=lambda call: 0.25)
-    assert await known.terms(published()) == Terms(daily_limit=3)
+    assert (await known.decide(published())).terms == Terms(daily_limit=3)
