@@ -80,23 +80,19 @@ class FairSlots:
         if count < 0:
             self._offer()
 
-    def take(self, queue: str) -> None:
-        """Note that a message was delivered, and has its slot."""
+    def take(self, queue: str) -> bool:
+        """Note that a message was delivered, and has its slot. Returns whether none is left that any queue may have."""
         held = self._held[queue] = self._held.get(queue, 0) + 1
         self._total += 1
         if held == self._half:
             self._large += 1
         if self._total > self._slots:
             self._is_contended = self._is_shared
+        return self._is_contended or self._total >= self._slots
 
     def defer(self, tag: str) -> None:
         """Note that a message was delivered that starts later."""
         self._deferred.add(tag)
-
-    @property
-    def is_deferring(self) -> bool:
-        """Return whether there are messages that have not started."""
-        return bool(self._deferred)
 
     def is_deferred(self, tag: str) -> bool:
         """Return whether this delivered message has no slot yet."""
@@ -128,7 +124,8 @@ class FairSlots:
         is_small_again = held == self._half - 1
         self._large -= is_small_again
         self._is_contended = self._is_contended and self._is_shared
-        self._offer()
+        if self._is_wanted:
+            self._offer()
         return (is_small_again or self._total == self._most - 1) and self.open <= 0
 
     def _offer(self) -> None:

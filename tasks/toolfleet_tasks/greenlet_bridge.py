@@ -63,37 +63,6 @@ def drive(steps: Generator[Any, Any, T], suspend: Callable[[Any], object]) -> T:
         del error  # it refers to this frame, and this frame to it
 
 
-def driven(
-    steps: Coroutine[Any, Any, T], take_interrupt: Callable[[], BaseException | None]
-) -> Generator[Any, None, T]:
-    """Step through a coroutine in the task that awaits this; where it waits, an interrupt comes before all else."""
-    error: BaseException | None = None
-    try:
-        while True:
-            try:
-                waited_for = steps.send(None) if error is None else steps.throw(error)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            except GeneratorExit as exc:  # its own: from here it would look as if the task had been dropped
-                raise RuntimeError("coroutine raised GeneratorExit") from exc
-            error = None
-            try:
-                yield waited_for
-            except GeneratorExit:  # the loop is closed, or the task dropped
-                _close(steps)
-                raise
-            except BaseException as exc:  # noqa: BLE001 - thrown into the coroutine in the next round
-                error = take_interrupt() or exc
-            else:
-                error = take_interrupt()
-            if isinstance(error, JobKilled):
-                _close(steps)
-                raise error
-    finally:
-        del error  # as above
-
-
 def _close(steps: Generator[Any, Any, Any] | Coroutine[Any, Any, Any]) -> None:
     """End a coroutine. One that swallows even this stays behind, and so does what its cleanup raises."""
     with contextlib.suppress(Exception):
@@ -178,7 +147,7 @@ class Bridge(Generic[T]):
     The methods that interrupt belong to the loop's thread; only `killed` may be set from anywhere.
     """
 
-    __slots__ = ("_bodies", "_interrupt", "_start", "_task", "killed", "on_limits")
+    __slots__ = ("_bodies", "_interrupt", "_start", "_task", "killed")
 
     def __init__(self, function: Callable[..., T] | None = None, *args: Any, **kwargs: Any) -> None:
         self.killed = False  # what the job still returns or raises is dropped: `JobKilled` leaves the bridge instead
@@ -186,7 +155,9 @@ class Bridge(Generic[T]):
         self._task: asyncio.Task[Any] | None = None
         self._interrupt: BaseException | None = None
         self._bodies = 0
-        self.on_limits: Callable[[float | None, float | None], object] = _ignore  # called when limits begin to hold
+
+    def on_limits(self, soft: float | None, hard: float | None) -> None:
+        """Hear which limits begin to hold, in seconds; `None` for the job's own."""
 
     @property
     def is_in_body(self) -> bool:
@@ -227,11 +198,33 @@ class Bridge(Generic[T]):
     def walk(self, steps: Coroutine[Any, Any, B]) -> Generator[Any, None, B]:
         """Run a coroutine as `run_body` does, without a greenlet: limits hold where it says so, and `await_` does not work."""
         self._task = asyncio.current_task()
+        error: BaseException | None = None
         try:
-            return (yield from driven(steps, self._take_interrupt))
+            while True:
+                try:
+                    waited_for = steps.send(None) if error is None else steps.throw(error)
+                except StopIteration as stop:
+                    result: B = stop.value
+                    return result
+                except GeneratorExit as exc:  # its own: from here it would look as if the task had been dropped
+                    raise RuntimeError("coroutine raised GeneratorExit") from exc
+                error = None
+                try:
+                    yield waited_for
+                except GeneratorExit:  # the loop is closed, or the task dropped
+                    _close(steps)
+                    raise
+                except BaseException as exc:  # noqa: BLE001 - thrown into the coroutine in the next round
+                    error = exc
+                if self._interrupt is not None:  # it comes before all else
+                    error = self._take_interrupt()
+                if isinstance(error, JobKilled):
+                    _close(steps)
+                    raise error
         except SoftLimitCancelled as exc:
             raise SoftTimeLimitExceeded(*exc.args).with_traceback(exc.__traceback__) from None
         finally:
+            del error  # it refers to this frame, and this frame to it
             if self.killed:
                 raise JobKilled from None
 

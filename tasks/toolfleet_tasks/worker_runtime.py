@@ -42,7 +42,8 @@ class WorkerRuntime:
     `listeners` get every push frame of every connection. `leaving`: who is to hear that the worker was told to end. `settle`: what must be over before the connections may close, each within a
     few seconds. `slots`: who has which; they outlive channels and connections. `capacity` says how many
     there should be. `resting`: the queues that are left to others for now. `is_paused`: whether an operator has paused
-    a queue, as this worker has heard.
+    a queue, as this worker has heard. `take` has a fetched message's call run without Celery, if it can. `intake`: what
+    takes messages for the present connection, and is told what becomes of them.
     """
 
     def __init__(
@@ -60,6 +61,8 @@ class WorkerRuntime:
         self.leaving: list[Callable[[], object]] = []
         self.resting = PausedQueues()
         self.is_paused: Callable[[str], bool] = _is_never_paused
+        self.take: Callable[[dict[str, Any]], bool] = take_none
+        self.intake: Any = None
         self._connections: dict[tuple[str, str], PipelinedConnection] = {}
         self._parts: dict[Hashable, Any] = {}
         self._later: set[asyncio.Future[object]] = set()
@@ -119,6 +122,11 @@ class WorkerRuntime:
 
 
 def _is_never_paused(_: str) -> bool:
+    return False
+
+
+def take_none(_: object) -> bool:
+    """Leave a fetched message to Celery."""
     return False
 
 

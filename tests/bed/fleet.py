@@ -80,6 +80,23 @@ class Worker:
         """Have it die at a write, counted from now, of which `part` leaves it. Returns an event that is set then."""
         return self.site.die_at(write, part)
 
+    @property
+    def restarts(self) -> int:
+        """How often its consumer has begun again and takes calls."""
+        consumer = self._worker.consumer
+        count: int = consumer.restart_count
+        return count if consumer.task_consumer is not None else -1
+
+    async def lose_connection(self) -> None:
+        """Have a connection of Celery's own break."""
+        await self.site.start(self._lose_connection())
+
+    async def _lose_connection(self) -> None:
+        def fail() -> None:
+            raise ConnectionResetError
+
+        self._worker.consumer.call_soon(fail)
+
     async def tell_to_end(self) -> None:
         """Send it SIGTERM: running calls may end."""
         await self.site.start(self._tell_to_end())

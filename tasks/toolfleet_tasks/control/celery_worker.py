@@ -1,12 +1,12 @@
-"""Sets up Celery's worker without what a fleet has no use for, and receives calls in its consumer by a shorter path.
+"""Sets up Celery's worker without what a fleet has no use for, and has fetched calls run without a request of Celery's.
 
 `inspect`, events and Flower are shown the names of a call's arguments, never their values; how it ended, never its result: the
 reader of Celery's data is not the call's caller. A call whose result is no success is shown as failed, though its task has not:
 Celery stores its result.
 
-Messages that are to start later, expire, were revoked, are rate-limited, or that a listener of Celery's signals or log
-needs take Celery's own path, and so does everything with RabbitMQ. Both paths end in the pool with a request that
-Celery can inspect and stop.
+Links of a canvas, messages that are not in our own form, that are to start later, expire, were revoked, are rate-limited,
+or that a listener of Celery's signals or log needs take Celery's own path, and so does everything with RabbitMQ. On both
+paths Celery can inspect and stop the call.
 """
 
 import asyncio
@@ -19,7 +19,6 @@ from typing import Any, get_args
 from weakref import ref
 
 from celery import signals
-from celery.app.trace import fast_trace_task
 from celery.apps.worker import Worker
 from celery.exceptions import BackendError
 from celery.worker import state, strategy
@@ -27,22 +26,21 @@ from celery.worker.consumer import Consumer
 from celery.worker.consumer import consumer as consumer_module
 from celery.worker.request import Request
 from kombu.connection import Connection
-from kombu.exceptions import ContentDisallowed, DecodeError, OperationalError
+from kombu.exceptions import OperationalError
 from redis.exceptions import MasterDownError, OutOfMemoryError, ReadOnlyError, RedisError
 
 from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.process import own_pid
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.messages.envelope import TASK, opened
+from toolfleet_tasks.messages.envelope import DIED, FOLLOWERS, TASK, opened, text_alone
 from toolfleet_tasks.queues import lane_of, queue_of
 
 log = get_logger(__name__)
 
 _PAUSE_SECONDS = 1.0  # between two tries to connect: Celery's own grow to half a minute
-
-_NO_HEADERS: Mapping[str, Any] = {}
 
 _PASSING = (OutOfMemoryError, ReadOnlyError, MasterDownError)
 """What a Redis answers that takes no writes for now: it is full, or no master. A worker that starts just then tries again."""
@@ -75,17 +73,6 @@ class FleetConsumer(Consumer):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.connection_errors = (*self.connection_errors, *_PASSING)
-
-    def create_task_handler(self, *args: Any, **options: Any) -> Any:
-        """Return Celery's handler, before which a call takes the shorter path if its strategy has one."""
-        usual = super().create_task_handler(*args, **options)
-
-        def take(message: Any) -> None:
-            receive = getattr(self.strategies.get(TASK), "receive", None)
-            if receive is None or (message.headers or _NO_HEADERS).get("task") != TASK or not receive(message):
-                usual(message)
-
-        return take
 
     def ensure_connected(self, conn: Any) -> Any:
         """Connect as Celery does. While RabbitMQ is away, the pool's calls go on: they need it no more."""
@@ -178,7 +165,7 @@ _CODE = re.compile(r'"error_code": ?"(\w+)"')
 TaskHandler = Callable[..., object]
 """What Celery's consumer gives a task's messages to: message, body, what acks it, what rejects it, and who else is to hear of it."""
 
-_PARTS = 3  # of a body: arguments, named arguments, and what follows
+_SIGNALS = (signals.task_received, signals.task_prerun, signals.task_postrun, signals.task_success)  # of each call
 
 
 class FleetRequest(Request):
@@ -308,110 +295,183 @@ def _seconds(limit: object) -> str:
     return f"{limit:.10g}s" if isinstance(limit, _NUMBERS) else "none"
 
 
-class ReceivedCall(FleetRequest):
-    """A request that came the short way: it was never scheduled. It is acked where it ends: nothing in a worker waits for an ack."""
+class FetchedCall:
+    """A call's message in a worker, from its fetch to its acknowledgement: its pool runs it at once, and Celery's worker has it among its requests.
 
-    def on_accepted(self, pid: int, time_accepted: float) -> None:
-        """Note that the pool has accepted the call, as Celery does."""
-        if self._terminate_on_ack is not None:
-            super().on_accepted(pid, time_accepted)
-            return
-        self.worker_pid, self.time_start = pid, machine_clock.wall()
+    It says what the message says, under the names of Celery's `Context`; `None` for missing fields. What Celery asks
+    of a request that runs is asked of its own kind of request, which is made for that. `body` is the sealed call.
+    """
+
+    __slots__ = (
+        DIED, "__weakref__", "_celery", "_front", "_here", "_known", "_raw", "acknowledged", "body", "delivery_info", "delivery_tag",
+        "eventer", "headers", "hostname", "id", "is_parked", "is_stored", "name", "properties", "retries", "run", "time_start",
+    )  # fmt: skip
+
+    def __init__(self, front: "CallFront", message: Mapping[str, Any], body: str) -> None:
+        self._front, self._raw, self.body = front, message, body
+        self.headers = headers = message["headers"]
+        self.properties = properties = message["properties"]
+        self.id, self.retries = headers["id"], headers["retries"]
+        self.name = headers.get("shadow") or TASK
+        self.toolfleet_died = headers.get(DIED)
+        self.delivery_tag, self.delivery_info = properties["delivery_tag"], properties["delivery_info"]
+        self.hostname, self.eventer = front.hostname, front.eventer
+        self.acknowledged = self.is_parked = self.is_stored = False
+        self.time_start = 0.0
+        self.run: Callable[[], Any] | None = None
+        """A weak reference to the pool's job."""
+        self._known = ref(self)
+        self._celery: FleetRequest | None = None
+
+    def get(self, name: str) -> Any:
+        """Return the header of this name."""
+        return self.headers.get(name)
+
+    __getattr__ = get
+
+    @property
+    def args(self) -> list[str]:
+        """The task's arguments."""
+        return [self.body]
+
+    @property
+    def reply_to(self) -> str | None:
+        """The queue that Celery's client asks for an answer."""
+        reply_to: str | None = self.properties.get("reply_to")
+        return reply_to
+
+    @property
+    def message(self) -> "FetchedCall":
+        """The message, as Celery's request has it."""
+        return self
+
+    @property
+    def task(self) -> Any:
+        """Celery's task."""
+        return self._front.task
+
+    @property
+    def celery(self) -> FleetRequest:
+        """Celery's request of this call."""
+        if self._celery is None:
+            self._celery = self._made()
+        return self._celery
+
+    def _made(self) -> FleetRequest:
+        body: tuple[Any, ...] = ([self.body], {}, dict.fromkeys(FOLLOWERS))
+        acks = {"on_ack": self.acknowledge, "on_reject": self._reject, "eventer": self.eventer}
+        request = FleetRequest(self, headers=self.headers, body=body, decoded=True, **acks, **self._front.named)
+        request.worker_pid, request.time_start = own_pid(), self.time_start
+        request._apply_result, request.acknowledged = self.run, self.acknowledged  # noqa: SLF001 - as Celery does
+        return request
+
+    def info(self, safe: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - Celery's signature
+        """Describe the call for `inspect`."""
+        return self.celery.info(safe)
+
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        """Terminate the call as Celery does."""
+        self.celery.terminate(pool, signal)
+
+    def cancel(self, pool: Any, signal: Any = None, emit_retry: bool = True) -> None:  # noqa: FBT001, FBT002 - as above
+        """Cancel the call as Celery does in a cold shutdown."""
+        self.celery.cancel(pool, signal, emit_retry)
+
+    def begin(self) -> None:
+        """Have Celery's worker know that the call runs."""
+        self.time_start = machine_clock.wall()
         state.requests[self.id] = self
-        state.active_requests.add(self)
+        # Not by `add`, which makes a reference of its own in each of the two sets.
+        state.reserved_requests.data.add(self._known)
+        state.active_requests.data.add(self._known)
         state.total_count[self.name] += 1
         state.all_total_count[0] += 1
-        if self._eventer:
-            call_id = self.id
-            self._eventer.tell(lambda: {"type": "task-started", "uuid": call_id})
+        if self.eventer:
+            self.eventer.tell(self._received, lambda: {"type": "task-started", "uuid": self.id})
 
-    def on_success(self, outcome: tuple[Any, Any, float], **more: Any) -> None:
-        """Acknowledge the call as Celery does, but keep no list of calls that have ended well: the ledger knows them."""
-        failed, shown, runtime = outcome
-        if failed:
-            super().on_success(outcome, **more)
-            return
-        state.requests.pop(self.id, None)
-        state.active_requests.discard(self)
-        state.reserved_requests.discard(self)
-        self.acknowledge()
-        if self._eventer:
-            call_id = self.id
-            self._eventer.tell(lambda: {"uuid": call_id, **_ended(shown, runtime)})
-
-    def described(self) -> dict[str, Any]:
-        """Return the event about its message."""
+    def _received(self) -> dict[str, Any]:
+        request = self._made()  # it may have ended by now
         return {
             "type": "task-received",
             "uuid": self.id,
             "name": self.name,
-            "args": self.argsrepr,
-            "kwargs": self.kwargsrepr,
-            "root_id": self.root_id,
-            "parent_id": self.parent_id,
-            "retries": self.request_dict.get("retries", 0),
+            "args": request.argsrepr,
+            "kwargs": request.kwargsrepr,
+            "root_id": request.root_id,
+            "parent_id": request.parent_id,
+            "retries": self.retries,
             "eta": None,
             "expires": None,
         }
 
+    def succeed(self, word: str, runtime: float) -> None:
+        """Acknowledge the message of a call whose end is stored; `word` tells how it has ended."""
+        self.acknowledge()
+        if self.eventer:
+            call_id = self.id
+            self.eventer.tell(lambda: {"uuid": call_id, **_ended(word, runtime)})
+
+    def acknowledge(self, *_: object) -> None:
+        """Forget the message for good."""
+        if not self.acknowledged:
+            self.acknowledged = True
+            self._front.here.intake.acknowledge(self)
+
+    def _reject(self, log: object, errors: object, requeue: bool) -> None:  # noqa: ARG002, FBT001 - as Celery calls it
+        if not self.acknowledged:
+            self.acknowledged = True
+            self._front.here.intake.reject(self, requeue=requeue)
+
+    def leave(self) -> None:
+        """Have Celery's worker forget the call, which runs no longer."""
+        self._celery = None  # which has us
+        if state.requests.get(self.id) is self:
+            del state.requests[self.id]
+        state.active_requests.data.discard(self._known)
+        state.reserved_requests.data.discard(self._known)
+
 
 def call_strategy(task: Any, app: Any, consumer: Any) -> TaskHandler:
-    """Set by `Strategy` of the task."""
+    """Set by `Strategy` of the task: Celery's own. A worker that fetches its messages by itself asks `CallFront` before."""
+    here = worker_runtime.current()
+    if here is not None:
+        is_ours = app.settings.has_redis_broker and hasattr(consumer.pool, "run_call") and app.use_fast_trace_task
+        logs_each = strategy.logger.isEnabledFor(logging.INFO)  # in Celery's log, of each call
+        here.take = CallFront(task, app, consumer, here).take if is_ours and not logs_each else worker_runtime.take_none
     usual: TaskHandler = strategy.default(task, app, consumer)
-    is_ours = (
-        worker_runtime.current() is not None and app.settings.has_redis_broker and hasattr(consumer.pool, "run_request")
-    )
-    if not (is_ours and app.use_fast_trace_task) or strategy.logger.isEnabledFor(logging.INFO):
-        return usual
-    return CallStrategy(task, app, consumer, usual)
+    return usual
 
 
-class CallStrategy:
-    """The short way, and the `usual` one for messages that it is not for. Celery makes one for each connection."""
+class CallFront:
+    """Takes fetched messages with which Celery would do nothing but pass them to the pool. Celery makes one for each connection."""
 
-    def __init__(self, task: Any, app: Any, consumer: Any, usual: TaskHandler) -> None:
-        self._consumer, self._name, self._usual = consumer, task.name, usual
-        self._events = events = consumer.event_dispatcher if task.send_events else None
-        self._named = {"app": app, "task": task, "hostname": consumer.hostname, "eventer": events}
-        self._named |= {"connection_errors": consumer.connection_errors, "utc": app.uses_utc_timezone()}
+    def __init__(self, task: Any, app: Any, consumer: Any, here: worker_runtime.WorkerRuntime) -> None:
+        self.task, self.hostname, self.here = task, consumer.hostname, here
+        self.eventer = consumer.event_dispatcher if task.send_events else None
+        self._consumer = consumer
+        self.named = {"app": app, "task": task, "hostname": consumer.hostname}
+        self.named |= {"connection_errors": consumer.connection_errors, "utc": app.uses_utc_timezone()}
 
-    def __call__(self, message: Any, body: Any, ack: Any, reject: Any, callbacks: Any) -> object:
-        """As Celery calls it."""
-        if body is not None or callbacks or not self._is_plain(message):
-            return self._usual(message, body, ack, reject, callbacks)
-        self._take(message, ack, reject)
-        return None
-
-    def receive(self, message: Any) -> bool:
-        """Take a message if it is plain, without what Celery makes for an ack; False, and nothing has happened, for any other."""
-        consumer = self._consumer
-        # After a restart Celery counts by the acks how many messages it may have.
-        if consumer.restart_count or consumer.on_task_message or not self._is_plain(message):
+    def take(self, message: dict[str, Any]) -> bool:
+        """Have the pool run a message's call; False, and nothing has happened, for one that is not plain."""
+        if not self._is_plain(message["headers"]) or (body := text_alone(message)) is None:
             return False
-        self._take(message, message.ack_log_error, message.reject_log_error)
+        call = FetchedCall(self, message, body)
+        if not self._consumer.pool.run_call(call):
+            return False
+        del message["body"]  # thousands of calls wait here with all that they have
+        call.begin()
         return True
 
-    def _take(self, message: Any, ack: Any, reject: Any) -> None:
-        request = ReceivedCall(
-            message, on_ack=ack, on_reject=reject, body=message.body, headers=message.headers, **self._named
-        )
-        if self._events:
-            self._events.tell(request.described)
-        state.requests[request.id] = request
-        state.reserved_requests.add(request)
-        request._apply_result = ref(self._consumer.pool.run_request(fast_trace_task, request))  # noqa: SLF001 - as Celery does
-
-    def _is_plain(self, message: Any) -> bool:
-        """Return whether Celery would do nothing with the message but pass it to the pool."""
-        headers: Mapping[str, Any] = message.headers
+    def _is_plain(self, headers: Mapping[str, Any]) -> bool:
+        if headers["task"] != TASK or headers.get("retries") is None:
+            return False
         if headers.get("eta") is not None or headers.get("expires") is not None or headers.get("stamped_headers"):
             return False
-        if headers["id"] in state.revoked or signals.task_received.receivers:
+        received, begun, ended, succeeded = _SIGNALS
+        if received.receivers or begun.receivers or ended.receivers or succeeded.receivers:
             return False
-        if self._consumer.task_buckets[self._name] is not None:
+        consumer = self._consumer
+        if consumer.task_buckets[TASK] is not None or consumer.on_task_message:
             return False
-        try:
-            content = message.payload
-        except (DecodeError, ContentDisallowed):  # for Celery to say
-            return False
-        return isinstance(content, list) and len(content) == _PARTS
+        return headers["id"] not in state.revoked

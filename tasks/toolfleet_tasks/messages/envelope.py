@@ -11,12 +11,15 @@ import os
 import re
 import socket
 from base64 import b64encode
+from binascii import a2b_base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any
+
+from pydantic_core import from_json
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.call_context import ToolContext
@@ -41,7 +44,8 @@ NOTHING_FOLLOWS = ', {}, {"callbacks": null, "errbacks": null, "chain": null, "c
 
 _NOTHING_FOLLOWS = NOTHING_FOLLOWS.encode()
 
-_FOLLOWERS = frozenset(FOLLOWERS)
+_NOT_OURS = frozenset({*FOLLOWERS, "compression"})  # headers of messages that others have written
+_KIND = ("application/json", "utf-8", "base64")
 
 DIED = "toolfleet_died"
 """A header: the names of the workers that have died with the call, as `RESTORE` of `transport/scripts.py` has noted them."""
@@ -92,11 +96,21 @@ class Links:
         return f", {{}}, {json.dumps(self.after)}]"
 
 
-def stands_alone(headers: Mapping[str, Any], body: object) -> bool:
-    """Return whether a message's headers and body, in bytes, are those of a single call in our own form."""
-    if not (isinstance(body, bytes) and body.endswith(_NOTHING_FOLLOWS)):
-        return False
-    return headers.get("group") is None and _FOLLOWERS.isdisjoint(headers)
+def text_alone(message: Mapping[str, Any]) -> str | None:
+    """Return the sealed call of a message in our own form, of a call by itself; `None` for any other message."""
+    headers, properties = message["headers"], message["properties"]
+    if headers.get("group") is not None or not _NOT_OURS.isdisjoint(headers):
+        return None
+    kind = message.get("content-type"), message.get("content-encoding"), properties.get("body_encoding")
+    if kind != _KIND:
+        return None
+    try:
+        body = a2b_base64(message["body"])
+        # One string of ours: no objects to look for, as kombu's decoder does.
+        args = from_json(body[1 : -len(_NOTHING_FOLLOWS)]) if body.endswith(_NOTHING_FOLLOWS) else None
+    except ValueError:
+        return None
+    return args[0] if isinstance(args, list) and len(args) == 1 and isinstance(args[0], str) else None
 
 
 def deaths_of(request: object) -> tuple[str, ...]:

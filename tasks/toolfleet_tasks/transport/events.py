@@ -95,13 +95,14 @@ class FleetDispatcher(EventDispatcher):
                 event["clock"] = None
             self._outbox.note({**event, "type": type}, is_of_task=group_from(type) == "task")
 
-    def tell(self, describe: Describe) -> None:
-        """Send a task's event as `send` does, but have it built only if there is a listener."""
+    def tell(self, *described: Describe) -> None:
+        """Send tasks' events as `send` does, but have them built only if there is a listener."""
         if self._outbox is None:
-            event = describe()
-            self.send(event.pop("type"), **event)
+            for describe in described:
+                event = describe()
+                self.send(event.pop("type"), **event)
         elif self.enabled and (not self.groups or "task" in self.groups):
-            self._outbox.note(describe)
+            self._outbox.note(*described)
 
 
 class EventBuffer:
@@ -137,14 +138,16 @@ class EventBuffer:
         self._task = here.loop.create_task(self._run(), name="toolfleet-events")
         here.settle.append(self.close)
 
-    def note(self, event: Event | Describe, *, is_of_task: bool = True) -> None:
-        """Publish the event with the next ones; `type` is among its fields."""
-        if not self._noted:
-            self._has_changed.set()
-        elif len(self._noted) >= KEPT_AT_MOST:
-            self._noted.popleft()
-            self._dropped += 1
-        self._noted.append((is_of_task, machine_clock.wall(), event))
+    def note(self, *events: Event | Describe, is_of_task: bool = True) -> None:
+        """Publish the events with the next ones; `type` is among their fields."""
+        now = machine_clock.wall()
+        for event in events:
+            if not self._noted:
+                self._has_changed.set()
+            elif len(self._noted) >= KEPT_AT_MOST:
+                self._noted.popleft()
+                self._dropped += 1
+            self._noted.append((is_of_task, now, event))
 
     async def close(self) -> None:
         """Publish what was noted, and then no more."""

@@ -158,7 +158,8 @@ def read_message(item: bytes, queue: str, tag: str) -> Message:
         raise ValueError("not a message: headers, properties or body are missing")
     if not (isinstance(headers.get("task"), str) and isinstance(headers.get("id"), str)):
         raise ValueError("not a task: its name or its id is missing")
-    if not _are_limits(headers.get("timelimit")):
+    limits = headers.get("timelimit")
+    if limits is not None and not (isinstance(limits, list) and len(limits) == 2 and _are_limits(*limits)):  # noqa: PLR2004
         raise ValueError("not a task: its limits are not two numbers of seconds")
     info = properties.get("delivery_info")
     if not isinstance(info, dict):
@@ -174,17 +175,12 @@ def read_message(item: bytes, queue: str, tag: str) -> Message:
     return message
 
 
-def _are_limits(limits: object) -> bool:
+def _are_limits(hard: object, soft: object) -> bool:
     """Return whether Celery can use these limits: a failure only there would cost a slot for good."""
-    if limits is None:
-        return True
-    if not (isinstance(limits, list) and len(limits) == 2):  # noqa: PLR2004 - hard and soft
-        return False
-    return _is_limit(limits[0]) and _is_limit(limits[1])
-
-
-def _is_limit(limit: object) -> bool:
-    return limit is None or (isinstance(limit, _NUMBERS) and 0 <= limit < math.inf)
+    for limit in (hard, soft):
+        if limit is not None and not (isinstance(limit, _NUMBERS) and 0 <= limit < math.inf):
+            return False
+    return True
 
 
 class Consumer(Protocol):

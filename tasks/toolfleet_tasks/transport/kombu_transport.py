@@ -24,7 +24,6 @@ from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
 from packaging.specifiers import SpecifierSet
-from pydantic_core import from_json
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
@@ -35,7 +34,6 @@ from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.broker import RabbitMqTlsTransport, RabbitMqTransport
 from toolfleet_tasks.fairness import PausedQueues
 from toolfleet_tasks.greenlet_bridge import Bridge, await_, in_bridge, retry_blocking
-from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.queues import queue_of
 from toolfleet_tasks.redis_connection import Part, PipelinedConnection, Push, RedisConnectionLost
 from toolfleet_tasks.transport import scripts
@@ -71,19 +69,20 @@ class ChannelAdapter:
             quarantine=Quarantine(keys.quarantine, keys.quarantined),
             bounds={queue_of(name): Capacity(keys.running(name), bound) for name, bound in runtime.bounds.items()},
         )
-        self._burst_intake = BurstFetcher(
+        self.burst_intake = BurstFetcher(
             self,
             self.fetcher,
             connection=connection,
             blocking=runtime.to_broker("burst bell"),
             notify_prefix=keys.notify_key(""),
         )
+        runtime.intake = self
         self.broadcasts = Broadcasts(self, connection=runtime.to_broker("broadcasts"), prefix=keys.prefix)
         runtime.listeners.append(self.broadcasts.take)
         runtime.resting.on_end.append(self.fetcher.wake)
         self._tasks = [
             runtime.loop.create_task(self.fetcher.run(), name="toolfleet-intake"),
-            runtime.loop.create_task(self._burst_intake.run(), name="toolfleet-burst-intake"),
+            runtime.loop.create_task(self.burst_intake.run(), name="toolfleet-burst-intake"),
             runtime.loop.create_task(self.broadcasts.run(), name="toolfleet-broadcasts"),
         ]
 
@@ -111,37 +110,52 @@ class ChannelAdapter:
 
     def deliver(self, message: dict[str, Any], queue: str) -> None:
         """Implements `Consumer.deliver`. A queue that is consumed no longer, or not now, gets it back."""
-        if queue in self._consumed:
-            self._channel.connection._deliver(message, queue)  # noqa: SLF001
-        else:
+        transport = self._channel.connection
+        if queue not in transport._callbacks or queue in self._runtime.resting.names:  # noqa: SLF001
             self.leases.requeue([message["properties"]["delivery_tag"]], begun=False)
+        elif self._runtime.take(message):
+            self._take_slot(message["properties"]["delivery_info"]["routing_key"])
+        else:
+            transport._deliver(message, queue)  # noqa: SLF001
 
     def forget(self, tag: str) -> None:
         """Implements `Consumer.forget`."""
-        self._give_back(self._channel.qos._delivered.pop(tag, None))  # noqa: SLF001
-        self.fetcher.wake()
+        message = self._channel.qos._delivered.pop(tag, None)  # noqa: SLF001
+        if message is not None:
+            self._let_go(message)
 
     def delivered(self, message: Any) -> None:
         """The channel holds one message more."""
         if isinstance(message.headers.get("eta"), str):
             self._slots.defer(message.delivery_tag)
-            return
-        self._slots.take(message.delivery_info["routing_key"])
-        if self._slots.open <= 0:
-            self._burst_intake.begin()
+        else:
+            self._take_slot(message.delivery_info["routing_key"])
 
-    def let_go(self, message: Any) -> None:
-        """The channel has done with a delivered message, or gives it back; `None` for one that it does not know."""
-        if message is not None:
-            self._give_back(message)
-            self.fetcher.release_slot(message.delivery_info["routing_key"], message.headers["id"])
-        self.fetcher.wake()
+    def acknowledge(self, message: Any) -> None:
+        """Forget a delivered message for good."""
+        self.leases.ack(message.delivery_tag)
+        self._let_go(message)
 
-    def _give_back(self, message: Any) -> None:
-        if message is None:
-            return
-        if self._slots.give_back(message.delivery_tag, message.delivery_info["routing_key"]):
-            self._burst_intake.wake()
+    def reject(self, message: Any, *, requeue: bool) -> None:
+        """Give a delivered message back, or quarantine it if no worker can run it."""
+        self._let_go(message)
+        if requeue:
+            self.leases.requeue([message.delivery_tag], begun=True)
+        else:
+            queue, item = message.delivery_info["routing_key"], _written_down(message)
+            self.fetcher.set_aside(message.delivery_tag, queue, item, "refused by the worker")
+
+    def _take_slot(self, queue: str) -> None:
+        if self._slots.take(queue):
+            self.burst_intake.begin()
+
+    def _let_go(self, message: Any) -> None:
+        intake, queue = self._runtime.intake, message.delivery_info["routing_key"]  # another one after a reconnect
+        if self._slots.give_back(message.delivery_tag, queue):
+            intake.burst_intake.wake()
+        if self._runtime.bounds:
+            self.fetcher.release_slot(queue, message.headers["id"])
+        intake.fetcher.wake()
 
     def topics(self) -> Iterable[str]:
         """Return the topics of the channel's broadcasts."""
@@ -167,7 +181,7 @@ class ChannelAdapter:
             delivered = self._channel.qos._delivered  # noqa: SLF001
             dropped = set(delivered) - running
             for tag in dropped:
-                self._give_back(delivered.pop(tag))
+                self._let_go(delivered.pop(tag))
             self.leases.requeue(dropped, begun=False)
 
     def give_up(self, client: Redis) -> None:
@@ -337,43 +351,22 @@ class ConsumedQueues:
         self._resting = resting
         self._active = list[str]()  # as the channel had them
         self._rest = resting.names
-        self._members = dict[str, None]()
         self._names = tuple[str, ...]()
 
     @property
     def names(self) -> Sequence[str]:
         """The names, each once."""
-        self._follow()
-        return self._names
-
-    def __contains__(self, queue: str) -> bool:
-        self._follow()
-        return queue in self._members
-
-    def _follow(self) -> None:
         active, rest = self._channel._active_queues, self._resting.names  # noqa: SLF001 - changes with what is asked for below
         if active != self._active or rest is not self._rest:
             self._active, self._rest = [*active], rest
-            self._members = dict.fromkeys(queue for queue in self._channel.active_queues if queue not in rest)
-            self._names = tuple(self._members)
+            self._names = tuple(dict.fromkeys(queue for queue in self._channel.active_queues if queue not in rest))
+        return self._names
 
 
 KOMBU = SpecifierSet("==5.7.*")
 """The kombu versions that the contract tests have seen."""
 
 _REPLIES = ".reply.celery.pidbox"  # ends the names of queues that no worker consumes
-
-
-class FleetMessage(virtual.Message):
-    """A message whose body is read in a fraction of the time, if it is a call's."""
-
-    def _decode(self) -> Any:
-        if self.headers.get("task") == TASK and self.content_type == "application/json":
-            try:
-                return from_json(self.body or b"")  # one string of ours: no objects to look for
-            except ValueError:  # kombu's decoder has its own words for it
-                pass
-        return super()._decode()  # type: ignore[no-untyped-call] # kombu is only partly typed
 
 
 class FleetQoS(kombu_redis.QoS):
@@ -395,9 +388,8 @@ class FleetQoS(kombu_redis.QoS):
         adapter = self.channel.adapter
         if adapter is None:
             super().ack(delivery_tag)  # type: ignore[no-untyped-call] # as above
-        else:
-            adapter.let_go(self._delivered.pop(delivery_tag, None))
-            adapter.leases.ack(delivery_tag)
+        elif (message := self._delivered.pop(delivery_tag, None)) is not None:
+            adapter.acknowledge(message)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's signature
         """Give a message back, or quarantine it if no worker can run it."""
@@ -405,13 +397,8 @@ class FleetQoS(kombu_redis.QoS):
         if adapter is None:
             super().reject(delivery_tag, requeue=requeue)  # type: ignore[no-untyped-call] # as above
             return
-        message = self._delivered.pop(delivery_tag, None)
-        adapter.let_go(message)
-        if requeue:
-            adapter.leases.requeue([delivery_tag], begun=True)
-        elif message is not None:
-            queue = message.delivery_info["routing_key"]
-            adapter.fetcher.set_aside(delivery_tag, queue, _written_down(message), "refused by the worker")
+        if (message := self._delivered.pop(delivery_tag, None)) is not None:
+            adapter.reject(message, requeue=requeue)
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
         """Do nothing in a worker, where leases outlive the channel: see `FleetChannel.close`."""
@@ -425,7 +412,6 @@ class _Adapted:
     """A mixin of both channel classes, with and without Sentinel."""
 
     QoS = FleetQoS
-    Message = FleetMessage
     adapter: ChannelAdapter | None = None
 
     def basic_consume(self: Any, queue: str, *args: Any, **kwargs: Any) -> Any:

@@ -85,7 +85,8 @@ class FetchedClaims:
         """The leases of the messages."""
         self.ending: Leases | None = None
         """The same, if the end of a call can forget its message: its ledger is in the same Redis."""
-        self._claims = dict[str, FetchedClaim]()
+        self.made = dict[str, FetchedClaim]()
+        """By the tags of the messages: claims that nobody has taken over."""
         self._avoided = dict[str, float]()  # queues, until when by the loop's clock
 
     def enable(
@@ -125,13 +126,9 @@ class FetchedClaims:
         self._avoided = {queue: until for queue, until in self._avoided.items() if until > now}
         return [number for number, queue in enumerate(queues, 1) if queue in self._avoided]
 
-    def note(self, tag: str, claim: FetchedClaim) -> None:
-        """A call was claimed with a message that was fetched."""
-        self._claims[tag] = claim
-
     def take(self, tag: str) -> FetchedClaim | None:
         """Take over the claim of a message, if there is one: for the task that starts it, or to give the message back."""
-        return self._claims.pop(tag, None)
+        return self.made.pop(tag, None)
 
     def give_back(self, claim: FetchedClaim, queue: str = "") -> None:
         """Take a claim back of which nothing came. Is not waited for: commands that follow over the connection find it done.
@@ -146,11 +143,11 @@ class FetchedClaims:
 
     def drop(self, tag: str) -> None:
         """Forget a finished message: its claim is undone if no task has started it."""
-        if self._claims and (claim := self._claims.pop(tag, None)) is not None:
+        if (claim := self.made.pop(tag, None)) is not None:
             self.give_back(claim)
 
     def __contains__(self, tag: str) -> bool:
-        return tag in self._claims
+        return tag in self.made
 
 
 def asked(claims: FetchedClaims | None, queues: Sequence[str]) -> dict[str, Any]:
@@ -362,9 +359,9 @@ class Leases:
 
     def claimed(self, calls: Iterable[tuple[str, bytes]], sent_at: tuple[float, float], *, mark: str) -> None:
         """Note the claims of calls that came with these held messages, by tag and id; an empty id means none."""
-        for tag, call_id in calls:
-            if call_id and self.claims is not None:
-                self.claims.note(tag, FetchedClaim(tag + mark, call_id.decode(), sent_at))
+        if self.claims is not None:
+            found = {tag: FetchedClaim(tag + mark, call_id.decode(), sent_at) for tag, call_id in calls if call_id}
+            self.claims.made.update(found)
 
     def drop(self, tag: str) -> None:
         """Stop holding a message that another component has handled."""
@@ -392,7 +389,7 @@ class Leases:
 
     def ack(self, tag: str) -> None:
         """Forget a message for good, together with the others of this tick, unless the end of its call has done so."""
-        if self.claims is not None:
+        if self.claims is not None and tag in self.claims.made:
             self.claims.drop(tag)
         if tag in self._ended:
             self._ended.discard(tag)

@@ -1,30 +1,25 @@
-"""Gives the Celery app the task that runs a call: in Celery's tracer, or without it where nothing needs that.
+"""Gives the Celery app the task that runs a call in Celery's tracer, where its message was not taken by the shorter way.
 
-The tracer is needed only if a call's end is anything but a stored result: a retry, say. Then it runs after all, with a
-task body that ends as the call has. It runs from the start for links of a canvas, with listeners of Celery's signals
-around tasks, for messages that are not in our own form, and with RabbitMQ. Without it `current_task` is not set. What runs the
-call lives in the workers' room: a worker's start plugs it into the app.
+What runs the call lives in the workers' room: a worker's start plugs it into the app.
 
 A worker that receives the message of a call in a canvas publishes the next links, each time again: a worker may have died before
 it had. A link's id is fixed with its signature, so the ledger runs it once, however often it is published.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from celery import Celery, Task, signals
-from celery.app.trace import fast_trace_task
+from celery import Celery, Task
 from celery.states import SUCCESS
 
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.contracts.calls import MOST_RETRIES
 from toolfleet_registry.errors import FleetError
-from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.broker import make_queue
-from toolfleet_tasks.greenlet_bridge import Bridge, bridged, limits
-from toolfleet_tasks.messages.envelope import FOLLOWERS, TASK, Links, stands_alone
+from toolfleet_tasks.greenlet_bridge import bridged, limits
+from toolfleet_tasks.messages.envelope import FOLLOWERS, TASK, Links
 from toolfleet_tasks.results.stored import word_of
-from toolfleet_tasks.worker_runtime import Limits, RunningTask
+from toolfleet_tasks.worker_runtime import RunningTask
 
 END = "toolfleet_end"
 """In a task's request: how the call has ended already, which its body only repeats."""
@@ -90,80 +85,8 @@ def links_of(request: Any) -> Links | None:
     return Links(after, group, index, request.root_id or request.id, getattr(request, "parent_id", None))
 
 
-_OF_TRACER = 6  # task, id, request, body, content type and encoding
-_PRERUN, _POSTRUN, _SUCCESS = signals.task_prerun, signals.task_postrun, signals.task_success
-
 # Celery's own shows arguments and results to everybody who asks.
 _REQUEST = "toolfleet_tasks.control.celery_worker:FleetRequest"
-
-
-class CallRequest:
-    """A call's message, under the names of Celery's `Context`; `None` for missing fields."""
-
-    __slots__ = ("_said", "hostname", "id", "is_parked", "is_stored")
-
-    def __init__(self, said: Mapping[str, Any]) -> None:
-        self._said = said
-        self.id, self.hostname = said.get("id"), said.get("hostname")  # asked of each call
-        self.is_stored = self.is_parked = False
-
-    def get(self, name: str) -> Any:
-        """Return the message's value of this name."""
-        return self._said.get(name)
-
-    __getattr__ = get
-
-
-class FastPathTask:
-    """Implements `RunningTask` for a call that runs so, in place of Celery's task."""
-
-    __slots__ = ("_said", "app", "limits", "request")
-    is_followed = False
-    links = None
-
-    def __init__(self, app: Any, said: dict[str, Any], limits: Limits) -> None:
-        self.app = app
-        self.request = CallRequest(said)
-        self.limits = limits
-        """Implements `RunningTask.limits`."""
-        self._said = said
-
-    def pass_on(self, text: str, result: ToolResult) -> None:
-        """Implements `RunningTask.pass_on`: nothing follows it."""
-
-    def run(self) -> Coroutine[Any, Any, str]:
-        """The call, from here to its end; raises what its task would."""
-        call: Coroutine[Any, Any, str] = self.app.run_call(self, self._said["args"][0])
-        return call
-
-    def ends_as(self, end: Callable[[], str]) -> None:
-        """Have a task body that Celery's tracer runs now do this instead."""
-        self._said[END] = end
-
-
-def untraced(app: Any, target: Callable[..., Any], args: tuple[Any, ...], bridge: Bridge[Any]) -> FastPathTask | None:
-    """The task of a call that the tracer need not run, by what Celery wants run; `None` if it must."""
-    if target is not fast_trace_task or len(args) != _OF_TRACER or args[0] != TASK:
-        return None
-    _, _, said, body, *_ = args
-    if worker_runtime.current() is None or not app.has_redis_broker or _has_listeners():
-        return None
-    if not stands_alone(said, body) or not _is_as_ours(said):
-        return None
-    return FastPathTask(app, said, bridge.limits)
-
-
-def _has_listeners() -> bool:
-    return bool(_PRERUN.receivers or _POSTRUN.receivers or _SUCCESS.receivers)
-
-
-def _is_as_ours(said: Mapping[str, Any]) -> bool:
-    """Return whether headers and arguments are those of our own messages. The tracer ends all other messages.
-
-    It takes links from a body only, and has defaults of its own for missing headers.
-    """
-    args = said["args"]
-    return isinstance(args, list) and len(args) == 1 and said.get("retries") is not None
 
 
 def body(task: RunningTask, message: str) -> str:

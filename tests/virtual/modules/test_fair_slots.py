@@ -70,3 +70,21 @@ async def test_a_module_that_hangs_keeps_no_other_waiting(bed: Bed, owner: Calle
 
     assert all(result.success for result in results)
     assert owls.most_running == SLOTS
+
+
+async def test_a_full_worker_whose_consumer_begins_again_goes_on(bed: Bed, owner: Caller) -> None:
+    """Celery has lost a connection of its own: calls run on, and their ends make room for the next ones."""
+    owls, gate = gated("owls")
+    bed.given.update(worker_concurrency=BEYOND, calls_per_caller=100)
+    await bed.serve(owls)
+    worker = await bed.worker()
+    fleet = await bed.agent()
+    handles = [await fleet.submit(ToolCall(tool_name="owls.hold"), owner) for _ in range(SLOTS)]
+    await until(lambda: owls.running == BEYOND, "its slots are full")
+    before = worker.restarts
+    await worker.lose_connection()
+    await until(lambda: worker.restarts > before, "its consumer has begun again")
+    await gate.open_for(SLOTS)
+
+    assert all([(await each.result()).success for each in handles])
+    assert (gate.came, owls.most_running) == (SLOTS, BEYOND), "each has run once"

@@ -1,22 +1,25 @@
 """Implements Celery's worker pool on asyncio: thousands of calls in flight on the one thread of the worker, each within its limits.
 
-The tracer, the requests and the consumer are Celery's own; a call that simply ends with its result does without the tracer
-(`worker/call_task.py` in the tasks' room). A task body that blocks holds up every other call and the
+The tracer, the requests and the consumer are Celery's own; a fetched call that simply ends with its result does without all of
+them (`CallRun`). A task body that blocks holds up every other call and the
 connection to the broker; the watchdog (`pool/bootsteps.py`) says which.
 """
 
 import asyncio
 import contextvars
 import functools
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from billiard.einfo import ExceptionInfo
+from celery.app.trace import fast_trace_task
 from celery.concurrency.base import BasePool
 from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
 
+from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.system import machine_clock
@@ -24,9 +27,11 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import own_pid
 from toolfleet_registry.system.shared_timers import SharedTimer, shared_timers
 from toolfleet_tasks import worker_runtime
+from toolfleet_tasks.control.celery_worker import FetchedCall
 from toolfleet_tasks.fairness import UNBOUNDED, FairSlots
 from toolfleet_tasks.greenlet_bridge import Bridge, JobKilled, require_greenlet_stacks
-from toolfleet_tasks.worker.call_task import FastPathTask, untraced
+from toolfleet_tasks.messages.envelope import TASK
+from toolfleet_tasks.worker import call_task
 from toolfleet_workers.pool.hub_loop import HubLoop
 
 if TYPE_CHECKING:
@@ -36,8 +41,6 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 GRACE_SECONDS = 1.0  # for a cancelled coroutine to clean up, before it is left behind
-
-_UNKNOWN = object()
 
 _CLOSE_SECONDS = 5.0  # for the runner to give back its connections
 _SETTLE_SECONDS = 15.0  # for Redis to answer what was written last; each of the lines' users has a limit of its own
@@ -80,29 +83,19 @@ class Assignment:
         )
 
 
-class TaskRun:
-    """Runs one assignment of `app`. Celery keeps a weak reference to it, to call `terminate`."""
+class PoolRun(Bridge[None]):
+    """A job of the pool, which can be terminated at any time and is held to its limits.
 
-    __slots__ = (
-        "__weakref__",
-        "_app",
-        "_assignment",
-        "_bridge",
-        "_ending",
-        "_hard_limit",
-        "_is_cancelled",
-        "_is_running",
-        "_loop",
-        "_timers",
-    )
+    All of it runs in the bridge: what Celery stores as it is told of something may have to wait for Redis.
+    """
 
-    def __init__(self, app: Any, assignment: Assignment, loop: asyncio.AbstractEventLoop) -> None:
-        self._app = app
-        self._assignment = assignment
+    __slots__ = ("__weakref__", "_ending", "_hard_limit", "_is_cancelled", "_is_running", "_loop", "_timers", "call_id")
+
+    def __init__(self, call_id: str | None, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self.call_id = call_id
+        """Celery's id of the call."""
         self._loop = loop
-        # All of it in the bridge: what Celery stores as it is told of something may have to wait for Redis.
-        self._bridge: Bridge[None] = Bridge()
-        self._bridge.on_limits = self._start_timers
         self._timers: list[SharedTimer] = []
         self._hard_limit: float | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -110,87 +103,45 @@ class TaskRun:
         self._is_cancelled = False
 
     @property
-    def call_id(self) -> str | None:
-        """Celery's id of the call."""
-        return self._assignment.call_id
+    def assignment(self) -> Assignment:
+        """The job as Celery's tracer runs it, and whom to tell of it."""
+        raise NotImplementedError
 
     async def run(self) -> None:
         """Run it to its end and tell Celery, unless it is killed: then its end is recorded elsewhere."""
-        try:
-            task = untraced(self._app, self._assignment.target, self._assignment.args, self._bridge)
-            await (self._bridge.cross(self._work) if task is None else self._run_untraced(task))
-        except (asyncio.CancelledError, JobKilled):
-            if not self._bridge.killed:
-                raise
-        finally:
-            self._is_running = False
-            # We have it, and it has us: a call, with all that it has, would wait for the collector.
-            self._bridge.on_limits = _ignore
-            for timer in self._timers:
-                timer.cancel()
-            if self._ending is not None:
-                await self._ending
+        raise NotImplementedError
+
+    def _stop_timers(self) -> None:
+        self._is_running = False
+        for timer in self._timers:
+            timer.cancel()
 
     def terminate(self, signum: int | None = None) -> None:
         """Kill it. At any time, from any thread, and from a signal handler that interrupts the loop or this very job."""
         del signum
-        self._bridge.killed = True  # at once: what the job comes to in the meantime must not be stored
+        self.killed = True  # at once: what the job comes to in the meantime must not be stored
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._cancel)
 
-    def _work(self) -> None:
-        self._accept()
-        if not self._bridge.killed:  # it was not revoked before it began
-            self._trace()
-
-    async def _run_untraced(self, task: FastPathTask) -> None:
-        """Run the call by itself, and Celery's tracer if that does not end it: see `call_task.untraced`."""
-        bridge = self._bridge
-        if _waits_for_nothing(self._assignment.accepted):
-            self._accept()
-        else:
-            await bridge.cross(self._accept)
-        if bridge.killed:
-            return
-        began_at = machine_clock.monotonic()
-        try:
-            text = await bridge.walk(task.run())
-        except (WorkerShutdown, WorkerTerminate, JobKilled, GeneratorExit):
-            raise
-        except BaseException as exc:  # noqa: BLE001 - what it means is for the tracer to say
-            task.ends_as(functools.partial(_raise, exc))
-            await bridge.cross(self._trace)
-            return
-        if task.request.is_stored:
-            self._tell(self._assignment.done, (0, repr(text), machine_clock.monotonic() - began_at))
-        else:
-            task.ends_as(lambda: text)
-            await bridge.cross(self._trace)
-
-    def _accept(self) -> None:
-        self._tell(self._assignment.accepted, own_pid(), machine_clock.monotonic())
-        # Only now: if it was revoked before, Celery has just stored that and acknowledged it, which nothing may cut short.
-        self._is_running = True
-
     def _trace(self) -> None:
-        assignment = self._assignment
+        assignment = self.assignment
         try:
             outcome = assignment.target(*assignment.args, **assignment.kwargs)
         except (WorkerShutdown, WorkerTerminate):
             raise
         except BaseException as exc:  # noqa: BLE001 - anything may escape the tracer; Celery hears of it here or never
-            if not self._bridge.killed:
+            if not self.killed:
                 self._tell(assignment.failed, _as_failure(exc))
         else:
-            if not self._bridge.killed:
+            if not self.killed:
                 self._tell(assignment.done, outcome)
 
-    def _start_timers(self, soft: float | None, hard: float | None) -> None:
-        """Once, when the limits begin to hold. One at a time: hardly any call needs its second."""
+    def on_limits(self, soft: float | None, hard: float | None) -> None:
+        """Start the timers, once. One at a time: hardly any call needs its second."""
         if self._timers:
             return
         if soft is None and hard is None:
-            soft, hard = self._assignment.soft_limit, self._assignment.hard_limit
+            soft, hard = self.assignment.soft_limit, self.assignment.hard_limit
         self._hard_limit = hard
         if soft and (not hard or soft < hard):
             self._timers.append(shared_timers(self._loop).call_later(soft, self._on_soft_limit, soft))
@@ -201,49 +152,135 @@ class TaskRun:
         hard = self._hard_limit
         if hard:
             self._timers.append(shared_timers(self._loop).call_later(hard - seconds, self._on_hard_limit, hard))
-        if not self._bridge.killed and self._bridge.limit(seconds):
-            self._tell(self._assignment.timed_out, True, seconds)
+        if not self.killed and self.limit(seconds):
+            self._tell(self.assignment.timed_out, True, seconds)
 
     def _on_hard_limit(self, seconds: float) -> None:
-        if self._bridge.killed:
+        if self.killed:
             return
-        if not self._bridge.is_in_body:
+        if not self.is_in_body:
             # It waits for Redis: for the word that it may begin, or with a result, which is worth more than a failure
             # that would wait as well.
             self._timers.append(shared_timers(self._loop).call_later(seconds, self._on_hard_limit, seconds))
         else:
-            self._bridge.killed = True
+            self.killed = True
             self._ending = self._loop.create_task(self._end_at_hard_limit(seconds))
             self._cancel()
 
     async def _end_at_hard_limit(self, seconds: float) -> None:
         """Have Celery store the failure, and ack."""
-        await Bridge(self._tell, self._assignment.timed_out, False, seconds)
+        await Bridge(self._tell, self.assignment.timed_out, False, seconds)
 
     def _cancel(self) -> None:
         if self._is_running and not self._is_cancelled:
             self._is_cancelled = True
-            self._bridge.kill()
+            self.kill()
             self._timers.append(shared_timers(self._loop).call_later(GRACE_SECONDS, self._abandon))
 
     def _abandon(self) -> None:
-        log.warning("job_abandoned", call_id=self._assignment.call_id, grace_seconds=GRACE_SECONDS)
-        self._bridge.abandon()
+        log.warning("job_abandoned", call_id=self.call_id, grace_seconds=GRACE_SECONDS)
+        self.abandon()
 
     def _tell(self, callback: Callable[..., object], *args: object) -> None:
         """Celery's callbacks write to Redis and may fail; the job and its slot must not be lost with them."""
         try:
             callback(*args)
         except Exception:
-            log.exception("job_callback_failed", call_id=self._assignment.call_id, callback=repr(callback))
+            log.exception("job_callback_failed", call_id=self.call_id, callback=repr(callback))
 
 
-def _waits_for_nothing(accepted: Callable[[int, float], object]) -> bool:
-    """Return whether Celery's request only notes that its call starts.
+class TaskRun(PoolRun):
+    """Runs one assignment. Celery keeps a weak reference to it, to call `terminate`."""
 
-    One that was revoked meanwhile stores that, which may wait for Redis.
+    __slots__ = ("assignment",)
+    assignment: Assignment
+
+    def __init__(self, assignment: Assignment, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(assignment.call_id, loop)
+        self.assignment = assignment
+
+    async def run(self) -> None:
+        """Implements `PoolRun.run`."""
+        try:
+            await self.cross(self._accept_and_trace)
+        except (asyncio.CancelledError, JobKilled):
+            if not self.killed:
+                raise
+        finally:
+            self._stop_timers()
+            if self._ending is not None:
+                await self._ending
+
+    def _accept_and_trace(self) -> None:
+        self._tell(self.assignment.accepted, own_pid(), machine_clock.monotonic())
+        # Only now: if it was revoked before, Celery has just stored that and acknowledged it, which nothing may cut short.
+        self._is_running = True
+        if not self.killed:  # it was not revoked before it began
+            self._trace()
+
+
+class CallRun(PoolRun):
+    """Runs one fetched call without Celery's tracer, unless the call's end is anything but a stored result: a retry, say.
+
+    Then the tracer runs after all, with a task body that ends as the call has. Implements `running_task.RunningTask`.
+    `current_task` is not set.
     """
-    return getattr(getattr(accepted, "__self__", None), "_terminate_on_ack", _UNKNOWN) is None
+
+    __slots__ = ("_on_end", "app", "request")
+    is_followed = False
+    links = None
+
+    def __init__(
+        self, app: Any, call: FetchedCall, loop: asyncio.AbstractEventLoop, on_end: Callable[["CallRun"], object]
+    ) -> None:
+        super().__init__(call.id, loop)
+        self.app, self.request, self._on_end = app, call, on_end
+
+    def pass_on(self, text: str, result: ToolResult) -> None:
+        """Implements `RunningTask.pass_on`: nothing follows it."""
+
+    @property
+    def assignment(self) -> Assignment:
+        """Implements `PoolRun.assignment`, by Celery's request of the call, which is made for that."""
+        request = self.request.celery
+        args = (TASK, request.id, request.request_dict, request.body, None, None)
+        callbacks = {"callback": request.on_success, "error_callback": request.on_failure}
+        callbacks |= {"timeout_callback": request.on_timeout, "correlation_id": request.id}
+        return Assignment.from_celery(fast_trace_task, args, {}, callbacks)
+
+    async def run(self) -> None:
+        """Implements `PoolRun.run`."""
+        call, began_at = self.request, machine_clock.monotonic()
+        try:
+            if self.killed:  # it was revoked before it began
+                return
+            self._is_running = True
+            try:
+                text = await self.walk(self.app.run_call(self, call.body))
+            except (WorkerShutdown, WorkerTerminate, JobKilled, GeneratorExit):
+                raise
+            except BaseException as exc:  # noqa: BLE001 - what it means is for the tracer to say
+                await self._end_as(functools.partial(_raise, exc))
+                return
+            if call.is_stored:
+                self._tell(call.succeed, text, machine_clock.monotonic() - began_at)
+            else:
+                await self._end_as(lambda: text)
+        except (asyncio.CancelledError, JobKilled):
+            if not self.killed:
+                raise
+        except Exception:
+            log.exception("job_broken")
+        finally:
+            self._stop_timers()
+            if self._ending is not None:
+                await self._ending
+            call.leave()
+            self._on_end(self)
+
+    async def _end_as(self, end: Callable[[], str]) -> None:
+        self.request.celery.request_dict[call_task.END] = end
+        await self.cross(self._trace)
 
 
 def _as_failure(exc: BaseException) -> ExceptionInfo:
@@ -281,7 +318,7 @@ class AsyncioPool(BasePool):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._running: dict[TaskRun, asyncio.Task[None]] = {}
+        self._running: dict[PoolRun, asyncio.Task[None]] = {}
         self._waiting = WaitingRuns()
         self._most_running = 0
         self._completed = 0
@@ -327,29 +364,14 @@ class AsyncioPool(BasePool):
         limits = {name: options.get(name) or self.options.get(name) for name in ("soft_timeout", "timeout")}
         return self._take(Assignment.from_celery(target, args or (), kwargs or {}, {**options, **limits}))
 
-    def run_request(self, target: Callable[..., Any], request: Any) -> TaskRun:
-        """Run Celery's `request`, of a message that has its slot, as it asks `on_apply` for: with `target`, by its own limits."""
-        hard, soft = request.time_limits
-        assignment = Assignment(
-            target,
-            (
-                request.type,
-                request.id,
-                request.request_dict,
-                request.body,
-                request.content_type,
-                request.content_encoding,
-            ),
-            {},
-            call_id=request.id,
-            accepted=request.on_accepted,
-            timed_out=request.on_timeout,
-            done=request.on_success,
-            failed=request.on_failure,
-            soft_limit=soft or request.task.soft_time_limit or self.options.get("soft_timeout"),
-            hard_limit=hard or request.task.time_limit or self.options.get("timeout"),
-        )
-        return self._take(assignment)
+    def run_call(self, call: FetchedCall) -> bool:
+        """Run a fetched call, whose message has its slot, from the loop's next turn on. False: the pool takes none now."""
+        if self._state != self.RUN:
+            return False
+        job = CallRun(self.app, call, self.hub_loop.loop, self._on_end)
+        call.run = weakref.ref(job)
+        self._begin(job)
+        return True
 
     def wait_for(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Return when it has ended, while running calls go on: for Celery, when it has no hub to turn. Raises what it raises."""
@@ -417,36 +439,36 @@ class AsyncioPool(BasePool):
             self._waiting.slots.resize(self.capacity())
 
     def _take(self, assignment: Assignment) -> TaskRun:
-        job = TaskRun(self.app, assignment, self.hub_loop.loop)
-        if self._state == self.RUN and self._waiting.needs_none:
-            self._begin(job)
-        else:  # Celery's semaphore guards the slots, but forgets the running calls when the broker's connection is lost
-            self._waiting.add(job, assignment.args)
-            self._fill()
+        # Celery's semaphore guards the slots, but forgets the running calls when the broker's connection is lost.
+        job = TaskRun(assignment, self.hub_loop.loop)
+        self._waiting.add(job, assignment.args)
+        self._fill()
         return job
 
     def _fill(self) -> None:
         while self.active and (job := self._waiting.next(is_free=len(self._running) < self.limit)) is not None:
-            self._begin(job)
+            # Called in today's context, not in the job's: what a job has bound does not reach the one that takes its slot.
+            self._begin(job).add_done_callback(functools.partial(self._end, job))
 
-    def _begin(self, job: TaskRun) -> None:
-        task = self.hub_loop.loop.create_task(job.run(), name=job.call_id)
-        self._running[job] = task
+    def _begin(self, job: PoolRun) -> asyncio.Task[None]:
+        task = self._running[job] = self.hub_loop.loop.create_task(job.run(), name=job.call_id)
         self._most_running = max(self._most_running, len(self._running))
-        # Called in today's context, not in the job's: what a job has bound does not reach the one that takes its slot.
-        task.add_done_callback(functools.partial(self._end, job))
+        return task
 
-    def _end(self, job: TaskRun, task: asyncio.Task[None]) -> None:
+    def _on_end(self, job: PoolRun) -> None:
         del self._running[job]
         self._completed += 1
+        if self._is_stopping:
+            self.hub_loop.wake()  # the drain has the hub wait for this
+
+    def _end(self, job: TaskRun, task: asyncio.Task[None]) -> None:
+        self._on_end(job)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):  # a worker's shutdown is on its way up already
             log.error("job_broken", exc_info=error)
         self._fill()
-        if self._is_stopping:
-            self.hub_loop.wake()  # the drain has the hub wait for this
         slots = self._slots
-        if slots.value < slots.initial_value:  # what came the short way has taken none
+        if slots.value < slots.initial_value:
             slots.release()
 
     def _stop(self, seconds: float) -> None:
@@ -527,11 +549,6 @@ class WaitingRuns:
     def __init__(self) -> None:
         self.slots: FairSlots | None = None
         self._queues = dict[str, deque[tuple[str, TaskRun]]]()  # with the tags of their messages
-
-    @property
-    def needs_none(self) -> bool:
-        """Whether an incoming job may start at once: so may every call while none is put off."""
-        return self.slots is not None and not self.slots.is_deferring
 
     def add(self, job: TaskRun, args: Sequence[Any]) -> None:
         """Have a job wait; `args` are those of its tracer."""

@@ -29,7 +29,7 @@ from toolfleet_workers.pool.asyncio_pool import Assignment, TaskRun, WaitingRuns
 
 
 def job() -> TaskRun:
-    return TaskRun(None, Assignment.from_celery(print, (), {}, {}), asyncio.get_running_loop())
+    return TaskRun(Assignment.from_celery(print, (), {}, {}), asyncio.get_running_loop())
 
 
 def args(tag: str, queue: str) -> tuple[Any, ...]:

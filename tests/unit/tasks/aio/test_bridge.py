@@ -33,11 +33,24 @@ class Superseded(asyncio.CancelledError):
     """Somebody else has the call."""
 
 
+class Noting(Bridge[Any]):
+    """Notes the limits that begin to hold."""
+
+    __slots__ = ("began",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began = list[object]()
+
+    def on_limits(self, soft: float | None, hard: float | None) -> None:
+        self.began.append((soft, hard))
+
+
 class Job:
     """A coroutine that crosses a bridge, in a greenlet (as Celery calls it) or walking."""
 
     def __init__(self, *, walks: bool) -> None:
-        self.bridge = Bridge[Any]()
+        self.bridge = Noting()
         self.limits: Callable[..., AbstractContextManager[Callable[[BaseException], object]]]
         self.limits = self.bridge.limits if walks else limits
         self._walks = walks
@@ -99,7 +112,6 @@ async def test_limits_hold_where_the_coroutine_says_so(job: Job) -> None:
         await stored.wait()
         return "stored"
 
-    job.bridge.on_limits = lambda soft, hard: seen.append((soft, hard))
     task = await job.begin(body)
     assert (job.bridge.is_in_body, job.bridge.limit(3)) == (False, False)
     claimed.set()
@@ -110,7 +122,7 @@ async def test_limits_hold_where_the_coroutine_says_so(job: Job) -> None:
     stored.set()
 
     assert (await task, task.cancelling()) == ("stored", 0)
-    assert seen == [(3, 5), (3,)]
+    assert (job.bridge.began, seen) == ([(3, 5)], [(3,)])
     assert all(child.cancelled() for child in children)
 
 
