@@ -13,7 +13,7 @@ import secrets
 import string
 import zlib
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal, Self, get_args
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field, field_validator
 
@@ -48,11 +48,6 @@ MOST_MODULES = 1000
 MOST_LIMIT = 1_000_000
 LEAST_RATE = 0.001  # one in a quarter of an hour
 _LONGEST_DESCRIPTION = 200
-
-
-def role_of(text: object) -> Role:
-    """Return the role of that name. An unknown one counts as `none`: a typo must not give rights."""
-    return ROLES[ROLES.index(text)] if text in ROLES else "none"
 
 
 def has_role(role: Role, needed: Role) -> bool:
@@ -205,22 +200,6 @@ class KeyMaker:
     acts_for_others: bool = False
     requests_per_second: float | None = None
     streams: int | None = None
-
-    @classmethod
-    def of_key(cls, key: ApiKey) -> Self:
-        """Return the maker that a key's holder is."""
-        return cls(
-            name=f"key {key.id}",
-            user_id=key.user_id,
-            permission=key.permission,
-            allowed_modules=key.allowed_modules,
-            role=key.role,
-            agent=key.agent,
-            expires_at=key.expires_at,
-            acts_for_others=key.acts_for_others,
-            requests_per_second=key.requests_per_second,
-            streams=key.streams,
-        )
 
 
 COMMAND_LINE = KeyMaker("command line", None, "owner", "*", "admin", acts_for_others=True)

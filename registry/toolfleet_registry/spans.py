@@ -131,7 +131,6 @@ _SAMPLED = frozenset("13579bdf")
 
 SWITCH: Final = "TOOLFLEET_TRACES"
 """The variable of the setting `traces`, for modules, which read no settings."""
-CONTENTS: Final = "TOOLFLEET_TRACE_CONTENTS"
 
 _made = list["Tracing"]()  # what this process has made for itself: once, however many fleets are opened in it
 

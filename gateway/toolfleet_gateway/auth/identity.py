@@ -116,10 +116,6 @@ class Identity:
             raise AuthRefused("invalid-user", f"user_id must have 1 to {LONGEST} characters.")
         return self.caller.model_copy(update={"user_id": user_id})
 
-    def for_user(self, user_id: str | None) -> "Identity":
-        """Return the same identity, acting for that user. Raises the errors of `caller_for`."""
-        return replace(self, caller=self.caller_for(user_id))
-
     def key_maker(self) -> KeyMaker:
         """Return the rights that it may hand on to an API key that it makes."""
         return KeyMaker(

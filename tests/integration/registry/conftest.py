@@ -9,8 +9,9 @@ import pytest
 
 from support.servers.postgres import PostgresServer, find_postgres, postgres_server
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.store.documents import DocumentKind, DocumentStore, InMemoryDocuments
+from toolfleet_registry.store.documents import DocumentKind, DocumentStore
 from toolfleet_registry.store.factory import open_documents
+from toolfleet_registry.store.sql import SQLDocuments
 
 OpenDocuments: TypeAlias = Callable[[DocumentKind], DocumentStore]
 
@@ -56,7 +57,7 @@ def documents(store_url: str, key_prefix: str) -> Iterator[OpenDocuments]:
 
         def open_another(kind: DocumentKind) -> DocumentStore:
             if not store_url:
-                return own.setdefault(kind.table, InMemoryDocuments(kind))
+                return own.setdefault(kind.table, SQLDocuments("sqlite://", kind))
             return stack.enter_context(closing(open_documents(settings, kind)))
 
         yield open_another

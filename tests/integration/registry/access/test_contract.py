@@ -8,11 +8,13 @@ import pytest
 
 from support.api_keys import UNSEALED, key_of
 from support.there import there
-from toolfleet_registry.access import COMMAND_LINE, KeyDraft, KeyMaker
+from toolfleet_gateway.auth.identity import Identity
+from toolfleet_registry.access import COMMAND_LINE, KeyDraft
 from toolfleet_registry.api_keys import API_KEYS, ApiKeys, key_seal
 from toolfleet_registry.errors import OperationRefused
 from toolfleet_registry.signing import SigningSettings, TextSeal
-from toolfleet_registry.store.documents import Changed, DocumentKind, DocumentStore, InMemoryDocuments
+from toolfleet_registry.store.documents import Changed, DocumentKind, DocumentStore
+from toolfleet_registry.store.sql import SQLDocuments
 from toolfleet_registry.system import fleet_clock
 
 OpenDocuments: TypeAlias = Callable[[DocumentKind], DocumentStore]
@@ -87,7 +89,7 @@ def test_a_text_of_another_secret_is_not_the_key(store: DocumentStore) -> None:
     keys = ApiKeys(store, UNSEALED)
     made, forged = (
         keys.create(ADA, COMMAND_LINE),
-        ApiKeys(InMemoryDocuments(API_KEYS), UNSEALED).create(ADA, COMMAND_LINE),
+        ApiKeys(SQLDocuments("sqlite://", API_KEYS), UNSEALED).create(ADA, COMMAND_LINE),
     )
     stored = there(store.read())
     change_entry(store, forged.key.id, stored.entries[made.key.id])  # as if its id stood there
@@ -174,7 +176,7 @@ def test_keys_outlive_the_key_that_signs(store: DocumentStore) -> None:
 def test_who_may_less_makes_no_key(store: DocumentStore) -> None:
     """What is refused leaves nothing."""
     keys = ApiKeys(store, UNSEALED)
-    maker = KeyMaker.of_key(keys.create(ADA, COMMAND_LINE).key)
+    maker = Identity.of_key(keys.create(ADA, COMMAND_LINE).key).key_maker()
 
     with pytest.raises(OperationRefused, match="made by admins"):
         keys.create(ADA, maker)

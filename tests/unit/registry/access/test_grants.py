@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolfleet_gateway.auth.identity import Identity
 from toolfleet_registry.access import (
     COMMAND_LINE,
     ROLES,
     ApiKey,
     KeyDraft,
-    KeyMaker,
     new_key_text,
     read_key_text,
     refusal_of,
@@ -56,7 +56,7 @@ def reach(key: KeyDraft, guest_modules: frozenset[str]) -> frozenset[str]:
 @given(maker=st.one_of(drafts, admins), draft=drafts, guest_modules=guests)
 def test_no_key_makes_one_that_may_more(maker: KeyDraft, draft: KeyDraft, guest_modules: frozenset[str]) -> None:
     """Neither call more, whatever guests may reach by default, nor operate more, nor in another's name, nor oftener, nor for longer."""
-    if refusal_of(draft, KeyMaker.of_key(made(maker))) is not None:
+    if refusal_of(draft, Identity.of_key(made(maker)).key_maker()) is not None:
         return
 
     assert maker.role == "admin"
@@ -72,7 +72,7 @@ def test_no_key_makes_one_that_may_more(maker: KeyDraft, draft: KeyDraft, guest_
 @given(maker=admins)
 def test_a_key_makes_one_like_itself(maker: KeyDraft) -> None:
     """If it is an admin's: what it has it may hand on."""
-    assert refusal_of(maker, KeyMaker.of_key(made(maker))) is None
+    assert refusal_of(maker, Identity.of_key(made(maker)).key_maker()) is None
 
 
 @given(draft=drafts)
@@ -109,7 +109,7 @@ def test_a_refusal_names_what_is_too_much(more: dict[str, Any], named: str) -> N
         requests_per_second=5,
         streams=2,
     )
-    refusal = refusal_of(has.model_copy(update=more), KeyMaker.of_key(made(has)))
+    refusal = refusal_of(has.model_copy(update=more), Identity.of_key(made(has)).key_maker())
 
     assert refusal is not None
     assert refusal.startswith(f"{named} must be")
@@ -120,7 +120,7 @@ def test_an_operators_key_makes_none() -> None:
     """However little the new one may."""
     operator = KeyDraft(user_id="ada", permission="owner", role="operator", acts_for_others=True)
 
-    assert refusal_of(KeyDraft(user_id="ada"), KeyMaker.of_key(made(operator))) is not None
+    assert refusal_of(KeyDraft(user_id="ada"), Identity.of_key(made(operator)).key_maker()) is not None
 
 
 def test_a_key_looks_like_one() -> None:

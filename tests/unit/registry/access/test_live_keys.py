@@ -14,17 +14,18 @@ from toolfleet_registry.access import COMMAND_LINE, KeyDraft, new_key_text
 from toolfleet_registry.api_keys import API_KEYS, ApiKeys, CreatedKey, LiveKeys, key_seal
 from toolfleet_registry.errors import FleetUnavailable, OperationRefused
 from toolfleet_registry.signing import SigningSettings, TextSeal
-from toolfleet_registry.store.documents import Documents, InMemoryDocuments
+from toolfleet_registry.store.documents import Documents
+from toolfleet_registry.store.sql import SQLDocuments
 from toolfleet_registry.system import fleet_clock
 
 UNSEALED = key_seal(SigningSettings())
 
 
-class FaultyStore(InMemoryDocuments):
+class FaultyStore(SQLDocuments):
     """A store that counts what it is asked, and is away, or stands still, while it is told to."""
 
     def __init__(self) -> None:
-        super().__init__(API_KEYS)
+        super().__init__("sqlite://", API_KEYS)
         self.reads = 0
         self.is_away = False
         self.answers = threading.Event()
