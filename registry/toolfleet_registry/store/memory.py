@@ -93,12 +93,6 @@ class InMemoryToolRegistry(ToolRegistry):
         with self._lock:
             return {name: self._registration(name) for name in tool_names if name in self._texts}
 
-    def search(
-        self, text: str = "", tags: Sequence[str] = (), *, include_disabled: bool = False, limit: int = 20
-    ) -> list[ToolRegistration]:
-        rules.check_limit(limit)
-        return self._search.find(text, tags, include_disabled=include_disabled, limit=limit)
-
     def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:
         with self._changing():
             standing = rules.switched(tool_name, self._standings.get(tool_name), enabled=enabled)

@@ -48,7 +48,6 @@ _log = get_logger(__name__)
 T = TypeVar("T")
 
 _PATIENCE_SECONDS = 5
-_NAMES_AT_ONCE = 1000  # Lua can take some thousand values off a list
 
 # However the client was built: one value that is no text would else fail the reading of all.
 _AS_BYTES = {NEVER_DECODE: True}
@@ -110,7 +109,7 @@ class RedisCommands:
     def ask_many(self, key: str, fields: Sequence[str | bytes]) -> list[bytes | None]:
         """Return the values of a hash's fields, a bounded number at once."""
         found = list[bytes | None]()
-        for batch in parts(fields):
+        for batch in rules.parts(fields):
             found += self.ask("HMGET", key, *batch)
         return found
 
@@ -140,11 +139,6 @@ class RedisCommands:
         except (RedisError, OSError) as exc:
             reason = reason_of(exc, f"no answer within {self._patience_seconds:g} s")
             raise FleetUnavailable(f"Redis at {address_of(self._redis)} does not answer: {reason}") from exc
-
-
-def parts(names: Sequence[T]) -> Generator[Sequence[T]]:
-    """Yield the names in batches that a script can take."""
-    return (names[start : start + _NAMES_AT_ONCE] for start in range(0, len(names), _NAMES_AT_ONCE))
 
 
 @dataclass(frozen=True)
@@ -409,12 +403,6 @@ class RedisToolRegistry(ToolRegistry):
         read = {name: _read_or_warn(name, value) for name, value in there.items()}
         return {name: registration for name, registration in read.items() if registration is not None}
 
-    def search(
-        self, text: str = "", tags: Sequence[str] = (), *, include_disabled: bool = False, limit: int = 20
-    ) -> list[ToolRegistration]:
-        rules.check_limit(limit)
-        return self._search.find(text, tags, include_disabled=include_disabled, limit=limit)
-
     def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:
         value = self._write(_SWITCH, name=_bytes_of(tool_name), enabled="01"[enabled])
         if value is None:
@@ -500,7 +488,7 @@ class RedisToolRegistry(ToolRegistry):
         self._write(_RESTORE, kept=tools, fields=pins)
 
     def note(self, findings: Sequence[ToolFinding]) -> None:
-        for some in parts(findings):
+        for some in rules.parts(findings):
             rows = [(one.kind, one.tool_name, _version_text(one.version), one.digest or "") for one in some]
             self._change(_NOTE, findings=rows)
 
@@ -546,7 +534,7 @@ class RedisToolRegistry(ToolRegistry):
         times = Counter(each.spec.tool_name for each in written.values())
         places = [place for place, each in written.items() if times[each.spec.tool_name] == 1]
         found = dict[int, ToolRegistration]()
-        for batch in parts(places if len(places) > 1 else []):
+        for batch in rules.parts(places if len(places) > 1 else []):
             names = [written[place].spec.tool_name for place in batch]
             heads = self._commands.ask_script(_KNOWN, tools=self._tools, names=names)
             for place, head in zip(batch, heads, strict=True):
@@ -570,7 +558,7 @@ class RedisToolRegistry(ToolRegistry):
     def _heads(self, modules: Sequence[str]) -> list[bytes]:
         """Return the digests of the manifests that are kept of these modules; an empty one where there is none."""
         heads = list[bytes]()
-        for batch in parts(modules):
+        for batch in rules.parts(modules):
             heads += self._commands.ask_script(_MANIFEST_DIGESTS, manifests=self._manifests, modules=batch)
         return heads
 

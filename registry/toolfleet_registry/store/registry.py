@@ -13,6 +13,7 @@ from toolfleet_registry.specs import (
     ToolSpec,
     arguments_of,
 )
+from toolfleet_registry.store import rules
 
 EVENTS_KEPT = 10_000
 """A follower of the events that was away for more of them reads all registrations again."""
@@ -29,6 +30,8 @@ class ToolRegistry(Protocol):
     within 5 s: a change may then have happened or not, and repeating it does no harm. A stored registration that cannot
     be read is listed nowhere, with a warning; changing it raises `ValueError`, until it is removed.
     """
+
+    _search: "RegistrationSearch"
 
     def register(self, spec: ToolSpec, *, keep_enabled: bool = False) -> ToolRegistration:
         """Register a specification: a new tool, or a new version of one. An identical specification changes nothing.
@@ -132,7 +135,8 @@ class ToolRegistry(Protocol):
             ValueError: The limit is not above zero.
 
         """
-        ...
+        rules.check_limit(limit)
+        return self._search.find(text, tags, include_disabled=include_disabled, limit=limit)
 
     def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:
         """Enable or disable a tool.

@@ -7,9 +7,10 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from toolfleet_registry.contracts.tool_definition import EventKind
 from toolfleet_registry.specs import ToolRegistration, ToolRegistrySnapshot, ToolSpec, digest_of, version_key
@@ -18,6 +19,8 @@ MARK = '{"rolled_back_from":'
 """What the text of a stored specification begins with, if its tool was rolled back to it."""
 
 _MARK = re.compile(re.escape(MARK) + r"([^\t]*),\t")
+T = TypeVar("T")
+_AT_ONCE = 1000  # Lua takes some thousand values off a list, and databases some ten thousand in a statement
 _EVENT_ID = re.compile(r"([0-9]{1,16})-([0-9]{1,16})")
 
 
@@ -195,6 +198,11 @@ def check_snapshot(snapshot: ToolRegistrySnapshot) -> None:
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         raise ValueError(f"The snapshot has tool {twice[0]!r} twice.")
+
+
+def parts(values: Sequence[T]) -> Generator[Sequence[T]]:
+    """Yield the values in parts that a store takes in one command."""
+    return (values[start : start + _AT_ONCE] for start in range(0, len(values), _AT_ONCE))
 
 
 def check_limit(limit: int) -> None:

@@ -52,7 +52,6 @@ _log = get_logger(__name__)
 T = TypeVar("T")
 
 _EVENTS_AT_ONCE = 100
-_KEYS_AT_ONCE = 1000  # values of a statement: databases take some ten thousand
 
 
 class History:
@@ -90,12 +89,12 @@ class History:
         self._delete(VERSIONS.c.id, {*rows, *in_force})
         if kept := [row for number, row in rows.items() if number not in in_force]:
             self._connection.execute(insert(VERSIONS), kept)
-        for keys in _parts([*changed]):
+        for keys in rules.parts([*changed]):
             self._prune(keys)
 
     def _read_stored(self) -> list[dict[str, Any]]:
         found = list[dict[str, Any]]()
-        for keys in _parts([*self._stored]):
+        for keys in rules.parts([*self._stored]):
             for row in self._connection.execute(select(TOOLS).where(TOOLS.c.key.in_(keys))).mappings():
                 found.append(version_row({**row}, place=self._stored[row["key"]]))
         return found
@@ -107,7 +106,7 @@ class History:
         self._connection.execute(delete(VERSIONS).where(VERSIONS.c.id.in_(too_many)))
 
     def _delete(self, column: Any, values: set[str]) -> None:
-        for some in _parts([*values]):
+        for some in rules.parts([*values]):
             self._connection.execute(delete(VERSIONS).where(column.in_(some)))
 
 
@@ -124,10 +123,6 @@ def _read_versions(connection: Connection, tool_name: str) -> list[ToolRegistrat
         except ValueError as exc:
             _log.warning("registration_unreadable", tool=tool_name, error=str(exc))
     return rules.sorted_versions(each for each in found if each is not None)
-
-
-def _parts(values: Sequence[T]) -> Generator[Sequence[T]]:
-    return (values[start : start + _KEYS_AT_ONCE] for start in range(0, len(values), _KEYS_AT_ONCE))
 
 
 class SqlChange:
@@ -152,8 +147,8 @@ class SqlChange:
         """Find out how these tools stand."""
         keys = [key_of(name) for name in names]
         self._known |= dict.fromkeys(names)
-        for start in range(0, len(keys), _KEYS_AT_ONCE):
-            self._load(TOOLS.c.key.in_(keys[start : start + _KEYS_AT_ONCE]))
+        for some in rules.parts(keys):
+            self._load(TOOLS.c.key.in_(some))
 
     def load_all(self) -> set[str]:
         """Find out how all tools stand; returns their names."""
@@ -220,8 +215,8 @@ class SqlChange:
             return
         self._history.write(self._rows)
         keys = [key_of(name) for name in {*self._rows, *self._gone}]
-        for start in range(0, len(keys), _KEYS_AT_ONCE):
-            self.connection.execute(delete(TOOLS).where(TOOLS.c.key.in_(keys[start : start + _KEYS_AT_ONCE])))
+        for some in rules.parts(keys):
+            self.connection.execute(delete(TOOLS).where(TOOLS.c.key.in_(some)))
         self._insert(TOOLS, [*self._rows.values()])
         self._insert(EVENTS, self._events[-EVENTS_KEPT:])
         events = self._state.events + len(self._events)
@@ -333,12 +328,6 @@ class SQLToolRegistry(ToolRegistry):
             rows = _rows_of(connection, TOOLS, TOOLS.c.key, [*keys])
         read = {keys[row.key]: read_or_warn(keys[row.key], row) for row in rows}
         return {name: registration for name, registration in read.items() if registration is not None}
-
-    def search(
-        self, text: str = "", tags: Sequence[str] = (), *, include_disabled: bool = False, limit: int = 20
-    ) -> list[ToolRegistration]:
-        rules.check_limit(limit)
-        return self._search.find(text, tags, include_disabled=include_disabled, limit=limit)
 
     def set_enabled(self, tool_name: str, enabled: bool) -> ToolRegistration:
         with self._changing() as change:
@@ -510,8 +499,8 @@ def _rows_of(
     connection: Connection, table: Table, key: Column[Any], wanted: Sequence[str], *columns: Column[Any]
 ) -> list[Any]:
     """Return the rows of a table with these keys: whole, or some columns."""
-    parts = (wanted[start : start + _KEYS_AT_ONCE] for start in range(0, len(wanted), _KEYS_AT_ONCE))
-    return [row for part in parts for row in connection.execute(select(*(columns or table.c)).where(key.in_(part)))]
+    chosen = select(*(columns or table.c))
+    return [row for some in rules.parts(wanted) for row in connection.execute(chosen.where(key.in_(some)))]
 
 
 def _register(change: SqlChange, spec: ToolSpec, digest: str, *, keep_enabled: bool) -> ToolRegistration | ValueError:
