@@ -56,7 +56,7 @@ _FORMER_NAMES: Mapping[str, str] = {"dead": "dead-letters", "wakes": "wake-ups"}
 _NAMES = [*_COMMANDS, *_GROUPS]
 _COMPLETION = "_TOOLFLEET_COMPLETE"  # a shell asks for what could follow, by this variable
 
-# The help loads none of the modules that these sentences are from. A test compares them.
+# The help loads no module of a command. A test compares the sentences of single commands with those in their modules.
 _SUMMARIES: Mapping[str, str] = {
     "up": "Run a whole fleet here, in the foreground: Redis, workers, beat, Flower, a gateway; in a clone the example modules, too.",
     "demo": "Play an agent's day on a fleet of its own, which is gone afterwards. Runs from a clone of the project.",
@@ -101,7 +101,7 @@ def command_line(first_word: str | None = None) -> typer.Typer:
     own = {each.name or str(getattr(each.callback, "__name__", "")): each for each in app.registered_commands}
     app.registered_commands = [own[name] for name in _COMMANDS if name in wanted]
     for name in filter(wanted.__contains__, _GROUPS):
-        app.add_typer(_command_module(name).app, name=name)
+        app.add_typer(_command_module(name).app, name=name, help=_SUMMARIES[name])
     return app
 
 

@@ -22,6 +22,7 @@ from toolfleet_cli.console import (
     table,
 )
 from toolfleet_cli.remote import Gateway, JsonOption, ask, over_fleet
+from toolfleet_cli.resources import agents
 from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.config.setting_sources import line_of
 from toolfleet_registry.errors import SettingsError
@@ -29,11 +30,8 @@ from toolfleet_registry.settings import load_settings
 
 if TYPE_CHECKING:
     from toolfleet_registry.agents.stored_profiles import ProfileVersion
-    from toolfleet_tasks.resources.agents import AgentOverview, PlacedProfile
 
-app = typer.Typer(
-    help="The profiles of agents: which tools each may use, and what stands around its calls.", no_args_is_help=True
-)
+app = typer.Typer(no_args_is_help=True)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_agents)]
 
@@ -45,17 +43,15 @@ _YAML = (".yaml", ".yml")
 @over_fleet
 def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """List the agents that have a profile, in the settings or in the registry."""
-    from toolfleet_tasks.resources.agents import list_agents
-
-    agents = ask(list_agents, gateway).agents
+    found = ask(agents.list_agents, gateway).agents
     if as_json:
-        say_json(agents)
+        say_json(found)
         return
-    if not agents:
+    if not found:
         note("There are no agents: `toolfleet agents put NAME` stores what toolfleet.toml says of one.")
         return
     shown = table("AGENT", "MODE", "PERMISSION", "MODULES", "TOOLS", "MIDDLEWARE", "WHERE")
-    for one in agents:
+    for one in found:
         if one.fault is not None:
             add_row(shown, one.name, "-", "-", "-", "-", "-", f"counts for nothing: {one.fault}")
             continue
@@ -71,9 +67,7 @@ def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> Non
 @over_fleet
 def show(name: NameArgument, *, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """Show what an agent may do at most: what settings and registry say together, and which of them says it."""
-    from toolfleet_tasks.resources.agents import get_agent
-
-    one = ask(get_agent, gateway, name)
+    one = ask(agents.get_agent, gateway, name)
     if as_json:
         say_json(one)
         return
@@ -104,15 +98,13 @@ def put(
     by: str | None = None,
 ) -> None:
     """Store a profile in the registry: what this folder's toolfleet.toml says of the agent, or a file. It holds at once."""
-    from toolfleet_tasks.resources.agents import put_agent
-
     if file is not None:
         name, profile = read_profile_file(file, name)
     elif name is not None:
         profile = _configured(name)
     else:
         raise typer.BadParameter("say the agent's NAME, or --file with a file that has one.", param_hint="NAME")
-    stored = ask(put_agent, gateway, name, body=profile, by=by)
+    stored = ask(agents.put_agent, gateway, name, body=profile, by=by)
     say(f"{name}: version {stored.version} is in force.")
     for said in stored.notes or ():
         note(said)
@@ -122,9 +114,7 @@ def put(
 @over_fleet
 def versions(name: NameArgument, *, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """List the last 20 versions of a profile in the registry, the latest first."""
-    from toolfleet_tasks.resources.agents import list_agent_versions
-
-    found = ask(list_agent_versions, gateway, name).versions
+    found = ask(agents.list_agent_versions, gateway, name).versions
     if as_json:
         say_json(found)
         return
@@ -141,9 +131,7 @@ def rollback(
     by: str | None = None,
 ) -> None:
     """Put an earlier version of a profile again, as a new one; also of one that was removed."""
-    from toolfleet_tasks.resources.agents import roll_back_agent
-
-    made = ask(roll_back_agent, gateway, name, body={"version": version}, by=by)
+    made = ask(agents.roll_back_agent, gateway, name, body={"version": version}, by=by)
     say(f"{name}: version {made.version} is in force, which is version {version} again.")
 
 
@@ -151,9 +139,7 @@ def rollback(
 @over_fleet
 def remove(name: NameArgument, *, gateway: Gateway | None = None, by: str | None = None) -> None:
     """Remove a profile from the registry. An agent that no settings know either may do nothing from then on."""
-    from toolfleet_tasks.resources.agents import remove_agent
-
-    ask(remove_agent, gateway, name, by=by)
+    ask(agents.remove_agent, gateway, name, by=by)
     say(f"{name}: the registry has no profile of it any more.")
 
 
@@ -172,7 +158,7 @@ def _version_row(one: "ProfileVersion", *, is_last: bool) -> tuple[object, ...]:
     return one.version, stored, one.by, "removed" if one.profile is None else what
 
 
-def _modules(one: "AgentOverview") -> str:
+def _modules(one: "agents.AgentOverview") -> str:
     return ", ".join(one.allowed_modules) or "none" if isinstance(one.allowed_modules, list) else "*"
 
 
@@ -180,7 +166,7 @@ def _selectors(selectors: tuple[str, ...]) -> str:
     return ", ".join(selectors) or "none"
 
 
-def _sayings(placed: "PlacedProfile") -> list[tuple[str, str]]:
+def _sayings(placed: "agents.PlacedProfile") -> list[tuple[str, str]]:
     """Return a profile's rules, one a line."""
     profile = placed.profile
     modules = profile.allowed_modules

@@ -18,11 +18,12 @@ from toolfleet_cli.console import (
     until,
 )
 from toolfleet_cli.remote import Gateway, JsonOption, LimitOption, OffsetOption, ask, over_fleet
+from toolfleet_cli.resources import approvals
 
 if TYPE_CHECKING:
     from toolfleet_tasks.approvals.views import ShownApproval
 
-app = typer.Typer(help="Calls that wait for people: look at them, approve or reject them.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 ApprovalId = Annotated[
     str,
@@ -57,8 +58,6 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List calls that wait for people, those that expire next first."""
-    from toolfleet_tasks.resources import approvals
-
     query = {"settled": settled, "limit": limit, "offset": offset}
     found = ask(approvals.list_approvals, gateway, query=query).approvals
     none = "No approvals were settled." if settled else "No calls wait for approvals."
@@ -149,7 +148,6 @@ def reject(
 
 
 def _shown(approval_id: str, gateway: Gateway | None) -> "ShownApproval":
-    from toolfleet_tasks.resources import approvals
 
     return ask(approvals.get_approval, gateway, approval_id)
 
@@ -158,8 +156,6 @@ def _decided(
     approval_id: str, body: dict[str, Any], seen: str | None, gateway: Gateway | None, by: str | None
 ) -> "ShownApproval":
     """Decide about a call. Without a binding that was `seen`, a person at a terminal is shown the call, and has to confirm it."""
-    from toolfleet_tasks.resources import approvals
-
     if not seen and sys.stdin.isatty():
         _say(found := _shown(approval_id, gateway))
         typer.confirm(f"{body['decision'].capitalize()} this call?", abort=True)

@@ -11,17 +11,16 @@ import typer
 from toolfleet_cli.commands.completion import complete_modules_and_tools
 from toolfleet_cli.console import fail, note, plain, say, say_json, while_read
 from toolfleet_cli.remote import Gateway, ask, over_fleet
+from toolfleet_cli.resources import audit, calls
 from toolfleet_registry.contracts import ErrorCode
 from toolfleet_registry.contracts.attempts import AuditOutcome
 from toolfleet_registry.errors import FleetUnavailable, NoSuchEntry
 from toolfleet_registry.settings import load_settings
 
 if TYPE_CHECKING:
-    from toolfleet_tasks.resources.audit import AuditLines
+    Ask = Callable[..., audit.AuditLines]
 
-    Ask = Callable[..., AuditLines]
-
-app = typer.Typer(help="Who called or changed what, what was decided, and how it ended.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 _OUTCOMES = get_args(AuditOutcome)
 _MOST = 1_000  # lines of one answer
@@ -53,13 +52,12 @@ def tail(
     With --follow it goes on while the fleet is away, until it is interrupted.
     """
     _require_known(outcome)
-    from toolfleet_tasks.resources.audit import list_audit
 
     wanted = {"tool": tool, "user": user, "outcome": outcome, "changes": changes}
     settings = load_settings() if gateway is None else None
 
-    def lines(**part: Any) -> "AuditLines":
-        return ask(list_audit, gateway, query=wanted | part, settings=settings)
+    def lines(**part: Any) -> "audit.AuditLines":
+        return ask(audit.list_audit, gateway, query=wanted | part, settings=settings)
 
     with while_read():
         latest, last = _latest(lines, count)
@@ -89,10 +87,8 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show a call: its lines in the audit, and its arguments and result, where TOOLFLEET_CALL_CONTENTS keeps them. Exit code 1 if no such call is known."""
-    from toolfleet_tasks.resources.calls import show_call
-
     try:
-        shown = ask(show_call, gateway, call_id)
+        shown = ask(calls.show_call, gateway, call_id)
     except NoSuchEntry:
         fail(f"There is no call {call_id[:80]!r}, or it ended too long ago.", code=1)
     if as_json:
@@ -119,10 +115,8 @@ def forget(
     by: str | None = None,
 ) -> None:
     """Remove the arguments and results that are kept of a user's calls. Their lines in the audit stay."""
-    from toolfleet_tasks.resources.calls import forget_call_contents
-
-    calls = ask(forget_call_contents, gateway, query={"user_id": user}, by=by).calls
-    note(f"Removed the contents of {calls} calls.")
+    forgotten = ask(calls.forget_call_contents, gateway, query={"user_id": user}, by=by)
+    note(f"Removed the contents of {forgotten.calls} calls.")
 
 
 def _latest(lines: "Ask", count: int) -> tuple[list[dict[str, Any]], str | None]:

@@ -16,7 +16,6 @@ from toolfleet_cli.remote import (
     AgentOption,
     ConversationOption,
     Gateway,
-    Level,
     ModulesOption,
     PermissionOption,
     RunOption,
@@ -27,6 +26,7 @@ from toolfleet_cli.remote import (
     over_fleet,
     tool_of,
 )
+from toolfleet_cli.resources import tools
 from toolfleet_registry.contracts import Audit, Caller, Conversation, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.tool_definition import tool_named
 from toolfleet_registry.errors import NoSuchEntry
@@ -79,7 +79,7 @@ def call(
         str | None, typer.Option("--args", metavar="JSON", help="All arguments as one JSON object.")
     ] = None,
     user: UserOption = None,
-    permission: PermissionOption = Level.OWNER,
+    permission: PermissionOption = "owner",
     modules: ModulesOption = None,
     agent: AgentOption = None,
     timeout: TimeoutOption = None,
@@ -203,7 +203,7 @@ def why(
     tool: Annotated[str, typer.Argument(metavar="MODULE.TOOL", autocompletion=complete_tools)],
     *,
     user: UserOption = None,
-    permission: PermissionOption = Level.OWNER,
+    permission: PermissionOption = "owner",
     modules: ModulesOption = None,
     agent: AgentOption = None,
     key: Annotated[
@@ -216,14 +216,13 @@ def why(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say which rules have a say in a call, whether each lets it pass, and where it stands. Calls nothing. Exit code 1 if it may not be made."""
-    if key is not None and (user is not None or permission is not Level.OWNER or modules is not None):
+    if key is not None and (user is not None or permission != "owner" or modules is not None):
         raise typer.BadParameter("the key says that: leave --user, --permission and --modules out.", param_hint="--key")
-    from toolfleet_tasks.resources.tools import explain_tool
 
     query = {"agent": agent, "conversation_id": conversation_id, "run_id": run_id}
-    holder = {"user_id": user, "permission": permission.value, "modules": modules} if key is None else {"key": key}
+    holder = {"user_id": user, "permission": permission, "modules": modules} if key is None else {"key": key}
     try:
-        found = ask(explain_tool, gateway, tool, query={**query, **holder})
+        found = ask(tools.explain_tool, gateway, tool, query={**query, **holder})
     except NoSuchEntry:
         if gateway is not None or key is None:
             raise

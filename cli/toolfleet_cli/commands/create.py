@@ -19,7 +19,7 @@ from toolfleet_cli.console import say
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.errors import SettingsError
 
-app = typer.Typer(help="Create a module or a tool.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,49}")
 _OURS = frozenset({LOCAL, SCHEDULER, "modules", "tests", "test"})

@@ -21,18 +21,15 @@ from toolfleet_cli.console import (
     show_list,
 )
 from toolfleet_cli.remote import Gateway, JsonOption, LimitOption, OffsetOption, ask, over_fleet, tool_of
+from toolfleet_cli.resources import dead_letters
 from toolfleet_registry.contracts.calls import DeadAttempt, DeadLetter
 from toolfleet_registry.contracts.tool_definition import ToolDefinition
 from toolfleet_registry.errors import NoSuchDeadLetter, NoSuchEntry, OperationRefused, SeveralLetters
 
 if TYPE_CHECKING:
     from toolfleet_tasks.dead_letters.store import DeadEntry
-    from toolfleet_tasks.resources.dead_letters import ReplayRequest
 
-app = typer.Typer(
-    help="Calls whose end is not known, wake-ups and webhooks that were not accepted: look at them, try them again, drop them.",
-    no_args_is_help=True,
-)
+app = typer.Typer(no_args_is_help=True)
 
 Kind = Literal["call", "wakeup", "webhook"]
 KindOption = Annotated[Kind | None, typer.Option(help="Only letters of this kind.")]
@@ -55,8 +52,6 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List the dead letters, the latest first."""
-    from toolfleet_tasks.resources import dead_letters
-
     query = {"kind": kind, "limit": limit, "offset": offset}
     letters = ask(dead_letters.list_dead_letters, gateway, query=query).letters
     show_list(
@@ -112,8 +107,6 @@ def replay(
     First make sure that a call may happen twice. Arguments that were not kept, such as sensitive ones, must be given. A
     letter is dropped when its call succeeds, and when its event is on its way again. Exit code 1 if it is not.
     """
-    from toolfleet_tasks.resources import dead_letters
-
     if everything:
         if letter_id is not None or kind not in {"wakeup", "webhook"}:
             raise typer.BadParameter("--all needs --kind wakeup or webhook, and no ID: calls are replayed one by one.")
@@ -148,8 +141,6 @@ def drop(
     by: str | None = None,
 ) -> None:
     """Forget dead letters. Exit code 1 if one of them is not there; the others are dropped all the same."""
-    from toolfleet_tasks.resources import dead_letters
-
     if bool(letter_ids) == everything:
         raise typer.BadParameter("name the letters to drop, or say --all.")
     if everything:
@@ -170,8 +161,6 @@ def drop(
 
 def _one(letter_id: str, kind: Kind | None, gateway: Gateway | None) -> "DeadEntry":
     """Return a letter. Raises `OperationRefused` if there is none, or several of different kinds."""
-    from toolfleet_tasks.resources import dead_letters
-
     try:
         found = ask(dead_letters.get_dead_letter, gateway, letter_id, query={"kind": kind}).letters
     except NoSuchEntry:
@@ -191,8 +180,7 @@ def _several(letter_id: str) -> OperationRefused:
 
 def _replay_request(
     letter: "DeadEntry", words: list[str], whole: str | None, seconds: float | None, gateway: Gateway | None
-) -> "ReplayRequest":
-    from toolfleet_tasks.resources.dead_letters import ReplayRequest
+) -> "dead_letters.ReplayRequest":
 
     arguments: Any = None
     if words or whole is not None:
@@ -205,7 +193,7 @@ def _replay_request(
     values: dict[str, Any] = {"arguments": arguments}
     if seconds is not None or gateway is None:  # here the tool's own time is the default, and has no bound
         values["timeout_seconds"] = seconds
-    return ReplayRequest.model_construct(None, **values)
+    return dead_letters.ReplayRequest.model_construct(None, **values)
 
 
 def _tool_of(letter: "DeadEntry") -> ToolDefinition | None:

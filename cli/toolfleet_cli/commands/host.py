@@ -12,7 +12,7 @@ from toolfleet_registry.settings import Settings, load_settings
 if TYPE_CHECKING:
     from toolfleet_modules.sdk.module import ServedModule
 
-app = typer.Typer(help="Serve as a module what was not written as one.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 ModuleName = Annotated[str | None, typer.Option("--name", metavar="NAME", help="The module's name.")]
 Address = Annotated[str, typer.Option(help="Where to listen.")]

@@ -18,13 +18,14 @@ from toolfleet_cli.console import (
     until,
 )
 from toolfleet_cli.remote import Gateway, JsonOption, LimitOption, ask, over_fleet
+from toolfleet_cli.resources import jobs
 from toolfleet_registry.contracts.jobs import ENDED, Job
 from toolfleet_registry.errors import NoSuchEntry
 
 if TYPE_CHECKING:
     from toolfleet_tasks.resources.operation import ResourceOperation
 
-app = typer.Typer(help="Long work that is polled, of all users: look at it, end it.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 JobId = Annotated[
     str, typer.Argument(metavar="JOB_ID", help="As `toolfleet jobs list` shows it.", autocompletion=complete_jobs)
@@ -48,8 +49,6 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List the jobs, those that are due next first; those of one user the newest first."""
-    from toolfleet_tasks.resources import jobs
-
     query = {"user_id": user, "workflow_id": workflow, "ended": ended, "limit": limit}
     of_all = _of_all(gateway, all_users or user is not None)
     operation: ResourceOperation[Any, Any, Any] = jobs.list_all_jobs if of_all else jobs.list_jobs
@@ -78,8 +77,6 @@ def show(
     job_id: JobId, *, all_users: AllUsersOption = False, gateway: Gateway | None = None, as_json: JsonOption = False
 ) -> None:
     """Show one job: its state, and its result if it has ended."""
-    from toolfleet_tasks.resources import jobs
-
     of_all = _of_all(gateway, all_users)
     job = _of_job(jobs.get_any_job if of_all else jobs.get_job, job_id, gateway)
     if as_json:
@@ -132,7 +129,6 @@ def cancel(
     """
     if (job_id is None) == (user is None and workflow is None):
         raise typer.BadParameter("name a job, or a user with --user, or a workflow with --workflow.")
-    from toolfleet_tasks.resources import jobs
 
     of_all = _of_all(gateway, all_users or user is not None)
     if job_id is not None:

@@ -25,6 +25,7 @@ from toolfleet_cli.console import (
     table,
 )
 from toolfleet_cli.remote import Gateway, JsonOption, ask, over_fleet
+from toolfleet_cli.resources import modules
 from toolfleet_registry.contracts import NEVER_PROBED, ModuleStatus
 from toolfleet_registry.contracts.names import LOCAL, is_module_name
 from toolfleet_registry.directory.entries import AnnouncedModule, ModuleEntry
@@ -34,14 +35,13 @@ from toolfleet_registry.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from toolfleet_registry.directory.entries import Replica
-    from toolfleet_tasks.resources.modules import ModuleOverview
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The module's name.", autocompletion=complete_modules)
 ]
 
 
-app = typer.Typer(help="The modules: which there are, and whether they answer.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()
@@ -64,8 +64,6 @@ def add(
 
     Nothing is restarted. Agents need not reach it.
     """
-    from toolfleet_tasks.resources import modules
-
     try:
         entry = ModuleEntry(module=name, url=url, slow=slow, timeout_seconds=timeout, scales_from_zero=scales_from_zero)
     except ValidationError as exc:
@@ -94,8 +92,6 @@ def remove(
     by: str | None = None,
 ) -> None:
     """Remove a module from the running fleet: it takes no more calls, and what waits is run, or ended with a clear result."""
-    from toolfleet_tasks.resources import modules
-
     gone = ask(modules.remove_module, gateway, name, query={"drain_seconds": drain}, by=by)
     seconds = gone.drain_seconds or 0
     say(
@@ -152,8 +148,6 @@ def _sentence(message: str, place: tuple[int | str, ...]) -> str:
 
 def _show_all(gateway: Gateway | None, *, is_refreshed: bool, as_json: bool) -> None:
     """Print the modules; of a gateway what it tells to any key: their addresses, workers and hosts are in the stores."""
-    from toolfleet_tasks.resources import modules
-
     if gateway is None:
         _show(*asyncio.run(_read_modules(is_refreshed=is_refreshed)), as_json=as_json)
         return
@@ -173,18 +167,19 @@ def _show_all(gateway: Gateway | None, *, is_refreshed: bool, as_json: bool) -> 
     )
 
 
-async def _read_modules(*, is_refreshed: bool) -> tuple[Settings, dict[str, ModuleStatus], "ModuleOverview"]:
+async def _read_modules(*, is_refreshed: bool) -> tuple[Settings, dict[str, ModuleStatus], "modules.ModuleOverview"]:
     """Return the status of each module: its tools, and the fleet's other facts about it."""
     from toolfleet import ToolFleet
-    from toolfleet_tasks.resources.modules import read_overview
 
     settings = load_settings()
     async with progress("Asking the modules"), ToolFleet(settings=settings) as fleet:
         statuses = await (fleet.modules.refresh() if is_refreshed else fleet.modules.statuses())
-        return settings, statuses, await read_overview(settings)
+        return settings, statuses, await modules.read_overview(settings)
 
 
-def _show(settings: Settings, statuses: dict[str, ModuleStatus], overview: "ModuleOverview", *, as_json: bool) -> None:
+def _show(
+    settings: Settings, statuses: dict[str, ModuleStatus], overview: "modules.ModuleOverview", *, as_json: bool
+) -> None:
     rows = [
         _Row(status, _place(name, settings, overview), _state(status, overview), *_who(name, overview))
         for name, status in statuses.items()
@@ -215,7 +210,7 @@ class _Row:
     lane: str
     workers: int
 
-    def error(self, overview: "ModuleOverview") -> str:
+    def error(self, overview: "modules.ModuleOverview") -> str:
         """Return what is wrong with it: in its last probe, in calls, or between processes."""
         trouble, count = overview.troubles.get(self.status.module), overview.conflicts.get(self.status.module)
         is_met = trouble is not None and trouble.trouble != "recovering" and (trouble.failures or not self.status.error)
@@ -225,13 +220,13 @@ class _Row:
         queue = f"its queue is {state}: `toolfleet queues list`" if state else ""
         return "; ".join(filter(None, (self.status.error, reason, conflict, queue)))
 
-    def cells(self, overview: "ModuleOverview") -> tuple[object, ...]:
+    def cells(self, overview: "modules.ModuleOverview") -> tuple[object, ...]:
         """Return the row as people read it."""
         status = self.status
         facts = self.workers, _tools(status), age(status.age_seconds), self.lane, self.error(overview)
         return status.module, shown_url(self.url), coloured(self.state), *facts
 
-    def shown(self, overview: "ModuleOverview") -> dict[str, object]:
+    def shown(self, overview: "modules.ModuleOverview") -> dict[str, object]:
         """Return the row as programs read it."""
         entry = overview.entries.get(self.status.module)
         return {
@@ -248,12 +243,12 @@ class _Row:
         }
 
 
-def _who(module: str, overview: "ModuleOverview") -> tuple[str, int]:
+def _who(module: str, overview: "modules.ModuleOverview") -> tuple[str, int]:
     """Return the lane that serves a module, and the number of its workers."""
     return overview.lanes.get(module, "fast"), overview.workers.get(module, 0)
 
 
-def _place(module: str, settings: Settings, overview: "ModuleOverview") -> str:
+def _place(module: str, settings: Settings, overview: "modules.ModuleOverview") -> str:
     """Return its URL, or the import path of the functions that are the module; the scheduler has neither."""
     own = settings.module_services.get(module) or (settings.local_tools if module == LOCAL else None)
     entry = overview.entries.get(module)
@@ -272,7 +267,7 @@ def _tools(status: ModuleStatus) -> str:
     return f"{status.tools} ({counts})" if counts else f"{status.tools}"
 
 
-def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
+def _state(status: ModuleStatus, overview: "modules.ModuleOverview") -> str:
     """Return the state of a module: first the calls' findings (`away`: it is left alone, `recovering`, `failing`), then the last probe's.
 
     A module whose hosts are all gone is `away`, too. `stale`: there are tools, but the last probe has failed, or was
@@ -296,7 +291,7 @@ def _state(status: ModuleStatus, overview: "ModuleOverview") -> str:
     return "stale" if status.is_stale or not status.ok else "ok"
 
 
-def _show_replicas(overview: "ModuleOverview") -> None:
+def _show_replicas(overview: "modules.ModuleOverview") -> None:
     """Print a table of each module with several hosts, and of hosts that are refused; nothing where there are none."""
     refused = {host.module for host in overview.refused}
     several = {name: found for name, found in _replicas(overview).items() if len(found) > 1 or name in refused}
@@ -320,7 +315,7 @@ def _show_replicas(overview: "ModuleOverview") -> None:
     show_table(shown)
 
 
-def _replicas_as_json(module: str, overview: "ModuleOverview") -> list[dict[str, object]]:
+def _replicas_as_json(module: str, overview: "modules.ModuleOverview") -> list[dict[str, object]]:
     """Return the hosts of a module, for programs."""
     return [
         {"id": one.id, "url": shown_url(one.url), **_replica_facts(module, one, overview)}
@@ -328,13 +323,13 @@ def _replicas_as_json(module: str, overview: "ModuleOverview") -> list[dict[str,
     ]
 
 
-def _refused_as_json(module: str, overview: "ModuleOverview") -> list[dict[str, str]]:
+def _refused_as_json(module: str, overview: "modules.ModuleOverview") -> list[dict[str, str]]:
     """Return the refused hosts of a module, and why, for programs."""
     found = [host for host in overview.refused if host.module == module]
     return [{"id": host.id, "url": shown_url(host.url), "reason": host.reason} for host in found]
 
 
-def _replica_facts(module: str, replica: "Replica", overview: "ModuleOverview") -> dict[str, float]:
+def _replica_facts(module: str, replica: "Replica", overview: "modules.ModuleOverview") -> dict[str, float]:
     """Return the findings of all workers about a host: zeros, if it is the only one of its module."""
     count = overview.counts.get(module, {}).get(replica.id)
     if count is None:
@@ -342,7 +337,7 @@ def _replica_facts(module: str, replica: "Replica", overview: "ModuleOverview") 
     return {"in_flight": count.in_flight, "failures": count.failures, "ejected_seconds": count.ejected_seconds}
 
 
-def _replicas(overview: "ModuleOverview") -> "Mapping[str, tuple[Replica, ...]]":
+def _replicas(overview: "modules.ModuleOverview") -> "Mapping[str, tuple[Replica, ...]]":
     entries = overview.entries.items()
     return {name: entry.replicas for name, entry in entries if isinstance(entry, AnnouncedModule)}
 

@@ -1,7 +1,7 @@
 """Lists queues, and pauses, drains and resumes them: `toolfleet queues`."""
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -9,12 +9,10 @@ from rich.text import Text
 from toolfleet_cli.commands.completion import complete_modules
 from toolfleet_cli.console import age, ago, note, say, show_list
 from toolfleet_cli.remote import Gateway, JsonOption, ask, over_fleet
+from toolfleet_cli.resources import queues
 from toolfleet_registry.settings import load_settings
 
-if TYPE_CHECKING:
-    from toolfleet_tasks.resources.queues import ShownQueue, ShownQueueList
-
-app = typer.Typer(help="The queues: how each is, and pausing, draining and resuming them.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 NameArgument = Annotated[
     str,
@@ -35,8 +33,6 @@ _POLL_SECONDS = 0.5
 @over_fleet
 def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """Show all queues: which are paused or drain, what waits in each, and what workers have of it."""
-    from toolfleet_tasks.resources import queues
-
     none = "There are no queues, for there are no modules: `toolfleet modules add NAME URL` adds one."
     show_list(
         _known(ask(queues.list_queues, gateway)),
@@ -47,7 +43,7 @@ def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> Non
     )
 
 
-def _row(one: "ShownQueue") -> tuple[object, ...]:
+def _row(one: "queues.ShownQueue") -> tuple[object, ...]:
     state = Text(one.state, style=_COLOURS[one.state])
     workers = Text(str(one.workers), style="" if one.workers else "red")
     oldest = age(one.oldest_seconds if one.waiting else None)
@@ -110,16 +106,13 @@ def resume(
 
 def _change(name: str, action: str, reason: str, gateway: Gateway | None, by: str | None) -> bool:
     """Change a queue and return whether it was otherwise before."""
-    from toolfleet_tasks.resources import queues
-
     body = {"action": action, "reason": reason}
     return ask(queues.change_queue, gateway, name, body=body, by=by).changed
 
 
-def _waited(name: str, seconds: float, gateway: Gateway | None) -> "list[ShownQueue]":
+def _waited(name: str, seconds: float, gateway: Gateway | None) -> "list[queues.ShownQueue]":
     """Return the queues of this name when surely nothing waits or runs there any more, or after so long."""
     from toolfleet_tasks.operations.queue_overview import Emptiness
-    from toolfleet_tasks.resources import queues
 
     # A gateway does not say which broker it has.
     settings = load_settings() if gateway is None else None
@@ -134,7 +127,7 @@ def _waited(name: str, seconds: float, gateway: Gateway | None) -> "list[ShownQu
         time.sleep(_POLL_SECONDS if emptiness.seen else min(_POLL_SECONDS, max(until - time.monotonic(), 0)))
 
 
-def _known(found: "ShownQueueList") -> "list[ShownQueue]":
+def _known(found: "queues.ShownQueueList") -> "list[queues.ShownQueue]":
     """Return the queues; if the broker does not say what waits in them, print why."""
     if found.broker_error is not None:
         note(found.broker_error, style="red")

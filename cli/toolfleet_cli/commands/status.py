@@ -9,6 +9,7 @@ from rich.text import Text
 
 from toolfleet_cli.console import age, coloured, say, say_json, show_rows, shown_url
 from toolfleet_cli.remote import Gateway, ask, over_fleet
+from toolfleet_cli.resources import queues
 from toolfleet_registry.config.run_file import ListedProcess, run_file_of
 from toolfleet_registry.settings import Settings, load_settings
 
@@ -29,9 +30,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with everything.")] = False,
 ) -> None:
     """Show workers, lanes, queues, modules in trouble, dead letters, jobs and wake-ups. Asks Redis only, for 5 s at most."""
-    from toolfleet_tasks.resources.queues import get_fleet_status
-
-    found = ask(get_fleet_status, gateway).root
+    found = ask(queues.get_fleet_status, gateway).root
     if gateway is None:
         settings = load_settings()
         _show(found, _processes(settings), f"Redis        {shown_url(str(settings.redis_url))}", as_json=as_json)

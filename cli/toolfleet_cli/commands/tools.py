@@ -27,7 +27,6 @@ from toolfleet_cli.remote import (
     AgentOption,
     Gateway,
     JsonOption,
-    Level,
     ModulesOption,
     PermissionOption,
     UserOption,
@@ -36,6 +35,7 @@ from toolfleet_cli.remote import (
     over_fleet,
     refuse_unknown,
 )
+from toolfleet_cli.resources import modules, tools
 from toolfleet_registry.contracts import Caller, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import FindingKind, ToolLoadError, ToolSource
 from toolfleet_registry.errors import NoSuchEntry
@@ -45,9 +45,8 @@ from toolfleet_registry.specs import effect_of, is_later
 if TYPE_CHECKING:
     from toolfleet_registry.directory.requests import ReloadAnswer
     from toolfleet_tasks.resources.operation import ResourceOperation
-    from toolfleet_tasks.resources.tools import ShownDifference, ShownLoadError, ShownTool, ShownVersion
 
-app = typer.Typer(help="The tools: which there are, what they take, and which are in effect.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 _PAGE = 1_000  # tools of one answer of a gateway
@@ -84,7 +83,7 @@ _MOST_NAMED = 5
 def list_(
     *,
     user: UserOption = None,
-    permission: PermissionOption = Level.OWNER,
+    permission: PermissionOption = "owner",
     modules: ModulesOption = None,
     agent: AgentOption = None,
     closed: Annotated[
@@ -119,7 +118,7 @@ def search(
     tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Only with this tag; may be repeated.")] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Show at most so many.")] = 10,
     user: UserOption = None,
-    permission: PermissionOption = Level.OWNER,
+    permission: PermissionOption = "owner",
     modules: ModulesOption = None,
     gateway: Gateway | None = None,
     as_json: JsonOption = False,
@@ -140,14 +139,12 @@ def show(
     name: Annotated[str, typer.Argument(metavar="MODULE.TOOL", autocompletion=complete_tools)],
     *,
     user: UserOption = None,
-    permission: PermissionOption = Level.OWNER,
+    permission: PermissionOption = "owner",
     modules: ModulesOption = None,
     gateway: Gateway | None = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one tool: what it does and which arguments it takes."""
-    from toolfleet_tasks.resources import tools
-
     caller = caller_at(gateway, user, permission, modules)
     stale, _ = _known(gateway, caller)
     try:
@@ -193,9 +190,7 @@ def reload(
 @over_fleet
 def errors(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """Show which files of tool folders, and operations of documents, are not served as they stand. Exits with 1 if there are more than notes."""
-    from toolfleet_tasks.resources.tools import list_tool_errors
-
-    found = ask(list_tool_errors, gateway).errors
+    found = ask(tools.list_tool_errors, gateway).errors
     if as_json:
         say_json([each.model_dump(mode="json", exclude={"module"}) for each in found])
     elif not found:
@@ -218,8 +213,6 @@ def diff(
     as_json: JsonOption = False,
 ) -> None:
     """Show what modules offer that is not in effect or not accepted, and the last changes that took effect. Asks no module."""
-    from toolfleet_tasks.resources import tools
-
     module = None if name is None else name.partition(".")[0]
     state = ask(tools.get_tool_state, gateway, query={"module": module})
     history = ask(tools.list_tool_events, gateway, query={"limit": _MOST_EVENTS})
@@ -265,7 +258,6 @@ def approve(
     """Let what a module offers of a tool take effect."""
     if digest is not None and (len(names) > 1 or "." not in names[0]):
         raise typer.BadParameter("--digest is of one tool.")
-    from toolfleet_tasks.resources import tools
 
     for name in names:
         pending = [name]
@@ -283,8 +275,6 @@ def approve(
 @over_fleet
 def pin(module: ModuleArgument, *, gateway: Gateway | None = None, by: str | None = None) -> None:
     """Approve a module's tools as they are in effect now, and nothing that it offers otherwise from now on."""
-    from toolfleet_tasks.resources import tools
-
     digests = ask(tools.pin_module, gateway, module, by=by).digests
     differences = ask(tools.get_tool_state, gateway, query={"module": module}).pending
     show_rows("TOOL,DIGEST", sorted(digests.items()), lambda one: one)
@@ -296,8 +286,6 @@ def pin(module: ModuleArgument, *, gateway: Gateway | None = None, by: str | Non
 @over_fleet
 def unpin(module: ModuleArgument, *, gateway: Gateway | None = None, by: str | None = None) -> None:
     """Take in what a module offers, now and from now on, without an approval."""
-    from toolfleet_tasks.resources import tools
-
     ask(tools.unpin_module, gateway, module, by=by)
     say(f"{module}: not pinned any more")
 
@@ -306,8 +294,6 @@ def unpin(module: ModuleArgument, *, gateway: Gateway | None = None, by: str | N
 @over_fleet
 def disable(names: ToolArguments, *, gateway: Gateway | None = None, by: str | None = None) -> None:
     """Disable a tool for all callers, until it is enabled."""
-    from toolfleet_tasks.resources import tools
-
     _each(names, tools.disable_tool, "disabled", gateway, by)
 
 
@@ -315,8 +301,6 @@ def disable(names: ToolArguments, *, gateway: Gateway | None = None, by: str | N
 @over_fleet
 def enable(names: ToolArguments, *, gateway: Gateway | None = None, by: str | None = None) -> None:
     """Enable a disabled tool."""
-    from toolfleet_tasks.resources import tools
-
     _each(names, tools.enable_tool, "enabled", gateway, by)
 
 
@@ -324,8 +308,6 @@ def enable(names: ToolArguments, *, gateway: Gateway | None = None, by: str | No
 @over_fleet
 def forget(names: ToolArguments, *, gateway: Gateway | None = None, by: str | None = None) -> None:
     """Let the registry know nothing of a tool, as when it cannot read it: what is offered of it now is new, and enabled."""
-    from toolfleet_tasks.resources import tools
-
     _each(names, tools.forget_tool, "forgotten", gateway, by)
 
 
@@ -333,8 +315,6 @@ def forget(names: ToolArguments, *, gateway: Gateway | None = None, by: str | No
 @over_fleet
 def versions(name: ToolArgument, *, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """Show a tool's last specifications, the latest first: the registry keeps 20."""
-    from toolfleet_tasks.resources import tools
-
     found = ask(tools.list_tool_versions, gateway, name).versions
     if as_json:
         say_json([_version_as_json(one) for one in found])
@@ -364,8 +344,6 @@ def rollback(
 
     It says what callers are listed and what calls are checked by: the module goes on running its own code.
     """
-    from toolfleet_tasks.resources import tools
-
     done = ask(tools.roll_back_tool, gateway, name, body={"version": version}, by=by)
     say(f"{name}: version {version} is in force")
     if done.rolled_back_from:
@@ -384,8 +362,6 @@ def adopt_registry() -> None:
 
 def _show_closed(gateway: Gateway | None, *, as_json: bool) -> None:
     """Show the tools that no caller may use now."""
-    from toolfleet_tasks.resources import tools
-
     state = ask(tools.get_tool_state, gateway)
     closed, stale = state.closed, state.stale
     if as_json:
@@ -402,18 +378,16 @@ def _show_closed(gateway: Gateway | None, *, as_json: bool) -> None:
     show_table(shown)
 
 
-def _known(gateway: Gateway | None, caller: Caller | None) -> "tuple[_Stale, list[ShownLoadError]]":
+def _known(gateway: Gateway | None, caller: Caller | None) -> "tuple[_Stale, list[tools.ShownLoadError]]":
     """Return what is known of the modules. Raises `BadParameter` if the caller names one that does not exist."""
-    from toolfleet_tasks.resources.modules import list_modules
-
-    found = ask(list_modules, gateway).modules
+    found = ask(modules.list_modules, gateway).modules
     if caller is not None:
         refuse_unknown(caller, [each.module for each in found])
     errors = [error for each in found for error in each.load_errors or ()]
     return {each.module: each.age_seconds for each in found if each.is_stale}, errors
 
 
-def _all(gateway: Gateway | None, caller: Caller | None) -> "list[ShownTool]":
+def _all(gateway: Gateway | None, caller: Caller | None) -> "list[tools.ShownTool]":
     found, following = _page(gateway, caller, limit=_PAGE)
     while following is not None:
         more, following = _page(gateway, caller, limit=_PAGE, cursor=following)
@@ -421,15 +395,14 @@ def _all(gateway: Gateway | None, caller: Caller | None) -> "list[ShownTool]":
     return found
 
 
-def _page(gateway: Gateway | None, caller: Caller | None, **query: Any) -> "tuple[list[ShownTool], str | None]":
+def _page(gateway: Gateway | None, caller: Caller | None, **query: Any) -> "tuple[list[tools.ShownTool], str | None]":
     """Return tools that the caller, or the holder of a gateway's key, may use; and the cursor of those that follow."""
-    from toolfleet_tasks.resources.tools import ShownTool, list_tools
+    page = ask(tools.list_tools, gateway, query=query, caller=caller)
+    shown = tools.ShownTool
+    return [each if isinstance(each, shown) else shown.model_validate(each) for each in page.tools], page.next
 
-    page = ask(list_tools, gateway, query=query, caller=caller)
-    return [each if isinstance(each, ShownTool) else ShownTool.model_validate(each) for each in page.tools], page.next
 
-
-def _show_all(tools: "Sequence[ShownTool]", stale: _Stale, *, as_json: bool, with_sources: bool = False) -> None:
+def _show_all(tools: "Sequence[tools.ShownTool]", stale: _Stale, *, as_json: bool, with_sources: bool = False) -> None:
     if as_json:
         say_json([_as_json(tool, stale) | (_place(tool.file) if with_sources else {}) for tool in tools])
         return
@@ -451,7 +424,7 @@ def _place(place: ToolSource | None) -> dict[str, Any]:
     return {} if place is None else {"source": place.model_dump(exclude={"tool_name"})}
 
 
-def _as_json(tool: "ShownTool", stale: _Stale) -> dict[str, Any]:
+def _as_json(tool: "tools.ShownTool", stale: _Stale) -> dict[str, Any]:
     shown = tool.model_dump(mode="json", exclude_none=True, exclude={"source", "module"})
     return shown | _mark(tool.name, stale)
 
@@ -502,9 +475,8 @@ async def _reloaded(settings: Settings, seconds: float) -> "Sequence[ReloadAnswe
 def _reloaded_at(gateway: Gateway) -> "list[ReloadAnswer]":
     """Return the hosts' answers as a gateway tells them: unfinished ones by module, and the others together."""
     from toolfleet_registry.directory.requests import ReloadAnswer
-    from toolfleet_tasks.resources.tools import reload_tools
 
-    report = ask(reload_tools, gateway, seconds=_RELOAD_SECONDS)
+    report = ask(tools.reload_tools, gateway, seconds=_RELOAD_SECONDS)
     pending = [ReloadAnswer(module=module) for module in report.pending]
     if not report.hosts > len(pending):
         return pending
@@ -556,7 +528,7 @@ def _is_of(tool_name: str, name: str | None) -> bool:
     return name is None or tool_name == name or tool_name.partition(".")[0] == name
 
 
-def _print_difference(one: "ShownDifference", stale: _Stale) -> None:
+def _print_difference(one: "tools.ShownDifference", stale: _Stale) -> None:
     fields = one.fields
     is_code_only = not one.is_new and fields.keys() == {_CODE}
     what = "code changed" if is_code_only else "new" if one.is_new else "changed"
@@ -578,7 +550,7 @@ def _print_difference(one: "ShownDifference", stale: _Stale) -> None:
     say("")
 
 
-def _versions_of(one: "ShownDifference") -> str:
+def _versions_of(one: "tools.ShownDifference") -> str:
     before, after = one.registered_version, one.version
     if before == after:
         return f"version {after}, as before" if after else "without a version"
@@ -598,7 +570,7 @@ def _text(value: Any) -> list[str]:
     return (value if isinstance(value, str) else indented(value)).splitlines()
 
 
-def _difference_as_json(one: "ShownDifference") -> dict[str, Any]:
+def _difference_as_json(one: "tools.ShownDifference") -> dict[str, Any]:
     fields = {name: {"registered": before, "offered": after} for name, (before, after) in one.fields.items()}
     return {"name": one.tool_name, "kind": one.kind, "digest": one.digest, "fields": fields}
 
@@ -617,12 +589,12 @@ def _warn_of_older_workers(older: list[str]) -> None:
         note(text, style="yellow")
 
 
-def _state_of(one: "ShownVersion") -> str:
+def _state_of(one: "tools.ShownVersion") -> str:
     words = "in force" if one.rolled_back_from is None else f"in force, rolled back from {one.rolled_back_from}"
     return words if one.enabled else f"{words}, disabled"
 
 
-def _version_as_json(one: "ShownVersion") -> dict[str, Any]:
+def _version_as_json(one: "tools.ShownVersion") -> dict[str, Any]:
     return {
         "version": one.version,
         "digest": one.digest,

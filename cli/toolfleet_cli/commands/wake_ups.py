@@ -20,16 +20,13 @@ from toolfleet_cli.console import (
     until,
 )
 from toolfleet_cli.remote import Gateway, JsonOption, LimitOption, OffsetOption, ask, over_fleet
+from toolfleet_cli.resources import wakeups
 from toolfleet_registry.errors import NoSuchEntry, OperationRefused
 
 if TYPE_CHECKING:
     from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
-    from toolfleet_tasks.resources.wakeups import HandledWakeups
 
-app = typer.Typer(
-    help="Wake-ups of jobs and webhooks that wait to be accepted: look at them, have them sent now, drop them.",
-    no_args_is_help=True,
-)
+app = typer.Typer(no_args_is_help=True)
 
 WakeId = Annotated[
     str,
@@ -66,8 +63,6 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List those that wait to be accepted, those that are tried next first."""
-    from toolfleet_tasks.resources import wakeups
-
     chosen = _chosen(kind, about, error, min_age)
     if offset and chosen:
         raise typer.BadParameter("--offset goes with none of --kind, --about, --error and --min-age.")
@@ -128,7 +123,6 @@ def replay(
     by: str | None = None,
 ) -> None:
     """Have some of them tried now, or all of a filter. Exit code 1 if one of them is not there; the others are tried all the same."""
-    from toolfleet_tasks.resources import wakeups
 
     def one(wake_id: str) -> bool:
         if _one(wake_id, gateway).died_at is not None:
@@ -136,7 +130,7 @@ def replay(
         ask(wakeups.replay_wakeup, gateway, wake_id, by=by)
         return False
 
-    def step(query: dict[str, Any]) -> "HandledWakeups":
+    def step(query: dict[str, Any]) -> "wakeups.HandledWakeups":
         return ask(wakeups.replay_wakeups, gateway, query=query, by=by)
 
     _change("Due now", wake_ids or [], one, step, _chosen(kind, about, error, min_age), everything=everything)
@@ -160,12 +154,11 @@ def drop(
     They are not tried again. One that is tried just now may still be accepted: the command says so. A job keeps the outcome of
     its wake-ups: `toolfleet jobs show`.
     """
-    from toolfleet_tasks.resources import wakeups
 
     def one(wake_id: str) -> bool:
         return ask(wakeups.drop_wakeup, gateway, wake_id, by=by).under_way
 
-    def step(query: dict[str, Any]) -> "HandledWakeups":
+    def step(query: dict[str, Any]) -> "wakeups.HandledWakeups":
         return ask(wakeups.drop_wakeups, gateway, query=query, by=by)
 
     _change("Dropped", wake_ids or [], one, step, _chosen(kind, about, error, min_age), everything=everything)
@@ -175,7 +168,7 @@ def _change(
     done: str,
     wake_ids: list[str],
     one: Callable[[str], bool],
-    step: Callable[[dict[str, Any]], "HandledWakeups"],
+    step: Callable[[dict[str, Any]], "wakeups.HandledWakeups"],
     chosen: dict[str, Any],
     *,
     everything: bool,
@@ -200,7 +193,6 @@ def _change(
 
 
 def _one(wake_id: str, gateway: Gateway | None) -> "KeptWake":
-    from toolfleet_tasks.resources import wakeups
 
     try:
         return ask(wakeups.get_wakeup, gateway, wake_id).root
