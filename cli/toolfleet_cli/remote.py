@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeAlias, TypeVar, cast, get_type_hints
 from urllib.parse import quote, urlsplit
@@ -22,9 +21,10 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from toolfleet_cli.console import fail, note, progress
+from toolfleet_cli.resources import tools
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.config.run_file import FOLDER
-from toolfleet_registry.contracts import Caller, ToolDefinition
+from toolfleet_registry.contracts import Caller, Level, ToolDefinition
 from toolfleet_registry.contracts.names import named_modules
 from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchEntry, OperationRefused
 from toolfleet_registry.policy.call_faults import LONGEST
@@ -68,15 +68,6 @@ _BY: Final[dict[str, Any]] = {
         typer.Option("--as", metavar="NAME", help="Who the audit says has done it; else this machine's user."),
     ]
 }
-
-
-class Level(StrEnum):
-    """The permissions, lowest first."""
-
-    GUEST = "guest"
-    USER = "user"
-    ADMIN = "admin"
-    OWNER = "owner"
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -345,7 +336,7 @@ def _checked(name: str | None, gateway: Gateway | None) -> str | None:
 
 def caller_of(user: str | None, permission: Level, modules: str | None, agent: str | None = None) -> Caller:
     """Return the caller that the options describe: without `--modules` the same as `Caller` without `allowed_modules`."""
-    said = {"user_id": user, "permission": permission.value, "agent": agent}
+    said = {"user_id": user, "permission": permission, "agent": agent}
     return Caller.model_validate({**said, "allowed_modules": named_modules(modules)})
 
 
@@ -355,7 +346,7 @@ def caller_at(
     """Return the caller that the options describe; `None` at a gateway, which goes by its key. Raises `BadParameter` for options there."""
     if gateway is None:
         return caller_of(user, permission, modules, agent)
-    if user is not None or permission is not Level.OWNER or modules is not None:
+    if user is not None or permission != "owner" or modules is not None:
         raise typer.BadParameter("a gateway goes by its key: leave --user, --permission and --modules out.")
     if agent is not None:
         raise typer.BadParameter("a gateway lists the tools of its key: leave --agent out.", param_hint="--agent")
@@ -375,8 +366,6 @@ def refuse_unknown(caller: Caller, known: Collection[str]) -> None:
 
 def tool_of(gateway: Gateway | None, name: str, caller: Caller | None = None) -> ToolDefinition | None:
     """Return the tool as the caller, or the key, sees it; `None` if it does not see it, and may still call it."""
-    from toolfleet_tasks.resources.tools import get_tool
-
     with suppress(NoSuchEntry):
-        return ask(get_tool, gateway, name, caller=caller)
+        return ask(tools.get_tool, gateway, name, caller=caller)
     return None

@@ -2,34 +2,24 @@
 
 import re
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from toolfleet_cli.commands.completion import complete_keys
 from toolfleet_cli.console import ago, change_each, note, say, say_json, show_list, until
-from toolfleet_cli.remote import Gateway, JsonOption, Level, ask, over_fleet
+from toolfleet_cli.remote import Gateway, JsonOption, ask, over_fleet
+from toolfleet_cli.resources import keys
+from toolfleet_registry.access import ApiKey, KeyDraft, Role, read_key_text
+from toolfleet_registry.contracts import Level
 from toolfleet_registry.contracts.names import named_modules
 from toolfleet_registry.system import fleet_clock
 
-if TYPE_CHECKING:
-    from toolfleet_registry.access import ApiKey, KeyDraft
-    from toolfleet_tasks.resources.keys import ShownKey
-
-app = typer.Typer(help="The API keys of programs that use the fleet over HTTP.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DURATION = re.compile(r"(\d{1,6})([mhdw])")
-
-
-class RoleName(StrEnum):
-    """The roles, lowest first."""
-
-    NONE = "none"
-    VIEWER = "viewer"
-    OPERATOR = "operator"
-    ADMIN = "admin"
 
 
 UserOption = Annotated[str, typer.Option("--user", metavar="ID", help="The user in whose name it calls.")]
@@ -47,7 +37,7 @@ AgentOption = Annotated[
     str | None,
     typer.Option("--agent", metavar="NAME", help="Its calls are this agent's, and what its profile leaves."),
 ]
-RoleOption = Annotated[RoleName, typer.Option("--role", help="What it may do as an operator.")]
+RoleOption = Annotated[Role, typer.Option("--role", help="What it may do as an operator.")]
 ExpiresOption = Annotated[str, typer.Option("--expires", metavar="WHEN", help="As in 30d, 12h, 2027-01-31 or never.")]
 OthersOption = Annotated[bool, typer.Option("--acts-for-others", help="It may call in the name of other users.")]
 RateOption = Annotated[
@@ -65,10 +55,10 @@ DescriptionOption = Annotated[str, typer.Option("--description", metavar="TEXT",
 def create(
     *,
     user: UserOption,
-    permission: PermissionOption = Level.GUEST,
+    permission: PermissionOption = "guest",
     modules: ModulesOption = None,
     agent: AgentOption = None,
-    role: RoleOption = RoleName.NONE,
+    role: RoleOption = "none",
     expires: ExpiresOption = "90d",
     acts_for_others: OthersOption = False,
     requests_per_second: RateOption = None,
@@ -79,14 +69,12 @@ def create(
     as_json: JsonOption = False,
 ) -> None:
     """Make a key, and print it: this once, for only its digest is kept."""
-    from toolfleet_tasks.resources import keys
-
     draft = _draft(
         user_id=user,
-        permission=permission.value,
+        permission=permission,
         allowed_modules=named_modules(modules),
         agent=agent,
-        role=role.value,
+        role=role,
         expires_at=_moment(expires),
         acts_for_others=acts_for_others,
         requests_per_second=requests_per_second,
@@ -105,8 +93,6 @@ def create(
 @over_fleet
 def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
     """List all keys, also those that have expired, the oldest first. None of them is shown: only their digests are kept."""
-    from toolfleet_tasks.resources import keys
-
     show_list(
         ask(keys.list_keys, gateway).keys,
         "KEY,USER,PERMISSION,MODULES,ROLE,EXPIRES,USED,DESCRIPTION",
@@ -117,7 +103,7 @@ def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> Non
     )
 
 
-def _row(one: "ShownKey") -> tuple[object, ...]:
+def _row(one: "keys.ShownKey") -> tuple[object, ...]:
     key, used = one.key, "never" if one.last_used_at is None else f"{ago(one.last_used_at)} ago"
     user = f"{key.user_id} and others" if key.acts_for_others else key.user_id
     user = user if key.agent is None else f"{user} as {key.agent}"
@@ -136,9 +122,6 @@ def revoke(
     by: str | None = None,
 ) -> None:
     """Let keys count for nothing, within two seconds everywhere. Exit code 1 if one is not there; the others are revoked all the same."""
-    from toolfleet_registry.access import read_key_text
-    from toolfleet_tasks.resources import keys
-
     # A whole key is taken for its id: a user who has found one has nothing else.
     wanted = [read.id if (read := read_key_text(text)) else text for text in key_ids]
 
@@ -153,12 +136,8 @@ def no_such_key(key_id: str) -> str:
     return f"There is no API key {key_id[:80]!r}: `toolfleet keys list` shows those that there are."
 
 
-def _draft(**fields: Any) -> "KeyDraft":
+def _draft(**fields: Any) -> KeyDraft:
     """Make a draft. Raises `BadParameter`."""
-    from pydantic import ValidationError
-
-    from toolfleet_registry.access import KeyDraft
-
     try:
         return KeyDraft(**fields)
     except ValidationError as exc:
@@ -185,19 +164,19 @@ def _moment(text: str) -> float | None:
         ) from None
 
 
-def _modules(key: "ApiKey") -> str:
+def _modules(key: ApiKey) -> str:
     if key.allowed_modules is None:
         return "-"
     return "*" if key.allowed_modules == "*" else ", ".join(sorted(key.allowed_modules)) or "none"
 
 
-def _expiry(key: "ApiKey") -> str:
+def _expiry(key: ApiKey) -> str:
     if key.expires_at is None:
         return "never"
     return "expired" if key.is_expired(fleet_clock.now()) else f"in {until(key.expires_at)}"
 
 
-def _as_json(key: "ApiKey") -> dict[str, Any]:
+def _as_json(key: ApiKey) -> dict[str, Any]:
     modules = key.allowed_modules
     return {
         **key.model_dump(mode="json", exclude={"allowed_modules", "expires_at", "created_at"}),

@@ -6,16 +6,15 @@ These are `toolfleet worker`, `beat`, `flower`, `gateway`, `mcp` and `redis-cli`
 import asyncio
 import os
 import shutil
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 from urllib.parse import unquote, urlsplit
 
 import typer
 
 from toolfleet_cli.check import is_well
 from toolfleet_cli.console import need, note, say
-from toolfleet_cli.remote import Level, ModulesOption, PermissionOption, UserOption, caller_of
+from toolfleet_cli.remote import ModulesOption, PermissionOption, UserOption, caller_of
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.errors import NoRedis, SettingsError
 from toolfleet_registry.redis.urls import fleet_url, is_sentinel_url
@@ -35,16 +34,9 @@ ProbeAddressOption = Annotated[
 ]
 
 
-class LaneName(StrEnum):
-    """The lanes that a worker can serve."""
-
-    FAST = "fast"
-    SLOW = "slow"
-    ALL = "all"
-
-
 LaneOption = Annotated[
-    LaneName | None, typer.Option(help="Which modules to serve; by default TOOLFLEET_LANE, else all.")
+    Literal["fast", "slow", "all"] | None,
+    typer.Option(help="Which modules to serve; by default TOOLFLEET_LANE, else all."),
 ]
 ConcurrencyOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Calls in flight at most.")]
 
@@ -203,7 +195,7 @@ def mcp(
     *,
     module: ModuleOption = None,
     user: UserOption = None,
-    permission: PermissionOption = Level.OWNER,
+    permission: PermissionOption = "owner",
     modules: ModulesOption = None,
 ) -> None:
     """Serve the fleet's tools to an MCP client over standard input and output, until that ends. For a client's configuration."""

