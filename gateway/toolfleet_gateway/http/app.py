@@ -30,12 +30,13 @@ from toolfleet_gateway.http.middleware import (
     AccessLog,
     BodySize,
     BodyTime,
-    HeaderRules,
-    HostCheck,
-    OriginCheck,
-    QueryKeys,
+    RequestChecks,
     SecurityHeaders,
     ShownIds,
+    check_headers,
+    check_query,
+    host_check,
+    origin_check,
 )
 from toolfleet_gateway.http.problems import (
     MEDIA_TYPE,
@@ -54,11 +55,13 @@ from toolfleet_gateway.http.routes import (
     HeaderParameter,
     Route,
     RouteRequest,
+    declared_routes,
     json_answer,
     list_fields,
     read_bytes,
     read_json_body,
     read_query,
+    route,
     text_answer,
 )
 from toolfleet_gateway.http.streams import LAST
@@ -92,8 +95,8 @@ def openapi_document(routes: Sequence[AnyRoute], *, root_path: str = "") -> Json
     models = sorted(_models_of(routes), key=lambda model: model.__name__)
     _, schemas = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
     paths: dict[str, Json] = {}
-    for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    for each in routes:
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -117,10 +120,10 @@ def openapi_document(routes: Sequence[AnyRoute], *, root_path: str = "") -> Json
 
 def _models_of(routes: Sequence[AnyRoute]) -> set[type[BaseModel]]:
     found: set[type[BaseModel]] = {ProblemBody}
-    for route in routes:
-        answers = route.answers.values()
+    for each in routes:
+        answers = each.answers.values()
         data = (model for answer in answers for model in answer.events.values())
-        found.update(model for model in (route.body, *(answer.model for answer in answers), *data) if model)
+        found.update(model for model in (each.body, *(answer.model for answer in answers), *data) if model)
     return found
 
 
@@ -235,11 +238,13 @@ def build_app(
 
     `apps` answer all requests at other paths, in a protocol of their own. `shown` as of `AccessLog`.
     """
-    known = [*routes, *_health_routes(is_ready)]
-    known.append(_document_route(lambda: openapi_document(known, root_path=settings.gateway_root_path)))
+    known = list(routes)
+    known += declared_routes(
+        _OwnRoutes(is_ready, lambda: openapi_document(known, root_path=settings.gateway_root_path)), tag="health"
+    )
     by_path = dict[str, list[AnyRoute]]()
-    for route in known:
-        by_path.setdefault(route.path, []).append(route)
+    for each in known:
+        by_path.setdefault(each.path, []).append(each)
     by_endpoint = [
         (path, _traced(path, Endpoint(of_path, entrance), tracing))
         for path, of_path in sorted(
@@ -271,38 +276,15 @@ def _bounds(settings: Settings, shown: ShownIds) -> list[Middleware]:
     root = settings.gateway_root_path
     health = frozenset({root + LIVE, root + READY})
     hosts = settings.gateway_hosts
+    checks = (check_headers, host_check(hosts, health), origin_check(settings.gateway_origins, hosts), check_query)
     return [
         Middleware(SecurityHeaders),
         Middleware(AccessLog, quiet=health, shown=shown),
         Middleware(ProblemAnswers),
-        Middleware(HeaderRules),
-        Middleware(HostCheck, hosts=hosts, paths=health),
-        Middleware(OriginCheck, origins=settings.gateway_origins, hosts=hosts),
-        Middleware(QueryKeys),
+        Middleware(RequestChecks, checks=checks),
         Middleware(BodySize, most=_CALLS_IN_A_BODY * settings.max_arguments_bytes),
         Middleware(BodyTime, seconds=BODY_SECONDS),
     ]
-
-
-def _document_route(write: Callable[[], Json]) -> AnyRoute:
-    @cache
-    def text() -> str:
-        return json.dumps(write(), separators=(",", ":"))
-
-    async def document(_: RouteRequest[None, None]) -> Response:
-        # Written when it is first asked for: that takes most of a gateway's start, and would hold up its other requests.
-        return text_answer(await asyncio.to_thread(text))
-
-    return Route(
-        method="GET",
-        path=_DOCUMENT,
-        name="openapi",
-        summary="This document",
-        handle=document,
-        answers={200: Answer("The OpenAPI document of this gateway.", media="application/json")},
-        tag="health",
-        is_public=True,
-    )
 
 
 class _Empty(BaseModel, extra="forbid"):
@@ -374,45 +356,34 @@ class HealthAnswer(BaseModel):
     """Always `ok`: else the answer is a problem."""
 
 
-def _health_routes(is_ready: Callable[[], Awaitable[bool]]) -> list[AnyRoute]:
-    """Return the routes `/livez` and `/readyz`. `is_ready` asks whether calls would get through now."""
+_WELL = {200: Answer("It is well.", HealthAnswer)}
 
-    async def live(_: RouteRequest[None, None]) -> Response:
+
+class _OwnRoutes:
+    """The routes of every gateway: `/livez`, `/readyz`, and the document. `is_ready` asks whether calls would get through now."""
+
+    def __init__(self, is_ready: Callable[[], Awaitable[bool]], write: Callable[[], Json]) -> None:
+        self._is_ready = is_ready
+        self._document = cache(lambda: json.dumps(write(), separators=(",", ":")))
+
+    @route("GET", LIVE, "Whether the process lives", _WELL, is_public=True)
+    async def live(self, _: RouteRequest[None, None]) -> Response:
         return json_answer(HealthAnswer())
 
-    async def ready(_: RouteRequest[None, None]) -> Response:
+    @route("GET", READY, "Whether calls would get through", _WELL, problems=(503,), is_public=True)
+    async def ready(self, _: RouteRequest[None, None]) -> Response:
         try:
             async with asyncio.timeout(_READY_SECONDS):
-                if await is_ready():
+                if await self._is_ready():
                     return json_answer(HealthAnswer())
         except TimeoutError:
             pass
         raise unavailable("The gateway is not ready: it is ending, or Redis or the broker does not answer.")
 
-    answers = {200: Answer("It is well.", HealthAnswer)}
-    return [
-        Route(
-            method="GET",
-            path=LIVE,
-            name="live",
-            summary="Whether the process lives",
-            handle=live,
-            answers=answers,
-            tag="health",
-            is_public=True,
-        ),
-        Route(
-            method="GET",
-            path=READY,
-            name="ready",
-            summary="Whether calls would get through",
-            handle=ready,
-            answers=answers,
-            problems=(503,),
-            tag="health",
-            is_public=True,
-        ),
-    ]
+    @route("GET", _DOCUMENT, "This document", {200: Answer("The OpenAPI document of this gateway.")}, is_public=True)
+    async def openapi(self, _: RouteRequest[None, None]) -> Response:
+        # Written when it is first asked for: that takes most of a gateway's start, and would hold up its other requests.
+        return text_answer(await asyncio.to_thread(self._document))
 
 
 def metadata_routes(resource: ProtectedResource | None) -> list[AnyRoute]:

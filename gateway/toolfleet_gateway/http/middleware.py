@@ -1,8 +1,8 @@
-"""Bounds what a request may be, each rule one middleware around the app, and logs each request."""
+"""Bounds what a request may be, by middleware around the app, and logs each request. The server has no scopes but those of HTTP."""
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -42,6 +42,8 @@ _HOST = re.compile(r"([^\s:/?#@\[\]]*|\[[0-9a-f:.]+\])(?::[0-9]*)?")  # RFC 3986
 ROUTE = "toolfleet.route"
 """The key in a request's scope of its path as the route has it, without ids."""
 
+RequestCheck = Callable[[Scope], None]
+
 ShownIds = Callable[[Caller], Mapping[str, str]]
 """Says how logs name a caller's user, by `user_id`; nothing where no profile hides that."""
 
@@ -67,9 +69,6 @@ class BodySize:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Implement ASGI."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         for name, value in scope["headers"]:
             if name == b"content-length" and (len(value) > _MOST_DIGITS or int(value) > self._most):
                 raise self._too_large()
@@ -98,9 +97,6 @@ class BodyTime:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Implement ASGI."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         give_up_at, is_complete = 0.0, False
 
         async def timed() -> Message:
@@ -120,23 +116,23 @@ class BodyTime:
         await self._app(scope, timed, send)
 
 
-class HeaderRules:
-    """A check of headers: certain ones come once, and some only without the other: else 400."""
+class RequestChecks:
+    """Makes these checks of each request before its body is read, in this order. A check raises `Problem`."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, *, checks: Sequence[RequestCheck]) -> None:
+        self._app, self._checks = app, checks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Implement ASGI."""
-        if scope["type"] == "http":
-            _check_headers(scope["headers"])
+        for check in self._checks:
+            check(scope)
         await self._app(scope, receive, send)
 
 
-def _check_headers(headers: list[tuple[bytes, bytes]]) -> None:
-    """Raise `Problem` (400) for headers that are repeated, contradictory or not printable."""
+def check_headers(scope: Scope) -> None:
+    """Raise `Problem` (400) for headers that are repeated or contradictory."""
     seen = set[bytes]()
-    for name, _ in headers:
+    for name, _ in scope["headers"]:
         if name in _ONCE:
             if name in seen:
                 raise invalid_request(f"The header {name.decode()!r} comes twice.")
@@ -147,32 +143,22 @@ def _check_headers(headers: list[tuple[bytes, bytes]]) -> None:
             raise invalid_request(f"The headers {one!r} and {other!r} contradict each other.")
 
 
-class HostCheck:
-    """A check that `Host` names one of `hosts`, with any port: else 421. HTTP/1.1 requires one; without it 400.
+def host_check(hosts: Collection[str], paths: Collection[str] = ()) -> RequestCheck:
+    """Make the check that `Host` names one of `hosts`, with any port: else 421. HTTP/1.1 requires one; without it 400.
 
     `paths` are answered for any name: health checks have none.
     """
+    known = frozenset(host.lower() for host in hosts)
 
-    def __init__(self, app: ASGIApp, *, hosts: Collection[str], paths: Collection[str] = ()) -> None:
-        self._app = app
-        self._hosts = frozenset(host.lower() for host in hosts)
-        self._paths = frozenset(paths)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Implement ASGI."""
-        if scope["type"] == "http":
-            self._check(scope)
-        await self._app(scope, receive, send)
-
-    def _check(self, scope: Scope) -> None:
+    def check(scope: Scope) -> None:
         host = next((value for name, value in scope["headers"] if name == b"host"), None)
         if host is None:
             raise invalid_request("The request has no Host.")
-        if _ANY in self._hosts or scope["path"] in self._paths:
-            return
-        if _host_name(host.decode("latin-1")) not in self._hosts:
+        if _ANY not in known and scope["path"] not in paths and _host_name(host.decode("latin-1")) not in known:
             detail = "This gateway does not answer to the Host of the request."
             raise Problem(421, "wrong_host", detail, hint="TOOLFLEET_GATEWAY_HOSTS lists the names that it answers to.")
+
+    return check
 
 
 def _host_name(host: str) -> str:
@@ -181,43 +167,31 @@ def _host_name(host: str) -> str:
     return found[1] if found else ""
 
 
-class OriginCheck:
-    """`Origin`, if there is one, is one of `origins`, or names a host of `hosts`: else 403. Programs send none."""
+def origin_check(origins: Collection[str], hosts: Collection[str]) -> RequestCheck:
+    """Make the check that `Origin`, if there is one, is one of `origins`, or names a host of `hosts`: else 403. Programs send none."""
+    known, names = {origin.lower().rstrip("/") for origin in origins}, {host.lower() for host in hosts}
 
-    def __init__(self, app: ASGIApp, *, origins: Collection[str], hosts: Collection[str]) -> None:
-        self._app = app
-        self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
-        self._hosts = frozenset(host.lower() for host in hosts)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Implement ASGI."""
-        if scope["type"] == "http":
-            for name, value in scope["headers"]:
-                if name == b"origin" and not self._allows(value.decode("latin-1").lower()):
-                    raise Problem(403, "wrong_origin", "Requests from this origin are not let in.")
-        await self._app(scope, receive, send)
-
-    def _allows(self, origin: str) -> bool:
-        if _ANY in self._origins or origin.rstrip("/") in self._origins:
+    def allows(origin: str) -> bool:
+        if _ANY in known or origin.rstrip("/") in known:
             return True
         try:
             parts = urlsplit(origin)
         except ValueError:
             return False
-        return parts.scheme in {"http", "https"} and _host_name(parts.netloc) in self._hosts
+        return parts.scheme in {"http", "https"} and _host_name(parts.netloc) in names
+
+    def check(scope: Scope) -> None:
+        for name, value in scope["headers"]:
+            if name == b"origin" and not allows(value.decode("latin-1").lower()):
+                raise Problem(403, "wrong_origin", "Requests from this origin are not let in.")
+
+    return check
 
 
-class QueryKeys:
-    """A check that answers a query with a secret with 400, also where no authentication is needed."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Implement ASGI."""
-        if scope["type"] == "http" and scope["query_string"]:
-            read_credential((), scope["query_string"])
-        await self._app(scope, receive, send)
+def check_query(scope: Scope) -> None:
+    """Raise `AuthRefused` (400) for a query with a secret, also where no authentication is needed."""
+    if scope["query_string"]:
+        read_credential((), scope["query_string"])
 
 
 class AccessLog:
@@ -232,9 +206,6 @@ class AccessLog:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Implement ASGI."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         clock = asyncio.get_running_loop().time
         status, began_at = 0, clock()
 
@@ -288,4 +259,4 @@ class SecurityHeaders:
                 message["headers"] = [*headers, *(one for one in _HEADERS if one[0] not in said)]
             await send(message)
 
-        await self._app(scope, receive, sending if scope["type"] == "http" else send)
+        await self._app(scope, receive, sending)

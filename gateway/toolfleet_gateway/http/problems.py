@@ -137,9 +137,6 @@ class ProblemAnswers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Implement ASGI."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         has_begun = False
 
         async def sending(message: Message) -> None:
