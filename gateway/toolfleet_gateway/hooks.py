@@ -54,19 +54,15 @@ _NO_WORDS = "it was not done."
 _MOST_DECISION_BYTES = 64 * 1024  # of a body, which is verified with each secret
 
 
-def verified_delivery(secrets: Sequence[str], headers: Mapping[str, str], body: bytes) -> str:
-    """Return the id of a request that is signed with one of `secrets`. Raises `Problem`.
+def signed_delivery(
+    secrets: Sequence[str], headers: Mapping[str, str], body: bytes, *, most: int = _MOST_BYTES
+) -> tuple[str, str | None]:
+    """Return the id of a request, and the secret that it is signed with, if any.
 
-    Without secrets the answer is that of a wrong signature: a sender cannot find out which jobs there are.
+    Raises `Problem` for a malformed request, and for a body of more than `most` bytes.
     """
-    delivery, secret = signed_delivery(secrets, headers, body)
-    if secret is None:
-        raise _no_job()
-    return delivery
-
-
-def signed_delivery(secrets: Sequence[str], headers: Mapping[str, str], body: bytes) -> tuple[str, str | None]:
-    """Return the id of a request, and the secret that it is signed with, if any. Raises `Problem` for a malformed request."""
+    if len(body) > most:
+        raise Problem(413, "body_too_large", f"The body of a hook's request is larger than {most} bytes.")
     said = {name: headers.get(name, "") for name in _NAMES}
     if not all(said.values()):
         raise invalid_request(f"A hook's request has the headers {', '.join(_NAMES)}.")
@@ -159,10 +155,10 @@ class _Hooks:
     async def end_job_by_hook(self, request: RouteRequest[bytes, None]) -> Response:
         """End a job. The body is parsed only after it is verified."""
         data, job_id = request.body, request.path["job_id"]
-        if len(data) > _MOST_BYTES:
-            raise Problem(413, "body_too_large", f"The body of a hook's request is larger than {_MOST_BYTES} bytes.")
         hook = await self._hooks.of_job(job_id) if len(job_id) <= _LONGEST_JOB_ID else None
-        delivery = verified_delivery(() if hook is None else hook.secrets, request.raw.headers, data)
+        delivery, secret = signed_delivery(() if hook is None else hook.secrets, request.raw.headers, data)
+        if secret is None:  # a sender cannot find out which jobs there are
+            raise _no_job()
         said = read_json_body(request.raw.scope, data, _BODY)
         if said.job_id is not None and said.job_id != job_id:  # signed for another job, and sent to this one's path
             raise _no_job()
@@ -239,13 +235,7 @@ class _ApprovalHooks:
     async def decide_approval_by_hook(self, request: RouteRequest[bytes, None]) -> Response:
         """Decide about a call. The body is parsed only after it is verified."""
         data, approval_id = request.body, request.path["approval_id"]
-        if len(data) > _MOST_DECISION_BYTES:
-            raise Problem(
-                413,
-                "body_too_large",
-                f"The body of a hook's request is larger than {_MOST_DECISION_BYTES} bytes.",
-            )
-        delivery, secret = signed_delivery(list(self._approvers), request.raw.headers, data)
+        delivery, secret = signed_delivery(list(self._approvers), request.raw.headers, data, most=_MOST_DECISION_BYTES)
         if secret is None:
             raise _no_approval()
         known = self._approvers[secret]

@@ -159,7 +159,7 @@ class EventStream(Response):
             await self._events.aclose()
 
     async def _stream(self, receive: Receive, ending: "asyncio.Future[End]", writer: "_Writer") -> None:
-        gone = asyncio.ensure_future(_disconnected(receive))
+        gone = asyncio.ensure_future(disconnected(receive))
         coming: asyncio.Future[ServerSentEvent] | None = None
         try:
             await writer.write(f"retry: {RETRY_MS}\n\n".encode())
@@ -205,7 +205,8 @@ class _Writer:
             self._abort()
 
 
-async def _disconnected(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
+    """Return when the client has gone away; what it sends meanwhile is dropped."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

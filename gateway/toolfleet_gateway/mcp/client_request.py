@@ -93,18 +93,6 @@ def capability_of(method: InputMethod) -> str:
     return _CAPABILITIES[method]
 
 
-async def whole_body(receive: Receive) -> bytes | None:
-    """Return the whole body, or `None` if the client went away before its end."""
-    parts = list[bytes]()
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        parts.append(message.get("body", b""))
-        if not message.get(_MORE, False):
-            return b"".join(parts)
-
-
 def again(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that yields the body again, and then the client's further messages."""
     is_read = False

@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,9 +18,10 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from redis.asyncio import Redis
 from starlette.types import Receive, Scope, Send
 
-from toolfleet_gateway.http.streams import OpenStreams
+from toolfleet_gateway.http.routes import ClientGone, read_bytes
+from toolfleet_gateway.http.streams import OpenStreams, disconnected
 from toolfleet_gateway.mcp.calls import McpCall
-from toolfleet_gateway.mcp.client_request import Context, again, kinds_of, takes_forms, whole_body
+from toolfleet_gateway.mcp.client_request import Context, again, kinds_of, takes_forms
 from toolfleet_gateway.mcp.module_methods import WATCH
 from toolfleet_gateway.mcp.old_clients import (
     ClientQuestions,
@@ -205,7 +205,7 @@ class ToolCallLane:
         """Answer one request."""
         answer = LaneAnswer(asked.id, send)
         running = asyncio.create_task(self._run(view, asked, answer))
-        gone = asyncio.create_task(_disconnected(receive))
+        gone = asyncio.create_task(disconnected(receive))
         both: set[asyncio.Task[Any]] = {running, gone}
         try:
             while not running.done() and not gone.done():
@@ -236,12 +236,6 @@ async def _tell(running: "asyncio.Task[dict[str, Any]]", answer: LaneAnswer) -> 
     except Exception:
         log.exception("mcp_call_failed")
         await answer.error(types.INTERNAL_ERROR, "The gateway failed; its log says why.")
-
-
-async def _disconnected(receive: Receive) -> None:
-    with contextlib.suppress(asyncio.CancelledError):
-        while (await receive())["type"] != "http.disconnect":
-            pass
 
 
 class McpEndpoint:
@@ -287,8 +281,9 @@ class McpEndpoint:
             await self._headers.remember(view, scope["headers"])
             await served.manager.handle_request(scope, receive, send)
             return
-        body = await whole_body(receive)
-        if body is None:
+        try:
+            body = await read_bytes(receive)
+        except ClientGone:
             return
         asked = lane_request(body, name)
         if asked is None:

@@ -31,9 +31,10 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from toolfleet_gateway.calls import owner_of
+from toolfleet_gateway.http.routes import ClientGone, read_bytes
 from toolfleet_gateway.http.streams import RETRY_MS, EventStream, OpenStreams, ServerSentEvent
 from toolfleet_gateway.mcp.calls import AbandonedCalls
-from toolfleet_gateway.mcp.client_request import Context, ViewOf, again, whole_body
+from toolfleet_gateway.mcp.client_request import Context, ViewOf, again
 from toolfleet_gateway.mcp.subscriptions import (
     LISTS,
     ChangeQueue,
@@ -460,8 +461,9 @@ class OldEndpoint:
                 )(scope, receive, send)
 
     async def _post(self, view: McpView, session: ClientSession | None, request: Request, send: Send) -> None:
-        body = await whole_body(request.receive)
-        if body is None:
+        try:
+            body = await read_bytes(request.receive)
+        except ClientGone:
             return
         asked = _message(body)
         opened = None
