@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from toolfleet_modules.calls.work import ServedTool
 from toolfleet_modules.hosts.secrets import Secrets
-from toolfleet_modules.sdk.module import Lifespan, ServedModule
+from toolfleet_modules.sdk.module import Lifespan, Limits, ServedModule
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import NO_TOOLS, InEffect, ToolLines, ToolLoadError
 from toolfleet_registry.once.port import OnceStore
@@ -25,6 +25,8 @@ Listener = Callable[[], Awaitable[None]]
 
 _MOST_ERRORS = 1000  # in a manifest
 _LONGEST_PLACE, _LONGEST_KIND, _LONGEST_MESSAGE = 1024, 100, 1000
+
+_PROGRESS_SECONDS = 0.2  # between two reports of a call's progress
 
 _STEP_MS = 50  # without a change, after which the changes before are reported
 _RESCAN_SECONDS = 5.0  # for file systems that report no changes
@@ -71,19 +73,13 @@ class Host(ServedModule, Generic[Served]):
         listener: Listener | None = None,
         lifespan: Lifespan | None = None,
     ) -> None:
-        limits = {
-            "calls": options.calls,
-            "threads": 1,  # the tools' are in their own process
-            "request_bytes": options.request_bytes,
-            "result_bytes": options.result_bytes,
-            "progress_seconds": 0.2,
-        }
+        threads = 1  # the tools' are in their own process
         super().__init__(
             options.name,
             description=options.description,
             replies=replies,
             longest_call_seconds=options.longest_call_seconds,
-            limits=limits,
+            limits=Limits(options.calls, threads, options.request_bytes, options.result_bytes, _PROGRESS_SECONDS),
         )
         if lifespan is not None:
             self.lifespans.append(lifespan)

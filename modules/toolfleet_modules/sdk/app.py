@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -23,7 +23,7 @@ from toolfleet_modules.calls.request import (
     read_body,
     traced_requests,
 )
-from toolfleet_modules.sdk.execute import REFUSALS, Execute, Limits, refusal
+from toolfleet_modules.sdk.execute import REFUSALS, Execute, refusal
 from toolfleet_modules.sdk.module import ServedModule
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.errors import StoreAway
@@ -79,7 +79,7 @@ class _Routes:
         self._store = PatientStore(module.replies, seconds=STORE_SECONDS)
         self._runs = IdempotentRuns(self._store)
         self.accepted = None if module.follower is None else AcceptedCalls(self._store, module.follower)
-        limits = Limits(**module.limits, accepts=self.accepted is not None)
+        limits = replace(module.limits, accepts=self.accepted is not None)
         self.execute = _OfThisLoop(lambda: Execute(lambda: module.tools, self._runs, self._callers, limits))
 
     async def manifest(self, _: Request) -> Response:

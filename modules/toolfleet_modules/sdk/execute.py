@@ -31,6 +31,7 @@ from toolfleet_modules.calls.idempotency import (
 from toolfleet_modules.calls.reply import Reply
 from toolfleet_modules.calls.request import Call, HeaderRefused, TooLarge, TooSlow, note_call, note_reply
 from toolfleet_modules.calls.work import RunMeans, ServedRun, ServedTool, Work, WorkLog, guard_tasks
+from toolfleet_modules.sdk.module import Limits
 from toolfleet_modules.sdk.tool import in_words
 from toolfleet_registry.contracts.attempts import ALLOWANCE_SECONDS
 from toolfleet_registry.contracts.call_context import Context, Progress
@@ -108,23 +109,6 @@ class Counts:
     cancelled: int = 0
     accepted: int = 0
     asked: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of a module.
-
-    `calls`: at work at once, `threads`: of them in plain functions; `progress_seconds`: between two lines of progress.
-
-    `accepts`: whether a follower knows the states of calls that the module has accepted.
-    """
-
-    calls: int
-    threads: int
-    request_bytes: int
-    result_bytes: int
-    progress_seconds: float
-    accepts: bool = False
 
 
 class Execute:

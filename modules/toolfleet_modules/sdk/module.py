@@ -4,6 +4,7 @@ import inspect
 import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 
 from toolfleet_modules.calls.authentication import KEY_VARIABLE
@@ -26,6 +27,23 @@ Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a module.
+
+    `calls`: at work at once, `threads`: of them in plain functions; `progress_seconds`: between two lines of progress.
+
+    `accepts`: whether a follower knows the states of calls that the module has accepted.
+    """
+
+    calls: int
+    threads: int
+    request_bytes: int
+    result_bytes: int
+    progress_seconds: float
+    accepts: bool = False
+
+
 class ServedModule:
     """A module with its app. Subclasses have `tools`, a `manifest` and a `key`.
 
@@ -34,7 +52,7 @@ class ServedModule:
         description: What the module is for.
         replies: The memory of the outcomes of calls, which the app closes; `None` for the memory of this process.
         longest_call_seconds: How long a caller waits for one call at most, retries included.
-        limits: The arguments of `execute.Limits`.
+        limits: Its limits; what `accepts` says is decided by its `follower`.
     """
 
     def __init__(
@@ -44,7 +62,7 @@ class ServedModule:
         description: str,
         replies: OnceStore | None,
         longest_call_seconds: float,
-        limits: Mapping[str, Any],
+        limits: Limits,
     ) -> None:
         self.name = name
         self.description = description
@@ -143,14 +161,12 @@ class Module(ServedModule):
             raise ValueError(f"{name[:80]!r} is no name for a module: letters, digits, _ and -, at most 64.")
         if min(concurrency, threads, max_request_bytes, max_result_bytes, longest_call_seconds) <= 0:
             raise ValueError("Every limit of a module must be positive.")
-        names = ("calls", "threads", "request_bytes", "result_bytes", "progress_seconds")
-        values = (concurrency, threads, max_request_bytes, max_result_bytes, progress_seconds)
         super().__init__(
             name,
             description=description,
             replies=replies,
             longest_call_seconds=longest_call_seconds,
-            limits=dict(zip(names, values, strict=True)),
+            limits=Limits(concurrency, threads, max_request_bytes, max_result_bytes, progress_seconds),
         )
         self.version = version
         self.retries_undeclared = retries_undeclared

@@ -78,7 +78,7 @@ async def hosted_document(
         changes.append(len(host.tools))
 
     host = OpenApiHost(OpenApiOptions("birds", source or str(file), **options), listener=told)
-    judged = JudgedSender(file, options.get("base", ""), most_bytes=host.limits["result_bytes"])
+    judged = JudgedSender(file, options.get("base", ""), most_bytes=host.limits.result_bytes)
     host._sender = judged
     async with ModuleClient(host, user_id=None, permission="user") as client:
         yield HostedDocument(file, host, client, changes)
