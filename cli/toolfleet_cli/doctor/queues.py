@@ -22,6 +22,7 @@ from toolfleet_tasks.queues import CONTROL, IDLE, lane_of, queue_of
 from toolfleet_tasks.resources.agents import profile_notes
 
 _OLD_SECONDS = 30.0
+_OF_OTHERS = frozenset({"troubles", "not_applied", "broker_error"})  # facts of the check `manifests`, and no numbers
 _NAMED = 5
 
 _ASKED_NOTHING = frozenset({LOCAL, SCHEDULER})  # they are where the worker is
@@ -52,20 +53,8 @@ async def check_queues(patient: Patient) -> CheckResult:
         *_left_behind(status),
         *_replayable(unnamed),
     ]
-    facts = {
-        "lanes": [asdict(lane) for lane in status.lanes],
-        "queues": [asdict(queue) for queue in status.queues],
-        "workers_by_queue": dict(served),
-        "held": status.held,
-        "jobs": status.jobs,
-        "jobs_with_unnamed_hooks": len(unnamed),
-        "overdue_jobs": status.overdue_jobs,
-        "wakes": status.wakes,
-        "dead_letters": status.dead_letters,
-        "dead_wakes": status.dead_wakes,
-        "dead_webhooks": status.dead_webhooks,
-        "quarantined": status.quarantined,
-    }
+    facts = {name: value for name, value in asdict(status).items() if name not in _OF_OTHERS}
+    facts |= {"workers_by_queue": dict(served), "jobs_with_unnamed_hooks": len(unnamed)}
     return CheckResult(tuple(findings), facts)
 
 

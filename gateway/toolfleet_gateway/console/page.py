@@ -289,16 +289,9 @@ class Visit:
     query: FormFields
     form: FormFields
 
-    async def ask(
-        self,
-        name: str,
-        *path: str,
-        query: Fields | None = None,
-        body: Fields | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Json:
-        """Ask a route of the gateway for the signed-in user, as `GatewayRoutes.ask` does."""
-        return await self.routes.ask(self.who, name, *path, query=query, body=body, headers=headers)
+    async def ask(self, name: str, *path: str, **parts: Fields | None) -> Json:
+        """Ask a route as this visitor. `parts` as of `GatewayRoutes.ask`."""
+        return await self.routes.ask(self.who, name, *path, **parts)
 
     async def find(self, name: str, *path: str, absent: Collection[int] = (404,)) -> Json | None:
         """Ask a route as `ask` does; return `None` if there is nothing, or the user may not see it."""

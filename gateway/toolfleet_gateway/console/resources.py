@@ -29,7 +29,7 @@ def resource_pages() -> list[ConsolePage]:
     """Return the pages. Who may decide about a call its own rules say, and no role."""
     return [
         ConsolePage("GET", "/approvals", _list_approvals, "none"),
-        ConsolePage("GET", "/approvals/{approval_id}", _show_approval, "none"),
+        ConsolePage("GET", "/approvals/{approval_id}", _approval_page, "none"),
         ConsolePage("POST", "/approvals/{approval_id}", _decide_approval, "none"),
         ConsolePage("GET", "/jobs", _list_jobs),
         ConsolePage("POST", "/jobs", _cancel_jobs, "operator"),
@@ -94,10 +94,6 @@ async def _list_approvals(visit: Visit) -> Outcome:
     shown = window.shown(found["approvals"])
     shown["rows"] = [each for each in shown["rows"] if settled or each["state"] == "waiting"]
     return Shown("approvals", "Approvals", {**shown, "settled": settled})
-
-
-async def _show_approval(visit: Visit) -> Outcome:
-    return await _approval_page(visit)
 
 
 async def _decide_approval(visit: Visit) -> Outcome:
