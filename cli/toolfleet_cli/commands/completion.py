@@ -179,13 +179,11 @@ def logs_folder(start: Path) -> Path:
 
     Raises `FleetError` if there is none.
     """
-    from toolfleet_registry.config.run_file import FOLDER, find_running
+    from toolfleet_registry.config.run_file import find_running, left_logs
     from toolfleet_registry.errors import FleetError
 
     if (found := find_running(start)) is not None:
         return found[0] / "logs"
-    candidates = (folder / FOLDER / "logs" for folder in (start, *start.parents))
-    folder = next((each for each in candidates if each.is_dir()), None)
-    if folder is None:
+    if (folder := left_logs(start)) is None:
         raise FleetError("There are no logs: no `toolfleet up` has run here, or in a folder above.")
     return folder

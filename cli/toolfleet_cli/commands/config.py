@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from toolfleet_cli.console import add_row, note, progress, say, say_json, show_table, shown_value, table
-from toolfleet_registry.config.setting_sources import PREFIX, SettingOrigin, origin_of
+from toolfleet_registry.config.setting_sources import PREFIX, SettingOrigin, origin_of, unread_env_file
 from toolfleet_registry.contracts import Caller
 from toolfleet_registry.errors import FleetError
 from toolfleet_registry.policy.call_faults import newly_reached
@@ -48,7 +48,8 @@ def config(
         show_table(shown)
     else:
         note("Nothing is set here: all is as it is by default, and --all shows that.")
-    _warn_of_env_file(Path.cwd())
+    if env_file := unread_env_file(Path.cwd()):
+        note(f"{env_file} is not read here: `set -a; . ./.env` exports what it sets.")
     if reached:
         say(f"\nReached by callers above a guest who name no modules, and not before: {', '.join(reached)}")
     elif fault:
@@ -82,14 +83,3 @@ def _place(origin: SettingOrigin) -> str:
 def _as_json(name: str, value: Any, origin: SettingOrigin) -> dict[str, Any]:
     place = {"source": origin.source, "place": origin.place or None}
     return {"setting": name, "variable": f"{PREFIX}{name.upper()}", "value": value, **place}
-
-
-def _warn_of_env_file(folder: Path) -> None:
-    """Say it of a `.env`: a compose file reads it, and nothing here does."""
-    path = folder / ".env"
-    try:
-        is_meant = PREFIX in path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
-    if is_meant:
-        note(f"{path} is not read here: `set -a; . ./.env` exports what it sets.")

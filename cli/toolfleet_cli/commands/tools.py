@@ -317,7 +317,7 @@ def versions(name: ToolArgument, *, gateway: Gateway | None = None, as_json: Jso
     """Show a tool's last specifications, the latest first: the registry keeps 20."""
     found = ask(tools.list_tool_versions, gateway, name).versions
     if as_json:
-        say_json([_version_as_json(one) for one in found])
+        say_json([one.model_dump(mode="json", exclude={"enabled"}) for one in found])
     else:
         show_rows(
             "VERSION,SINCE,,DESCRIPTION",
@@ -592,14 +592,3 @@ def _warn_of_older_workers(older: list[str]) -> None:
 def _state_of(one: "tools.ShownVersion") -> str:
     words = "in force" if one.rolled_back_from is None else f"in force, rolled back from {one.rolled_back_from}"
     return words if one.enabled else f"{words}, disabled"
-
-
-def _version_as_json(one: "tools.ShownVersion") -> dict[str, Any]:
-    return {
-        "version": one.version,
-        "digest": one.digest,
-        "created_at": one.created_at,
-        "is_in_force": one.is_in_force,
-        "rolled_back_from": one.rolled_back_from,
-        "spec": one.spec.model_dump(mode="json"),
-    }

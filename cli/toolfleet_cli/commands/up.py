@@ -68,7 +68,7 @@ _OWN_AFFAIRS = {
 # Where the fleet is; what else an agent must know is in there.
 _AGENTS_NEED = {"redis_url", "broker_url", "sentinel_master", "key_prefix", "registry_url"}
 
-KNOWN_SECONDS = 10.0
+_KNOWN_SECONDS = 10.0
 """The seconds that ready hosts have to announce themselves."""
 
 _POLL_SECONDS = 0.05
@@ -273,14 +273,14 @@ def found_servers(start: Path, *, taken: Iterable[str]) -> list[HostedModule]:
     return found
 
 
-async def unannounced(settings: Settings, modules: Collection[str], *, seconds: float = KNOWN_SECONDS) -> list[str]:
+async def unannounced(settings: Settings, modules: Collection[str]) -> list[str]:
     """Return when hosts serve all of these modules, or after so long: with a sentence for each that none serves.
 
     Raises `FleetUnavailable` when Redis does not answer.
     """
     async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
         directory = ModuleDirectory(redis, settings)
-        give_up_at = asyncio.get_running_loop().time() + seconds
+        give_up_at = asyncio.get_running_loop().time() + _KNOWN_SECONDS
         while True:
             listing = await directory.read()
             missing = [name for name in sorted(modules) if not _is_served(name, listing)]

@@ -15,7 +15,7 @@ from toolfleet_cli.console import SECRETS, plain, shown_url, shown_value
 from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.examination import Examination, as_json
 from toolfleet_cli.doctor.settings import secrets_of
-from toolfleet_registry.config.run_file import FOLDER
+from toolfleet_registry.config.run_file import left_logs
 from toolfleet_registry.config.setting_sources import origin_of
 from toolfleet_registry.settings import Settings
 
@@ -99,8 +99,7 @@ def _settings(patient: Patient) -> Mapping[str, Any]:
 
 def _logs(folder: Path) -> Iterable[tuple[str, list[str]]]:
     """Yield the last lines of each log of a `toolfleet up` here or in a folder above."""
-    candidates = (each / FOLDER / "logs" for each in (folder, *folder.parents))
-    logs = next((each for each in candidates if each.is_dir()), None)
+    logs = left_logs(folder)
     for path in sorted(logs.glob("*.log")) if logs is not None else ():
         try:
             with path.open("rb") as log:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from toolfleet_cli.doctor.check import CheckResult, Diagnosis, Patient, error, remark, warning
-from toolfleet_registry.config.setting_sources import PREFIX, misspelt, origin_of, removed
+from toolfleet_registry.config.setting_sources import PREFIX, misspelt, origin_of, removed, unread_env_file
 from toolfleet_registry.redis.urls import is_redis_url, is_sentinel_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import machine_clock
@@ -131,12 +131,7 @@ def _removed(gone: dict[str, str]) -> Iterable[Diagnosis]:
 
 
 def _env_file(patient: Patient) -> Iterable[Diagnosis]:
-    path = patient.folder / ".env"
-    try:
-        is_meant = PREFIX in path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
-    if is_meant:
+    if path := unread_env_file(patient.folder):
         text = f"{path} has settings, and only a compose file reads it."
         yield remark(text, "Processes that are started here do not have them.", "set -a; . ./.env; set +a")
 

@@ -52,7 +52,7 @@ def letter_pages() -> list[ConsolePage]:
     return [
         ConsolePage("POST", "/dead-letters/bulk", _step_letters, "operator"),
         ConsolePage("GET", "/dead-letters", _list_letters),
-        ConsolePage("GET", "/dead-letters/{kind}/{letter_id}", _show_letter),
+        ConsolePage("GET", "/dead-letters/{kind}/{letter_id}", _letter_page),
         ConsolePage("POST", "/dead-letters/{kind}/{letter_id}", _change_letter, "operator"),
         ConsolePage("POST", "/wake-ups/bulk", _step_wakeups, "operator"),
         ConsolePage("GET", "/wake-ups", _list_wakeups),
@@ -220,10 +220,6 @@ class _BulkProgress:
 
 async def _list_letters(visit: Visit) -> Outcome:
     return Shown("dead_letters", "Dead letters", await _ListFilter.page(_LETTERS, visit))
-
-
-async def _show_letter(visit: Visit) -> Outcome:
-    return await _letter_page(visit)
 
 
 async def _change_letter(visit: Visit) -> Outcome:

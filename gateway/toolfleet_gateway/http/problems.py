@@ -124,9 +124,9 @@ def not_found(detail: str, *, code: Literal["not_found", "unknown_tool"] = "not_
     return Problem(404, code, detail, **rest)
 
 
-def invalid_request(detail: str, *, hint: str | None = None) -> Problem:
+def invalid_request(detail: str) -> Problem:
     """Return the problem of an invalid body, query or header."""
-    return Problem(400, "invalid_request", detail, hint=hint)
+    return Problem(400, "invalid_request", detail)
 
 
 class ProblemAnswers:

@@ -262,6 +262,6 @@ def text_answer(text: str | bytes, status: int = 200, headers: Mapping[str, str]
     return Response(text, status, headers, media_type=JSON)
 
 
-def nothing(status: int = 204, headers: Mapping[str, str] | None = None) -> Response:
+def nothing(status: int = 204) -> Response:
     """Return an answer without a body."""
-    return Response(None, status, headers)
+    return Response(None, status)

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
 
@@ -14,7 +14,7 @@ from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.contracts.calls import MOST_FILES
 from toolfleet_registry.contracts.inputs import check_requests, requests_of
 from toolfleet_registry.functions.failures import InputRequired
-from toolfleet_registry.functions.files import File, Gathered
+from toolfleet_registry.functions.files import Gathered
 from toolfleet_registry.system.http_bodies import loads_strict
 
 _log = logging.getLogger("toolfleet.sdk")
@@ -57,11 +57,10 @@ class Reply:
         result: Any,
         *,
         most_bytes: int,
-        files: Sequence[File] = (),
         note: str = "",
         unchecked: str | None = None,
     ) -> Self:
-        """Return the reply with a result, and separate `files`; or if it cannot be sent, a failure that says so, and that the effect has happened.
+        """Return the reply with a result; or if it cannot be sent, a failure that says so, and that the effect has happened.
 
         `note`: additional information for a model. `unchecked`: why the result is not validated against the tool's
         schema.
@@ -71,8 +70,6 @@ class Reply:
             return cls.failure(tool_name, too_much, effect_state="done")
         gathered = Gathered()
         try:
-            for file in files:
-                gathered.add(file)
             content = {"tool_name": tool_name, "success": True, "result": _plain(result, gathered), "error": None}
             content |= {"note": note} if note else {}
             content |= {} if unchecked is None else {"unchecked": unchecked}

@@ -118,3 +118,9 @@ def _lives(pid: int) -> bool:
     except PermissionError:  # another user's, so it lives
         return True
     return True
+
+
+def left_logs(start: Path) -> Path | None:
+    """Return the nearest folder of logs that a `toolfleet up` has left, here or above."""
+    candidates = (folder / FOLDER / "logs" for folder in (start, *start.parents))
+    return next((each for each in candidates if each.is_dir()), None)

@@ -159,6 +159,15 @@ def find_toml(start: Path) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
+def unread_env_file(folder: Path) -> Path | None:
+    """Return the folder's `.env` if it has settings: a compose file reads it, and nothing here does."""
+    path = folder / ".env"
+    try:
+        return path if PREFIX in path.read_text(encoding="utf-8", errors="replace") else None
+    except OSError:
+        return None
+
+
 def find_own_programs() -> None:
     """Have Python look for what settings name in the working directory and next to `toolfleet.toml`: last, where a file can hide no other."""
     here = Path.cwd()
@@ -240,9 +249,9 @@ def removed(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     }
 
 
-def warn_of_misspelt(settings: Collection[str], environ: Mapping[str, str] = os.environ) -> None:
+def warn_of_misspelt(settings: Collection[str]) -> None:
     """Log each variable that `misspelt` finds, once a process."""
-    for variable, like in misspelt(settings, environ).items():
+    for variable, like in misspelt(settings).items():
         _warn(variable, ", and changes nothing" + ("." if like is None else f"; did you mean {like}?"))
 
 

@@ -77,6 +77,7 @@ _CHECK_SECONDS = 0.1
 _ENVIRONMENT_NAME = re.compile("[0-9a-f]{32}")  # nothing else in the folder is touched
 _REMOVING = ".removing"
 _TOUCH_SECONDS = 3600.0
+_KEPT_SECONDS = 30 * 86_400.0  # they can be installed again; a tool of once a month finds them
 
 
 @cache
@@ -111,15 +112,13 @@ class InstallOptions:
     `folder`: where environments are kept; `seconds`: for one run of `uv`; `options`: more for it, such as
     `--index-url`.
 
-    `kept_seconds`: an environment that no host has used for so long is removed; `None` keeps all. `allow_builds`: also
-    packages without a wheel, whose own code is run when they are built, outside of any fence.
+    `allow_builds`: also packages without a wheel, whose own code is run when they are built, outside of any fence.
     """
 
     folder: Path
     allow_builds: bool = False
     options: Sequence[str] = ()
     seconds: float = 900.0  # gigabytes over a slow line; `UV_HTTP_TIMEOUT` ends a download that stands still
-    kept_seconds: float | None = 30 * 86_400.0  # they can be installed again; a tool of once a month finds them
 
 
 class Installer:
@@ -206,7 +205,7 @@ class Environments:
     def __init__(self, options: InstallOptions, installer: Installer) -> None:
         self._options = options
         self._installer = installer
-        self.use = EnvironmentUse(options.folder, options.kept_seconds)
+        self.use = EnvironmentUse(options.folder)
 
     def find(self, requirements: Requirements) -> Path | None:
         """Return the environment with exactly these, if there is one, and use it from then on."""
@@ -267,15 +266,14 @@ def _is_taken(descriptor: int) -> bool:
 class EnvironmentUse:
     """The use of the environments in `folder`, by one host.
 
-    One that is unused for `kept_seconds` may be removed; `None` keeps all of them.
+    One that is unused for 30 days may be removed.
 
     A user of one has a shared lock on its folder, which ends with the process, and the folder's time says when it was
     used last.
     """
 
-    def __init__(self, folder: Path, kept_seconds: float | None) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._kept_seconds = kept_seconds
         self._held: dict[Path, int] = {}
 
     def hold(self, path: Path) -> bool:
@@ -312,8 +310,6 @@ class EnvironmentUse:
 
     def remove_unused(self) -> None:
         """Remove environments that no host holds, and that were unused for so long. Raises nothing."""
-        if self._kept_seconds is None:
-            return
         with contextlib.suppress(OSError):
             for path in [*self._folder.iterdir()]:
                 if path.name.endswith(_REMOVING):  # of one that was interrupted
@@ -329,10 +325,8 @@ class EnvironmentUse:
         self._held.clear()
 
     def _is_unused(self, path: Path) -> bool:
-        if self._kept_seconds is None:
-            return False
         try:
-            return machine_clock.wall() - path.stat().st_mtime > self._kept_seconds
+            return machine_clock.wall() - path.stat().st_mtime > _KEPT_SECONDS
         except OSError:
             return False
 

@@ -86,7 +86,7 @@ def test_what_is_in_use_or_was_used_lately_stays(tmp_path: Path) -> None:
     beside.mkdir()
     (tmp_path / ("d" * 32)).symlink_to(beside)
     (tmp_path / (f".{'e' * 32}.removing") / "rest").mkdir(parents=True)
-    user, other = EnvironmentUse(tmp_path, 30 * DAY), EnvironmentUse(tmp_path, 30 * DAY)
+    user, other = EnvironmentUse(tmp_path), EnvironmentUse(tmp_path)
     assert user.hold(held)
     for path in (held, old, beside):
         grow_old(path)
@@ -106,7 +106,7 @@ def test_what_is_in_use_or_was_used_lately_stays(tmp_path: Path) -> None:
 def test_one_that_was_installed_anew_is_held_anew(tmp_path: Path) -> None:
     """The lock on a folder that somebody has deleted by hand keeps nothing."""
     path = made(tmp_path, "a")
-    user, other = EnvironmentUse(tmp_path, 30 * DAY), EnvironmentUse(tmp_path, 30 * DAY)
+    user, other = EnvironmentUse(tmp_path), EnvironmentUse(tmp_path)
     assert user.hold(path)
     (path / "talons").rmdir()
     path.rmdir()
@@ -115,12 +115,4 @@ def test_one_that_was_installed_anew_is_held_anew(tmp_path: Path) -> None:
     assert user.hold(path)
     grow_old(path)
     other.remove_unused()
-    assert path.is_dir()
-
-
-def test_all_are_kept_where_nothing_says_for_how_long(tmp_path: Path) -> None:
-    """However old they are."""
-    path = made(tmp_path, "a")
-    grow_old(path, days=1000)
-    EnvironmentUse(tmp_path, None).remove_unused()
     assert path.is_dir()
