@@ -38,10 +38,8 @@ _APPLY = "Correct it as it says: `toolfleet up` says when it is applied, and `to
 
 async def check_queues(patient: Patient) -> CheckResult:
     """Check the queues by what workers note of themselves each second."""
-    settings, known = patient.settings, KnownModules(patient.settings)
-    async with patient.redis() as redis:
-        known.take((await ModuleDirectory(redis, settings).read()).entries)
-        states = await QueueStateStore(redis, settings).read()
+    settings = patient.settings
+    known, states = await _modules_and_states(patient)
     status, served = await read_status(settings), await workers_by_queue(settings)
     async with worker_job_service(settings) as service:
         unnamed = await service.hooks.without_job_id()
@@ -84,6 +82,13 @@ def _idle(served: Counter[str]) -> Iterable[Diagnosis]:
             "They use memory and do nothing.",
             "End them, or name modules: TOOLFLEET_MODULE_SERVICES, TOOLFLEET_SLOW_MODULES, `toolfleet modules add`.",
         )
+
+
+async def _modules_and_states(patient: Patient) -> tuple[KnownModules, QueueStates]:
+    known = KnownModules(patient.settings)
+    async with patient.redis() as redis:
+        known.take((await ModuleDirectory(redis, patient.settings).read()).entries)
+        return known, await QueueStateStore(redis, patient.settings).read()
 
 
 def _held_up(states: QueueStates, known: KnownModules) -> Iterable[Diagnosis]:
@@ -154,10 +159,7 @@ def _left_behind(status: FleetStatus) -> Iterable[Diagnosis]:
 async def send_canaries(patient: Patient) -> CheckResult:
     """Send a canary, which runs no tool, through each queue. Queues that no worker consumes, or that are paused, get none."""
     settings = patient.settings
-    known = KnownModules(settings)
-    async with patient.redis() as redis:
-        known.take((await ModuleDirectory(redis, settings).read()).entries)
-        states = await QueueStateStore(redis, settings).read()
+    known, states = await _modules_and_states(patient)
     served = await workers_by_queue(settings)
     queues = {CONTROL: ""} if served[CONTROL] else {}
     for module in sorted(known.names - known.ending):

@@ -51,6 +51,7 @@ _END_SECONDS = 6.0  # for what it has started to be gone
 _OWN_END_SECONDS = 2.0  # for a process of our own code to end by itself
 _CHECK_SECONDS = 0.01  # between two looks whether a process has ended, while that is awaited
 _ENDED_SECONDS = 0.1  # and in its life
+_LOCK_CHECK_SECONDS = 0.05
 
 
 class FenceMissing(Exception):
@@ -210,6 +211,16 @@ def _locked(path: Path) -> int | None:
         os.close(lock)
         raise
     return lock
+
+
+async def take_lock(descriptor: int, *, seconds: float) -> None:
+    """Lock an open file, which no other process has locked then. Raises `TimeoutError` if one has it for so long."""
+    async with asyncio.timeout(seconds):
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            await asyncio.sleep(_LOCK_CHECK_SECONDS)
 
 
 def spawn(

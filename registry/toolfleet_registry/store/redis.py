@@ -286,7 +286,7 @@ def _read_pins(stored: Mapping[bytes, bytes]) -> dict[str, dict[str, str]]:
     """Return the pins by module and tool. An unreadable pin is left out: its tool is then not approved."""
     pins = dict[str, dict[str, str]]()
     for field, digest in sorted(stored.items()):
-        match _json(field):
+        match rules.json_of(field):
             case [str(module)]:
                 pins.setdefault(module, {})
             case [str(module), str(tool_name)]:
@@ -322,13 +322,6 @@ def _read_or_error(name: str, value: bytes) -> ToolRegistration | ValueError:
 
 def _unmarked(spec: bytes) -> bytes:
     return rules.marked(_text_of(spec), None).encode()
-
-
-def _json(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 class RedisToolRegistry(ToolRegistry):

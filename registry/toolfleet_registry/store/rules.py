@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from toolfleet_registry.contracts.tool_definition import EventKind
 from toolfleet_registry.specs import ToolRegistration, ToolRegistrySnapshot, ToolSpec, digest_of, version_key
@@ -46,6 +46,14 @@ def standing_of(registration: ToolRegistration) -> RegistrationState:
     spec = registration.spec
     digest, since = digest_of_json(spec), registration.rolled_back_from
     return RegistrationState(spec.version, digest, registration.enabled, registration.created_at, since)
+
+
+def json_of(text: str | bytes) -> Any:
+    """Return the JSON value; `None` also for what is no JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def digest_of_json(spec: ToolSpec) -> str:

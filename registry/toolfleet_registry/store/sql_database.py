@@ -279,7 +279,7 @@ def read_or_warn(name: str, row: Any) -> ToolRegistration | None:
 
 def read_name(row: Any) -> str:
     """Return the name of a row's tool; the text itself, if it is no name."""
-    name = _json(row.tool_name)
+    name = rules.json_of(row.tool_name)
     return name if isinstance(name, str) else str(row.tool_name)
 
 
@@ -287,7 +287,7 @@ def read_pins(rows: Any) -> dict[str, dict[str, str]]:
     """Return the pins by module and tool. An unreadable pin is left out: its tool is then not approved."""
     pins = dict[str, dict[str, str]]()
     for row in rows:
-        match _json(row.module), _json(row.tool_name), _json(row.digest):
+        match rules.json_of(row.module), rules.json_of(row.tool_name), rules.json_of(row.digest):
             case str(module), str(name), str(digest):
                 pins.setdefault(module, {})[name] = digest
             case str(module), _, _:
@@ -312,13 +312,6 @@ def read_event(epoch_ms: int, row: Any) -> RegistryEvent:
         )
     except (ValidationError, OverflowError, OSError) as exc:
         raise ValueError("no event of a registry") from exc
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 class Database:

@@ -29,6 +29,7 @@ from typing import TypeVar
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from toolfleet_modules.hosts.child_process import take_lock
 from toolfleet_modules.hosts.folder.source_files import (
     REQUIREMENTS_FILE,
     FileFault,
@@ -72,7 +73,6 @@ _MOST_SAID = 64 * 2**10  # bytes of what it says that are read
 _LONGEST_ERROR = 700  # characters of it in an error
 
 _DIGEST_LENGTH = 32
-_CHECK_SECONDS = 0.1
 
 _ENVIRONMENT_NAME = re.compile("[0-9a-f]{32}")  # nothing else in the folder is touched
 _REMOVING = ".removing"
@@ -241,9 +241,7 @@ class Environments:
         """Have no other process install the same meanwhile. Raises `InstallFailed` if one is at it for too long."""
         with (self._options.folder / f".{digest}.lock").open("wb") as file:
             try:
-                async with asyncio.timeout(self._options.seconds):
-                    while not _is_taken(file.fileno()):  # noqa: ASYNC110 - of another process
-                        await asyncio.sleep(_CHECK_SECONDS)
+                await take_lock(file.fileno(), seconds=self._options.seconds)
             except TimeoutError:
                 raise InstallFailed("Another host has been installing its packages for too long.") from None
             yield
@@ -254,13 +252,6 @@ class Environments:
         rest = [_host_versions(), list(self._options.options), self._options.allow_builds]
         text = json.dumps([sorted(requirements), python, rest])
         return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
-
-
-def _is_taken(descriptor: int) -> bool:
-    with contextlib.suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
 
 
 class EnvironmentUse:

@@ -6,7 +6,6 @@ reads and changes it in a storage of its own.
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -36,13 +35,13 @@ from mcp.shared.auth import (
 )
 from pydantic import AnyUrl, BaseModel, ConfigDict, Field, ValidationError
 
+from toolfleet_modules.hosts.child_process import take_lock
 from toolfleet_registry.system import machine_clock
 
 _log = logging.getLogger("toolfleet.host")
 
 _MOST_BYTES = 2**20
 _LOCK_SECONDS = 60.0  # another process renews within less
-_CHECK_SECONDS = 0.05
 
 _NOWHERE = "http://127.0.0.1/callback"  # if there is no login
 Show = Callable[[str], Awaitable[None]]
@@ -191,9 +190,7 @@ class RecordFile:
                 raise self._failure(exc) from None
             stack.callback(os.close, lock)
             try:
-                async with asyncio.timeout(_LOCK_SECONDS):
-                    while not _is_taken(lock):  # noqa: ASYNC110 - of another process
-                        await asyncio.sleep(_CHECK_SECONDS)
+                await take_lock(lock, seconds=_LOCK_SECONDS)
             except TimeoutError:
                 raise AuthorizationAway("another process has been renewing its tokens for too long") from None
             yield
@@ -222,13 +219,6 @@ class RecordFile:
 
     def _failure(self, error: OSError) -> AuthorizationRefused:
         return AuthorizationRefused(f"its tokens cannot be kept in {self.path}: {error.strerror}")
-
-
-def _is_taken(descriptor: int) -> bool:
-    with contextlib.suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
 
 
 class RecordStorage:
