@@ -303,7 +303,7 @@ class FetchedCall:
     """
 
     __slots__ = (
-        DIED, "__weakref__", "_celery", "_front", "_here", "_known", "_raw", "acknowledged", "body", "delivery_info", "delivery_tag",
+        DIED, "__weakref__", "_celery", "_front", "_known", "_raw", "acknowledged", "body", "delivery_info", "delivery_tag",
         "eventer", "headers", "hostname", "id", "is_parked", "is_stored", "name", "properties", "retries", "run", "time_start",
     )  # fmt: skip
 

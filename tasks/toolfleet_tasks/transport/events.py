@@ -96,12 +96,8 @@ class FleetDispatcher(EventDispatcher):
             self._outbox.note({**event, "type": type}, is_of_task=group_from(type) == "task")
 
     def tell(self, *described: Describe) -> None:
-        """Send tasks' events as `send` does, but have them built only if there is a listener."""
-        if self._outbox is None:
-            for describe in described:
-                event = describe()
-                self.send(event.pop("type"), **event)
-        elif self.enabled and (not self.groups or "task" in self.groups):
+        """Send tasks' events as `send` does, but have them built only if there is a listener; in a worker with connections."""
+        if self._outbox is not None and self.enabled and (not self.groups or "task" in self.groups):
             self._outbox.note(*described)
 
 

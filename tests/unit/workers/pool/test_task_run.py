@@ -3,12 +3,15 @@
 import asyncio
 import gc
 import weakref
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.greenlet_bridge import await_, bridged, limits
+from toolfleet_workers.pool import asyncio_pool
 from toolfleet_workers.pool.asyncio_pool import Assignment, CallRun, PoolRun, TaskRun
 
 
@@ -39,6 +42,21 @@ class Call:
 
     def leave(self) -> None:
         self._ends.append("left")
+
+    @property
+    def celery(self) -> Any:
+        def timed_out(is_soft: bool, seconds: float) -> None:
+            self._ends.append(("soft" if is_soft else "hard", seconds))
+
+        ends = {"on_success": self._ends.append, "on_failure": self._ends.append, "on_timeout": timed_out}
+        return SimpleNamespace(id=self.id, request_dict={}, body=([self.body], {}, {}), **ends)
+
+
+class Timers:
+    """Whatever is set falls due in the loop's next turn."""
+
+    def call_later(self, _: float, callback: Any, *args: Any) -> asyncio.Handle:
+        return asyncio.get_running_loop().call_soon(callback, *args)
 
 
 def run_of(app: FleetApp, ends: list[Any], **told: Any) -> PoolRun:
@@ -81,6 +99,24 @@ async def test_a_fetched_call_that_is_revoked_before_it_begins_is_not_run(lined_
     await asyncio.wait([task])
 
     assert ends == ["left", "ended"]
+
+
+async def test_a_fetched_call_is_held_to_its_limits(lined_app: FleetApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Celery hears of both; after the hard one nothing that the call does counts any more."""
+
+    async def stubborn(task: Any, _: str) -> str:
+        with task.limits(3, 5):
+            for _ in range(2):
+                with suppress(asyncio.CancelledError):  # the soft one is one, too
+                    await asyncio.Event().wait()
+        return "too late"
+
+    lined_app.run_call = stubborn
+    monkeypatch.setattr(asyncio_pool, "shared_timers", lambda _: Timers())
+    ends: list[Any] = []
+    await run_of(lined_app, ends).run()
+
+    assert ends == [("soft", 3), ("hard", 5), "left", "ended"]
 
 
 async def test_a_job_that_is_revoked_as_it_begins_is_acknowledged(lined_app: FleetApp) -> None:
