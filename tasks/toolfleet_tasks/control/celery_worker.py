@@ -312,7 +312,7 @@ class FetchedCall:
         self.headers = headers = message["headers"]
         self.properties = properties = message["properties"]
         self.id, self.retries = headers["id"], headers["retries"]
-        self.name = headers.get("shadow") or TASK
+        self.name = str(headers.get("shadow") or TASK)
         self.toolfleet_died = headers.get(DIED)
         self.delivery_tag, self.delivery_info = properties["delivery_tag"], properties["delivery_info"]
         self.hostname, self.eventer = front.hostname, front.eventer

@@ -17,7 +17,6 @@ from pydantic_core import from_json
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.greenlet_bridge import Bridge
 from toolfleet_tasks.messages.envelope import BEGIN, DIED
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionClosed, RedisConnectionLost, ignored
 from toolfleet_tasks.transport import scripts
@@ -165,7 +164,8 @@ def read_message(item: bytes, queue: str, tag: str) -> Message:
     if not isinstance(info, dict):
         info = properties["delivery_info"] = {}
     info.setdefault("exchange", "")
-    info.setdefault("routing_key", queue)
+    if not isinstance(info.setdefault("routing_key", queue), str):
+        raise ValueError("not a task: its routing key is not a text")
     if message.pop("redelivered", False):
         headers["redelivered"] = info["redelivered"] = True
     died = message.pop("died", None)
@@ -202,8 +202,8 @@ class Consumer(Protocol):
         """Note that so many more messages were requested, and reserve their room; negative: so many are no longer on their way."""
         ...
 
-    def deliver(self, message: Message, queue: str) -> None:
-        """Start a message. May switch greenlets."""
+    def deliver(self, message: Message, queue: str) -> Awaitable[object] | None:
+        """Start a message. Returns what is to be waited for until it has started, if anything is."""
         ...
 
     def forget(self, tag: str) -> None:
@@ -361,25 +361,23 @@ class Fetcher:
             return self._ready.is_any(queues)
 
     async def _deliver(self, reserved: Reserved) -> None:
-        if reserved:
-            left = deque(reserved)
-            try:
-                await Bridge(self._deliver_all, left)
-            finally:  # cancelled: an undelivered message must not stay here
+        left = deque(reserved)
+        try:
+            while left:
+                tag, queue, item = left[0]
+                try:
+                    begun = self._consumer.deliver(read_message(item, queue, tag), queue)
+                    if begun is not None:
+                        await begun
+                except ValueError as exc:
+                    self._refuse(tag, queue, item, str(exc))
+                except Exception as exc:
+                    log.exception("message_not_delivered", queue=queue)
+                    self._refuse(tag, queue, item, repr(exc))
+                left.popleft()
+        finally:
+            if left:  # cancelled: an undelivered message must not stay here
                 self._leases.requeue([tag for tag, _, _ in left], begun=False)
-
-    def _deliver_all(self, left: deque[tuple[str, str, bytes]]) -> None:
-        """Deliver messages in a greenlet: Celery's stored result of a refused call is written without blocking the loop."""
-        while left:
-            tag, queue, item = left[0]
-            try:
-                self._consumer.deliver(read_message(item, queue, tag), queue)
-            except ValueError as exc:
-                self._refuse(tag, queue, item, str(exc))
-            except Exception as exc:
-                log.exception("message_not_delivered", queue=queue)
-                self._refuse(tag, queue, item, repr(exc))
-            left.popleft()
 
     def _refuse(self, tag: str, queue: str, item: bytes, reason: str) -> None:
         self._consumer.forget(tag)

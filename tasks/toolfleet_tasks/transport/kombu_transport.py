@@ -108,15 +108,16 @@ class ChannelAdapter:
         """Implements `Consumer.expect`."""
         self._slots.expect(count)
 
-    def deliver(self, message: dict[str, Any], queue: str) -> None:
+    def deliver(self, message: dict[str, Any], queue: str) -> Bridge[None] | None:
         """Implements `Consumer.deliver`. A queue that is consumed no longer, or not now, gets it back."""
         transport = self._channel.connection
         if queue not in transport._callbacks or queue in self._runtime.resting.names:  # noqa: SLF001
             self.leases.requeue([message["properties"]["delivery_tag"]], begun=False)
         elif self._runtime.take(message):
             self._take_slot(message["properties"]["delivery_info"]["routing_key"])
-        else:
-            transport._deliver(message, queue)  # noqa: SLF001
+        else:  # Celery's stored result of a refused call is written without blocking the loop
+            return Bridge(transport._deliver, message, queue)  # noqa: SLF001
+        return None
 
     def forget(self, tag: str) -> None:
         """Implements `Consumer.forget`."""

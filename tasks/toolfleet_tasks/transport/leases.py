@@ -146,9 +146,6 @@ class FetchedClaims:
         if (claim := self.made.pop(tag, None)) is not None:
             self.give_back(claim)
 
-    def __contains__(self, tag: str) -> bool:
-        return tag in self.made
-
 
 def asked(claims: FetchedClaims | None, queues: Sequence[str]) -> dict[str, Any]:
     """Return the arguments of `RESERVE` about the claims to make with messages of these queues."""
@@ -373,9 +370,7 @@ class Leases:
     def unbegun(self) -> frozenset[str]:
         """The held messages that surely have not been started."""
         claims = self.claims
-        return frozenset(
-            self._expected if claims is None else self._expected.union(filter(claims.__contains__, self._held))
-        )
+        return frozenset(self._expected if claims is None else self._expected.union(self._held & claims.made.keys()))
 
     @property
     def held(self) -> frozenset[str]:

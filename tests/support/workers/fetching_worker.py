@@ -1,7 +1,7 @@
 """A worker's fetcher that runs in the test itself, for somebody who never ends with a message."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -26,7 +26,7 @@ class Taker:
     taken: list[Message] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     expected: int = 0
-    begin: Callable[[Message], object] = lambda _: None
+    begin: Callable[[Message], Awaitable[object] | None] = lambda _: None
 
     @property
     def ids(self) -> list[str]:
@@ -48,10 +48,10 @@ class Taker:
     def expect(self, count: int) -> None:
         self.expected += count
 
-    def deliver(self, message: Message, queue: str) -> None:
+    def deliver(self, message: Message, queue: str) -> Awaitable[object] | None:
         assert queue in {QUEUE, OTHER}
         self.taken.append(message)
-        self.begin(message)
+        return self.begin(message)
 
     def forget(self, tag: str) -> None:
         self.forgotten.append(tag)

@@ -146,6 +146,12 @@ async def test_a_plain_call_is_handed_to_the_pool(front: Front) -> None:
     assert (call.is_stored, call.is_parked, call.acknowledged) == (False, False, False)
 
 
+async def test_any_senders_header_may_be_counted(front: Front) -> None:
+    """Nothing fails once the pool runs the call."""
+    assert front.takes(front.message(shadow=["owls"]))
+    assert state.total_count["['owls']"] == 1
+
+
 LINKED = ALONE.replace(b'"chain": null', b'"chain": [{}]')
 
 

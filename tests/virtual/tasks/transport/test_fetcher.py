@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +14,6 @@ from bed.fleet import pass_time
 from support.waiting import wait_until
 from support.workers.fetching_worker import OTHER, FetchingWorker, Taker, wait_until_waiting, working
 from support.workers.held_messages import KEYS, QUEUE, STORE, cut, evals, message, publish, start_reading, stop_reading
-from toolfleet_tasks.greenlet_bridge import await_
 from toolfleet_tasks.transport import fetcher as intake_module
 from toolfleet_tasks.transport import reservations, scripts
 from toolfleet_tasks.transport.fetcher import BATCH, MOST_CONNECTIONS, Message
@@ -187,10 +186,11 @@ async def test_an_intake_that_ends_keeps_no_message(
 async def test_an_intake_that_ends_in_the_middle_gives_the_rest_back(worker: FetchingWorker, redis: Redis) -> None:
     """Cancelled while Celery stores something for the second of three messages: that one and the third go back."""
 
-    def begin(message: Message) -> None:
-        if message["headers"]["id"] == "2":
-            worker.taker.taken.pop()
-            await_(asyncio.sleep(60))
+    def begin(message: Message) -> Awaitable[None] | None:
+        if message["headers"]["id"] != "2":
+            return None
+        worker.taker.taken.pop()
+        return asyncio.sleep(60)
 
     worker.taker.begin = begin
     publish(redis, message("1"), message("2"), message("3"))
@@ -279,6 +279,7 @@ GARBAGE = {
     "id of another type": message(headers={"task": "toolfleet.execute", "id": 5}),
     "limits of another type": message(headers={"task": "t", "id": "1", "timelimit": 5}),
     "limits that are no times": message(headers={"task": "t", "id": "1", "timelimit": [float("nan"), 1]}),
+    "queue of another type": message(properties={"delivery_info": {"routing_key": []}}),
     "protocol 1": message(
         headers={}, body=base64.b64encode(b'{"task": "toolfleet.execute", "id": "1", "args": []}').decode()
     ),
