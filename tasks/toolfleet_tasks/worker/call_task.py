@@ -1,4 +1,4 @@
-"""Gives the Celery app the task that runs a call in Celery's tracer, where its message was not taken by the shorter way.
+"""Gives the Celery app the task that runs a call in Celery's tracer, where its message needs anything of Celery.
 
 What runs the call lives in the workers' room: a worker's start plugs it into the app.
 

@@ -31,7 +31,7 @@ from toolfleet_tasks.control.celery_worker import FetchedCall
 from toolfleet_tasks.fairness import UNBOUNDED, FairSlots
 from toolfleet_tasks.greenlet_bridge import Bridge, JobKilled, require_greenlet_stacks
 from toolfleet_tasks.messages.envelope import TASK
-from toolfleet_tasks.worker import call_task
+from toolfleet_tasks.worker.call_task import END
 from toolfleet_workers.pool.hub_loop import HubLoop
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class TaskRun(PoolRun):
 class CallRun(PoolRun):
     """Runs one fetched call without Celery's tracer, unless the call's end is anything but a stored result: a retry, say.
 
-    Then the tracer runs after all, with a task body that ends as the call has. Implements `running_task.RunningTask`.
+    Then the tracer runs after all, with a task body that ends as the call has. Implements `RunningTask`.
     `current_task` is not set.
     """
 
@@ -279,7 +279,7 @@ class CallRun(PoolRun):
             self._on_end(self)
 
     async def _end_as(self, end: Callable[[], str]) -> None:
-        self.request.celery.request_dict[call_task.END] = end
+        self.request.celery.request_dict[END] = end
         await self.cross(self._trace)
 
 
