@@ -6,6 +6,7 @@ Each class is one concern, and none knows another. `worker_app.py` says in which
 import asyncio
 import dataclasses
 import json
+import logging
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -48,7 +49,7 @@ from toolfleet_registry.policy.hints import CLOSED_TO_ALL
 from toolfleet_registry.policy.redaction import REDACTED, redacted
 from toolfleet_registry.schemas.arguments import size_of
 from toolfleet_registry.spans import OpenSpan, TraceContext, Tracing, Unrecorded, carried
-from toolfleet_registry.system.loggers import BusyLog, get_logger
+from toolfleet_registry.system.loggers import get_logger
 from toolfleet_workers.runner import Case, Middleware, Proceed, ToolLookup, Verdict, compose
 
 log = get_logger(__name__)
@@ -63,7 +64,7 @@ _MOST_CONTENT = 8_192  # characters of a call's arguments, and of its result
 _LOCAL = f"{LOCAL}."
 _open: ContextVar[OpenSpan | None] = ContextVar("toolfleet_tool_span", default=None)  # where it has contents
 
-_busy_log = BusyLog(__name__)
+_logger = logging.getLogger(__name__)
 
 # Variables of structlog's kind, which it finds by their names. It would look its own up for each call, and keep them in a new dictionary.
 _CALL_ID: ContextVar[object] = ContextVar(f"{STRUCTLOG_KEY_PREFIX}call_id")
@@ -579,7 +580,8 @@ class CallLog:
         """Bind around `proceed`; what it raises passes."""
         _CALL_ID.set(call.call_id)
         _TOOL.set(call.tool_name)
-        _busy_log.now().debug("tool_call_started")
+        if _logger.isEnabledFor(logging.DEBUG):
+            log.debug("tool_call_started")
         try:
             return await proceed(call)
         finally:

@@ -239,7 +239,9 @@ class CallRunner:
     ) -> None:
         self._executor = executor
         self._definitions = definitions
-        self._wait_for, self._replica_for, self._rules_for = wait_for, replica_for, rules_for
+        self._wait_for, self._rules_for = wait_for, rules_for
+        self.replica_for = replica_for
+        """Returns which process of its module a call would go to, as its lease notes it; "" for a module with one address."""
         self._middleware, self._steps = middleware, compose(middleware, self._execute)
         self._checks = middleware[len(middleware) - checks :]
         self._ask_status, self._screened = ask_status, screened
@@ -302,10 +304,6 @@ class CallRunner:
     def retries_undeclared(self, tool_name: str) -> bool:
         """Return whether the tool's module declares that its undeclared tools are repeated after a failure."""
         return self._definitions is not None and self._definitions.retries_undeclared(tool_name.partition(".")[0])
-
-    def replica_for(self, call: PublishedCall) -> str:
-        """Return which process of its module the call would go to, as its lease notes it; "" for a module with one address."""
-        return self._replica_for(call)
 
     async def prepare(self) -> None:
         """Return when the worker knows the modules' tools, as far as they are known at all."""

@@ -9,7 +9,6 @@ import json
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, cast
 
@@ -295,10 +294,6 @@ class Claims:
         begun, begin_by = int(sent_at is not None), self.sending(sent_at)
         return Claim(call, keys, token, attempts=begun, ttl_seconds=seconds, begin_by=begin_by, mover=self.moved)
 
-    def holding(self, claim: Claim) -> AbstractContextManager[None]:
-        """Keep the claim inside. Leaving without having ended or closed the attempt releases it."""
-        return _Holding(self, claim)
-
     def sending(self, sent_at: tuple[float, float] | None = None) -> tuple[float, float]:
         """Return until when an attempt may start whose lease is granted to a request that is about to be sent, or was at `sent_at` (by both clocks)."""
         suspend_aware, fleet = sent_at or (fleet_clock.suspend_aware(), fleet_clock.now())
@@ -352,14 +347,16 @@ class Claims:
         held, self._held = list(self._held.values()), {}
         await asyncio.gather(*(self._let_go(claim) for claim in held), return_exceptions=True)
 
-    def _hold(self, claim: Claim) -> None:
+    def hold(self, claim: Claim) -> None:
+        """Keep the claim, until `leave`."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._keep(), name="toolfleet-claims")
         self._held[claim.token] = claim
         if (calls := metrics.calls()) is not None and claim.granted == "go" and claim.attempts == 1:
             calls.begun(claim.call.tool_name, fleet_clock.now() - claim.call.published_at)
 
-    def _leave(self, claim: Claim) -> None:
+    def leave(self, claim: Claim) -> None:
+        """Release the claim, unless its attempt is closed or its call has ended."""
         if self._held.pop(claim.token, None) is not None:
             self._let_go(claim)
 
@@ -411,21 +408,6 @@ class Claims:
                     calls.count_call(metric_families.CLAIMS_LOST, claim.call.tool_name)
                 log.warning("claim_lost", call_id=claim.call.call_id, tool=claim.call.tool_name)
                 claim.on_lost()
-
-
-class _Holding:
-    """A claim is kept inside. No generator, of which each call in flight would have one."""
-
-    __slots__ = ("_claim", "_claims")
-
-    def __init__(self, claims: Claims, claim: Claim) -> None:
-        self._claims, self._claim = claims, claim
-
-    def __enter__(self) -> None:
-        self._claims._hold(self._claim)  # noqa: SLF001 - a part of it
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._claims._leave(self._claim)  # noqa: SLF001 - as above
 
 
 def _seen(reply: "asyncio.Future[object]") -> None:

@@ -117,7 +117,7 @@ class Ledger:
     async def claim(
         self, call: PublishedCall, *, deaths: int | None = 0, can_reach: bool = True, replica: str = ""
     ) -> Claim | NotClaimed:
-        """Ask for a call, however long Redis is away. A claim must be kept with `claims.holding`, and ended or closed.
+        """Ask for a call, however long Redis is away. A claim must be kept with `claims.hold`, and ended or closed.
 
         `deaths`: of workers that held it; `None` if only the leases of those that had started it count. `can_reach`:
         whether this worker can connect to the call's module, as far as it knows. `replica`: which of its processes it

@@ -1,7 +1,7 @@
 """Ledgers on a real Redis, each with a line of its own as in a worker of its own, and what they are told."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from redis.asyncio import Redis
@@ -10,7 +10,7 @@ from toolfleet_registry.contracts import EffectState, ErrorCode, PublishedCall, 
 from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.ledger.claims import Claim
+from toolfleet_tasks.ledger.claims import Claim, Claims
 from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed
 from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.redis_connection import Part, PipelinedConnection
@@ -45,6 +45,16 @@ async def worker_ledger(
     finally:
         await ledger.claims.aclose()
         await line.aclose()
+
+
+@contextmanager
+def holding(claims: Claims, claim: Claim) -> Generator[None]:
+    """Keep a claim inside, as the execution of its call does."""
+    claims.hold(claim)
+    try:
+        yield
+    finally:
+        claims.leave(claim)
 
 
 def attempt(

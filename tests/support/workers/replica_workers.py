@@ -47,7 +47,7 @@ class ReplicaWorker:
         try:
             claim = await self.checks.claim(call, deaths=0)
             if isinstance(claim, Claim):
-                await execute._claimed(self._task, self._ledger, claim, None)
+                await execute.claimed(self._task, self._ledger, claim, None)
             else:
                 await execute.unclaimed(self._task, self._ledger, call, claim, deaths=0)
         except (Retry, Reject, Ignore):

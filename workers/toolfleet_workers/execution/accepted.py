@@ -100,10 +100,10 @@ async def ask(task: RunningTask, ledger: Ledger, claim: Claim) -> End | None:
         await _ask(task, ledger, claim, found.question, fleet_clock.now() - began_at, accepted.answered())
         return None
     if isinstance(found, Attempt):
-        reports.end()
+        reports.is_over = True
         return End(await _known_end(task, claim, found), accepted.begun_at)
     if isinstance(found, StatusMissing) and found.is_gone:
-        reports.end()
+        reports.is_over = True
         log.warning("tool_call_left_behind", call_id=call.call_id, tool=call.tool_name)
         lost = fleet_results.outcome_unknown(call.tool_name, "the process that had begun it is gone.")
         return End(Attempt(Outcome.UNKNOWN, lost), accepted.begun_at, is_left_behind=True)

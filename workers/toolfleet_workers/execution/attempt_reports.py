@@ -29,7 +29,6 @@ from toolfleet_registry.contracts.call_context import (
     LogSink,
     Progress,
     log_to,
-    report_to,
 )
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.spans import OpenSpan, Started, TraceContext, Tracing, attempt_span_id, carry
@@ -66,23 +65,24 @@ Written = Callable[[], object]
 
 
 class Reports:
-    """The reports of one running call: a sink for `toolfleet_registry.contracts.call_context`, from any thread, until `end`.
+    """The reports of one running call: a sink for `toolfleet_registry.contracts.call_context`, from any thread, until `is_over`.
 
     If the call's tool hides its results only the fraction is passed on: the tool's text could quote them.
     """
 
-    __slots__ = ("_is_listed", "_is_over", "_latest", "call", "settings")
+    __slots__ = ("_is_listed", "_latest", "call", "is_over", "settings")
 
     def __init__(self, call: PublishedCall, settings: Settings) -> None:
         self.call = call
         self.settings = settings
         self._latest: Progress | None = None
         self._is_listed = False
-        self._is_over = False
+        self.is_over = False
+        """Whether the attempt is: nothing that is still reported counts."""
 
     def take(self, progress: Progress) -> None:
         """Take the call's present progress; it replaces a report that was not fetched yet."""
-        if self._is_over:
+        if self.is_over:
             return
         self._latest = Progress(fraction=progress.fraction) if self.call.hides_results else progress
         here = worker_runtime.current()
@@ -95,22 +95,17 @@ class Reports:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 here.loop.call_soon_threadsafe(_list, here, self)
 
-    def end(self) -> None:
-        """The attempt is over: nothing that is still reported counts."""
-        self._is_over = True
-        self._latest = None
-
     def stays_listed(self) -> bool:
         """Return whether there is something to fetch; if not, the next report is listed again."""
-        if self._latest is None:
+        if self._latest is None or self.is_over:
             self._is_listed = False  # first, as in `fetch`: a thread may report between these lines
-        return self._latest is not None
+        return self._latest is not None and not self.is_over
 
     def fetch(self) -> Progress | None:
         """The latest that was not fetched yet; `None` if the attempt is over."""
         self._is_listed = False  # first: what comes from a thread in between lists itself again
         latest, self._latest = self._latest, None
-        return latest
+        return None if self.is_over else latest
 
 
 class ProgressBoard:
@@ -183,23 +178,6 @@ class ProgressBoard:
 def _list(here: WorkerRuntime, reports: Reports) -> None:
     """Add the reports to the board of this worker's loop, which is made with the first report."""
     here.part(ProgressBoard, reports.settings).add(reports)
-
-
-class AttemptReports:
-    """The reports of one attempt, from its creation: of everything that is reported in this task."""
-
-    __slots__ = ("_log", "_progress")
-
-    def __init__(self, call: PublishedCall, settings: Settings) -> None:
-        self._progress = Reports(call, settings)
-        report_to(self._progress.take)
-        self._log = None if call.log_level is None else AttemptLog(call, call.log_level, settings)
-
-    async def end(self) -> None:
-        """Take no more. Log messages are published before the attempt's end is; Redis has a second for that."""
-        self._progress.end()
-        if self._log is not None:
-            await self._log.end()
 
 
 class AttemptLog:

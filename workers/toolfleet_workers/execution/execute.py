@@ -6,13 +6,13 @@ Before the claim nothing is run, and a result that the ledger does not accept as
 import asyncio
 import math
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from toolfleet_registry.contracts import Audit, EffectState, PublishedCall, Terms, ToolResult, calls
 from toolfleet_registry.contracts.attempts import Attempt, Health, Outcome
+from toolfleet_registry.contracts.call_context import report_to
 from toolfleet_registry.errors import MessageRefused, NotPublished, ToolNotKnown
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.policy.limits import fewest_retries, strictest
@@ -41,7 +41,7 @@ from toolfleet_tasks.transport.reservations import quarantine
 from toolfleet_tasks.worker_runtime import RunCall, RunningTask, WorkerRuntime
 from toolfleet_workers.execution import accepted
 from toolfleet_workers.execution.accepted import recall
-from toolfleet_workers.execution.attempt_reports import AttemptReports, processed
+from toolfleet_workers.execution.attempt_reports import AttemptLog, Reports, processed
 from toolfleet_workers.execution.health_checks import checks_of
 from toolfleet_workers.execution.running_task import Superseded, ledger_of, publish_again
 from toolfleet_workers.runner import CallRunner, Ticket
@@ -269,12 +269,32 @@ async def run(task: RunningTask, message: str) -> str:
 
     Raises `Ignore`, `Reject` and `Retry` as Celery's tracer understands them.
     """
-    here = worker_runtime.here()
+    here, request = worker_runtime.here(), task.request
+    shared = here.part(_Shared, task.app, request.hostname)
+    ledger, properties = shared.ledger, getattr(request, "properties", None)
+    tag = str(properties.get("delivery_tag")) if isinstance(properties, dict) else ""
+    fetched = shared.fetched.take(tag)
     try:
-        return await _run(task, message, ledger_of(here, task.app.settings, task.request.hostname), here)
+        try:
+            call = opened(message, task.app, task_id=request.id)
+        except (MessageRefused, NewerMessage) as exc:
+            shared.give_back(fetched, request)
+            return _stored_end(task, ledger, await turn_away(task, ledger, exc))
+        is_due = call.deadline_at > fleet_clock.now()
+        deaths = len(deaths_of(request)) if ledger.writes_results else None
+        if fetched is not None and not (is_due and not deaths and shared.may_begin(fetched, call)):
+            shared.give_back(fetched, request)
+            fetched = None
+        if is_due or (deaths is not None and deaths >= MOST_DEATHS):
+            text = await _claim(task, shared, call, fetched, tag, deaths)
+        else:
+            text = _stored_end(task, ledger, await _end_at_deadline(task, ledger, call))
+        if call.job_id is not None:
+            await evaluate_soon(task, call.job_id)
     except Ignore:
         here.part(PausedCalls).follow(task, message, run)
         raise
+    return text
 
 
 def install(app: FleetApp, runner: CallRunner) -> None:
@@ -283,47 +303,61 @@ def install(app: FleetApp, runner: CallRunner) -> None:
     accepted.follow_revocations()
 
 
-async def _run(task: RunningTask, message: str, ledger: Ledger, here: WorkerRuntime) -> str:
-    fetched = FetchedMessage(task, here)
-    try:
-        call = opened(message, task.app, task_id=task.request.id)
-    except (MessageRefused, NewerMessage) as exc:
-        fetched.give_back()
-        return _stored_end(task, ledger, await turn_away(task, ledger, exc))
-    deaths = len(deaths_of(task.request)) if ledger.writes_results else None
-    is_due, is_deadly = call.deadline_at > fleet_clock.now(), deaths is not None and deaths >= MOST_DEATHS
-    fetched.keep_if_plain(task, ledger, call, is_plain=is_due and not deaths)
-    if not (is_due or is_deadly):
-        fetched.give_back()
-        text = _stored_end(task, ledger, await _end_at_deadline(task, ledger, call))
-    else:
-        try:
-            known: Known = None
-            if not is_deadly:
-                ticket = task.app.runner.ticket(call) or await ticket_of(task, call)  # what waits for it is no attempt
-                known, retry = (ticket.terms, ticket.retry) if isinstance(ticket, Ticket) else (ticket, None)
-                if call.retry is not None or retry is not None:
-                    call = bounded(call, fewest_retries(call.retry, retry))
-            claim = fetched.begin(ledger, call) or await checks_of(task.app, ledger).claim(call, deaths=deaths)
-        except BaseException:
-            fetched.give_back()
-            raise
-        if isinstance(claim, Claim):
-            text = await _claimed(task, ledger, claim, known, fetched)
-        else:
-            text = _stored_end(task, ledger, await unclaimed(task, ledger, call, claim, deaths=deaths))
-    if call.job_id is not None:
-        await evaluate_soon(task, call.job_id)
-    return text
+class _Shared:
+    """What all calls of a worker use: its ledger, its health checks, and the claims that come with messages."""
+
+    def __init__(self, here: WorkerRuntime, app: Any, hostname: str) -> None:
+        self.ledger = ledger_of(here, app.settings, hostname)
+        self.checks, self.fetched = checks_of(app, self.ledger), here.part(FetchedClaims)
+
+    def may_begin(self, fetched: FetchedClaim, call: PublishedCall) -> bool:
+        """Return whether a call that is due may start at once under the claim that came with its message."""
+        return fetched.call_id == call.call_id and begins_when_taken(call) and self.checks.may_begin(call)
+
+    def give_back(self, fetched: FetchedClaim | None, request: Any) -> None:
+        """Have the call as if its message had only been fetched."""
+        if fetched is not None:
+            self.fetched.give_back(fetched, str((request.delivery_info or {}).get("routing_key")))
 
 
-async def _claimed(
-    task: RunningTask, ledger: Ledger, claim: Claim, known: Known, fetched: "FetchedMessage | None" = None
+async def _claim(
+    task: RunningTask, shared: _Shared, call: PublishedCall, fetched: FetchedClaim | None, tag: str, deaths: int | None
 ) -> str:
+    """Claim a call, or take over the claim that came with its message, and run it."""
+    ledger, runner = shared.ledger, task.app.runner
+    known: Known = None
+    try:
+        if deaths is None or deaths < MOST_DEATHS:
+            ticket = runner.ticket(call) or await ticket_of(task, call)  # what waits for it is no attempt
+            known, retry = (ticket.terms, ticket.retry) if isinstance(ticket, Ticket) else (ticket, None)
+            if call.retry is not None or retry is not None:
+                call = bounded(call, fewest_retries(call.retry, retry))
+        if fetched is None:
+            claim = await shared.checks.claim(call, deaths=deaths)
+        else:
+            claim, fetched = ledger.claimed(call, fetched.token, fetched.sent_at), None
+    except BaseException:
+        shared.give_back(fetched, task.request)
+        raise
+    if isinstance(claim, Claim):
+        return await claimed(task, ledger, claim, known, shared.fetched.ending, tag)
+    return _stored_end(task, ledger, await unclaimed(task, ledger, call, claim, deaths=deaths))
+
+
+async def claimed(
+    task: RunningTask, ledger: Ledger, claim: Claim, known: Known, leases: Leases | None = None, tag: str = ""
+) -> str:
+    """Run a claimed call to its end or to its retry, by what is `known` of its tool.
+
+    `leases`: those of its message, by its `tag`, if the end of its call can forget it: unless what follows is published afterwards.
+    """
     claim.granted = accepted.granted_to(task, claim)
-    with ledger.claims.holding(claim):
-        execution = Execution(task, ledger, claim, known, fetched)
+    ledger.claims.hold(claim)
+    try:
+        execution = Execution(task, ledger, claim, known, leases, tag)
         return await (execution.run() if task.app.tracing is None else processed(task, claim, execution))
+    finally:
+        ledger.claims.leave(claim)
 
 
 class Execution:
@@ -332,11 +366,22 @@ class Execution:
     `came_to`: its end, or what its attempt came to before a retry; `None` if it goes on elsewhere.
     """
 
+    __slots__ = (
+        "_attempts", "_call", "_claim", "_decisions", "_known", "_leases", "_ledger", "_runner", "_started_at", "_tag", "_task",
+        "came_to",
+    )  # fmt: skip
+
     def __init__(
-        self, task: RunningTask, ledger: Ledger, claim: Claim, known: Known, fetched: "FetchedMessage | None" = None
+        self,
+        task: RunningTask,
+        ledger: Ledger,
+        claim: Claim,
+        known: Known,
+        leases: Leases | None = None,
+        tag: str = "",
     ) -> None:
         self._task = task
-        self._fetched = fetched
+        self._leases, self._tag = None if task.is_followed else leases, tag
         self._ledger = ledger
         self._claim = claim
         self._known = known
@@ -349,9 +394,37 @@ class Execution:
 
     async def run(self) -> str:
         """Run it: raises as Celery's tracer understands."""
+        claim, call = self._claim, self._call
+        if claim.granted != "go":
+            return await self._without_attempt()
+        lost = list[bool]()
+        claim.on_lost = lambda: lost.append(True)  # before we wait for anything
+        now = self._started_at
+        if self._known is not None or call.terms is not None or call.approval is not None:
+            refusal = await refusal_of(self._ledger, claim, self._known, self._decisions, self._task.app.settings)
+            if lost:  # it was cancelled, say, or Redis was away for longer than the lease
+                raise self._late()
+            if refusal is not None:
+                return await self._finish(self._settled(refusal))
+            now = fleet_clock.now()
+        seconds = call.deadline_at - now
+        if seconds <= 0:  # claiming has waited for Redis
+            late = fleet_results.at_deadline(call)
+            return await self._finish(self._settled(late.unbegun if claim.so_far == "none" else late.unknown))
+        if claim.seconds_left() <= 0:
+            await self._on_lease()
+            seconds = call.deadline_at - fleet_clock.now()
+        attempt = await self._attempt(min(call.limit_seconds, seconds))
+        seconds = fleet_clock.now() - self._started_at
+        if attempt.outcome is Outcome.SUCCESS and attempt.acceptance is None and attempt.question is None:
+            return await self._finish(attempt.result, attempt=attempt, seconds=seconds)
+        return await self._follow(attempt, seconds)
+
+    async def _without_attempt(self) -> str:
+        """Ask where a call is that its module goes on with, or end one that must not run, or not now."""
         claim, tool_name = self._claim, self._call.tool_name
-        if claim.granted in {"go", "accepted"}:
-            return await (self._go() if claim.granted == "go" else self._ask())
+        if claim.granted == "accepted":
+            return await self._ask()
         if claim.granted == "killed":
             return await self._killed()
         if claim.granted in {"open", "unapproved"}:
@@ -376,22 +449,6 @@ class Execution:
         log.error("call_killed_workers", call_id=self._call.call_id, tool=self._call.tool_name, effect_state=so_far)
         return await self._finish(fleet_results.workers_died(self._call.tool_name, so_far))
 
-    async def _go(self) -> str:
-        lost = list[bool]()
-        self._claim.on_lost = lambda: lost.append(True)  # before we wait for anything
-        refusal = await refusal_of(self._ledger, self._claim, self._known, self._decisions, self._task.app.settings)
-        if lost:  # it was cancelled, say, or Redis was away for longer than the lease
-            raise self._late()
-        if refusal is not None:
-            return await self._finish(self._settled(refusal))
-        seconds = self._call.deadline_at - fleet_clock.now()
-        if seconds <= 0:  # claiming has waited for Redis
-            late = fleet_results.at_deadline(self._call)
-            return await self._finish(self._settled(late.unbegun if self._claim.so_far == "none" else late.unknown))
-        if await self._on_lease():
-            seconds = self._call.deadline_at - fleet_clock.now()
-        return await self._follow(await self._attempt(min(self._call.limit_seconds, seconds)))
-
     async def _ask(self) -> str:
         """Ask where the call is that its module goes on with. It comes back, or it has ended."""
         await self._on_lease()
@@ -408,38 +465,36 @@ class Execution:
         await accepted.begin(self._task, self._ledger, self._claim, attempt, begun_at=self._started_at)
         return self._late()
 
-    async def _on_lease(self) -> bool:
-        """Hold the call for sure. After a pause, or while Redis was away, the lease may have run out before it was used.
-
-        Returns whether that has taken time.
-        """
-        if self._claim.seconds_left() > 0:
-            return False
-        if not await self._ledger.claims.renewed(self._claim):
+    async def _on_lease(self) -> None:
+        """Hold the call for sure. After a pause, or while Redis was away, the lease may have run out before it was used."""
+        if self._claim.seconds_left() <= 0 and not await self._ledger.claims.renewed(self._claim):
             raise self._late()
-        return True
 
     async def _attempt(self, seconds: float) -> Attempt:
         """One attempt within the limit and the time left. The one place that words a limit."""
-        reports = AttemptReports(self._call, self._task.app.settings)
+        call, settings = self._call, self._task.app.settings
+        reports = Reports(call, settings)
+        report_to(reports.take)
+        messages = None if call.log_level is None else AttemptLog(call, call.log_level, settings)
         try:
             # The nets around the request, by the limit that was signed: the message's headers were not.
             with self._task.limits(
-                self._call.limit_seconds + SOFT_LIMIT_MARGIN, self._call.limit_seconds + HARD_LIMIT_MARGIN
+                call.limit_seconds + SOFT_LIMIT_MARGIN, call.limit_seconds + HARD_LIMIT_MARGIN
             ) as interrupt:
                 self._claim.on_lost = lambda: interrupt(Superseded())
                 self._attempts = self._claim.attempts
-                return await self._runner.run(self._call, seconds=seconds, lease=self._claim)
+                return await self._runner.run(call, seconds=seconds, lease=self._claim)
         except Superseded:
             raise self._late() from None
         except (TimeoutError, SoftTimeLimitExceeded):
-            return Attempt(Outcome.UNKNOWN, fleet_results.timed_out(self._call.tool_name, seconds))
+            return Attempt(Outcome.UNKNOWN, fleet_results.timed_out(call.tool_name, seconds))
         finally:
-            await reports.end()
+            reports.is_over = True
+            if messages is not None:
+                await messages.end()
 
-    async def _follow(self, attempt: Attempt) -> str:
+    async def _follow(self, attempt: Attempt, seconds: float) -> str:
         """Follow the retry table: the retry, or the end. If that would be unknown, the module is asked before."""
-        seconds = fleet_clock.now() - self._started_at
         if attempt.goes_on:
             raise await self._left(attempt)
         if attempt.unreached is not None:  # to be known before others may take the retry
@@ -463,8 +518,6 @@ class Execution:
         return await self._finish(result, attempt=attempt, seconds=seconds)
 
     def _decide(self, attempt: Attempt) -> Next:
-        if attempt.outcome is Outcome.SUCCESS:  # nearly every call: no module is asked
-            return Next(None, attempt.result)
         return decide(
             attempt,
             self._call.effect,
@@ -520,16 +573,20 @@ class Execution:
 
     async def _finish(self, result: ToolResult, *, attempt: Attempt | None = None, seconds: float = 0) -> str:
         result = result.model_copy(update={"audit": self._audit()})
-        tag, leases = ("", None) if self._fetched is None else (self._fetched.tag, self._fetched.leases)
-        message = None if leases is None else leases.end(tag)
-        finish = partial(self._ledger.finish, self._claim, message=message, decisions=self._decisions)
-        text = None
+        leases, tag, ledger, claim = self._leases, self._tag, self._ledger, self._claim
+        message, text = None if leases is None else leases.end(tag), None
+        facts: dict[str, Any] = {
+            "attempt": attempt,
+            "seconds": seconds,
+            "message": message,
+            "decisions": self._decisions,
+        }
         try:
-            text = await finish(result, attempt=attempt, seconds=seconds)
+            text = await ledger.finish(claim, result, **facts)
         except ResultNotStored as exc:
             log.error("result_refused", call_id=self._call.call_id, error=str(exc))  # noqa: TRY400 - the error says all
             result = fleet_results.result_refused(result, str(exc))
-            text = await finish(result, attempt=attempt, seconds=seconds)
+            text = await ledger.finish(claim, result, **facts)
         finally:
             if leases is not None:
                 leases.ended(tag, is_forgotten=text is not None)
@@ -558,53 +615,6 @@ class Execution:
             duration_ms=round((now - self._started_at) * 1000, 1),
             worker=self._task.request.hostname,
         )
-
-
-class FetchedMessage:
-    """A task's message, by its `tag`, and the claim that came with it, if there is one.
-
-    The claim is to be given back, unless the call starts under it.
-    """
-
-    __slots__ = ("_claim", "_claims", "_task", "tag")
-
-    def __init__(self, task: RunningTask, here: WorkerRuntime) -> None:
-        self._claims: FetchedClaims = here.part(FetchedClaims)
-        self._claim: FetchedClaim | None = None
-        self._task, self.tag = task, ""
-        properties = getattr(task.request, "properties", None)
-        if isinstance(properties, dict):
-            self.tag = str(properties.get("delivery_tag"))
-            self._claim = self._claims.take(self.tag)
-
-    @property
-    def leases(self) -> Leases | None:
-        """The leases of the message; `None` if the end of its call cannot forget it, or must not: what follows is published afterwards."""
-        return None if self._task.is_followed else self._claims.ending
-
-    def give_back(self) -> None:
-        """Have the call as if its message had only been fetched. Does nothing once it has started, or a second time."""
-        claim, self._claim = self._claim, None
-        if claim is not None:
-            self._claims.give_back(claim, _queue_of(self._task.request))
-
-    def keep_if_plain(self, task: RunningTask, ledger: Ledger, call: PublishedCall, *, is_plain: bool) -> None:
-        """Give it back if anything prevents starting the call at once, or its message does not match it."""
-        claim = self._claim
-        if claim is None:
-            return
-        is_plain = is_plain and claim.call_id == call.call_id and begins_when_taken(call)
-        if not (is_plain and checks_of(task.app, ledger).may_begin(call)):
-            self.give_back()
-
-    def begin(self, ledger: Ledger, call: PublishedCall) -> Claim | None:
-        """Return the ledger's claim, from now on the caller's; `None` if there is none."""
-        claim, self._claim = self._claim, None
-        return None if claim is None else ledger.claimed(call, claim.token, claim.sent_at)
-
-
-def _queue_of(request: Any) -> str:
-    return str((request.delivery_info or {}).get("routing_key"))
 
 
 def _stored_end(task: RunningTask, ledger: Ledger, stored: str) -> str:

@@ -6,7 +6,18 @@ import pytest
 from redis.asyncio import Redis
 
 from support.published_call import published
-from support.workers.ledgers import ENDING, RECORD, begun, claimed, close, finish, refused, run_out, worker_ledger
+from support.workers.ledgers import (
+    ENDING,
+    RECORD,
+    begun,
+    claimed,
+    close,
+    finish,
+    holding,
+    refused,
+    run_out,
+    worker_ledger,
+)
 from toolfleet_registry.contracts import EffectState, PublishedCall
 from toolfleet_registry.contracts.attempts import Question
 from toolfleet_registry.contracts.inputs import CallInputs, InputRequest
@@ -39,7 +50,7 @@ def answered(number: int, so_far: EffectState = "none") -> PublishedCall:
 async def asked(ledger: Ledger, question: Question = UNTOUCHED, call: PublishedCall = CALL) -> Claim:
     """A call that has begun, and whose module has asked."""
     claim = await begun(ledger, call)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         assert await ledger.waiting.ask(claim, question, HEARD, text="a text")
     return claim
 
@@ -185,10 +196,10 @@ async def test_a_question_that_nobody_has_signed_is_none(redis_url: str, redis: 
 async def asked_by(ledger: Ledger) -> Claim:
     """A call that its module goes on with, and that has asked something."""
     claim = await begun(ledger, CALL)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         assert await ledger.waiting.park(claim, EGG, HEARD, seconds=0)
     claim = await claimed(ledger, CALL)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         assert await ledger.waiting.ask(claim, UNSURE, HEARD, text="a text", accepted=EGG)
     return claim
 
@@ -204,7 +215,7 @@ async def test_what_goes_on_by_itself_is_never_begun_again(ledger: Ledger, redis
         assert (claim.granted, claim.attempts, claim.accepted) == ("accepted", 1, EGG)
         await run_out(redis)
     claim = await claimed(ledger, answered(1))
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         assert await ledger.waiting.ask(claim, UNSURE, HEARD, text="a text", accepted=EGG)
     assert [(await refused(ledger, each)).reason for each in (CALL, answered(1))] == ["stale", "early"]
     assert await answer(ledger, 2, BOB) in TAKEN

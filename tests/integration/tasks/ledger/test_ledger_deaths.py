@@ -4,7 +4,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.published_call import published
-from support.workers.ledgers import RECORD, RESULT, TURNED_AWAY, begun, close, run_out
+from support.workers.ledgers import RECORD, RESULT, TURNED_AWAY, begun, close, holding, run_out
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
@@ -51,7 +51,7 @@ async def test_where_nobody_counts_the_leases_say_it(redis: Redis, ledger: Ledge
     assert await claim_after(ledger, READ, deaths=None) == ("killed", 2, "unknown")
     await redis.delete(RECORD)
     for _ in range(2):
-        with ledger.claims.holding(await begun(ledger, READ)):
+        with holding(ledger.claims, await begun(ledger, READ)):
             pass
     assert await claim_after(ledger, READ, deaths=None) == ("unknown", 2, "unknown")
 

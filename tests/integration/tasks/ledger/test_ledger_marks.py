@@ -21,6 +21,7 @@ from support.workers.ledgers import (
     close,
     failed,
     finish,
+    holding,
     refused,
     run_out,
 )
@@ -104,7 +105,7 @@ async def test_a_call_that_was_ended_from_outside_keeps_its_place_while_it_runs(
 ) -> None:
     """The module is at it until its worker hears that nobody waits any more."""
     claim = await begun(ledger, CALL)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         await ledger.end(CALL, ENDING, data_id=ANY_DATA)
         assert await redis.zrange(ROOM, 0, -1) == ["call-1"]
         if hears == "late result":

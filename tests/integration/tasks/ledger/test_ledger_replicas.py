@@ -4,7 +4,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.published_call import published
-from support.workers.ledgers import RECORD, TURNED_AWAY, begun, claimed, close, run_out
+from support.workers.ledgers import RECORD, TURNED_AWAY, begun, claimed, close, holding, run_out
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.attempts import Attempt, LeaseOver, Outcome
 from toolfleet_tasks.ledger.claims import Claim
@@ -133,7 +133,7 @@ async def test_a_record_that_redis_has_lost_comes_back_with_the_process(
     """With the next renewal, for the call still runs."""
     claim = await begun_at(ledger, ONCE, "a")
     await claim.move("b")
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         await redis.delete(RECORD)
         ledger.claims._renew()
         await ledger.connection.execute("PING")  # answered after the renewal

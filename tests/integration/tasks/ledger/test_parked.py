@@ -14,6 +14,7 @@ from support.workers.ledgers import (
     claimed,
     close,
     finish,
+    holding,
     refused,
     run_out,
     worker_ledger,
@@ -37,7 +38,7 @@ KEY = "a secret of more than thirty-two characters"
 async def parked(ledger: Ledger, ended: Ended = HEARD, *, seconds: float = 0) -> Claim:
     """A call that was accepted, and may be asked for after so many seconds."""
     claim = await begun(ledger, CALL)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         assert await ledger.waiting.park(claim, EGG, ended, seconds=seconds)
     return claim
 
@@ -59,7 +60,7 @@ async def test_it_is_asked_for_again_and_again(ledger: Ledger, redis: Redis) -> 
     for _ in range(3):
         claim = await claimed(ledger, CALL)
         assert (claim.granted, claim.attempts, claim.accepted) == ("accepted", 2, EGG)
-        with ledger.claims.holding(claim):
+        with holding(ledger.claims, claim):
             assert (await refused(ledger, CALL)).reason == "busy"
             assert await ledger.waiting.park(claim, EGG, HEARD, seconds=0)
     claim = await claimed(ledger, CALL)
@@ -121,7 +122,7 @@ async def test_a_record_that_is_lost_as_it_is_accepted_is_written_anew(ledger: L
     """Redis has forgotten who has it; the worker that has knows."""
     claim = await begun(ledger, CALL)
     await redis.delete(RECORD)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         assert await ledger.waiting.park(claim, EGG, HEARD, seconds=0)
     assert (await claimed(ledger, CALL)).accepted == EGG
 

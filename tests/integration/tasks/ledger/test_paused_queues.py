@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.published_call import published
-from support.workers.ledgers import RECORD, begun, claimed, close, finish, refused
+from support.workers.ledgers import RECORD, begun, claimed, close, finish, holding, refused
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.ledger.claims import AcceptedAttempt
 from toolfleet_tasks.ledger.ledger import Ledger
@@ -41,7 +41,7 @@ async def test_a_retry_waits(ledger: Ledger, redis: Redis) -> None:
 async def test_what_its_module_goes_on_with_is_asked_for(ledger: Ledger, redis: Redis) -> None:
     """And ends: nothing is begun by that."""
     claim = await begun(ledger, CALL)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         assert await ledger.waiting.park(
             claim, AcceptedAttempt("egg", 12.5, 0.5), Ended("accepted 5", 0, 3, 10), seconds=0
         )

@@ -8,7 +8,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.published_call import published
-from support.workers.ledgers import ENDING, RECORD, begun, claimed, close, finish, run_out
+from support.workers.ledgers import ENDING, RECORD, begun, claimed, close, finish, holding, run_out
 from toolfleet_registry.contracts.attempts import Question
 from toolfleet_registry.contracts.inputs import CallInputs, InputRequest
 from toolfleet_registry.redis.keys import Keys
@@ -98,7 +98,7 @@ async def test_an_accepted_call_counts_its_polls(ledger: Ledger, redis: Redis) -
     egg, heard = AcceptedAttempt("egg", time.time(), 0.5), Ended("accepted 5", 0, 3, 10_000)
     for number in range(4):
         claim = await (claimed if number else begun)(ledger, CALL)
-        with ledger.claims.holding(claim):
+        with holding(ledger.claims, claim):
             assert await ledger.waiting.park(claim, egg, heard, seconds=0)
     parts = parts_of(await field(redis, "trail"))
     await finish(ledger, await claimed(ledger, CALL))
@@ -112,7 +112,7 @@ async def test_an_accepted_call_counts_its_polls(ledger: Ledger, redis: Redis) -
 async def test_a_question_and_its_answer_are_noted(ledger: Ledger, redis: Redis) -> None:
     """Since when the call has waited, and until when."""
     claim = await begun(ledger, CALL)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         assert await ledger.waiting.ask(claim, WHO, Ended("input_required 5", 0, 3, 10_000), text="a text")
     answers = {"who": {"action": "accept"}}
     assert await ledger.waiting.answer(CALL.call_id, 1, answers, queue="tools.research", message="m") in {

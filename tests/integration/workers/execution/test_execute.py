@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from support.published_call import published
 from support.waiting import wait_until, wait_until_equal
 from support.workers.held_messages import STORE, open_leases
-from support.workers.ledgers import SUCCESS, attempt, begun, claimed, refused, run_out, taken, worker_ledger
+from support.workers.ledgers import SUCCESS, attempt, begun, claimed, holding, refused, run_out, taken, worker_ledger
 from toolfleet_registry.contracts import Effect, PublishedCall, Terms
 from toolfleet_registry.contracts.attempts import Attempt, Health, Lease, Outcome, Standing, StatusMissing
 from toolfleet_registry.directory.known_modules import KnownModules
@@ -26,9 +26,8 @@ from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.results.stored import read_stored
-from toolfleet_tasks.transport.leases import FetchedClaims
 from toolfleet_workers.execution import execute
-from toolfleet_workers.execution.execute import Execution, FetchedMessage, _claimed
+from toolfleet_workers.execution.execute import Execution
 from toolfleet_workers.execution.health_checks import checks_of
 from toolfleet_workers.runner import Ticket
 
@@ -106,7 +105,7 @@ async def run(ledger: Ledger, runner: Runner, call: PublishedCall = CALL) -> Any
     """Claim and run it. Its task is Celery's, of which an execution needs no more than this."""
     task = task_of(ledger, runner)
     claim = await begun(ledger, call)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         execution = Execution(task, ledger, claim, (await runner.decide(call)).terms)
         text = await execution.run()
     return execution, read_stored(text, call.tool_name) if text.startswith("{") else None
@@ -122,7 +121,7 @@ def task_of(ledger: Ledger, runner: Runner) -> Any:
 async def executed(task: Any, ledger: Ledger, call: PublishedCall, known: execute.Known) -> str:
     claim = await checks_of(task.app, ledger).claim(call, deaths=0)
     if isinstance(claim, Claim):
-        return await _claimed(task, ledger, claim, known)
+        return await execute.claimed(task, ledger, claim, known)
     return await execute.unclaimed(task, ledger, call, claim, deaths=0)
 
 
@@ -210,7 +209,7 @@ async def test_a_call_that_nobody_knows_was_not_tried(ledger: Ledger, redis: Red
     """It ends as busy, unless an attempt before may have done something."""
     runner = Runner()
     claim = await begun(ledger, CALL)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         await Execution(task_of(ledger, runner), ledger, claim, fleet_results.not_known(CALL.tool_name, 4)).run()
     line = await audit_line(redis)
 
@@ -312,7 +311,7 @@ async def test_an_undeclared_tool_is_retried_where_that_is_a_habit(
     """The fleet's, or its module's."""
     async with worker_ledger(redis_url, retry_undeclared=is_set) as ledger:
         claim = await begun(ledger, CALL.model_copy(update={"effect": effect}))
-        with ledger.claims.holding(claim):
+        with holding(ledger.claims, claim):
             execution = Execution(task_of(ledger, Runner(retries=retries)), ledger, claim, None)
             follows = execution._decide(attempt(Outcome.FAILED))
 
@@ -336,18 +335,16 @@ async def test_a_call_whose_module_goes_on_with_it_is_not_begun_again(
 
 @pytest.mark.parametrize("is_followed", [False, True])
 async def test_a_message_outlives_the_end_of_a_call_that_others_follow(
-    ledger: Ledger, redis: Redis, here: worker_runtime.WorkerRuntime, is_followed: bool
+    ledger: Ledger, redis: Redis, is_followed: bool
 ) -> None:
     """What follows it is published after its end, by another worker if this one dies. Any other one is acknowledged with its end."""
     await redis.hset(STORE.unacked, "tag", "held")
     await redis.zadd(STORE.unacked_index, {"tag": time.time()})
     task = task_of(ledger, runner := Runner())
     task.is_followed, task.pass_on = is_followed, lambda *_: None
-    task.request.properties, task.request.delivery_info = {"delivery_tag": "tag"}, {}
     async with open_leases(ledger.connection) as leases:
         leases.hold(["tag"], of=())
-        here.part(FetchedClaims).ending = leases
-        await _claimed(task, ledger, await begun(ledger, CALL), None, FetchedMessage(task, here))
+        await execute.claimed(task, ledger, await begun(ledger, CALL), None, leases, "tag")
         held = leases.held
 
     assert (len(runner.ran), held == {"tag"}) == (1, is_followed)

@@ -67,7 +67,7 @@ async def test_after_the_end_nothing_is_written(settings: Settings, redis: Redis
     await stored_in_the_end(redis, "ended", "first")
     ended.take(Progress(message="second"))
     going_on.take(Progress(message="mine"))
-    ended.end()
+    ended.is_over = True
     ended.take(Progress(message="third"))
     await stored_in_the_end(redis, "going-on", "mine")
 

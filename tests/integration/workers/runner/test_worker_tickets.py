@@ -144,7 +144,7 @@ CHANGES: dict[str, Change] = {
 
 async def test_a_change_counts_from_the_moment_at_which_it_is_known(bed: Bed) -> None:
     """After each of them a call ends as in a worker that has decided nothing yet, at every moment."""
-    seen = set[tuple[str | None, object]]()
+    seen = set[tuple[object, object]]()
     for what, change in CHANGES.items():
         for caller in (ADA, BIRDS):
             await bed.run(caller)

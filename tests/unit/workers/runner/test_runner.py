@@ -209,8 +209,9 @@ async def test_closing_the_runner_closes_the_executor() -> None:
     assert executor.is_closed
 
 
-async def test_a_calls_start_is_logged_for_those_who_debug() -> None:
+async def test_a_calls_start_is_logged_for_those_who_debug(caplog: pytest.LogCaptureFixture) -> None:
     """One line, without the call's arguments and result; its end is told by its audit line."""
+    caplog.set_level("DEBUG")
     with capture_logs([structlog.contextvars.merge_contextvars]) as logs:
         await CallRunner(StubExecutor(), [CallLog()]).run(published(call_id="c7"), seconds=3)
 

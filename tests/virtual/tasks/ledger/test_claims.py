@@ -16,7 +16,7 @@ from bed.fleet import Bed, until
 from support.published_call import published
 from support.waiting import wait_until
 from support.workers.held_messages import cut
-from support.workers.ledgers import RECORD, begun, claimed, close, finish, refused, run_out, worker_ledger
+from support.workers.ledgers import RECORD, begun, claimed, close, finish, holding, refused, run_out, worker_ledger
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.ledger.ledger import Ledger
@@ -61,7 +61,7 @@ async def renewed(look: SyncRedis, since: int) -> int:
 async def test_a_claim_is_renewed_while_it_is_held(ledger: Ledger, other: Ledger) -> None:
     """For longer than one lease, nobody else gets the call."""
     claim = await begun(ledger, READ)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         for _ in range(5 * LEASE_SECONDS):
             await asyncio.sleep(1)
             assert (await refused(other, READ)).reason == "busy"
@@ -85,7 +85,7 @@ async def test_all_claims_of_a_process_are_renewed_at_once(
 
     with ExitStack() as held:
         for claim in claims:
-            held.enter_context(ledger.claims.holding(claim))
+            held.enter_context(holding(ledger.claims, claim))
         monkeypatch.setattr(line, "send", noted)
         ledger.claims._renew()
         await line.execute("PING")
@@ -98,7 +98,7 @@ async def test_a_lost_claim_is_heard_of(ledger: Ledger, other: Ledger, redis: Re
     """Its worker was frozen, and others have the call: it is told once, and theirs is left alone."""
     claim, lost = await begun(ledger, READ), list[str]()
     claim.on_lost = lambda: lost.append(claim.call.call_id)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         await run_out(redis)
         await begun(other, READ)
         lease = lease_of(look)
@@ -117,7 +117,7 @@ async def test_a_call_that_was_ended_from_outside_is_lost(ledger: Ledger, redis:
     """Its worker need not go on."""
     claim, lost = await begun(ledger, CALL), list[int]()
     claim.on_lost = lambda: lost.append(1)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         await redis.hset(RECORD, "state", "done")
         await redis.hdel(RECORD, "token")
         ledger.claims._renew()
@@ -128,7 +128,7 @@ async def test_a_redis_without_its_data_takes_no_claim_away(ledger: Ledger, redi
     """Where there is no record, nobody else has the call."""
     claim, lost = await begun(ledger, CALL), list[int]()
     claim.on_lost = lambda: lost.append(1)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         await redis.flushall()
         ledger.claims._renew()
         await ledger.claims._connection.execute("PING")
@@ -140,7 +140,7 @@ async def test_a_redis_without_its_data_takes_no_claim_away(ledger: Ledger, redi
 async def test_a_worker_that_stands_still_renews_nothing(ledger: Ledger, other: Ledger, look: SyncRedis) -> None:
     """Frozen, or at work on something that blocks it: others may have its calls when their leases have run out."""
     claim = await begun(ledger, READ)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         await renewed(look, lease_of(look))
         clock.move(LEASE_SECONDS)  # the whole process stands still
         seconds, microseconds = look.time()
@@ -150,7 +150,7 @@ async def test_a_worker_that_stands_still_renews_nothing(ledger: Ledger, other: 
 @pytest.mark.parametrize(("call", "granted"), [(READ, "go"), (ONCE, "unknown")])
 async def test_whoever_leaves_lets_go(ledger: Ledger, other: Ledger, call: Any, granted: str) -> None:
     """After an exception in the middle of an attempt the next worker need not wait, but is told that it was never closed."""
-    with pytest.raises(ValueError, match="broken"), ledger.claims.holding(await begun(ledger, call)):
+    with pytest.raises(ValueError, match="broken"), holding(ledger.claims, await begun(ledger, call)):
         raise ValueError("broken")
     await ledger.claims._connection.execute("PING")
     claim = await claimed(other, call)
@@ -161,13 +161,13 @@ async def test_whoever_leaves_lets_go(ledger: Ledger, other: Ledger, call: Any, 
 async def test_whoever_has_closed_or_ended_has_nothing_to_let_go_of(ledger: Ledger, other: Ledger) -> None:
     """Leaving after that touches nobody's lease."""
     claim = await begun(ledger, CALL)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         await close(ledger, claim)
         second = await begun(other, CALL)
     await ledger.claims._connection.execute("PING")
     assert (await refused(ledger, CALL)).reason == "busy"
 
-    with other.claims.holding(second):
+    with holding(other.claims, second):
         await finish(other, second)
     assert not ledger.claims._held
     assert not other.claims._held
@@ -178,7 +178,7 @@ async def test_a_worker_that_ends_lets_go_of_all(ledger: Ledger, other: Ledger) 
     calls = [published(call_id=f"call-{number}", effect="read") for number in range(3)]
     with ExitStack() as held:
         for call in calls:
-            held.enter_context(ledger.claims.holding(await begun(ledger, call)))
+            held.enter_context(holding(ledger.claims, await begun(ledger, call)))
         await ledger.claims.aclose()
 
         assert [(await claimed(other, call)).attempts for call in calls] == [2, 2, 2]
@@ -190,7 +190,7 @@ async def test_a_place_in_a_full_module_is_kept_with_the_claim(redis: Redis, red
         claim = await begun(ledger, CALL)
         room = Keys().running("research")
         await redis.zadd(room, {"call-1": 1})
-        with ledger.claims.holding(claim):
+        with holding(ledger.claims, claim):
             ledger.claims._renew()
             await ledger.claims._connection.execute("PING")
             assert (await refused(ledger, published(call_id="call-2"))).reason == "full"
@@ -204,7 +204,7 @@ async def test_an_outage_of_redis_takes_no_claim_away(bed: Bed, look: SyncRedis,
     async with worker_ledger(link.redis_url) as ledger:
         claim, lost = await begun(ledger, READ), list[int]()
         claim.on_lost = lambda: lost.append(1)
-        with ledger.claims.holding(claim):
+        with holding(ledger.claims, claim):
             lease = await renewed(look, lease_of(look))
             if fault == "frozen":
                 bed.redis.freeze()
@@ -223,7 +223,7 @@ async def test_an_outage_of_redis_takes_no_claim_away(bed: Bed, look: SyncRedis,
 async def test_a_new_connection_renews_at_once(ledger: Ledger, look: SyncRedis) -> None:
     """Long before it would be time, for nobody knows how long the old one was dead."""
     claim = await begun(ledger, CALL)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         await asyncio.sleep(1)
         lease, before = lease_of(look), clock.monotonic()
         cut(ledger.claims._connection)
@@ -250,7 +250,7 @@ async def test_whichever_clock_is_further_on_ends_a_lease(
     claim, now = await begun(ledger, CALL), getattr(fleet_clock, clock)
     monkeypatch.setattr(fleet_clock, clock, lambda: now() + 20)
     assert claim.seconds_left() <= 0
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         ledger.claims._renew()
         await ledger.claims._connection.execute("PING")
         assert claim.seconds_left() > 0
@@ -266,7 +266,7 @@ async def test_a_renewal_that_fails_confirms_nothing(ledger: Ledger, redis: Redi
     """Redis has no memory left, say: the lease runs out."""
     claim = await begun(ledger, CALL)
     claim.begin_by = (0, 0)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         await redis.set(RECORD, "no hash", ex=60)
         ledger.claims._renew()
         await ledger.claims._connection.execute("PING")
@@ -276,7 +276,7 @@ async def test_a_renewal_that_fails_confirms_nothing(ledger: Ledger, redis: Redi
 async def test_a_lost_claim_is_never_live_again(ledger: Ledger, other: Ledger, redis: Redis) -> None:
     """From the moment at which its worker hears of it."""
     claim = await begun(ledger, READ)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         await run_out(redis)
         await begun(other, READ)
         assert claim.seconds_left() > 0
@@ -288,7 +288,7 @@ async def test_a_lease_that_nobody_else_has_taken_can_be_begun_anew(ledger: Ledg
     """Its worker stood still, and the call is still its own."""
     claim = await begun(ledger, ONCE)
     claim.begin_by = (0, 0)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         await run_out(redis)
         assert await ledger.claims.renewed(claim)
         assert claim.seconds_left() > 0
@@ -319,7 +319,7 @@ async def test_to_give_back_the_end_of_a_call_leaves_its_attempt_open(
 async def test_a_claim_that_redis_has_lost_is_written_anew(ledger: Ledger, other: Ledger, look: SyncRedis) -> None:
     """Redis may have kept the call's message: whoever gets it finds that somebody is at the call."""
     claim = await begun(ledger, ONCE)
-    with ledger.claims.holding(claim):
+    with holding(ledger.claims, claim):
         look.delete(RECORD)
         await wait_until(lambda: look.exists(RECORD) == 1, "the record is there again")
         assert (await refused(other, ONCE)).reason == "busy"
