@@ -1,4 +1,4 @@
-"""Surrounds every call that a worker runs: rights, profiles, approvals, own classes, personal data, results, spans and logs.
+"""Surrounds every call that a worker runs: rights, profiles, approvals, own classes, personal data, results and spans.
 
 Each class is one concern, and none knows another. `worker_app.py` says in which order they come.
 """
@@ -6,13 +6,10 @@ Each class is one concern, and none knows another. `worker_app.py` says in which
 import asyncio
 import dataclasses
 import json
-import logging
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-from structlog.contextvars import STRUCTLOG_KEY_PREFIX
 
 from toolfleet_registry import spans
 from toolfleet_registry.agents.data_guards import counted
@@ -26,7 +23,7 @@ from toolfleet_registry.agents.profile_rules import (
     approval_rules,
 )
 from toolfleet_registry.config.agent_profile import PiiSpec, Place
-from toolfleet_registry.contracts import ErrorCode, PublishedCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import Caller, ErrorCode, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.attempts import Attempt, Outcome, checked_part
 from toolfleet_registry.contracts.call_context import (
     LogMessage,
@@ -64,12 +61,6 @@ _MOST_CONTENT = 8_192  # characters of a call's arguments, and of its result
 _LOCAL = f"{LOCAL}."
 _open: ContextVar[OpenSpan | None] = ContextVar("toolfleet_tool_span", default=None)  # where it has contents
 
-_logger = logging.getLogger(__name__)
-
-# Variables of structlog's kind, which it finds by their names. It would look its own up for each call, and keep them in a new dictionary.
-_CALL_ID: ContextVar[object] = ContextVar(f"{STRUCTLOG_KEY_PREFIX}call_id")
-_TOOL: ContextVar[object] = ContextVar(f"{STRUCTLOG_KEY_PREFIX}tool")
-
 
 @dataclass
 class PermissionCheck:
@@ -92,7 +83,7 @@ class PermissionCheck:
 
     async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
         """Proceed, or refuse: with `permission_denied`, `unknown_tool`, `version_mismatch`, or `busy` if it cannot be decided."""
-        modules = self._modules_of(call)
+        modules = self._modules_of(call.caller)
         module = call.tool_name.partition(".")[0]
         if not reaches(module, modules):
             return _denied(call, module_denial(module))
@@ -113,8 +104,7 @@ class PermissionCheck:
 
     def decide(self, case: Case) -> Verdict:
         """Return whether the caller may use the tool as it is in effect now."""
-        allowed = case.caller.allowed_modules
-        if denial(case.tool.access, case.caller.permission, self.default_modules if allowed is None else allowed):
+        if denial(case.tool.access, case.caller.permission, self._modules_of(case.caller)):
             return "refuse"
         case.noted["permission"] = "allowed"
         return "pass"
@@ -123,7 +113,7 @@ class PermissionCheck:
         """Return how many seconds a call of an unknown tool must wait; `None` if it can be decided now."""
         name = call.tool_name
         module = name.partition(".")[0]
-        if not reaches(module, self._modules_of(call)) or self.tools.find(name) is not None:
+        if not reaches(module, self._modules_of(call.caller)) or self.tools.find(name) is not None:
             return None
         if not self.tools.serves(module) or self.tools.lacks(name):
             return None
@@ -147,8 +137,8 @@ class PermissionCheck:
         note("permission", "not_known")
         return _refused(call, Outcome.NOT_SENT, "busy", f"Who may use {name!r} is not known now.")
 
-    def _modules_of(self, call: PublishedCall) -> Modules:
-        allowed = call.caller.allowed_modules
+    def _modules_of(self, caller: Caller) -> Modules:
+        allowed = caller.allowed_modules
         return self.default_modules if allowed is None else allowed
 
     def _note_unknown(self, tool_name: str) -> None:
@@ -568,22 +558,3 @@ class ShownArguments:
 
 def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)[:_MOST_CONTENT]
-
-
-class CallLog:
-    """Gives `call_id` and `tool` to every line that is logged while the call runs, and logs its start at DEBUG.
-
-    No arguments and no results: they are people's data.
-    """
-
-    async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
-        """Bind around `proceed`; what it raises passes."""
-        _CALL_ID.set(call.call_id)
-        _TOOL.set(call.tool_name)
-        if _logger.isEnabledFor(logging.DEBUG):
-            log.debug("tool_call_started")
-        try:
-            return await proceed(call)
-        finally:
-            _CALL_ID.set(...)  # which is how structlog unbinds
-            _TOOL.set(...)

@@ -1,12 +1,15 @@
 """Runs one call: middleware around the executor of its module, one call in, one attempt out."""
 
 import asyncio
+import logging
 import re
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
+
+from structlog.contextvars import STRUCTLOG_KEY_PREFIX
 
 from toolfleet_registry.agents.profile_rules import NO_RULES, ToolRules
 from toolfleet_registry.contracts import (
@@ -53,6 +56,11 @@ Screen = Callable[[PublishedCall, Attempt], Awaitable[Attempt]]
 # Until when the attempt of this context may run (monotonic), and on which lease: the steps are the same for all calls. Emptied
 # at its end, for a connection that it has opened keeps the context.
 _running: ContextVar[list[tuple[float, Lease]]] = ContextVar("toolfleet_attempt")
+
+# Variables of structlog's kind, which it finds by their names. It would look its own up for each call, and keep them in a new dictionary.
+_CALL_ID: ContextVar[object] = ContextVar(f"{STRUCTLOG_KEY_PREFIX}call_id")
+_TOOL: ContextVar[object] = ContextVar(f"{STRUCTLOG_KEY_PREFIX}tool")
+_logger = logging.getLogger(__name__)
 
 MAX_BYTES = 2000  # of UTF-8: enough for a message and the end of a traceback, little enough for a prompt
 
@@ -119,13 +127,15 @@ class Case:
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
+class RunTicket:
     """The decisions that depend only on a caller's rights and a tool. Kept until anything changes that they were made from.
 
     `terms`: those of the tool and of the agent's profile, the stricter. `retry`: the profile's. `steps`: the middleware that
     a plain call has to pass, and the executor; `None` if it must pass all of it. A plain call names no version and no approval.
+    `key`: under which it is kept.
     """
 
+    key: Hashable = None
     terms: Terms | None = None
     retry: RetryTerms | None = None
     noted: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -167,11 +177,11 @@ class ToolLookup(Protocol):
         """Return the tool as it is in effect; `None` if nothing is known of it."""
         ...
 
-    def decided(self, key: Hashable) -> Ticket | None:
+    def decided(self, key: Hashable) -> RunTicket | None:
         """Return the ticket kept under `key`; `None` if there is none, or everything should be read again before."""
         ...
 
-    def keep(self, key: Hashable, ticket: Ticket) -> None:
+    def keep(self, key: Hashable, ticket: RunTicket) -> None:
         """Keep a ticket that was made from what is known now, until that changes."""
         ...
 
@@ -247,19 +257,27 @@ class CallRunner:
         self._ask_status, self._screened = ask_status, screened
         self._closing = closing
 
-    async def run(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
-        """Run one attempt of `call` within `seconds`, on its `lease`.
+    async def run(
+        self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED, ticket: RunTicket | None = None
+    ) -> Attempt:
+        """Run one attempt of `call` within `seconds`, on its `lease`, by its `ticket` if that still holds.
 
-        Lets `TimeoutError` (the executor's time is over) and `CancelledError` pass; anything else that is raised
+        Every line that is logged meanwhile has `call_id` and `tool`; none has arguments or results, which are people's data. Lets `TimeoutError` (the executor's time is over) and `CancelledError` pass; anything else that is raised
         is a defect of ours: it is logged, and the call ends as `internal` with an unknown effect.
         """
         running = [(machine_clock.monotonic() + seconds, lease)]
         _running.set(running)
-        steps, is_plain = self._steps, call.tool_version is None and call.approval is None
-        if is_plain and (ticket := self.ticket(call)) is not None and ticket.steps is not None:
-            note_all(ticket.noted)
-            steps = ticket.steps
+        _CALL_ID.set(call.call_id)
+        _TOOL.set(call.tool_name)
+        if _logger.isEnabledFor(logging.DEBUG):
+            log.debug("tool_call_started")
         try:
+            steps, tools = self._steps, self._definitions
+            if tools is not None and ticket is not None and ticket.steps is not None:
+                is_plain = call.tool_version is None and call.approval is None
+                if is_plain and tools.decided(ticket.key) is ticket:
+                    note_all(ticket.noted)
+                    steps = ticket.steps
             return await steps(call)
         except (TimeoutError, asyncio.CancelledError):  # first: the pool's soft limit is both this and an Exception
             raise
@@ -272,19 +290,21 @@ class CallRunner:
             return unsuccessful(call, Outcome.UNKNOWN, "internal", text)
         finally:
             running.clear()
+            _CALL_ID.set(...)  # which is how structlog unbinds
+            _TOOL.set(...)
 
-    def ticket(self, call: PublishedCall) -> Ticket | None:
+    def ticket(self, call: PublishedCall) -> RunTicket | None:
         """Return the ticket of the call's caller and tool; `None` if nothing is decided about them that still holds."""
         return None if self._definitions is None else self._definitions.decided(_key_of(call))
 
-    async def decide(self, call: PublishedCall) -> Ticket:
+    async def decide(self, call: PublishedCall) -> RunTicket:
         """Return the ticket of the call's caller and tool, made now. Raises `ToolNotKnown`.
 
         It is kept, unless the caller's calls are refused: before a refusal everything is read again.
         """
         tools = self._definitions
         if tools is None:
-            return Ticket()
+            return RunTicket()
         tool = tools.find(call.tool_name)
         if tool is None or tools.is_old:
             await tools.refresh(reads_all=False)
@@ -292,13 +312,14 @@ class CallRunner:
         if tool is None:
             if (seconds := self._wait_for(call)) is not None:
                 raise ToolNotKnown(call.tool_name, seconds)
-            return Ticket()
+            return RunTicket()
         case = Case(call.caller, tool, self._rules_for(call))
-        ticket = Ticket(strictest(terms_of(tool.definition), case.rules.terms), case.rules.retry, case.noted)
+        terms = strictest(terms_of(tool.definition), case.rules.terms)
+        ticket = RunTicket(_key_of(call), terms, case.rules.retry, case.noted)
         verdicts = [(layer, _verdict(layer, case)) for layer in self._middleware]
         if all(verdict != "refuse" for _, verdict in verdicts):
             ticket.steps = compose([layer for layer, verdict in verdicts if verdict == "ask"], self._execute)
-            tools.keep(_key_of(call), ticket)
+            tools.keep(ticket.key, ticket)
         return ticket
 
     def retries_undeclared(self, tool_name: str) -> bool:

@@ -19,7 +19,6 @@ from toolfleet_workers.executors.http_executor import HttpExecutor
 from toolfleet_workers.executors.module_client import TracedClient
 from toolfleet_workers.middleware import (
     ApprovalCheck,
-    CallLog,
     OwnMiddleware,
     PermissionCheck,
     PersonalDataGuard,
@@ -66,7 +65,7 @@ def make_worker_app(settings: Settings) -> FleetApp:
     spans, check = _tool_spans(tracing, ResultCheck(tools))
     runner = CallRunner(
         executor,
-        middleware=[*spans, CallLog(), profile, permission, approval, operators, guard, check],
+        middleware=[*spans, profile, permission, approval, operators, guard, check],
         ask_status=http.statuses.status,
         checks=2,  # the last two
         screened=guard.screened,

@@ -44,12 +44,12 @@ from toolfleet_workers.execution.accepted import recall
 from toolfleet_workers.execution.attempt_reports import AttemptLog, Reports, processed
 from toolfleet_workers.execution.health_checks import checks_of
 from toolfleet_workers.execution.running_task import Superseded, ledger_of, publish_again
-from toolfleet_workers.runner import CallRunner, Ticket
+from toolfleet_workers.runner import CallRunner, RunTicket
 
 log = get_logger(__name__)
 
-Known: TypeAlias = Terms | ToolResult | None
-"""A tool's terms as a worker knows them, or the end of a call whose tool no worker knows."""
+Known: TypeAlias = RunTicket | ToolResult | None
+"""What a worker has decided of a call's caller and tool, or the end of a call whose tool no worker knows."""
 
 _NEWER_SECONDS = 0.2  # until a call comes back that another worker is to have, of several perhaps
 _FULL_SECONDS = 0.5  # until a call comes back whose module is at work on as many as it may be
@@ -66,6 +66,7 @@ _RECONCILE_SECONDS = 5.0  # for a module to say what happened, perhaps after a r
 # The same for one that has let its whole limit pass: if it is alive it knows at once, and the limit is to hold.
 _RECONCILE_SECONDS_AFTER_SILENCE = 1.0
 _ANSWERED = frozenset({Outcome.FAILED, Outcome.SERVER_ERROR})
+_HARMLESS = frozenset({"read", "idempotent"})  # effects of which one attempt more does no harm
 
 
 async def turn_away(task: RunningTask, ledger: Ledger, why: MessageRefused | json_text.NewerMessage) -> str:
@@ -153,13 +154,13 @@ async def _leave(call: PublishedCall) -> NoReturn:
     raise Reject(requeue=True)
 
 
-async def ticket_of(task: RunningTask, call: PublishedCall) -> Ticket | ToolResult:
+async def ticket_of(task: RunningTask, call: PublishedCall) -> RunTicket | ToolResult:
     """Return the worker's ticket for a call. If it does not know the tool, the call comes back, which is no attempt.
 
     It does within its deadline, the last time just before it. Then the result is the end of the call.
     """
     try:
-        ticket: Ticket = await task.app.runner.decide(call)
+        ticket: RunTicket = await task.app.runner.decide(call)
     except ToolNotKnown as exc:
         most = call.deadline_at - fleet_clock.now() - _BEFORE_DEADLINE_SECONDS
         if most >= _SHORTEST_WAIT_SECONDS:
@@ -328,8 +329,8 @@ async def _claim(
     known: Known = None
     try:
         if deaths is None or deaths < MOST_DEATHS:
-            ticket = runner.ticket(call) or await ticket_of(task, call)  # what waits for it is no attempt
-            known, retry = (ticket.terms, ticket.retry) if isinstance(ticket, Ticket) else (ticket, None)
+            known = runner.ticket(call) or await ticket_of(task, call)  # what waits for it is no attempt
+            retry = known.retry if isinstance(known, RunTicket) else None
             if call.retry is not None or retry is not None:
                 call = bounded(call, fewest_retries(call.retry, retry))
         if fetched is None:
@@ -351,7 +352,8 @@ async def claimed(
 
     `leases`: those of its message, by its `tag`, if the end of its call can forget it: unless what follows is published afterwards.
     """
-    claim.granted = accepted.granted_to(task, claim)
+    if claim.granted != "go" or claim.call.effect not in _HARMLESS:
+        claim.granted = accepted.granted_to(task, claim)
     ledger.claims.hold(claim)
     try:
         execution = Execution(task, ledger, claim, known, leases, tag)
@@ -400,8 +402,9 @@ class Execution:
         lost = list[bool]()
         claim.on_lost = lambda: lost.append(True)  # before we wait for anything
         now = self._started_at
-        if self._known is not None or call.terms is not None or call.approval is not None:
-            refusal = await refusal_of(self._ledger, claim, self._known, self._decisions, self._task.app.settings)
+        known = self._known.terms if isinstance(self._known, RunTicket) else self._known
+        if known is not None or call.terms is not None or call.approval is not None:
+            refusal = await refusal_of(self._ledger, claim, known, self._decisions, self._task.app.settings)
             if lost:  # it was cancelled, say, or Redis was away for longer than the lease
                 raise self._late()
             if refusal is not None:
@@ -483,7 +486,8 @@ class Execution:
             ) as interrupt:
                 self._claim.on_lost = lambda: interrupt(Superseded())
                 self._attempts = self._claim.attempts
-                return await self._runner.run(call, seconds=seconds, lease=self._claim)
+                ticket = self._known if isinstance(self._known, RunTicket) else None
+                return await self._runner.run(call, seconds=seconds, lease=self._claim, ticket=ticket)
         except Superseded:
             raise self._late() from None
         except (TimeoutError, SoftTimeLimitExceeded):

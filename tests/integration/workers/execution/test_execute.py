@@ -29,7 +29,7 @@ from toolfleet_tasks.results.stored import read_stored
 from toolfleet_workers.execution import execute
 from toolfleet_workers.execution.execute import Execution
 from toolfleet_workers.execution.health_checks import checks_of
-from toolfleet_workers.runner import Ticket
+from toolfleet_workers.runner import RunTicket
 
 pytestmark = pytest.mark.usefixtures("same_day")
 
@@ -59,11 +59,11 @@ class Runner:
     def ticket(self, call: PublishedCall) -> None:
         return None
 
-    async def decide(self, call: PublishedCall) -> Ticket:
+    async def decide(self, call: PublishedCall) -> RunTicket:
         await self.before()
-        return Ticket(self.known)
+        return RunTicket(terms=self.known)
 
-    async def run(self, call: PublishedCall, *, seconds: float, lease: Lease) -> Attempt:
+    async def run(self, call: PublishedCall, *, seconds: float, lease: Lease, ticket: RunTicket | None) -> Attempt:
         self.ran.append(call)
         if self.ends is None:
             raise TimeoutError
@@ -106,7 +106,7 @@ async def run(ledger: Ledger, runner: Runner, call: PublishedCall = CALL) -> Any
     task = task_of(ledger, runner)
     claim = await begun(ledger, call)
     with holding(ledger.claims, claim):
-        execution = Execution(task, ledger, claim, (await runner.decide(call)).terms)
+        execution = Execution(task, ledger, claim, await runner.decide(call))
         text = await execution.run()
     return execution, read_stored(text, call.tool_name) if text.startswith("{") else None
 
@@ -144,7 +144,7 @@ async def test_a_call_that_is_taken_back_before_its_claim_is_not_run(
 
         runner = Runner(known, take_back)
         task = task_of(ledger, runner)
-        assert "cancelled" in await executed(task, ledger, CALL, (await runner.decide(CALL)).terms)
+        assert "cancelled" in await executed(task, ledger, CALL, await runner.decide(CALL))
 
     assert runner.ran == []
     assert await redis.exists(KEY) == 0

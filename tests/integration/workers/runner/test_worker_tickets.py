@@ -85,7 +85,7 @@ class Worker:
         """What becomes of a call: its terms and retries, its end, and what is noted of that."""
         call, noted = published("git.push", caller=caller, **fields), collecting()
         ticket = self.runner.ticket(call) or await self.runner.decide(call)
-        result = (await self.runner.run(call, seconds=5)).result
+        result = (await self.runner.run(call, seconds=5, ticket=ticket)).result
         return ticket.terms, ticket.retry, result.error_code, result.error, result.result, noted
 
 

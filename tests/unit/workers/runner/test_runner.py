@@ -15,7 +15,6 @@ from support.clocks import run_virtually
 from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.attempts import Attempt, Health, Lease, Outcome, UnboundedLease
-from toolfleet_workers.middleware import CallLog
 from toolfleet_workers.runner import CallRunner, Proceed
 
 SUCCESS = Attempt(Outcome.SUCCESS, ToolResult.ok("research.search_docs", 1))
@@ -155,7 +154,7 @@ class SoftLimit(Exception, asyncio.CancelledError):  # as the pool's: both kinds
 async def test_the_end_of_the_time_and_cancellation_pass(error: BaseException) -> None:
     """Whoever runs the runner knows the limit and the reason; the runner makes no result of them."""
     with pytest.raises(type(error)) as raised:
-        await CallRunner(raising(error), [CallLog()]).run(published(), seconds=3)
+        await CallRunner(raising(error), []).run(published(), seconds=3)
 
     assert raised.value is error
 
@@ -163,7 +162,7 @@ async def test_the_end_of_the_time_and_cancellation_pass(error: BaseException) -
 async def test_a_defect_becomes_an_internal_error_and_is_logged() -> None:
     """One result for every call, also where our own code fails; the text shows the kind of error and no more."""
     with capture_logs() as logs:
-        attempt = await CallRunner(raising(KeyError("secret")), [CallLog()]).run(published(call_id="c9"), seconds=3)
+        attempt = await CallRunner(raising(KeyError("secret")), []).run(published(call_id="c9"), seconds=3)
 
     assert attempt.outcome is Outcome.UNKNOWN
     assert attempt.result.error_code == "internal"
@@ -213,7 +212,7 @@ async def test_a_calls_start_is_logged_for_those_who_debug(caplog: pytest.LogCap
     """One line, without the call's arguments and result; its end is told by its audit line."""
     caplog.set_level("DEBUG")
     with capture_logs([structlog.contextvars.merge_contextvars]) as logs:
-        await CallRunner(StubExecutor(), [CallLog()]).run(published(call_id="c7"), seconds=3)
+        await CallRunner(StubExecutor(), []).run(published(call_id="c7"), seconds=3)
 
     (line,) = logs
     assert (line["event"], line["log_level"]) == ("tool_call_started", "debug")
@@ -224,7 +223,7 @@ async def test_a_calls_start_is_logged_for_those_who_debug(caplog: pytest.LogCap
 async def test_lines_logged_during_a_call_name_it_and_later_ones_do_not() -> None:
     """`call_id` and `tool` are bound while the call runs, and no longer."""
     executor = StubExecutor()
-    await CallRunner(executor, [CallLog()]).run(published(call_id="c7"), seconds=3)
+    await CallRunner(executor, []).run(published(call_id="c7"), seconds=3)
 
     assert executor.bound == {"call_id": "c7", "tool": "research.search_docs"}
     assert structlog.contextvars.get_contextvars() == {}
