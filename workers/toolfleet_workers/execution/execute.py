@@ -1,6 +1,8 @@
 """Executes one call: claimed in the ledger, one attempt within the time left, perhaps a retry, one result.
 
-Before the claim nothing is run, and a result that the ledger does not accept as the call's end is discarded.
+A message is opened by `run`, its call claimed by `_claim`, and `Execution` makes the attempt, decides what follows it, and
+ends the call. Below that stands what happens to calls that are not run here now. Before the claim nothing is run, and a
+result that the ledger does not accept as the call's end is discarded.
 """
 
 import asyncio
@@ -69,200 +71,10 @@ _ANSWERED = frozenset({Outcome.FAILED, Outcome.SERVER_ERROR})
 _HARMLESS = frozenset({"read", "idempotent"})  # effects of which one attempt more does no harm
 
 
-async def turn_away(task: RunningTask, ledger: Ledger, why: MessageRefused | json_text.NewerMessage) -> str:
-    """End a call whose message this worker cannot open, or leave it to others."""
-    if isinstance(why, MessageRefused):
-        return await refuse(task, ledger, why)
-    return await _leave_to_newer(task, ledger, why)
-
-
-async def unclaimed(
-    task: RunningTask, ledger: Ledger, call: PublishedCall, answer: NotClaimed, *, deaths: int | None
-) -> str:
-    """Return the stored result of a call that has ended; any other call comes back."""
-    if answer.reason != "done":
-        await put_off(task, call, answer)
-    await recall(task, ledger, call)
-    if deaths is not None and deaths >= MOST_DEATHS:
-        await bury(ledger, call, answer.result)
-    return answer.result
-
-
-async def refuse(task: RunningTask, ledger: Ledger, why: MessageRefused) -> str:
-    """End a call with a message that its agent cannot have sent; a genuine call of this id, if there was one, is left alone."""
-    log.error("message_refused", call_id=task.request.id, reason=str(why))
-    ended = await ledger.refuse(task.request.id, fleet_results.message_refused(task.request.shadow or "", why))
-    if ended is None:
-        raise Ignore
-    return ended
-
-
-async def _end_at_deadline(task: RunningTask, ledger: Ledger, call: PublishedCall) -> str:
-    """End a call that has come too late. One that was delivered, or tried, before may have had a record, which Redis has lost."""
-    is_first = not (task.request.retries or (task.request.delivery_info or {}).get("redelivered"))
-    data_id = ANY_DATA if is_first else ""
-    while True:
-        try:
-            ended = await ledger.end(call, fleet_results.at_deadline(call), data_id=data_id)
-        except RedisConnectionLost as exc:
-            data_id = ""
-            if isinstance(exc, RedisConnectionClosed):
-                raise
-            await ledger.connected()
-        else:
-            await recall(task, ledger, call)
-            return ended
-
-
-async def bury(ledger: Ledger, call: PublishedCall, stored: str) -> None:
-    """Keep a dead letter of a call with which two workers have died, and which has ended meanwhile, without success."""
-    result = results.read_stored(stored, call.tool_name) if stored else None
-    if result is not None and not result.success:
-        await ledger.bury(call, fleet_results.workers_died(call.tool_name, result.effect_state))
-
-
-async def _leave_to_newer(task: RunningTask, ledger: Ledger, newer: json_text.NewerMessage) -> str:
-    """Have a call come back for a worker of a newer version, or end it, and keep its message, if there is none."""
-    settings, call_id, queue = task.app.settings, task.request.id, task.request.delivery_info["routing_key"]
-    lane = lane_of(queue.removeprefix(queue_of("")), task.app.modules.settings)
-    workers = await live_workers(settings, lane)
-    if any(worker.version > json_text.VERSION for worker in workers):
-        await _again(task, _NEWER_SECONDS, call_id=call_id, tool=task.request.shadow, reason=str(newer))
-    log.error("message_too_new", call_id=call_id, queue=queue, reason=str(newer))
-    await quarantine(settings, queue, str(newer), str(task.request.args[0]))
-    ended = await ledger.refuse(call_id, fleet_results.message_too_new(task.request.shadow or "", str(newer)))
-    if ended is None:
-        raise Ignore
-    return ended
-
-
-async def put_off(task: RunningTask, call: PublishedCall, answer: NotClaimed) -> NoReturn:
-    """Have a call come back that cannot be run now. A message that another one has replaced is dropped."""
-    if answer.reason == "stale":
-        log.info("tool_call_message_stale", call_id=call.call_id, tool=call.tool_name)
-        raise Ignore
-    if answer.reason == "paused":
-        await _leave(call)
-    seconds = answer.rest_seconds or _FULL_SECONDS
-    await _again(task, seconds, call_id=call.call_id, tool=call.tool_name, reason=answer.reason)
-
-
-async def _leave(call: PublishedCall) -> NoReturn:
-    """Leave a call in its queue, where it stood, which an operator has paused. It comes back at once where a worker has not heard of that."""
-    log.debug("tool_call_put_off", call_id=call.call_id, tool=call.tool_name, reason="paused")
-    await asyncio.sleep(_PAUSED_SECONDS)
-    raise Reject(requeue=True)
-
-
-async def ticket_of(task: RunningTask, call: PublishedCall) -> RunTicket | ToolResult:
-    """Return the worker's ticket for a call. If it does not know the tool, the call comes back, which is no attempt.
-
-    It does within its deadline, the last time just before it. Then the result is the end of the call.
-    """
-    try:
-        ticket: RunTicket = await task.app.runner.decide(call)
-    except ToolNotKnown as exc:
-        most = call.deadline_at - fleet_clock.now() - _BEFORE_DEADLINE_SECONDS
-        if most >= _SHORTEST_WAIT_SECONDS:
-            name = call.tool_name
-            await _again(task, exc.seconds, call_id=call.call_id, tool=name, reason="not_known", most=most)
-        return fleet_results.not_known(call.tool_name, exc.seconds)
-    return ticket
-
-
-async def _again(
-    task: RunningTask, seconds: float, *, call_id: str, tool: str | None, reason: str, most: float = math.inf
-) -> NoReturn:
-    # Jittered, for all those that wait for the same thing; not longer than the broker holds a message.
-    # A call that waits briefly may come again and again: that would fill the log.
-    tell = log.debug if reason in _BRIEF else log.info
-    jitter = randomness.random() * min(seconds, _FULL_SECONDS)  # spreads load
-    delay = min(seconds + jitter, most, task.app.settings.lease_seconds / 2)
-    tell("tool_call_put_off", call_id=call_id, tool=tool, reason=reason, delay=delay)
-    try:
-        await publish_again(task, delay, retries=task.request.retries)
-    except Exception as exc:  # PublishUnconfirmed among them: a second message of a call does no harm
-        log.warning("call_not_put_off", call_id=call_id, error=str(exc))
-        raise Reject(requeue=True) from exc
-    raise Ignore
-
-
-class PausedCalls:
-    """A worker's, on its loop.
-
-    The worker that asked last goes on asking. Should it die, or end, they are asked about when the queue is
-    resumed.
-    """
-
-    def __init__(self, here: WorkerRuntime) -> None:
-        self._here = here
-        self._following = dict[str, asyncio.Task[None]]()  # by call id
-        here.settle.append(self.aclose)
-
-    def follow(self, task: RunningTask, message: str, run: RunCall) -> None:
-        """Run the message of a call that waits for its module again and again, until its queue is resumed, or the call has ended."""
-        if not getattr(task.request, "is_parked", False) or task.is_followed or not task.app.settings.has_redis_broker:
-            return  # with RabbitMQ it is Celery that stores a result, and here is none of its tasks
-        call_id, queue = task.request.id, task.request.delivery_info["routing_key"]
-        if call_id in self._following or not self._here.is_paused(queue):
-            return
-        following = self._here.loop.create_task(self._follow(_Aside(task), message, run), name="toolfleet-paused-call")
-        self._following[call_id] = following
-        following.add_done_callback(lambda _: self._following.pop(call_id, None))
-
-    async def aclose(self) -> None:
-        """Ask no more."""
-        await end([*self._following.values()])
-
-    async def _follow(self, task: "_Aside", message: str, run: RunCall) -> None:
-        while self._here.is_paused(task.request.delivery_info["routing_key"]):
-            await asyncio.sleep(_POLL_SECONDS)
-            try:
-                await run(task, message)
-            except (Ignore, Reject):
-                continue
-            except Retry:  # its message waits in the queue
-                return
-            except Exception:  # it is asked about once more when the queue is resumed
-                log.exception("paused_call_not_followed", call_id=task.request.id)
-                return
-            return
-
-
-class _Aside:
-    """Implements `RunningTask` for a task that has ended.
-
-    Nothing is published for it: its message waits in the queue.
-    """
-
-    is_followed = False
-    links = None
-    is_aside = True
-
-    def __init__(self, task: RunningTask) -> None:
-        self.app = task.app
-        self.request = _Said(task.request)
-
-    def limits(self, soft: float | None, hard: float | None) -> NoReturn:
-        """Implements `RunningTask.limits`. No attempt is started in a paused queue."""
-        del soft, hard
-        raise Reject(requeue=True)
-
-    def pass_on(self, text: str, result: ToolResult) -> None:
-        """Implements `RunningTask.pass_on`: nothing follows it."""
-
-
-class _Said:
-    """The values of the task's request, kept after its end."""
-
-    _NAMES = (DIED, "args", "argsrepr", "delivery_info", "hostname", "id", "reply_to", "retries", "shadow", "timelimit")
-
-    def __init__(self, request: Any) -> None:
-        self._said: Mapping[str, Any] = {name: getattr(request, name, None) for name in self._NAMES}
-        self.is_stored = self.is_parked = False
-
-    def __getattr__(self, name: str) -> Any:
-        return self._said.get(name)
+def install(app: FleetApp, runner: CallRunner) -> None:
+    """Have a worker's app run calls, each attempt by `runner`."""
+    app.runner, app.run_call = runner, run
+    accepted.follow_revocations()
 
 
 async def run(task: RunningTask, message: str) -> str:
@@ -296,12 +108,6 @@ async def run(task: RunningTask, message: str) -> str:
         here.part(PausedCalls).follow(task, message, run)
         raise
     return text
-
-
-def install(app: FleetApp, runner: CallRunner) -> None:
-    """Have a worker's app run calls, each attempt by `runner`."""
-    app.runner, app.run_call = runner, run
-    accepted.follow_revocations()
 
 
 class _Shared:
@@ -343,6 +149,22 @@ async def _claim(
     if isinstance(claim, Claim):
         return await claimed(task, ledger, claim, known, shared.fetched.ending, tag)
     return _stored_end(task, ledger, await unclaimed(task, ledger, call, claim, deaths=deaths))
+
+
+async def ticket_of(task: RunningTask, call: PublishedCall) -> RunTicket | ToolResult:
+    """Return the worker's ticket for a call. If it does not know the tool, the call comes back, which is no attempt.
+
+    It does within its deadline, the last time just before it. Then the result is the end of the call.
+    """
+    try:
+        ticket: RunTicket = await task.app.runner.decide(call)
+    except ToolNotKnown as exc:
+        most = call.deadline_at - fleet_clock.now() - _BEFORE_DEADLINE_SECONDS
+        if most >= _SHORTEST_WAIT_SECONDS:
+            name = call.tool_name
+            await _again(task, exc.seconds, call_id=call.call_id, tool=name, reason="not_known", most=most)
+        return fleet_results.not_known(call.tool_name, exc.seconds)
+    return ticket
 
 
 async def claimed(
@@ -621,29 +443,6 @@ class Execution:
         )
 
 
-def _stored_end(task: RunningTask, ledger: Ledger, stored: str) -> str:
-    """The result of a call that has ended, for Celery."""
-    if not stored:  # its result has expired
-        raise Ignore
-    text = results.text_of(stored)
-    needs_result = ledger.writes_results or task.is_followed
-    return returned(task, ledger, text, results.read_stored(text, "") if needs_result else None)
-
-
-def returned(task: RunningTask, ledger: Ledger, text: str, result: ToolResult | None) -> str:
-    """Return the value for Celery: a word if the ledger has stored the result, for Celery shows it to Flower.
-
-    Raises the errors of `RunningTask.pass_on`.
-    """
-    shown = text
-    if ledger.writes_results and result is not None:
-        task.request.is_stored = True
-        shown = results.word_of(result)
-    if result is not None and task.is_followed:
-        task.pass_on(text, result)
-    return shown
-
-
 async def refusal_of(
     ledger: Ledger, claim: Claim, known: Terms | ToolResult | None, decided: Mapping[str, str], settings: Settings
 ) -> ToolResult | None:
@@ -699,3 +498,206 @@ def as_said(happened: Attempt, call: PublishedCall) -> ToolResult:
         return settled(happened, effect, so_far)
     result = happened.result.model_copy(update={"effect_state": "none", "retryable": True})
     return result.model_copy(update={"hint": hint_for(result, effect)})
+
+
+def _stored_end(task: RunningTask, ledger: Ledger, stored: str) -> str:
+    """The result of a call that has ended, for Celery."""
+    if not stored:  # its result has expired
+        raise Ignore
+    text = results.text_of(stored)
+    needs_result = ledger.writes_results or task.is_followed
+    return returned(task, ledger, text, results.read_stored(text, "") if needs_result else None)
+
+
+def returned(task: RunningTask, ledger: Ledger, text: str, result: ToolResult | None) -> str:
+    """Return the value for Celery: a word if the ledger has stored the result, for Celery shows it to Flower.
+
+    Raises the errors of `RunningTask.pass_on`.
+    """
+    shown = text
+    if ledger.writes_results and result is not None:
+        task.request.is_stored = True
+        shown = results.word_of(result)
+    if result is not None and task.is_followed:
+        task.pass_on(text, result)
+    return shown
+
+
+async def turn_away(task: RunningTask, ledger: Ledger, why: MessageRefused | json_text.NewerMessage) -> str:
+    """End a call whose message this worker cannot open, or leave it to others."""
+    if isinstance(why, MessageRefused):
+        return await refuse(task, ledger, why)
+    return await _leave_to_newer(task, ledger, why)
+
+
+async def refuse(task: RunningTask, ledger: Ledger, why: MessageRefused) -> str:
+    """End a call with a message that its agent cannot have sent; a genuine call of this id, if there was one, is left alone."""
+    log.error("message_refused", call_id=task.request.id, reason=str(why))
+    ended = await ledger.refuse(task.request.id, fleet_results.message_refused(task.request.shadow or "", why))
+    if ended is None:
+        raise Ignore
+    return ended
+
+
+async def _leave_to_newer(task: RunningTask, ledger: Ledger, newer: json_text.NewerMessage) -> str:
+    """Have a call come back for a worker of a newer version, or end it, and keep its message, if there is none."""
+    settings, call_id, queue = task.app.settings, task.request.id, task.request.delivery_info["routing_key"]
+    lane = lane_of(queue.removeprefix(queue_of("")), task.app.modules.settings)
+    workers = await live_workers(settings, lane)
+    if any(worker.version > json_text.VERSION for worker in workers):
+        await _again(task, _NEWER_SECONDS, call_id=call_id, tool=task.request.shadow, reason=str(newer))
+    log.error("message_too_new", call_id=call_id, queue=queue, reason=str(newer))
+    await quarantine(settings, queue, str(newer), str(task.request.args[0]))
+    ended = await ledger.refuse(call_id, fleet_results.message_too_new(task.request.shadow or "", str(newer)))
+    if ended is None:
+        raise Ignore
+    return ended
+
+
+async def _end_at_deadline(task: RunningTask, ledger: Ledger, call: PublishedCall) -> str:
+    """End a call that has come too late. One that was delivered, or tried, before may have had a record, which Redis has lost."""
+    is_first = not (task.request.retries or (task.request.delivery_info or {}).get("redelivered"))
+    data_id = ANY_DATA if is_first else ""
+    while True:
+        try:
+            ended = await ledger.end(call, fleet_results.at_deadline(call), data_id=data_id)
+        except RedisConnectionLost as exc:
+            data_id = ""
+            if isinstance(exc, RedisConnectionClosed):
+                raise
+            await ledger.connected()
+        else:
+            await recall(task, ledger, call)
+            return ended
+
+
+async def unclaimed(
+    task: RunningTask, ledger: Ledger, call: PublishedCall, answer: NotClaimed, *, deaths: int | None
+) -> str:
+    """Return the stored result of a call that has ended; any other call comes back."""
+    if answer.reason != "done":
+        await put_off(task, call, answer)
+    await recall(task, ledger, call)
+    if deaths is not None and deaths >= MOST_DEATHS:
+        await bury(ledger, call, answer.result)
+    return answer.result
+
+
+async def bury(ledger: Ledger, call: PublishedCall, stored: str) -> None:
+    """Keep a dead letter of a call with which two workers have died, and which has ended meanwhile, without success."""
+    result = results.read_stored(stored, call.tool_name) if stored else None
+    if result is not None and not result.success:
+        await ledger.bury(call, fleet_results.workers_died(call.tool_name, result.effect_state))
+
+
+async def put_off(task: RunningTask, call: PublishedCall, answer: NotClaimed) -> NoReturn:
+    """Have a call come back that cannot be run now. A message that another one has replaced is dropped."""
+    if answer.reason == "stale":
+        log.info("tool_call_message_stale", call_id=call.call_id, tool=call.tool_name)
+        raise Ignore
+    if answer.reason == "paused":
+        await _leave(call)
+    seconds = answer.rest_seconds or _FULL_SECONDS
+    await _again(task, seconds, call_id=call.call_id, tool=call.tool_name, reason=answer.reason)
+
+
+async def _leave(call: PublishedCall) -> NoReturn:
+    """Leave a call in its queue, where it stood, which an operator has paused. It comes back at once where a worker has not heard of that."""
+    log.debug("tool_call_put_off", call_id=call.call_id, tool=call.tool_name, reason="paused")
+    await asyncio.sleep(_PAUSED_SECONDS)
+    raise Reject(requeue=True)
+
+
+async def _again(
+    task: RunningTask, seconds: float, *, call_id: str, tool: str | None, reason: str, most: float = math.inf
+) -> NoReturn:
+    # Jittered, for all those that wait for the same thing; not longer than the broker holds a message.
+    # A call that waits briefly may come again and again: that would fill the log.
+    tell = log.debug if reason in _BRIEF else log.info
+    jitter = randomness.random() * min(seconds, _FULL_SECONDS)  # spreads load
+    delay = min(seconds + jitter, most, task.app.settings.lease_seconds / 2)
+    tell("tool_call_put_off", call_id=call_id, tool=tool, reason=reason, delay=delay)
+    try:
+        await publish_again(task, delay, retries=task.request.retries)
+    except Exception as exc:  # PublishUnconfirmed among them: a second message of a call does no harm
+        log.warning("call_not_put_off", call_id=call_id, error=str(exc))
+        raise Reject(requeue=True) from exc
+    raise Ignore
+
+
+class PausedCalls:
+    """A worker's, on its loop.
+
+    The worker that asked last goes on asking. Should it die, or end, they are asked about when the queue is
+    resumed.
+    """
+
+    def __init__(self, here: WorkerRuntime) -> None:
+        self._here = here
+        self._following = dict[str, asyncio.Task[None]]()  # by call id
+        here.settle.append(self.aclose)
+
+    def follow(self, task: RunningTask, message: str, run: RunCall) -> None:
+        """Run the message of a call that waits for its module again and again, until its queue is resumed, or the call has ended."""
+        if not getattr(task.request, "is_parked", False) or task.is_followed or not task.app.settings.has_redis_broker:
+            return  # with RabbitMQ it is Celery that stores a result, and here is none of its tasks
+        call_id, queue = task.request.id, task.request.delivery_info["routing_key"]
+        if call_id in self._following or not self._here.is_paused(queue):
+            return
+        following = self._here.loop.create_task(self._follow(_Aside(task), message, run), name="toolfleet-paused-call")
+        self._following[call_id] = following
+        following.add_done_callback(lambda _: self._following.pop(call_id, None))
+
+    async def aclose(self) -> None:
+        """Ask no more."""
+        await end([*self._following.values()])
+
+    async def _follow(self, task: "_Aside", message: str, run: RunCall) -> None:
+        while self._here.is_paused(task.request.delivery_info["routing_key"]):
+            await asyncio.sleep(_POLL_SECONDS)
+            try:
+                await run(task, message)
+            except (Ignore, Reject):
+                continue
+            except Retry:  # its message waits in the queue
+                return
+            except Exception:  # it is asked about once more when the queue is resumed
+                log.exception("paused_call_not_followed", call_id=task.request.id)
+                return
+            return
+
+
+class _Aside:
+    """Implements `RunningTask` for a task that has ended.
+
+    Nothing is published for it: its message waits in the queue.
+    """
+
+    is_followed = False
+    links = None
+    is_aside = True
+
+    def __init__(self, task: RunningTask) -> None:
+        self.app = task.app
+        self.request = _Said(task.request)
+
+    def limits(self, soft: float | None, hard: float | None) -> NoReturn:
+        """Implements `RunningTask.limits`. No attempt is started in a paused queue."""
+        del soft, hard
+        raise Reject(requeue=True)
+
+    def pass_on(self, text: str, result: ToolResult) -> None:
+        """Implements `RunningTask.pass_on`: nothing follows it."""
+
+
+class _Said:
+    """The values of the task's request, kept after its end."""
+
+    _NAMES = (DIED, "args", "argsrepr", "delivery_info", "hostname", "id", "reply_to", "retries", "shadow", "timelimit")
+
+    def __init__(self, request: Any) -> None:
+        self._said: Mapping[str, Any] = {name: getattr(request, name, None) for name in self._NAMES}
+        self.is_stored = self.is_parked = False
+
+    def __getattr__(self, name: str) -> Any:
+        return self._said.get(name)
