@@ -67,7 +67,7 @@ def loads_strict(data: bytes, *, depth: int = MAX_DEPTH) -> Any:
     except UnicodeDecodeError as exc:
         raise ValueError(f"not UTF-8 (byte {exc.start})") from None
     value = _parse(text)
-    if is_too_deep(data, value, depth):
+    if len(data) > 2 * depth and is_too_deep(data, value, depth):  # a level is two characters
         raise ValueError(_DEPTH_REASON)
     if _SURROGATE_ESCAPE.search(text):
         return without_lone_surrogates(value)

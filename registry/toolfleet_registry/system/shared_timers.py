@@ -2,7 +2,7 @@
 
 A timer of the event loop is expensive: it is pushed into a heap, and removed again. These wait together with all that
 fall due in the same second, for which the loop has one timer; only those left when that second begins get a timer of
-their own.
+their own. A second keeps its timer when none is left in it: the next call is likely to need it.
 """
 
 import asyncio
@@ -12,74 +12,85 @@ from typing import Any
 
 from toolfleet_registry.system.process import this_process
 
+_MOST_SECONDS = 256  # that may be kept with none left in them
+
+_Group = dict["SharedTimer", None]  # in the order in which they were set
+
 
 class SharedTimer:
     """One callback that waits. As `asyncio.TimerHandle`, it may be cancelled at any time, also after it has fired."""
 
-    __slots__ = ("_args", "_callback", "_own", "_timers", "when")
+    __slots__ = ("_args", "_callback", "_group", "_own", "when")
 
     def __init__(
         self, timers: "SharedTimers", when: float, callback: Callable[..., object], args: tuple[Any, ...]
     ) -> None:
         self.when = when
-        self._timers = timers
         self._callback = callback
         self._args = args
         self._own: asyncio.TimerHandle | None = None
+        group = timers.groups.get(int(when))
+        self._group = timers.new_group(int(when)) if group is None else group
+        if self._group is None:
+            self.stand_alone(timers.loop)
+        else:
+            self._group[self] = None
 
     def cancel(self) -> None:
         """Call back no more. What was to be called may hold the timer: without this the two would wait for the collector."""
         self._callback, self._args = _nothing, ()
-        if self._own is None:
-            self._timers.forget(self)
-        else:
+        if self._own is not None:
             self._own.cancel()
             self._own = None
+        elif self._group is not None:
+            self._group.pop(self, None)
 
     def stand_alone(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have a timer of the loop's. For `SharedTimers`."""
         self._own = loop.call_at(self.when, self._callback, *self._args)
-        self._callback, self._args = _nothing, ()
+        self._callback, self._args, self._group = _nothing, (), None
 
 
 class SharedTimers:
     """The timers of one process on one event loop, all set from its thread. Take them from `shared_timers`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = weakref.proxy(loop)  # it is the key under which we are kept
-        # By the second in which they fall due, in the order in which they were set. The loop has the timer, and the timer has the loop.
-        self._groups = dict[int, tuple[dict[SharedTimer, None], weakref.ref[asyncio.TimerHandle]]]()
+        self.loop = weakref.proxy(loop)  # it is the key under which we are kept
+        self.groups: dict[int, _Group] = {}
+        """By the second in which they fall due, in whole seconds of the loop's clock."""
+        # The loop has the timer, and the timer has the loop.
+        self._begins: dict[int, weakref.ref[asyncio.TimerHandle]] = {}
+        self._most = _MOST_SECONDS
 
     def call_later(self, seconds: float, callback: Callable[..., object], *args: object) -> SharedTimer:
         """Call back after `seconds`."""
-        return self.call_at(self._loop.time() + seconds, callback, *args)
+        return SharedTimer(self, self.loop.time() + seconds, callback, args)
 
     def call_at(self, when: float, callback: Callable[..., object], *args: object) -> SharedTimer:
         """Call back at `when`, by the loop's clock."""
-        timer, second = SharedTimer(self, when, callback, args), int(when)
-        group = self._groups.get(second)
-        if group is not None:
-            group[0][timer] = None
-        elif second <= self._loop.time():
-            timer.stand_alone(self._loop)
-        else:
-            self._groups[second] = {timer: None}, weakref.ref(self._loop.call_at(second, self._begin, second))
-        return timer
+        return SharedTimer(self, when, callback, args)
 
-    def forget(self, timer: SharedTimer) -> None:
-        """Remove a cancelled timer. For `SharedTimer`."""
-        second = int(timer.when)
-        if (group := self._groups.get(second)) is not None:
-            group[0].pop(timer, None)
-            if not group[0]:
-                if (begins := group[1]()) is not None:
-                    begins.cancel()
-                del self._groups[second]
+    def new_group(self, second: int) -> _Group | None:
+        """Start the group of a second, or return `None` if that second has begun. For `SharedTimer`."""
+        if second <= self.loop.time():
+            return None
+        if len(self.groups) >= self._most:
+            self._forget_empty()
+        self._begins[second] = weakref.ref(self.loop.call_at(second, self._begin, second))
+        group = self.groups[second] = {}
+        return group
+
+    def _forget_empty(self) -> None:
+        for second in [second for second, group in self.groups.items() if not group]:
+            del self.groups[second]
+            if (timer := self._begins.pop(second)()) is not None:
+                timer.cancel()
+        self._most = max(_MOST_SECONDS, 2 * len(self.groups))
 
     def _begin(self, second: int) -> None:
-        timers, _ = self._groups.pop(second)
-        for timer in timers:
-            timer.stand_alone(self._loop)
+        del self._begins[second]
+        for timer in self.groups.pop(second):
+            timer.stand_alone(self.loop)
 
 
 class SharedTimeout:

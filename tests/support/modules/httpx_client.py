@@ -16,6 +16,7 @@ class HttpxResponse:
 
     def __init__(self, response: httpx.Response) -> None:
         self.status = response.status_code
+        self.plain: bytes | None = None
         self._response = response
         self._body = response.aiter_raw()
 

@@ -53,7 +53,7 @@ class Bed:
 
     @property
     def timers(self) -> int:
-        return sum(len(timers) for timers, _ in shared_timers(self.loop)._groups.values())
+        return sum(len(timers) for timers in shared_timers(self.loop).groups.values())
 
 
 async def unanswered() -> list[tuple[object, float]]:

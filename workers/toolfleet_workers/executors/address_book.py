@@ -217,7 +217,8 @@ class AddressBook:
 
     def first(self, module: str) -> Address | None:
         """Return the address of a module that has one, else one of them."""
-        return next(iter(self.of(module)), None)
+        several = self._of_replicas.get(module)
+        return self._single.get(module) if several is None else next(iter(several.values()), None)
 
     def every(self) -> Iterable[Address]:
         """Return all addresses."""

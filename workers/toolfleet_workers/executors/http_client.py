@@ -20,6 +20,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from toolfleet_registry.contracts.attempts import UNBOUNDED, Lease, LeaseOver, require_live
 from toolfleet_registry.policy.hints import WORDS
+from toolfleet_registry.system import machine_clock
 from toolfleet_workers.executors.module_client import SendProgress
 from toolfleet_workers.executors.reply import Blocked, ConnectionLost, NoReply, NotConnected, ReplyBroken, silent
 from toolfleet_workers.executors.request import ModuleRequest, Origin
@@ -51,6 +52,8 @@ _SEPARATORS_BYTES = len(b": \r\n")
 # Reading a member of `HTTPStatus` costs Python calls each time.
 _CONTINUE, _SWITCHING, _OK = HTTPStatus.CONTINUE, HTTPStatus.SWITCHING_PROTOCOLS, HTTPStatus.OK
 
+_PLAIN_JSON = b"application/json"
+
 _SPENT = HttpResponseParser(object())  # in place of one that refers to its response, for ever
 
 # Of a request: what is larger is written in parts, each when the system has taken the one before, as it does with so much
@@ -61,10 +64,36 @@ _PART_BYTES = 2**16
 _MAX_UNREAD_BYTES = 2**17
 
 
+class PlainHead:
+    """The head of a server's last plain reply, cut where the digits of its body's length were.
+
+    The parser has read these bytes, and reads the same bytes the same way. So a reply that has them, and comes whole, needs
+    no parser; any other reply does.
+    """
+
+    __slots__ = ("_after", "_before", "fields")
+
+    def __init__(self, head: bytes, fields: Mapping[bytes, bytes]) -> None:
+        """Cut the head, which says these `fields`."""
+        digits = fields[b"content-length"]
+        start = head.index(digits, head.lower().rindex(b"\ncontent-length:"))
+        self._before, self._after = head[:start], head[start + len(digits) :]
+        self.fields = fields
+
+    def body_in(self, data: bytes) -> bytes | None:
+        """Return the body of a whole response with this head, and with a length of its own; `None` of anything else."""
+        start = len(self._before)
+        end = data.find(b"\r", start)
+        body = data[end + len(self._after) :]
+        is_such = data[start:end] == b"%d" % len(body) and data.startswith(self._before)
+        return body if is_such and data.startswith(self._after, end) else None
+
+
 class Response:
     """One response. `status` and the fields of its header are there when `has_head` is, the body when `is_whole` is.
 
-    It `keeps_connection` if another request may follow. Of its body `unread_bytes` wait to be read.
+    It `keeps_connection` if another request may follow. Of its body `unread_bytes` wait to be read. With `head` it is a
+    whole one of that head, and `plain` is its body.
     """
 
     __slots__ = (
@@ -79,18 +108,29 @@ class Response:
         "has_head",
         "is_whole",
         "keeps_connection",
+        "plain",
         "status",
         "unread_bytes",
     )
+    plain: bytes | None
+    status: int
+    _body: list[bytes]
+    _fields: dict[bytes, bytes]  # by name in lower case
 
-    def __init__(self, source: "Connection") -> None:
-        self.status = 0
-        self.has_head = self.is_whole = self.keeps_connection = False
+    def __init__(self, source: "Connection", head: PlainHead | None = None, body: bytes = b"") -> None:
         self.unread_bytes = 0
         self._source = source
-        self._body: list[bytes] = []
+        if head is not None:
+            self.status, self.plain = _OK, body
+            self.has_head = self.is_whole = self.keeps_connection = True
+            self._body = [body]
+            self._fields = {**head.fields, b"content-length": b"%d" % len(body)}
+            return
+        self.status, self.plain = 0, None
+        self.has_head = self.is_whole = self.keeps_connection = False
+        self._body = []
         self._ends_with_connection = False  # as it has no length
-        self._fields: dict[bytes, bytes] = {}  # by name in lower case
+        self._fields = {}
         self._fields_bytes = 0
         self._is_in_fields = True  # of which the parser keeps what has no end yet
         self._unparsed_bytes = 0  # that it may have kept
@@ -132,6 +172,16 @@ class Response:
             self.keeps_connection = False  # what is left over must not become the next call's reply
         if self.is_whole:
             self._parser = _SPENT
+
+    def plain_head(self, data: bytes) -> PlainHead | None:
+        """Return the head of a response that has come whole, in `data`, as nearly all do: a success, plain JSON, of a stated length."""
+        fields = self._fields
+        is_plain = fields.get(b"content-type") == _PLAIN_JSON and b"content-encoding" not in fields
+        if not (self.keeps_connection and self.status == _OK and is_plain and b"content-length" in fields):
+            return None
+        body = b"".join(self._body)
+        head = PlainHead(data[: len(data) - len(body)], fields)
+        return head if head.body_in(data) == body else None
 
     def end(self) -> None:
         """End the response: a body without a length is whole then."""
@@ -194,7 +244,7 @@ class Response:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection to `origin`. It `is_open` while a request may be sent, and idle since that time of its loop."""
+    """A connection to `origin`. It `is_open` while a request may be sent, and idle since that time."""
 
     __slots__ = (
         "_arrivals",
@@ -257,7 +307,8 @@ class Connection(asyncio.BufferedProtocol):
         """Done when more of the response may be there. Raises `NoReply` if no more will come."""
         if self._failure is not None:
             raise self._failure
-        self._read_on()
+        if self._is_paused:
+            self._read_on()
         self._waiter = waiter = self._loop.create_future()
         return waiter
 
@@ -273,9 +324,10 @@ class Connection(asyncio.BufferedProtocol):
         ):
             self.abort()
         else:
-            self._read_on()  # or a close by the module would not be noticed
+            if self._is_paused:
+                self._read_on()  # or a close by the module would not be noticed
             self._pool.keep(self)
-        if response is not None:
+        if response is not None and not response.is_whole:
             response.end()
 
     def abort(self) -> None:
@@ -300,14 +352,23 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Process part of the response, or abort on unrequested bytes: the next call would take them for its reply."""
-        response = self._response
+        data: bytes | memoryview = self._pool.buffer[:nbytes]
+        response, start = self._response, b""
         if response is None and self._is_asked:
+            data = start = bytes(data)
+            head = self._pool.heads.get(self.origin)
+            if head is not None and (body := head.body_in(start)) is not None:
+                self._response = Response(self, head, body)
+                self._wake()
+                return
             self._response = response = Response(self)
         if response is None or response.is_whole:
             self.abort()
             return
         try:
-            response.feed(self._pool.buffer[:nbytes])
+            response.feed(data)
+            if start and (head := response.plain_head(start)) is not None:
+                self._pool.heads[self.origin] = head
         except ReplyBroken:
             self._fail(ReplyBroken)
             self._transport.abort()
@@ -336,9 +397,8 @@ class Connection(asyncio.BufferedProtocol):
         self._write_on()
 
     def _read_on(self) -> None:
-        if self._is_paused:
-            self._is_paused = False
-            self._transport.resume_reading()
+        self._is_paused = False
+        self._transport.resume_reading()
 
     def _write_on(self) -> None:
         """Write the next part of a large body, if it is time for one."""
@@ -382,6 +442,7 @@ class Pool:
         self.loop = loop
         self.buffer = memoryview(bytearray(_READ_BYTES))
         self.addresses = Addresses()
+        self.heads: dict[Origin, PlainHead] = {}
         self.is_closed = False
         self._all: set[Connection] = set()
         self._idle: dict[Origin, list[Connection]] = {}  # in the order in which they became so
@@ -391,7 +452,7 @@ class Pool:
     def take(self, origin: Origin) -> Connection | None:
         """Return the connection that was used last, if it is still good. Nothing else will get it."""
         idle = self._idle.get(origin)
-        oldest = self.loop.time() - _KEEPALIVE_SECONDS
+        oldest = machine_clock.monotonic() - _KEEPALIVE_SECONDS
         while idle:
             connection = idle.pop()
             # What has come unasked, or that the module has closed, must not meet the next request.
@@ -421,7 +482,7 @@ class Pool:
 
     def keep(self, connection: Connection) -> None:
         """Have it wait for another request, for a while."""
-        connection.idle_since = self.loop.time()
+        connection.idle_since = machine_clock.monotonic()
         self._idle.setdefault(connection.origin, []).append(connection)
         if self._sweeping is None:
             self._sweeping = self.loop.call_later(_KEEPALIVE_SECONDS, self._sweep)
@@ -434,13 +495,14 @@ class Pool:
 
     def _sweep(self) -> None:
         """Close what was idle for too long: at the latest after twice the time. One timer for all."""
-        oldest = self.loop.time() - _KEEPALIVE_SECONDS
+        oldest = machine_clock.monotonic() - _KEEPALIVE_SECONDS
         for connection in self.idle():
             if connection.idle_since <= oldest:
                 connection.abort()
         self._idle = {
             origin: still for origin, idle in self._idle.items() if (still := [one for one in idle if one.is_open])
         }
+        self.heads = {origin: head for origin, head in self.heads.items() if origin in self._idle}
         self._sweeping = self.loop.call_later(_KEEPALIVE_SECONDS, self._sweep) if self._idle else None
 
 

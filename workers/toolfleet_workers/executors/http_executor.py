@@ -201,7 +201,7 @@ class HttpExecutor:
 
     def replica_for(self, call: PublishedCall) -> str:
         """Return which of its module's processes a call would go to, as its lease is to note it; "" for a module with one address."""
-        replicas = self._replicas_of(call)
+        replicas = self._replicas_of(call) if self._book.replicas else None
         chosen = None if replicas is None else replicas.choose()
         return "" if chosen is None else chosen.note
 
@@ -211,7 +211,8 @@ class HttpExecutor:
 
     async def execute(self, call: PublishedCall, *, seconds: float, lease: Lease = UNBOUNDED) -> Attempt:
         """Make one attempt within `seconds`. Raises `TimeoutError` if they are over after the request was sent."""
-        request, replicas, progress = self._prepare(call, seconds, lease), self._replicas_of(call), SendProgress()
+        request, progress = self._prepare(call, seconds, lease), SendProgress()
+        replicas = self._replicas_of(call) if self._book.replicas else None
         if isinstance(request, Attempt):
             return request
         if seconds <= 0:  # over a connection that is there it would be sent all the same
@@ -318,7 +319,7 @@ class HttpExecutor:
         return await send_to_one(replicas, lease, send) or not_sent(call, _LEFT, Health.AWAY)
 
     def _replicas_of(self, call: PublishedCall) -> Replicas | None:
-        return self._book.replicas.get(_module_of(call)) if self._book.replicas else None
+        return self._book.replicas.get(_module_of(call))
 
     def _prepare(
         self, call: PublishedCall, seconds: float, lease: Lease, address: Address | None = None
@@ -367,8 +368,10 @@ class HttpExecutor:
         if response.status != _OK:
             return await _judge_error(call, response, self._headers_of(call))
         try:
-            read = read_last_line if is_stream(response) else read_reply
-            return self._judged(judge_reply, call, await read(response, self._max_reply_bytes))
+            body, limit = response.plain, self._max_reply_bytes
+            if body is None or len(body) > limit:
+                body = await (read_last_line if is_stream(response) else read_reply)(response, limit)
+            return self._judged(judge_reply, call, body)
         except BodyTooLarge as exc:
             return too_large(call, exc)
         except BodyUnreadable as exc:

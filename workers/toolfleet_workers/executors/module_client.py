@@ -27,9 +27,13 @@ class SendProgress:
 
 
 class ModuleResponse(Protocol):
-    """A response whose header is there. Its user releases it."""
+    """A response whose header is there. Its user releases it.
+
+    `plain`: the body, if it is a success in plain JSON without a coding that has come whole by now; else `None`.
+    """
 
     status: int
+    plain: bytes | None
 
     def field(self, name: str) -> str | None:
         """Return a field of the header, by its name in lower case; a repeated field is a list (RFC 9110, 5.3)."""
@@ -152,7 +156,7 @@ class _TracedResponse:
 
     def __init__(self, response: ModuleResponse, span: OpenSpan) -> None:
         self._response, self._span = response, span
-        self.status = response.status
+        self.status, self.plain = response.status, response.plain
 
     def field(self, name: str) -> str | None:
         return self._response.field(name)

@@ -3,14 +3,18 @@
 import asyncio
 
 import pytest
+from httptools import HttpResponseParser
 
 from support.modules.http_executor import executor_for
 from support.modules.raw_module import Behaviour, Peer, RawModule, answering, http, raw_module, reply
 from support.published_call import published
+from support.waiting import wait_until
 from toolfleet_registry.contracts.attempts import Attempt, Outcome
+from toolfleet_workers.executors import http_client
 
 SECONDS = 10  # long enough that only a defect can use it up
 OK = b"HTTP/1.1 200 OK\r\n"
+PLAIN = OK + b"Content-Type: application/json\r\n"
 BODY = reply(result="owls")
 LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
@@ -97,50 +101,148 @@ async def test_a_response_that_ends_its_connection_is_read(answer: bytes, closes
     assert module.connections == 2
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        OK + LENGTH + LENGTH + b"\r\n" + BODY,
-        OK + LENGTH + b"Content-Length: 1\r\n\r\n" + BODY,
-        OK + b"Content-Length: 1, 1\r\n\r\n" + BODY,
-        OK + b"Content-Length: +1\r\n\r\n" + BODY,
-        OK + b"Content-Length:\r\n\r\n" + BODY,
-        OK + b"Content-Length: %d\r\n\r\n" % 2**64 + BODY,
-        OK + LENGTH + CHUNKED + b"\r\n" + in_chunks(BODY),
-        OK + CHUNKED + LENGTH + b"\r\n" + in_chunks(BODY),
-        OK + CHUNKED + CHUNKED + b"\r\n" + in_chunks(BODY),
-        OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + in_chunks(BODY),
-        OK + b"Transfer-Encoding: chunked, identity\r\n\r\n" + in_chunks(BODY),
-        OK + b"Transfer-Encoding: xchunked\r\n\r\n" + in_chunks(BODY),
-        OK + CHUNKED + b"\r\n-1\r\n" + in_chunks(BODY),
-        OK + CHUNKED + b"\r\n" + in_chunks(BODY).replace(b"\r\n0\r\n", b"x\r\n0\r\n"),  # a chunk longer than it says
-        OK + b"Content-Length : 1\r\n\r\n" + BODY,
-        OK + b"X: a\0b\r\n" + LENGTH + b"\r\n" + BODY,
-        OK + b"X: " + b"x" * 2**16 + b"\r\n" + LENGTH + b"\r\n" + BODY,
-        OK + b"X: y\r\n" * 2**14 + LENGTH + b"\r\n" + BODY,
-        OK + CHUNKED + b"\r\n" + in_chunks(BODY, trailers=b"X: y\r\n" * 2**14),
-        b"HTTP/1.1 101 X\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n" + OK + LENGTH + b"\r\n" + BODY,
-        b"HTTP/1.1 101 X\r\n\r\n" + OK + LENGTH + b"\r\n" + BODY,
-        b"HTTP/1.1 104 X\r\n" + LENGTH + b"\r\n" + BODY + OK + LENGTH + b"\r\n" + BODY,
-        b"HTTP/1.1 99 X\r\n" + LENGTH + b"\r\n" + BODY,
-        b"HTTP/1.1 099 X\r\n" + LENGTH + b"\r\n" + BODY,
-        BODY,
-    ],
-)
-async def test_a_response_that_could_be_read_in_two_ways_is_none(answer: bytes) -> None:
-    """Nor does anything else come over its connection."""
+AMBIGUOUS = [
+    OK + LENGTH + LENGTH + b"\r\n" + BODY,
+    OK + LENGTH + b"Content-Length: 1\r\n\r\n" + BODY,
+    OK + b"Content-Length: 1, 1\r\n\r\n" + BODY,
+    OK + b"Content-Length: +1\r\n\r\n" + BODY,
+    OK + b"Content-Length:\r\n\r\n" + BODY,
+    OK + b"Content-Length: %d\r\n\r\n" % 2**64 + BODY,
+    OK + LENGTH + CHUNKED + b"\r\n" + in_chunks(BODY),
+    OK + CHUNKED + LENGTH + b"\r\n" + in_chunks(BODY),
+    OK + CHUNKED + CHUNKED + b"\r\n" + in_chunks(BODY),
+    OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + in_chunks(BODY),
+    OK + b"Transfer-Encoding: chunked, identity\r\n\r\n" + in_chunks(BODY),
+    OK + b"Transfer-Encoding: xchunked\r\n\r\n" + in_chunks(BODY),
+    OK + CHUNKED + b"\r\n-1\r\n" + in_chunks(BODY),
+    OK + CHUNKED + b"\r\n" + in_chunks(BODY).replace(b"\r\n0\r\n", b"x\r\n0\r\n"),  # a chunk longer than it says
+    OK + b"Content-Length : 1\r\n\r\n" + BODY,
+    OK + b"X: a\0b\r\n" + LENGTH + b"\r\n" + BODY,
+    OK + b"X: " + b"x" * 2**16 + b"\r\n" + LENGTH + b"\r\n" + BODY,
+    OK + b"X: y\r\n" * 2**14 + LENGTH + b"\r\n" + BODY,
+    OK + CHUNKED + b"\r\n" + in_chunks(BODY, trailers=b"X: y\r\n" * 2**14),
+    b"HTTP/1.1 101 X\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n" + OK + LENGTH + b"\r\n" + BODY,
+    b"HTTP/1.1 101 X\r\n\r\n" + OK + LENGTH + b"\r\n" + BODY,
+    b"HTTP/1.1 104 X\r\n" + LENGTH + b"\r\n" + BODY + OK + LENGTH + b"\r\n" + BODY,
+    b"HTTP/1.1 99 X\r\n" + LENGTH + b"\r\n" + BODY,
+    b"HTTP/1.1 099 X\r\n" + LENGTH + b"\r\n" + BODY,
+    BODY,
+]
+
+
+@pytest.mark.parametrize("answer", AMBIGUOUS)
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_response_that_could_be_read_in_two_ways_is_none(answer: bytes, is_first: bool) -> None:
+    """Nor does anything else come over its connection; also where the reply before it was a plain one, with such a head."""
 
     async def behave(peer: Peer) -> None:
+        if not is_first:
+            await peer.request()
+            await peer.send(PLAIN + LENGTH + b"\r\n" + BODY)
         await peer.request()
-        await peer.send(answer)
+        await peer.send(answer.replace(OK, PLAIN))
         await peer.gone()
 
-    first, second, module = await two_calls(behave)
+    async with raw_module(behave) as module, executor_for(module.url) as executor:
+        attempts = [await executor.execute(published(), seconds=SECONDS) for _ in range(2 if is_first else 4)]
 
-    assert first.outcome is second.outcome is Outcome.UNKNOWN
-    assert first.result.error_code == second.result.error_code == "invalid_response"
-    assert first.result.error == "Tool execution error: the module's reply is invalid: not HTTP, or cut short"
+    assert all(attempt.outcome is Outcome.SUCCESS for attempt in ([] if is_first else attempts[::2]))
+    for attempt in attempts if is_first else attempts[1::2]:
+        assert (attempt.outcome, attempt.result.error_code) == (Outcome.UNKNOWN, "invalid_response")
+        assert attempt.result.error == "Tool execution error: the module's reply is invalid: not HTTP, or cut short"
     assert module.connections == 2
+
+
+async def test_a_head_like_the_last_one_is_read_without_a_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever length it states; another head, a body in two pieces and what follows a body are for the parser."""
+    parsers = list[object]()
+
+    def counted(protocol: object) -> HttpResponseParser:
+        parsers.append(protocol)
+        return HttpResponseParser(protocol)
+
+    def plain(result: str, *fields: bytes) -> bytes:
+        body = reply(result=result)
+        return PLAIN + b"".join(fields) + b"Content-Length: %d\r\nX: y\r\n\r\n%b" % (len(body), body)
+
+    async def behave(peer: Peer) -> None:
+        for result in ("owls", "many owls", ""):
+            await peer.request()
+            await peer.send(plain(result))
+        await peer.request()
+        await peer.send(plain("other", b"Date: today\r\n"))
+        await peer.request()
+        half = plain("halves", b"Date: today\r\n")
+        await peer.send(half[:-5])
+        await wait_until(lambda: len(parsers) == 3, "the first half is read")
+        await peer.send(half[-5:])
+        await peer.request()
+        await peer.send(plain("kept", b"Date: today\r\n"))
+        await peer.request()
+        await peer.send(plain("last", b"Date: today\r\n") + b"HTTP/1.1 200 OK\r\n")
+        await peer.gone()
+
+    monkeypatch.setattr(http_client, "HttpResponseParser", counted)
+    async with raw_module(behave) as module, executor_for(module.url) as executor:
+        for result, made in (
+            ("owls", 1),
+            ("many owls", 1),
+            ("", 1),
+            ("other", 2),
+            ("halves", 3),
+            ("kept", 3),
+            ("last", 4),
+        ):
+            attempt = await executor.execute(published(), seconds=SECONDS)
+            assert (attempt.result.result, len(parsers)) == (result, made)
+        await executor.execute(published(), seconds=SECONDS)
+
+    assert module.connections == 2
+
+
+async def test_a_length_in_a_header_that_announces_another_is_no_bodys() -> None:
+    """Where the reply before had the same one."""
+
+    async def behave(peer: Peer) -> None:
+        for excess in (b"", b" "):
+            await peer.request()
+            early = b"HTTP/1.1 103 X\r\nContent-Length: %d\r\n\r\n" % len(BODY + excess)
+            await peer.send(early + PLAIN + LENGTH + b"\r\n" + BODY + excess)
+        await peer.gone()
+
+    async with raw_module(behave) as module, executor_for(module.url) as executor:
+        for _ in range(3):
+            assert (await executor.execute(published(), seconds=SECONDS)).result.result == "owls"
+    assert module.connections == 2
+
+
+async def test_a_head_that_ends_earlier_than_the_last_one_is_another() -> None:
+    """What would be its last field is the start of its body."""
+
+    async def behave(peer: Peer) -> None:
+        for end in (b"X: y\r\n\r\n", b"\r\n      "):
+            await peer.request()
+            await peer.send(PLAIN + LENGTH + end + BODY)
+        await peer.gone()
+
+    first, second, _ = await two_calls(behave)
+
+    assert first.outcome is Outcome.SUCCESS
+    assert second.result.error_code == "invalid_response"
+
+
+async def test_a_reply_that_is_too_large_is_refused_also_where_its_head_is_known() -> None:
+    """It came whole, and is not used."""
+    results = iter(["owls", "x" * 2**10])
+
+    async def behave(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            await peer.send(http(reply(result=next(results)), "200 OK", "Content-Type: application/json"))
+
+    async with raw_module(behave) as module, executor_for(module.url, max_reply_bytes=2**9) as executor:
+        assert (await executor.execute(published(), seconds=SECONDS)).outcome is Outcome.SUCCESS
+        assert (await executor.execute(published(), seconds=SECONDS)).result.error_code == "result_too_large"
 
 
 @pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
