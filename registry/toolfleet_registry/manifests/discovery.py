@@ -12,9 +12,10 @@ from toolfleet_registry.admission_rules import admit, read_document, unknown_fie
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable, ManifestRefused
 from toolfleet_registry.headers import NO_HEADERS, ModuleHeaders
-from toolfleet_registry.manifests.http_get import HttpAnswer, NoAnswer, anywhere, read_url, requested
+from toolfleet_registry.manifests.http_get import HttpAnswer, NoAnswer, anywhere, requested
 from toolfleet_registry.permissions import broken_because, level_of_tool
 from toolfleet_registry.policy.limits import unknown_costs
+from toolfleet_registry.redis.urls import read_url
 from toolfleet_registry.schemas.definition import unknown_types
 from toolfleet_registry.system.http_bodies import read_body
 from toolfleet_registry.system.lazy_names import LazyModule

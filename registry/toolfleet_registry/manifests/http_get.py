@@ -7,19 +7,18 @@ protocol.
 import asyncio
 import contextlib
 import errno
-import re
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from socket import gaierror
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import h11
 
 from toolfleet_registry.headers import NO_HEADERS, ModuleHeaders
-from toolfleet_registry.redis.urls import PLAIN_HTTP_URL
+from toolfleet_registry.redis.urls import HTTP_PORTS, PlainUrl
 from toolfleet_registry.system.lazy_names import LazyModule
 
 if TYPE_CHECKING:
@@ -30,37 +29,6 @@ else:
 _HEAD_BYTES = 100 * 1024  # of a status line and its headers
 _READ_BYTES = 64 * 1024
 _DELAY_SECONDS = 0.25  # before the next address of a host is tried in addition to the one that has not answered yet
-
-
-_PORTS = {"http": 80, "https": 443}
-
-
-class PlainUrl(NamedTuple):
-    """A URL of the form `PLAIN_HTTP_URL`, with the parts of an `httpx.URL` that a request needs."""
-
-    scheme: str
-    host: str
-    port: int | None
-    netloc: bytes
-    raw_path: bytes
-    userinfo: bytes = b""
-    username: str = ""
-    password: str = ""
-
-    @property
-    def raw_host(self) -> bytes:
-        """The host as it is on the wire."""
-        return self.host.encode()
-
-
-def read_url(text: str) -> "PlainUrl | httpx.URL":
-    """Read a URL. Raises `httpx.InvalidURL`."""
-    plain = re.fullmatch(PLAIN_HTTP_URL, text)
-    if plain is None:
-        return httpx.URL(text)
-    scheme, host, number, path = plain["scheme"], plain["host"], plain["port"], plain["path"]
-    port = None if number is None or int(number) == _PORTS[scheme] else int(number)
-    return PlainUrl(scheme, host, port, (host if port is None else f"{host}:{port}").encode(), path.encode())
 
 
 class NoAnswer(Exception):
@@ -160,7 +128,7 @@ async def _connected(url: "PlainUrl | httpx.URL", seconds: float) -> tuple[async
     if url.scheme not in {"http", "https"} or not url.host:
         raise NoAnswer("its URL is not one of http or https")
     is_tls = url.scheme == "https"
-    host, port = url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme]
+    host, port = url.raw_host.decode("ascii"), url.port or HTTP_PORTS[url.scheme]
     context = trusted_certificates() if is_tls else None
     try:
         async with asyncio.timeout(seconds):

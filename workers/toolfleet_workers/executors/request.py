@@ -6,17 +6,17 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import to_json
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.attempts import UNBOUNDED, Lease
-from toolfleet_registry.redis.urls import PLAIN_HTTP_URL
+from toolfleet_registry.redis.urls import HTTP_PORTS, PlainUrl, read_url
 from toolfleet_registry.system import fleet_clock, randomness
 
-_PORTS = {"http": 80, "https": 443}
-_PLAIN = re.compile(PLAIN_HTTP_URL)
+if TYPE_CHECKING:
+    import httpx
 
 _STEADY_SECONDS = 0.25  # a clock that differs by more from the monotonic one was set
 
@@ -56,30 +56,16 @@ class Target:
     @classmethod
     def of(cls, url: str, headers: Mapping[str, str], *, method: str = "POST") -> "Target":
         """Return the target at `url`. A user and a password in it are sent unless `headers` have an `Authorization`."""
-        plain = _PLAIN.fullmatch(url)
-        return cls._of_plain(plain, headers, method) if plain else cls._of_any(url, headers, method)
+        return cls._at(read_url(url), headers, method)  # as discovery has it: both must come to the same place
 
     @classmethod
-    def _of_plain(cls, url: re.Match[str], headers: Mapping[str, str], method: str) -> "Target":
-        """Make the target as `_of_any` does, without httpx."""
-        scheme, host, number, path = url["scheme"], url["host"], url["port"], url["path"]
-        port = int(number) if number else _PORTS[scheme]
-        netloc = host if port == _PORTS[scheme] else f"{host}:{port}"
-        return cls(Origin(host, port, scheme == "https"), _head(method, path, {"Host": netloc, **headers}))
-
-    @classmethod
-    def _of_any(cls, url: str, headers: Mapping[str, str], method: str) -> "Target":
-        import httpx
-
-        # As discovery has it: both must come to the same place.
-        parts = httpx.URL(url)
-        host = parts.raw_host.decode()
-        netloc = parts.netloc.decode().replace(host, host.rstrip("."), 1)  # the dot is for name servers only
+    def _at(cls, url: "PlainUrl | httpx.URL", headers: Mapping[str, str], method: str) -> "Target":
+        host, port = url.raw_host.decode(), url.port or HTTP_PORTS[url.scheme]
+        netloc = url.netloc.decode().replace(host, host.rstrip("."), 1)  # the dot is for name servers only
         has_authorization = "authorization" in {name.lower() for name in headers}
-        credentials = {} if has_authorization else _authorization(parts.username, parts.password)
-        fields = {"Host": netloc, **credentials, **headers}
-        origin = Origin(host, parts.port or _PORTS[parts.scheme], parts.scheme == "https")
-        return cls(origin, _head(method, parts.raw_path.decode(), fields))
+        credentials = {} if has_authorization else _authorization(url.username, url.password)
+        head = _head(method, url.raw_path.decode(), {"Host": netloc, **credentials, **headers})
+        return cls(Origin(host, port, url.scheme == "https"), head)
 
 
 def _head(method: str, path: str, fields: Mapping[str, str]) -> bytes:
@@ -187,8 +173,8 @@ def _dump(call: PublishedCall) -> bytes:
         body["takes_input"] = True
     if call.log_level is not None:
         body["log_level"] = call.log_level
-    if (inputs := inputs_said(call)) is not None:
-        body["inputs"] = inputs
+    if call.inputs is not None:
+        body["inputs"] = inputs_said(call)
     try:
         text = to_json(body, ensure_ascii=True)
     except ValueError:  # half a surrogate pair, a circle, or what is no JSON

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolfleet_registry.manifests.http_get import PlainUrl, read_url
+from toolfleet_registry.redis.urls import PlainUrl, read_url
 
 names = st.from_regex(r"([a-z0-9]{1,8}[.-]){0,3}[a-z][a-z0-9]{0,7}", fullmatch=True)
 addresses = st.ip_addresses(v=4).map(str)

@@ -1,10 +1,14 @@
 """Where a module's URL leads, and what each request to it begins with."""
 
+import re
+
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolfleet_workers.executors.request import _PLAIN, Target
+from toolfleet_registry.redis.urls import PLAIN_HTTP_URL
+from toolfleet_workers.executors.request import Target
 
 HEADERS = {"User-Agent": "toolfleet"}
 
@@ -19,7 +23,7 @@ def test_a_plain_url_is_read_as_httpx_reads_it(scheme: str, host: str, port: str
     """Calls go where discovery looks, and say the same of it."""
     url = f"{scheme}://{host}{port}{path}"
 
-    assert Target.of(url, HEADERS) == Target._of_any(url, HEADERS, "POST")
+    assert Target.of(url, HEADERS) == Target._at(httpx.URL(url), HEADERS, "POST")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +49,7 @@ def test_a_plain_url_is_read_as_httpx_reads_it(scheme: str, host: str, port: str
 )
 def test_what_may_be_written_in_another_way_is_left_to_httpx(url: str, is_plain: bool) -> None:
     """Names that are no ASCII, users, dots, escapes and queries."""
-    assert (_PLAIN.fullmatch(url) is not None) == is_plain
+    assert (re.fullmatch(PLAIN_HTTP_URL, url) is not None) == is_plain
 
 
 def test_a_request_to_a_plain_url_names_its_port_only_if_it_is_not_the_usual_one() -> None:
