@@ -221,27 +221,29 @@ def _cumulated(family: Family, counts: tuple[int, ...]) -> list[tuple[str, float
 
 
 class _Held:
-    calls: CallRecorder | None = None
     started = 0
 
 
 def calls() -> CallRecorder | None:
     """Return where calls are counted; `None` while they are not."""
-    return this_process().part(_Held).calls
+    recorder: CallRecorder | None = this_process().calls
+    return recorder
 
 
 def start(*, most_names: int = _MOST_NAMES) -> Recorder:
     """Start counting, until `stop`; if counting is on already, return the existing recorder."""
-    held = this_process().part(_Held)
-    held.started += 1
-    if held.calls is None:
-        held.calls = CallRecorder(Recorder(most_names=most_names))
-    return held.calls.recorder
+    process = this_process()
+    process.part(_Held).started += 1
+    if process.calls is None:
+        process.calls = CallRecorder(Recorder(most_names=most_names))
+    recorder: Recorder = process.calls.recorder
+    return recorder
 
 
 def stop() -> None:
     """Stop counting and forget the counts, unless another part of the process still counts."""
-    held = this_process().part(_Held)
+    process = this_process()
+    held = process.part(_Held)
     held.started -= 1
     if held.started <= 0:
-        held.calls, held.started = None, 0
+        process.calls, held.started = None, 0

@@ -50,6 +50,8 @@ class Process:
         """Makes an event that is not set."""
         self.worker: Any = None
         """The worker's runtime while its pool runs. Set by `toolfleet_tasks.worker_runtime`, which knows its type."""
+        self.calls: Any = None
+        """Where calls are counted, while they are. Set by `toolfleet_registry.metrics`, which knows its type."""
         self.timers = WeakKeyDictionary[Any, Any]()
         """The shared timers of each event loop. Set by `toolfleet_registry.system.shared_timers`."""
         self._parts = dict[Callable[[], Any], Any]()

@@ -81,11 +81,11 @@ def test_prometheus_reads_each_family_by_its_name_kind_and_help() -> None:
 @pytest.fixture(autouse=True)
 def own_process() -> Iterator[None]:
     """Whatever another test of this process has left counting is not counted here."""
-    before = this_process().part(metrics._Held)
-    calls, started = before.calls, before.started
-    before.calls, before.started = None, 0
+    process, held = this_process(), this_process().part(metrics._Held)
+    calls, started = process.calls, held.started
+    process.calls, held.started = None, 0
     yield
-    before.calls, before.started = calls, started
+    process.calls, held.started = calls, started
 
 
 def test_a_process_without_metrics_has_no_recorder() -> None:
