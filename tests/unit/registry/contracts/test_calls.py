@@ -62,6 +62,26 @@ def test_our_messages_know_all_their_fields(message: BaseModel) -> None:
         type(message).model_validate({**message.model_dump(), "surprise": 1})
 
 
+@pytest.mark.parametrize("update", [None, {}, {"audit": Audit(call_id="c2", tool="git.push", ts=2.0), "hint": "Ask."}])
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("message", [message for message in OURS if isinstance(message, ToolResult)])
+def test_a_message_is_copied_as_pydantic_copies_it(
+    message: ToolResult, update: dict[str, Any] | None, deep: bool
+) -> None:
+    """With the fields that were set, and nothing of the message that it was made from but its values."""
+    before = message.model_dump()
+    copied, expected = (
+        copy(message, update=update, deep=deep) for copy in (ToolResult.model_copy, BaseModel.model_copy)
+    )
+
+    assert copied == expected
+    assert copied.model_dump(exclude_unset=True) == expected.model_dump(exclude_unset=True)
+    assert (copied.result is message.result) == (expected.result is message.result)
+    assert (hash(copied.audit), copied.model_fields_set) == (hash(expected.audit), expected.model_fields_set)
+    assert message.model_dump() == before
+    assert copied is not message
+
+
 def test_every_message_is_frozen() -> None:
     """What was sent stays what it was."""
     models = [model for model in vars(contracts).values() if isinstance(model, type) and issubclass(model, BaseModel)]
