@@ -23,7 +23,6 @@ from kombu.connection import Connection, ConnectionPool, PooledConnection
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
-from packaging.specifiers import SpecifierSet
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
@@ -364,8 +363,8 @@ class ConsumedQueues:
         return self._names
 
 
-KOMBU = SpecifierSet("==5.7.*")
-"""The kombu versions that the contract tests have seen."""
+KOMBU = "5.7."
+"""How the kombu versions begin that the contract tests have seen."""
 
 _REPLIES = ".reply.celery.pidbox"  # ends the names of queues that no worker consumes
 
@@ -567,10 +566,10 @@ class RabbitMqAMQP(AMQP):
 
 def require_kombu() -> None:
     """Raise `SettingsError` if this kombu was never tested with the transport."""
-    if not KOMBU.contains(kombu.__version__, prereleases=True):
+    if not kombu.__version__.startswith(KOMBU):
         raise SettingsError(
-            f"The Redis transport is made for kombu {KOMBU}, and this is {kombu.__version__}: "
-            f"pip install 'kombu{KOMBU}'"
+            f"The Redis transport is made for kombu =={KOMBU}*, and this is {kombu.__version__}: "
+            f"pip install 'kombu=={KOMBU}*'"
         )
 
 

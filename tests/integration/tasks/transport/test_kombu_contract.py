@@ -81,8 +81,9 @@ def test_the_versions_are_the_tested_ones() -> None:
     (pin,) = [line.removeprefix("kombu") for line in project["dependencies"] if re.match(r"kombu\b", line)]
     candidates = [f"5.{minor}.{patch}" for minor in range(5, 10) for patch in range(12)] + ["6.0.0"]
 
-    assert kombu_transport.KOMBU.contains(kombu.__version__)
-    assert [v for v in candidates if v in SpecifierSet(pin)] == [v for v in candidates if v in kombu_transport.KOMBU]
+    assert kombu.__version__.startswith(kombu_transport.KOMBU)
+    tested = [version for version in candidates if version.startswith(kombu_transport.KOMBU)]
+    assert [version for version in candidates if version in SpecifierSet(pin)] == tested
 
 
 @pytest.mark.parametrize("version", ["5.6.9", "5.8.0", "6.0.0", "4.6.11"])
