@@ -2,7 +2,8 @@
 
 Each pass is a fresh fleet that makes a fixed number of calls after a warm-up:
 
-- `calls`: Python functions entered and resumed, C functions called, how many different ones that are, and how much bytecode
+- `calls`: Python functions entered and resumed, C functions called, how many different ones that are, and how much bytecode;
+  turns of asyncio's loop
 - `memory`: allocations, counted by a small library in front of `malloc` (needs `cc`)
 - `system`: system calls (needs `strace`, and the right to trace)
 - `start`: functions entered and modules loaded from a process's start to the first result
@@ -42,6 +43,7 @@ _PYTHON = (3, 12)  # the first with sys.monitoring
 _ROLES = ("agent", "worker")
 _SECONDS = 900.0
 _WARM_CALLS = 500
+_TURN = ":BaseEventLoop._run_once"
 _OFTEN = 10  # a function is one of a call's if one call in so many enters it
 _ASK_SECONDS = 120.0
 _ATTACH_SECONDS = 2.0  # strace says nothing when it has attached
@@ -179,6 +181,7 @@ class Pass:
             "different functions": float(len(often)),
             "their bytecode, kB": sum(bytecode[function] for function in often) / 1024,
             "own files": float(len(own)),
+            "loop turns": sum(count for name, count in entered.items() if name.endswith(_TURN)) / calls,
         }
 
     def _instructions(self, pids: Pids, calls: int) -> dict[str, dict[str, float]]:

@@ -10,7 +10,6 @@ import os
 import socket
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
@@ -45,18 +44,22 @@ def _count_calls() -> None:
 
 
 def _snapshot() -> dict[str, Any]:
-    entered = {code: count for code, count in list(_entered.items()) if code.co_filename != __file__}
-    by_name: Counter[str] = Counter()
+    entered = _of_others(_entered)
+    by_name: dict[str, int] = {}  # a Counter's own functions would be counted
     for code, count in entered.items():
-        by_name[_name(code)] += count
+        by_name[_name(code)] = by_name.get(_name(code), 0) + count
     return {
         "entered": by_name,
         "bytecode": {_name(code): len(code.co_code) for code in entered},
-        "resumed": sum(list(_resumed.values())),
-        "called": sum(list(_called.values())),
+        "resumed": sum(_of_others(_resumed).values()),
+        "called": sum(_of_others(_called).values()),
         "modules": len(sys.modules),
         **_allocated(),
     }
+
+
+def _of_others(counts: _Counts) -> _Counts:
+    return {code: count for code, count in list(counts.items()) if code.co_filename != __file__}
 
 
 def _name(code: CodeType) -> str:
