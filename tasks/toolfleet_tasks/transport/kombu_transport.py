@@ -481,6 +481,11 @@ class _Adapted:
 class FleetChannel(_Adapted, kombu_redis.Channel):
     """A channel to one Redis."""
 
+    def _connparams(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
+        found = super()._connparams(asynchronous)  # type: ignore[no-untyped-call] # as above
+        # redis-py reads its package's version with each connection, to send it. With TLS its answers are needed: see `sync_client`.
+        return found if self.connection.client.ssl else {**found, "driver_info": None}
+
 
 class _Registered:
     """A mixin of both transport classes."""

@@ -132,6 +132,7 @@ def test_overridden_methods_have_kombus_signatures() -> None:
     assert parameters(kombu_redis.Channel.basic_qos)[:3] == ["self", "prefetch_size", "prefetch_count"]
     assert parameters(kombu_redis.Channel._put) == ["self", "queue", "message", "kwargs"]
     assert parameters(kombu_redis.Channel.close) == ["self"]
+    assert parameters(kombu_redis.Channel._connparams) == ["self", "asynchronous"]
     assert parameters(kombu_redis.Transport.register_with_event_loop) == ["self", "connection", "loop"]
 
 
@@ -322,6 +323,13 @@ def test_sockets_are_made_with_the_time_limits_of_the_options(redis_url: str) ->
         parameters = channel.pool.connection_kwargs
 
     assert (parameters["socket_timeout"], parameters["socket_connect_timeout"]) == (7, 3)
+
+
+def test_connections_do_not_say_which_library_made_them(channel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs a look-up and two commands each; with TLS they are said."""
+    assert channel.client.connection_pool.get_connection().driver_info is None
+    monkeypatch.setattr(channel.connection.client, "ssl", {"ssl_cert_reqs": "none"})
+    assert "driver_info" not in channel._connparams()
 
 
 def test_celery_lets_go_of_what_it_has_not_begun_when_a_connection_is_lost() -> None:
