@@ -148,7 +148,7 @@ def closed_because(tool_name: str, verdict: ToolOverride) -> str | None:
     return None if fault is None else f"Tool {tool_name!r} is closed: {fault}."
 
 
-_NOTHING = ToolOverride()
+_NOTHING = ToolOverride.model_construct()  # as its model says; validated it would be built by an import
 
 
 @functools.cache

@@ -132,7 +132,7 @@ def _dearness(cost: str) -> int:
     return list(_CLASSES).index(cost_class(cost) or "free")
 
 
-SINGLE_RETRY = RetryTerms()
+SINGLE_RETRY = RetryTerms.model_construct()  # as its model says; validated it would be built by an import
 """What holds for calls of which no profile says more or less; their pauses are the fleet's own."""
 
 _EXITS: tuple[str, ...] = ("continue", "end", "error")  # the last is the strictest
