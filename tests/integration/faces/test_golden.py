@@ -4,6 +4,7 @@ What is shown now lies in `golden/`. A change of it is made on purpose: with `GO
 difference is read before it is committed. Ids, times and ports are numbered, or replaced by what they are.
 """
 
+import contextlib
 import json
 import os
 import platform
@@ -24,9 +25,11 @@ from support.console.console_fleet import bury
 from support.fleet import TestBed
 from support.gateways.gateway_here import keyed_gateway_here
 from support.gateways.keyed_gateway import KeyedGateway
+from support.waiting import wait_until_sync
 from support.worker_process import WorkerProcess
 from support.workers.wakes import wake
 from toolfleet_cli.local.environment import environment_of
+from toolfleet_registry.api_keys import ApiKeys
 from toolfleet_registry.contracts.call_context import LogLevel
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.scripts import FILES
@@ -171,6 +174,9 @@ def faces(gateway: KeyedGateway, bed: TestBed) -> Faces:
     job = sent("bob", "/jobs", later).json()
     sent("olga", "/operations/tools/owls.fail_once/disable", {"reason": "It fails."})
     sent("olga", "/operations/queues/tools.owls", {"action": "pause", "reason": "The owls sleep."})
+    httpx.get(f"{gateway.url}/tools", headers=_by(gateway, "ada"), trust_env=False).raise_for_status()
+    with contextlib.closing(ApiKeys.of(bed.settings)) as keys:  # a gateway notes a key's use after it has answered
+        wait_until_sync(lambda: _users_of(keys) == {"ada", "bob", "olga"}, "their keys' use is noted")
     return Faces(gateway, {"call": call["audit"]["call_id"], "approval": asked["call_id"], "job": job["job_id"]})
 
 
@@ -185,6 +191,10 @@ def test_the_command_shows_it(faces: Faces, gateway: KeyedGateway, bed: TestBed,
     _check(
         faces, f"command-at-{door}", faces.command(environment_of(bed.settings) if door == "redis" else over, tmp_path)
     )
+
+
+def _users_of(keys: ApiKeys) -> set[str]:
+    return {record.key.user_id for record in keys.records() if record.last_used_at is not None}
 
 
 def _check(faces: Faces, name: str, shown: Iterator[tuple[str, str]]) -> None:

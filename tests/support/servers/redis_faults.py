@@ -91,6 +91,7 @@ class FaultyRedis:
         Unless it `has_loaded` them, it may refuse everything for a while: see `is_loading`.
         """
         os.kill(self._pid, signal.SIGKILL)
+        os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)  # until then it has the port
         self.look.connection_pool.disconnect()
         try:
             yield

@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import os
+import subprocess
 import time
 from collections import defaultdict
 from contextvars import ContextVar
@@ -147,8 +148,9 @@ async def block(seconds: float) -> None:
 
 @bridged
 async def hold(seconds: float) -> None:
-    """Do what keeps the interpreter's lock until it is over, or a signal comes: one operation in C."""
-    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+    """Do what keeps the interpreter's lock until it is over: one operation in C, which no signal ends."""
+    with subprocess.Popen(["sleep", str(seconds)]) as child:  # noqa: ASYNC220, S607 - on PATH; it blocks on purpose
+        ctypes.PyDLL(None).waitpid(child.pid, None, 0)
 
 
 async def _fetch(session: aiohttp.ClientSession, url: str) -> str:

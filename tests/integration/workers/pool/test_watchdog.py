@@ -32,7 +32,7 @@ def worker(redis_url: str, tmp_path: Path) -> Iterator[WorkerProcess]:
 
 def test_code_that_keeps_the_interpreters_lock_is_shown_while_it_lasts(calls: Calls, worker: WorkerProcess) -> None:
     """At a signal, which needs no lock; and logged with its call as soon as Python goes on."""
-    call_id = calls.send("pool.hold", 4 * STALL_SECONDS)
+    call_id = calls.send("pool.hold", 2 * STALL_SECONDS)
     wait_until_sync(lambda: SHOWN in worker.said(), "the stack is shown")
     wait_until_sync(lambda: "loop_recovered" in worker.said(), "the recovery is logged")
 
