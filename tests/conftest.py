@@ -4,6 +4,7 @@ from bed import early  # isort: skip - in virtual time it replaces the clock of 
 import asyncio
 import gc
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
@@ -33,6 +34,15 @@ _UNTIMED = settings(deadline=None, max_examples=examples(100), suppress_health_c
 settings.register_profile("repeatable", _UNTIMED, derandomize=True)
 settings.register_profile("exploring", _UNTIMED, print_blob=True)
 settings.load_profile(PROFILE)
+
+# The folders of tests are in memory where there is room: each write of their Redis and databases would wait for the disk.
+_MEMORY, _ROOM_BYTES = Path("/dev/shm"), 4 * 2**30
+if (
+    _MEMORY.is_dir()
+    and shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES
+    and not os.statvfs(_MEMORY).f_flag & os.ST_NOEXEC
+):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 
 @pytest.hookimpl(wrapper=True)
