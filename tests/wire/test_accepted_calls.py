@@ -9,7 +9,7 @@ import pytest
 
 from support.module_server import serve
 from support.servers import redis_snapshot
-from support.servers.hatchery import HATCHED, Hatchery, make_hatchery
+from support.servers.hatchery import AT_WORK, HATCHED, Hatchery, make_hatchery
 from support.versions.mixed_fleet import MixedFleet, mixed_fleet
 from support.versions.releases import Release, here
 from support.waiting import wait_until
@@ -86,9 +86,11 @@ async def test_what_was_written_of_them_is_read_and_gone_on_with(
     """Records of that version: one call is asked for until it has ended; the other's process is gone, and it is unknown."""
     text = (FIXTURES / f"2-{mode}-accepted.json").read_text()
     redis_snapshot.restore(own_redis, text)
+    nest.answer = {**AT_WORK, "poll_after_seconds": 0.1}  # or it would be asked again when its record says: after 30 s
     with mixed_fleet(own_redis, tmp_path, [nest.server], **MODES[mode]) as fleet, fleet.worker(here()):
         settings_of(monkeypatch, fleet)
         async with ToolFleet() as agent:
+            await wait_until(lambda: nest.asked, "it is asked for")
             nest.answer = HATCHED
             kept = await agent.call(ToolCall(tool_name="nest.hatch", idempotency_key="kept"), ADA, timeout=SECONDS)
             lost_call = ToolCall(tool_name="nest.plainly", idempotency_key="elsewhere")
