@@ -7,6 +7,7 @@ import pytest
 
 from support.hosts.tool_folder import GREET, HEAD, hosted
 from support.waiting import wait_until
+from toolfleet_modules.hosts import host
 from toolfleet_modules.hosts.folder.generation import owners_in
 
 pytestmark = pytest.mark.asyncio
@@ -109,8 +110,10 @@ async def test_kept_owners_that_make_no_sense_count_for_nothing(tmp_path: Path, 
     assert owners_in(tmp_path / "owners.json") == {}
 
 
-async def test_a_folder_that_goes_away_leaves_its_tools(tmp_path: Path) -> None:
+async def test_a_folder_that_goes_away_leaves_its_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an error until it is back; then it is read as it is."""
+    monkeypatch.setattr(host, "_RESCAN_SECONDS", 0.2)
+    monkeypatch.setattr(host, "_RETURN_SECONDS", 0.1)
     async with hosted(tmp_path / "tools", {"owls.py": GREET}) as folder:
         folder.path.rename(tmp_path / "elsewhere")
         await folder.wait_for_errors({"tools": ("FolderUnreadable", "previous")})
