@@ -136,9 +136,14 @@ WRONG: dict[str, Callable[[ToyIssuer], None]] = {
 
 @pytest.mark.parametrize("break_it", WRONG.values(), ids=WRONG.keys())
 async def test_without_keys_nobody_can_say_anything(
-    issuer: ToyIssuer, keys: IssuerKeys, later: SimpleNamespace, break_it: Callable[[ToyIssuer], None]
+    issuer: ToyIssuer,
+    keys: IssuerKeys,
+    later: SimpleNamespace,
+    break_it: Callable[[ToyIssuer], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is 503, not 401: the token may be good. Once the issuer is well again its tokens are."""
+    monkeypatch.setattr(tokens, "_AWAY_SECONDS", 0.02)
     break_it(issuer)
     with pytest.raises(AuthRefused) as refused:
         await keys.find("rsa-1", "RS256")

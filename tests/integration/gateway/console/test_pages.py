@@ -13,6 +13,7 @@ from support.fleet import TestBed
 from support.gateways.keyed_gateway import KeyedGateway
 from support.waiting import wait_until_answered
 from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_gateway.console import tools
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_tasks.dead_letters.store import MOST_SEARCHED
 
@@ -246,8 +247,11 @@ async def test_a_changed_definition_is_shown_until_it_is_accepted(gateway: Keyed
     assert "Changed, and not accepted" not in after.text
 
 
-async def test_a_tool_is_tried_with_the_rights_of_the_key(gateway: KeyedGateway) -> None:
+async def test_a_tool_is_tried_with_the_rights_of_the_key(
+    gateway: KeyedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By a form made of its schema; a wrong argument is said beside what was typed, and a viewer without rights has no form."""
+    monkeypatch.setattr(tools, "_WAIT_SECONDS", 1)
     async with browsing(gateway, "ada") as browser:
         page = await browser.get("/tools/owls.feed/try")
         fields = page.form("/try").fields

@@ -245,7 +245,7 @@ async def test_who_joins_a_call_that_is_not_published_hears_of_it(
 ) -> None:
     """The broker is away: the first call has its result then, and so have those that joined it meanwhile."""
     broker = f"redis://127.0.0.1:{closed_port()}/0"
-    monkeypatch.setattr("toolfleet_tasks.calls.dispatcher._PATIENCE_SECONDS", 5)
+    monkeypatch.setattr("toolfleet_tasks.calls.dispatcher._PATIENCE_SECONDS", 1)
     settings = Settings(redis_url=redis_url, module_services={"owls": owls.url}, broker_url=broker)
     async with ToolFleet(settings=settings) as fleet:
         calls = [asyncio.create_task(fleet.call(FIRST, ADA, timeout=seconds)) for seconds in (1, 60, 60)]

@@ -13,7 +13,7 @@ from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.contracts.calls import DeadLetter
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.calls import dispatcher
+from toolfleet_tasks.calls import begun_calls, dispatcher
 from toolfleet_tasks.calls.begun_calls import Owner
 
 ADA = Owner("ada")
@@ -47,6 +47,12 @@ async def _end_elsewhere(settings: Settings, call_id: str) -> ToolResult:
         result = await handle.end_within(20)
         assert result is not None
         return result
+
+
+@pytest.fixture
+def without_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker will end the call a moment after its deadline."""
+    monkeypatch.setattr(begun_calls, "_GRACE_SECONDS", 0)
 
 
 async def test_a_begun_call_is_written_down_without_its_arguments(settings: Settings, redis: Redis) -> None:
@@ -90,6 +96,7 @@ async def test_somebody_elses_call_is_unknown(settings: Settings) -> None:
         assert await fleet.begun_calls.attach("00000000-0000-4000-8000-000000000000", ADA) is None
 
 
+@pytest.mark.usefixtures("without_grace")
 async def test_a_call_that_nobody_has_begun_has_done_nothing(settings: Settings) -> None:
     """At its deadline whoever follows it ends it: Redis has lost nothing, and no worker has written anything."""
     call_id = await _begin_and_die(settings, seconds=1)
@@ -99,6 +106,7 @@ async def test_a_call_that_nobody_has_begun_has_done_nothing(settings: Settings)
     assert (result.error_code, result.effect_state) == ("expired", "none")
 
 
+@pytest.mark.usefixtures("without_grace")
 async def test_nobody_is_sure_of_a_redis_with_other_data(settings: Settings, redis: Redis) -> None:
     """A worker may have begun it, and Redis have lost that: what happened is unknown."""
     call_id = await _begin_and_die(settings, seconds=1)
@@ -109,6 +117,7 @@ async def test_nobody_is_sure_of_a_redis_with_other_data(settings: Settings, red
     assert (result.error_code, result.effect_state) == ("timed_out", "unknown")
 
 
+@pytest.mark.usefixtures("without_grace")
 async def test_a_dead_letter_says_that_the_arguments_were_not_kept(settings: Settings, redis: Redis) -> None:
     """An operator does not replay a call without them by mistake."""
     call_id = await _begin_and_die(settings, seconds=1)

@@ -158,7 +158,7 @@ async def test_who_takes_long_keeps_it(receiver: WakeReceiver, memory: Memory) -
     other = WakeReceiver(SECRET, memory())
     loop = asyncio.get_running_loop()
     async with receiver.receive(*sent()) as delivery:
-        until = loop.time() + 4
+        until = loop.time() + 1.25 * receiver_file.LEASE_SECONDS
         while loop.time() < until:
             with pytest.raises(WakeBusy):
                 await act(other)

@@ -46,10 +46,10 @@ def test_code_that_keeps_the_interpreters_lock_is_shown_while_it_lasts(calls: Ca
 
 def test_a_blocking_call_is_reported_once(calls: Calls, worker: WorkerProcess) -> None:
     """With the stack that blocks, and again when the loop has recovered; a loop that waits is no stall."""
-    calls.wait(calls.send("pool.sleep", 4 * STALL_SECONDS))
+    calls.wait(calls.send("pool.sleep", 2 * STALL_SECONDS))
     assert "loop_" not in worker.said()
 
-    calls.wait(calls.send("pool.block", 4 * STALL_SECONDS))
+    calls.wait(calls.send("pool.block", 2 * STALL_SECONDS))
     wait_until_sync(lambda: "loop_recovered" in worker.said(), "the recovery is logged")
     assert worker.said().count("loop_stalled") == 1
     assert "time.sleep(seconds)" in worker.said()
@@ -61,7 +61,7 @@ def test_a_blocking_call_is_reported_once(calls: Calls, worker: WorkerProcess) -
 
 def test_a_worker_that_was_stopped_goes_on(calls: Calls, worker: WorkerProcess) -> None:
     """Again and again, for longer than a stall, while it is busy: what shows the stack then comes to no harm."""
-    for _ in range(4):
+    for _ in range(2):
         busy = [calls.send("pool.sleep", 0.01) for _ in range(50)]
         os.kill(worker.process.pid, signal.SIGSTOP)
         time.sleep(2 * STALL_SECONDS)
