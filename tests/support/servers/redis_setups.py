@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
@@ -117,13 +117,15 @@ def in_a_database(folder: Path) -> Generator[RedisSetup]:
 def behind_sentinels(folder: Path) -> Generator[RedisSetup]:
     """A master and a replica with a password, and a sentinel; of the two that the URL names, one is down."""
     password = ("--requirepass", PASSWORD, "--masterauth", PASSWORD)
-    with (
-        _server(folder / "master", *password) as (port, master),
-        _server(folder / "replica", *password, "--replicaof", "127.0.0.1", str(port)) as (_, replica),
-        _sentinel(folder, port) as sentinel_port,
-    ):
+    # By itself a master waits five seconds for more replicas, and a sentinel asks it for them at its start, and every ten seconds.
+    at_once = ("--repl-diskless-sync-delay", "0")
+    with ExitStack() as stack:
+        port, master = stack.enter_context(_server(folder / "master", *password, *at_once))
+        copy = _server(folder / "replica", *password, *at_once, "--replicaof", "127.0.0.1", str(port))
+        _, replica = stack.enter_context(copy)
         look = Redis(host="127.0.0.1", port=port, password=PASSWORD, db=1, decode_responses=True)
         wait_until_sync(lambda: _is_synced(look), "the replica has the master's data")
+        sentinel_port = stack.enter_context(_sentinel(folder, port))
         with Redis(host="127.0.0.1", port=sentinel_port, decode_responses=True) as sentinel:
             wait_until_sync(lambda: _replicas(sentinel), "the sentinel has found the replica")
         url = f"sentinel://:hoot%2Fhoot%401@127.0.0.1:{closed_port()},127.0.0.1:{sentinel_port}/1"
