@@ -4,13 +4,20 @@ import asyncio
 import uuid
 
 import httpx
+import pytest
 
 from bed.fleet import Bed, until
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_tasks.calls.begun_calls import RESULT_KEPT_SECONDS
+from toolfleet_tasks.calls import begun_calls
 
 KEYS = Keys()
-KEPT_SECONDS = int(RESULT_KEPT_SECONDS)
+KEPT_SECONDS = 60
+
+
+@pytest.fixture(autouse=True)
+def _kept_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet that lives for a minute is quicker than one that lives for the ten that results are kept."""
+    monkeypatch.setattr(begun_calls, "RESULT_KEPT_SECONDS", float(KEPT_SECONDS))
 
 
 def call(text: str) -> dict[str, object]:
