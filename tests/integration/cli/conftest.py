@@ -7,6 +7,7 @@ import pytest
 
 from support import command
 from support.module_server import ModuleServer
+from toolfleet_cli.doctor import workers
 
 
 @pytest.fixture
@@ -27,3 +28,9 @@ def owls_run(redis_run: command.Run, owls: ModuleServer, monkeypatch: pytest.Mon
     """Runs the command with a Redis and a module that it knows of."""
     monkeypatch.setenv("TOOLFLEET_MODULE_SERVICES", json.dumps({"owls": owls.url}))
     return redis_run
+
+
+@pytest.fixture
+def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker answers the doctor, so that it need not wait for one."""
+    monkeypatch.setattr(workers, "_ASK_SECONDS", 0.1)

@@ -165,6 +165,7 @@ max_retries = 3
 NEVER = "1 of the 2 tools in the tool_retry of agent 'production' declare no effect, and are never repeated"
 
 
+@pytest.mark.usefixtures("no_workers")
 @pytest.mark.parametrize("more", ["", "undeclared = true"])
 def test_tools_that_are_never_repeated_are_counted(
     run: Run, redis_url: str, monkeypatch: pytest.MonkeyPatch, elsewhere: Path, more: str

@@ -48,6 +48,7 @@ def test_it_is_one_screen(run: Run, fleet: Settings, redis_url: str) -> None:
     assert len(lines) < 40
 
 
+@pytest.mark.usefixtures("no_workers")
 def test_it_says_what_the_fleet_on_this_machine_goes_on_without(run: Run, redis_url: str, elsewhere: Path) -> None:
     """Each module that no process serves, what the process does and how to see why; and lines that are not in effect."""
     states = {"owls": "starting", "crows": "dead", "larks": "dead", "larks-2": "ready"}

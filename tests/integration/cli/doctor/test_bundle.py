@@ -35,6 +35,7 @@ def planted(settings: Settings) -> None:
         redis.set(settings.keys.result(PERSONAL[4]), PERSONAL[2], ex=60)
 
 
+@pytest.mark.usefixtures("no_workers")
 def test_nothing_that_was_planted_is_in_it(
     redis_url: str, run: Run, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +63,7 @@ def test_nothing_that_was_planted_is_in_it(
     assert json.loads(texts["examination.json"])["facts"]["keys"]["by_rule"]
 
 
+@pytest.mark.usefixtures("no_workers")
 def test_what_modules_say_is_not_in_it(
     redis_url: str, run: Run, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
