@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from support.clocks import HandClock
 from support.modules.operated import Stage, staged
 from support.published_call import published
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.own_classes import OwnClasses
 from toolfleet_registry.agents.stored_profiles import StoredProfiles
@@ -102,7 +103,7 @@ class Bed:
         self.twin.tools._tickets.clear()
         ends = await self.worker.run(caller), await self.twin.run(caller)
         for each in (self.worker, self.twin):  # what was begun aside has been read
-            await each.tools._copy.wait(5)
+            await each.tools._copy.wait(PATIENCE_SECONDS)
         return ends
 
 

@@ -106,7 +106,7 @@ async def test_a_fetched_call_is_held_to_its_limits(lined_app: FleetApp, monkeyp
 
     async def stubborn(task: Any, _: str) -> str:
         with task.limits(3, 5):
-            for _ in range(2):
+            for __ in range(2):
                 with suppress(asyncio.CancelledError):  # the soft one is one, too
                     await asyncio.Event().wait()
         return "too late"
