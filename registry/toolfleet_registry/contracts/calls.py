@@ -16,8 +16,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
-from pydantic import Field, field_validator
+from pydantic import Field, PrivateAttr, field_validator
 from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import from_json
 
 from toolfleet_registry.contracts.call_context import Conversation, LogLevel, ToolContext
 from toolfleet_registry.contracts.inputs import CallInputs
@@ -64,6 +65,7 @@ __all__ = [
     "PublishedCall",
     "ResultFile",
     "RetryTerms",
+    "SealedCall",
     "Since",
     "Terms",
     "ToolAnnotations",
@@ -462,6 +464,54 @@ class PublishedCall(Message):
     run_id: Annotated[str | None, Since(3), Field(min_length=1, max_length=256)] = None
     thread_id: Annotated[str | None, Since(3), Field(min_length=1, max_length=256)] = None
     asked_by: Annotated[tuple[str, ...], Since(4)] = ()
+
+
+class SealedCall(PublishedCall):
+    """A call whose arguments are still the JSON text that its agent has written and sealed.
+
+    They are parsed when something looks at `arguments`. Until then a copy with other arguments is the only thing that
+    can replace them, so `unparsed` is what the module is to get.
+    """
+
+    length: int
+    """The characters of the text: as many as its bytes, for it is ASCII."""
+    sha256: str
+    """The text's digest, in hexadecimal."""
+    digest: str = ""
+    """The digest of the arguments in the audit, if it is another one: a worker would have to parse them for it."""
+    _text: str = PrivateAttr(default="")
+
+    @classmethod
+    def of(cls, head: Any, text: str) -> Self:
+        """Return the call with the fields `head`, and with the arguments that its digest is of. Raises `ValidationError`."""
+        call = cls.model_validate({**head, "arguments": {}})
+        del call.__dict__["arguments"]
+        object.__setattr__(call, "_text", text)
+        return call
+
+    @property
+    def unparsed(self) -> str | None:
+        """Return the arguments as they were sealed, unless something has looked at them, or has replaced them."""
+        return None if "arguments" in self.__dict__ else self._text
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "arguments":
+            return super().__getattr__(name)  # type: ignore[misc] # pydantic hides it from type checkers
+        found = self.__dict__["arguments"] = from_json(self._text, allow_inf_nan=False)
+        return found
+
+    def whole(self) -> PublishedCall:
+        """Return the call with its arguments parsed, as others write it."""
+        values = {name: getattr(self, name) for name in PublishedCall.model_fields}
+        return PublishedCall.model_construct(**values)
+
+    def model_dump(self, **options: Any) -> dict[str, Any]:
+        """Dump the whole call."""
+        return self.whole().model_dump(**options)
+
+    def model_dump_json(self, **options: Any) -> str:
+        """Dump the whole call."""
+        return self.whole().model_dump_json(**options)
 
 
 class ModuleStatus(Message):

@@ -4,7 +4,6 @@ Neither arguments nor results nor a module's words are in it, but for the `side_
 in the same step, and then tells the log; calls that never get that far have theirs from `calls/audit_trail.py`.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -16,12 +15,13 @@ from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDe
 from toolfleet_registry.contracts.attempts import AuditOutcome
 from toolfleet_registry.contracts.calls import CONVERSATION, USER
 from toolfleet_registry.metrics import CallRecorder
-from toolfleet_registry.policy.redaction import redacted, sensitive_paths
+from toolfleet_registry.policy.redaction import sensitive_paths
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import BusyLog
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.fleet_results import CallEnding
+from toolfleet_tasks.messages.signing import arguments_digest, digest_of
 
 log = BusyLog(__name__)
 
@@ -56,8 +56,6 @@ _MOST_SIDE_EFFECTS = 20  # a line stays about as long as the others
 _SILENCE_SECONDS = 10.0  # between two log lines about lines that were not written
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-# A circle ends in a `RecursionError`, too.
-_encode_sorted = json.JSONEncoder(sort_keys=True, check_circular=False, separators=(",", ":")).encode
 
 
 class Auditor:
@@ -185,7 +183,7 @@ class Auditor:
             "user_id": _cut(call.user_id),
             "permission": _cut(call.caller.permission),
             "signed": self._is_signed,
-            "arguments": arguments_digest(call.arguments, call.sensitive),
+            "arguments": digest_of(call),
             **_decided(decisions),
         }
         if call.caller.agent is not None:
@@ -204,15 +202,6 @@ def text_of(line: AuditLine) -> str:
     except ValueError:  # half a surrogate pair
         return _encode(line)
     return text if text.isascii() else _encode(line)  # which takes three times as long
-
-
-def arguments_digest(arguments: Mapping[str, Any], sensitive: tuple[str, ...]) -> str | None:
-    """`sha256:` and 64 hex digits of the arguments without the sensitive ones, as JSON with sorted names; `None` for no JSON."""
-    try:
-        shown = redacted(arguments, sensitive) if sensitive else arguments
-        return "sha256:" + hashlib.sha256(_encode_sorted(shown).encode()).hexdigest()
-    except (ValueError, TypeError, RecursionError):
-        return None
 
 
 def _side_effects(call: PublishedCall, value: Mapping[str, Any]) -> list[str | None] | None:

@@ -113,7 +113,7 @@ for _, number in ipairs(avoided) do queues[tonumber(number)].is_avoided = true e
 
 -- Begins the first attempt of the message's call, if it may begin so, and returns its id; else ''. Nothing can fail here.
 local function claim(queue, item, id)
-  local seconds, effect, call_id = string.match(item, '^{"begin":"(%d+) (%l+) ([^"\\]+)",')
+  local seconds, effect, call_id = string.match(item, '^{"%l+":"(%d+) (%l+) ([^"\\]+)",')
   if not seconds or #seconds > 9 then return '' end
   local record = record_prefix .. call_id
   queue.breaker = queue.breaker or breaker_prefix .. string.match(queue.key, '[^.]*$', prefix_length + 1)
@@ -230,7 +230,7 @@ redis.call('ZADD', unacked_index, 'XX', 'GT', '-inf', '')
 local count = 0
 for i = #tags, 1, -1 do
   local held = begun == '0' and redis.call('HGET', unacked, tags[i])
-  local call_id = held and string.match(held, '^%[{"begin":"%d+ %l+ ([^"\\]+)",')
+  local call_id = held and string.match(held, '^%[{"%l+":"%d+ %l+ ([^"\\]+)",')
   if call_id then claim_forget(record_prefix .. call_id, tags[i]) end
   count = count + (requeue_one(tags[i], begun == '1'))
 end

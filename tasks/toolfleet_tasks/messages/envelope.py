@@ -3,6 +3,9 @@
 Nearly every call stands by itself, and its message says so in words that never change.
 
 Kombu takes several hundred microseconds for one, this some ten. A test compares both, key by key.
+
+A call whose arguments stand apart has a form of its own, for our own transport only: one JSON object with `headers` and, as
+its last member, the `sealed` call.
 """
 
 import functools
@@ -31,7 +34,7 @@ from toolfleet_registry.signing import SigningSettings
 from toolfleet_registry.spans import TRACEPARENT, TRACESTATE, TraceContext, carried
 from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_tasks.messages.ids import is_wake_key
-from toolfleet_tasks.messages.signing import Signatures
+from toolfleet_tasks.messages.signing import APART, Signatures
 from toolfleet_tasks.queues import nets_around
 
 _BESIDE_ARGUMENTS = 2**18  # characters: thousands of modules may be named for a caller
@@ -55,8 +58,12 @@ _NAME = "[0-9a-f]+"
 TASK = "toolfleet.execute"
 """The task that runs a call."""
 
-BEGIN = "begin"
+BEGIN, BEGIN_APART = "begin", "claim"
 """Names what an envelope says of a call that a worker may claim as it takes its message."""
+
+_APART_MEMBER = ',"sealed":'
+_APART_MARK = f"{_APART_MEMBER}{APART}".encode()  # in a text it would have backslashes
+_NONE_FOLLOW: Mapping[str, Any] = dict.fromkeys(FOLLOWERS)
 
 REVOCATIONS = "celery.pidbox"
 """The exchange on which every worker hears remote control."""
@@ -98,14 +105,16 @@ class Links:
 
 def text_alone(message: Mapping[str, Any]) -> str | None:
     """Return the sealed call of a message in our own form, of a call by itself; `None` for any other message."""
-    headers, properties = message["headers"], message["properties"]
+    headers, properties, body = message["headers"], message["properties"], message["body"]
     if headers.get("group") is not None or not _NOT_OURS.isdisjoint(headers):
         return None
+    if isinstance(body, ParsedBody):
+        return str(body[0][0])
     kind = message.get("content-type"), message.get("content-encoding"), properties.get("body_encoding")
     if kind != _KIND:
         return None
     try:
-        body = a2b_base64(message["body"])
+        body = a2b_base64(body)
         # One string of ours: no objects to look for, as kombu's decoder does.
         args = from_json(body[1 : -len(_NOTHING_FOLLOWS)]) if body.endswith(_NOTHING_FOLLOWS) else None
     except ValueError:
@@ -174,7 +183,11 @@ def call_message(call: PublishedCall, queue: str, *, text: str, origin: str, now
     nets = nets_around(call.limit_seconds)
     label = Label(call.call_id, call.tool_name, args_shown(call), queue, nets, trace=carried())
     written = message(text, label, origin=origin)
-    return f"{{{_begin(call, now)}{written[1:]}" if begins_when_taken(call) else written
+    if not begins_when_taken(call):
+        return written
+    # Workers that do not read the second form claim no call of which they could not give the claim back.
+    name = BEGIN_APART if text.startswith(APART) else BEGIN
+    return f'{{"{name}":{_begin(call, now)},{written[1:]}'
 
 
 def begins_when_taken(call: PublishedCall) -> bool:
@@ -192,6 +205,8 @@ def message(
     text: str, label: Label, *, origin: str, reply_to: str = "", retries: int = 0, eta: str | None = None
 ) -> str:
     """Build any message of a call's task, or that of its retry: `retries` 1, not to be started before `eta` (ISO 8601, UTC)."""
+    if text.startswith(APART):
+        return _message_apart(text, label, origin, retries, eta)
     call_id, links = _quoted(label.call_id), label.links
     group, index, root_id, parent_id = ("null", "null", call_id, "null") if links is None else links.headers()
     # One that is published again may be twice in a queue, and a tag must name one message only.
@@ -202,6 +217,46 @@ def message(
         f'"group":{group},"group_index":{index},"retries":{retries},"root_id":{root_id},"parent_id":{parent_id}'
         f'{"" if label.trace is None else _trace(label.trace)}}},{properties},"correlation_id":{call_id},"delivery_tag":{tag}}}}}'
     )
+
+
+def _message_apart(text: str, label: Label, origin: str, retries: int, eta: str | None) -> str:
+    """Build the message of a call whose arguments stand apart: one JSON object, with the sealed call as its last member."""
+    trace, starts = "" if label.trace is None else _trace(label.trace), "" if eta is None else f',"eta":{_quoted(eta)}'
+    return (
+        f'{{"headers":{{"task":"{TASK}",{_headers_apart(label.shadow, label.args_shown, label.limits, origin)},'
+        f'"id":{_quoted(label.call_id)},"retries":{retries}{starts}{trace}}}{_APART_MEMBER}{text}}}'
+    )
+
+
+@functools.lru_cache(maxsize=512)  # as below
+def _headers_apart(shadow: str, args_shown: str, limits: tuple[float | None, float | None], origin: str) -> str:
+    return (
+        f'"shadow":{_quoted(shadow)},"timelimit":[{_limit(limits[1])},{_limit(limits[0])}],'
+        f'"argsrepr":{_quoted(args_shown)},"origin":{_quoted(origin)}'
+    )
+
+
+class ParsedBody(list[Any]):
+    """The body of a single call's message, as Celery has it once it is decoded: nobody can send one."""
+
+
+def parsed(item: bytes, queue: str) -> Any:
+    """Parse a message of a queue; of one with a call whose arguments stand apart the sealed call stays a text, in a body that is parsed.
+
+    Raises `ValueError`, and `LookupError` or `TypeError` for other JSON.
+    """
+    outer, apart, text = item.partition(_APART_MARK)
+    if not apart:
+        # Not kombu's decoder, which looks for objects in every dictionary: an envelope has none, and a good part of a
+        # call's time went there. It shares the names in them, with which thousands of calls wait.
+        return from_json(item)
+    message = from_json(outer + b"}")
+    headers = message["headers"]
+    headers["root_id"] = call_id = headers["id"]
+    message["properties"] = {"correlation_id": call_id, "delivery_info": {"exchange": _EXCHANGE, "routing_key": queue}}
+    message["content-encoding"] = "binary"  # without a content type: decoded already, for kombu and for Celery
+    message["body"] = ParsedBody(([APART + text[:-1].decode("ascii")], {}, _NONE_FOLLOW))
+    return message
 
 
 @functools.lru_cache(maxsize=512)  # messages of one tool differ in little: writing the rest again takes 2 us
@@ -304,9 +359,9 @@ def revocation_topic(database: int) -> str:
 
 
 def _begin(call: PublishedCall, now: float) -> str:
-    """Return the first field of the envelope, for `RESERVE` of `transport/scripts.py`: how long a claim's record lives, the effect, and the id."""
+    """Return the value of the envelope's first field, for `RESERVE` of `transport/scripts.py`: how long a claim's record lives, the effect, and the id."""
     seconds = max(call.deadline_at - now, 0) + _RECORD_MARGIN_SECONDS
-    return f'"{BEGIN}":{_quoted(f"{min(seconds, _LONGEST_SECONDS):.0f} {call.effect} {call.call_id}")},'
+    return _quoted(f"{min(seconds, _LONGEST_SECONDS):.0f} {call.effect} {call.call_id}")
 
 
 def _limit(seconds: float | None) -> str:
@@ -336,6 +391,12 @@ def opened(message: object, app: Any, *, task_id: str) -> PublishedCall:
     call: PublishedCall = app.seal.open(message, task_id=task_id)
     _refuse_large(call, str(message), most)
     return call
+
+
+def usual_text(text: str, app: Any, *, task_id: str) -> str:
+    """Return a sealed call in the form that agents of any version read. Raises as `opened` does."""
+    usual: str = app.seal.seal(opened(text, app, task_id=task_id)) if text.startswith(APART) else text
+    return usual
 
 
 def size_fault_with(context: ToolContext | None, arguments: dict[str, Any], *, most: int) -> str | None:

@@ -20,8 +20,10 @@ from toolfleet_registry.contracts import Message, Since
 
 M = TypeVar("M", bound=Message)
 
-VERSION = 4
+VERSION = 5
 """The newest version of messages and records that this code reads, and writes where it must."""
+READS_APART = 5
+"""The first version whose workers read a call whose arguments stand apart; see `Seal.seal_apart`."""
 _FIRST = 1  # the version of what says none
 
 
@@ -48,6 +50,12 @@ def dump(message: Message) -> str:
     return text if version == _FIRST else f'{{"v":{version},{text[1:]}'
 
 
+def dump_without(message: Message, name: str, more: str = "") -> str:
+    """Return a message as `dump` does, for readers of `READS_APART`: without the field `name`, and with `more` members."""
+    version = max(version_of(message), READS_APART)
+    return f'{{"v":{version},{more}{_written(message, {name})[1:]}'
+
+
 def version_of(message: Message) -> int:
     """Return the version that a reader of this message needs."""
     later = _later_fields(type(message))
@@ -63,19 +71,23 @@ def version_of(message: Message) -> int:
     return version
 
 
-def load(kind: type[M], text: str) -> M:
-    """Read what `dump` wrote. Raises `NewerMessage`, and `ValueError` (pydantic's among them) for anything else."""
+def load(kind: type[M], text: str, make: Callable[[Any], M] | None = None) -> M:
+    """Read what `dump` wrote. Raises `NewerMessage`, and `ValueError` (pydantic's among them) for anything else.
+
+    `make` validates what was read; by default as a `kind`.
+    """
+    make = make or kind.model_validate
     try:
         read = _without_version(_read(text))
         try:
-            return kind.model_validate(read)
+            return make(read)
         except ValidationError as exc:
             errors = exc.errors(include_url=False, include_input=False)
             if any(error["type"] == "extra_forbidden" for error in errors):
                 raise NewerMessage(None) from exc
             if not _levels_corrected(read, errors):
                 raise
-            return kind.model_validate(read)
+            return make(read)
     except RecursionError as exc:  # thousands of brackets
         raise ValueError("nested too deeply") from exc
 
@@ -95,15 +107,15 @@ def _levels_corrected(read: Any, errors: Sequence[Any]) -> bool:
     return True
 
 
-def _written(message: Message) -> str:
+def _written(message: Message, without: set[str] | None = None) -> str:
     try:
-        text = message.model_dump_json(exclude_defaults=True)
+        text = message.model_dump_json(exclude_defaults=True, exclude=without)
     except ValueError:  # a lone surrogate
         text = ""
     # A third of the time of the other way, which is for what pydantic would write differently: null for NaN is among it.
     if text.isascii() and text and "null" not in text:
         return text
-    return _encode(message.model_dump(exclude_defaults=True))
+    return _encode(message.model_dump(exclude_defaults=True, exclude=without))
 
 
 def _without_version(read: object) -> object:

@@ -8,16 +8,22 @@ nothing for another module, nor in a queue.
 """
 
 import functools
+import hashlib
 import hmac
+import json
 import math
+import re
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
-from toolfleet_registry.contracts import PublishedCall
+from pydantic_core import to_json
+
+from toolfleet_registry.contracts import PublishedCall, SealedCall
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.permissions import level_of_caller
+from toolfleet_registry.policy.redaction import redacted
 from toolfleet_registry.signing import SigningSettings, TextSeal, derived_key, need_libraries
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.messages import json_text
@@ -30,6 +36,15 @@ it is; what it logs; that workers are to drop it. Of a job, how it has ended.
 _SIGNS = " \t\n\r"
 _BLANKS = [first + second for first in _SIGNS for second in _SIGNS]  # by the value of a hexadecimal digit
 
+# A circle ends in a `RecursionError`, too.
+_encode_sorted = json.JSONEncoder(sort_keys=True, check_circular=False, separators=(",", ":")).encode
+
+APART = '{"head":'
+"""How a sealed call begins whose arguments stand apart: how long its head is, its signature, the head, and the arguments."""
+_APART = re.compile(r'\{"head":([0-9]{1,9}),"seal":"([A-Za-z0-9._-]*)","call":')
+_BETWEEN = ',"arguments":'
+
+_SHA256 = "sha256:"
 _ALGORITHM = "HS256"
 _MOST_MODULES = 1024  # whose keys are kept; deriving one takes some 20 µs
 
@@ -91,6 +106,30 @@ class Seal(TextSeal):
         """Return the sealed call. Raises `ValueError` for arguments that are not JSON."""
         return self.sign(json_text.dump(call))
 
+    def seal_apart(self, call: PublishedCall) -> str | None:
+        """Return the sealed call with its arguments apart, as JSON of their own that workers pass on unparsed; `None` if it has no such form.
+
+        The arguments are written from the value that was checked: ASCII, and no name twice. The signature covers the
+        head, which names their length and digest.
+        """
+        try:
+            arguments = to_json(call.arguments, ensure_ascii=True).decode()
+        except ValueError:  # half a surrogate pair, or what only Python's own encoder takes
+            return None
+        if "NaN" in arguments or "Infinity" in arguments:  # perhaps in a text: the usual form has room for it
+            return None
+        if self._signature is None:
+            head, signature = json_text.dump_without(call, "arguments"), ""
+        else:
+            digest, shown = _sha256(arguments), arguments_digest(call.arguments, call.sensitive)
+            if shown is None:
+                return None
+            own = "" if shown == f"{_SHA256}{digest}" else f'"digest":"{shown}",'
+            about = f'"length":{len(arguments)},"sha256":"{digest}",{own}'
+            head = json_text.dump_without(call, "arguments", about)
+            signature = self._signature.of(head)
+        return f'{APART}{len(head)},"seal":"{signature}","call":{head}{_BETWEEN}{arguments}}}'
+
     def open(self, message: object, *, task_id: str) -> PublishedCall:
         """Open the call that was sealed for `task_id`. Fails closed.
 
@@ -100,10 +139,53 @@ class Seal(TextSeal):
         """
         if not isinstance(message, str):
             raise MessageRefused("The message is no text.")
-        call = json_text.load(PublishedCall, self.read(message))
+        if message.startswith(APART):
+            call = self._opened_apart(message)
+        else:
+            call = json_text.load(PublishedCall, self.read(message))
         if call.call_id != task_id:
             raise MessageRefused("The message is that of another call.")
         return call
+
+    def _opened_apart(self, message: str) -> PublishedCall:
+        """Open what `seal_apart` has made. Without a signature that was verified here the arguments are parsed at once."""
+        found = _APART.match(message)
+        start = found.end() if found else 0
+        end = start + int(found[1]) if found else 0
+        head, text = message[start:end], message[end + len(_BETWEEN) : -1]
+        if found is None or message[end:] != f"{_BETWEEN}{text}}}":
+            raise MessageRefused("The message was changed.")
+        if not found[2]:
+            return json_text.load(PublishedCall, self.read(f"{head[:-1]}{_BETWEEN}{text}}}"))
+        head = self.read(f"{found[2]} {head}")
+        return json_text.load(SealedCall, head, functools.partial(_sealed_call, text=text))
+
+
+def _sealed_call(head: Any, text: str) -> SealedCall:
+    """Return the call of a head that was verified. Raises `MessageRefused` if it is not about these arguments."""
+    if not isinstance(head, dict) or (head.get("length"), head.get("sha256")) != (len(text), _sha256(text)):
+        raise MessageRefused("The message has other arguments than were sealed.")
+    return SealedCall.of(head, text)
+
+
+def digest_of(call: PublishedCall) -> str | None:
+    """Return the digest of a call's arguments in the audit."""
+    if isinstance(call, SealedCall):
+        return call.digest or f"{_SHA256}{call.sha256}"
+    return arguments_digest(call.arguments, call.sensitive)
+
+
+def arguments_digest(arguments: Mapping[str, Any], sensitive: tuple[str, ...]) -> str | None:
+    """`sha256:` and 64 hex digits of the arguments without the sensitive ones, as JSON with sorted names; `None` for no JSON."""
+    try:
+        shown = redacted(arguments, sensitive) if sensitive else arguments
+        return _SHA256 + _sha256(_encode_sorted(shown))
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def seal_of(settings: SigningSettings, *, purpose: Purpose = "call") -> Seal:

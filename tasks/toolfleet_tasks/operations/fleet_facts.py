@@ -317,8 +317,13 @@ def age_of(message: bytes, now: float) -> float | None:
     Verifies nothing: it is only displayed.
     """
     try:
-        text = json.loads(b64decode(json.loads(message)["body"]))[0][0]
-        published_at = json.loads(text if text.startswith("{") else text.partition(" ")[2])["published_at"]
+        found = json.loads(message)
+        if "body" in found:
+            text = json.loads(b64decode(found["body"]))[0][0]
+            call = json.loads(text if text.startswith("{") else text.partition(" ")[2])
+        else:
+            call = found["sealed"]["call"]
+        published_at = call["published_at"]
         return max(0.0, now - float(published_at))
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None

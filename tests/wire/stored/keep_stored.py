@@ -7,8 +7,9 @@ import asyncio
 import json
 from collections.abc import Mapping
 
+from wire.keep import MODES
 from wire.stored import contract_module, worker_questions
-from wire.stored.samples.all_forms import FORMS
+from wire.stored.samples.all_forms import APART, FORMS, apart, kept_apart
 from wire.stored.samples.forms import FIXTURES, StoredForm
 
 CONTRACT = FIXTURES / "module_contract.json"
@@ -21,6 +22,15 @@ def keep(form: StoredForm) -> None:
         for name, value in form.samples.items():
             _add(kept.setdefault(mode, {}).setdefault(name, []), form.write(value, mode))
     form.path.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def keep_apart() -> None:
+    """The same of calls that are sealed with their arguments apart."""
+    kept = kept_apart()
+    for mode in MODES:
+        for name, text in apart(mode).items():
+            _add(kept.setdefault(mode, {}).setdefault(name, []), str(text))
+    APART.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def keep_contract() -> None:
@@ -50,4 +60,5 @@ if __name__ == "__main__":
     FIXTURES.mkdir(exist_ok=True)
     for each in FORMS:
         keep(each)
+    keep_apart()
     keep_contract()

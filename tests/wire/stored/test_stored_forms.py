@@ -9,13 +9,14 @@ import pytest
 from pydantic import BaseModel
 
 from support.versions.releases import versions
-from toolfleet_registry.contracts import Since
+from toolfleet_registry.contracts import PublishedCall, SealedCall, Since
 from toolfleet_registry.directory.hosts import readers_seal
 from toolfleet_registry.signing import SigningSettings
 from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.signing import Seal
 from wire.fields_program import messages
 from wire.keep import FIXTURES, MODES
-from wire.stored.samples.all_forms import FORMS, messages_in
+from wire.stored.samples.all_forms import FORMS, apart, kept_apart, messages_in
 from wire.stored.samples.forms import REFUSALS, StoredForm
 from wire.test_fixtures import NAMED_ANEW
 
@@ -42,6 +43,7 @@ ELSEWHERE = {
     "RegistryEvent": "test_stored_records.py",
     "ToolRegistration": "test_stored_records.py",
     "ToolRegistrySnapshot": "is in no store",
+    "SealedCall": "a `PublishedCall` as workers read it: `kept_apart`",
     "TagResult": "is told a model at once",
 }
 """The messages that are in no sample, and why."""
@@ -64,6 +66,21 @@ def test_what_was_kept_is_read(form: StoredForm, mode: str, sample: str) -> None
     read = [form.read(text, mode) for text in form.kept()[mode][sample]]
 
     assert read[-1] == form.samples[sample]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_calls_with_their_arguments_apart_were_kept_and_are_read(mode: str) -> None:
+    """In the form that workers of a version and later ones read: whoever changes it adds a fixture, and raises the version."""
+    seal, kept = Seal(MODES[mode].get("signing_key")), kept_apart()[mode]
+    (form,) = (form for form in FORMS if form.name == "call")
+    read = {name: [seal.open(text, task_id="call-1") for text in texts] for name, texts in kept.items()}
+
+    assert {name: texts[-1] for name, texts in kept.items()} == apart(mode), KEEP
+    assert {name: _whole(calls[-1]) for name, calls in read.items()} == form.samples
+
+
+def _whole(call: PublishedCall) -> PublishedCall:
+    return call.whole() if isinstance(call, SealedCall) else call
 
 
 def test_the_samples_have_every_field() -> None:

@@ -28,7 +28,7 @@ from toolfleet_tasks.ledger.parameters import Ended, heard
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
 from toolfleet_tasks.ledger.waiting import CallEnded, NotEndedYet
 from toolfleet_tasks.messages import fleet_results
-from toolfleet_tasks.messages.envelope import TASK, opened
+from toolfleet_tasks.messages.envelope import TASK, opened, usual_text
 from toolfleet_tasks.redis_connection import RedisConnectionLost
 from toolfleet_tasks.scripts import END_CHECK_SECONDS
 from toolfleet_tasks.worker_runtime import RunningTask
@@ -126,7 +126,8 @@ async def _ask(
     accepted: AcceptedAttempt | None = None,
 ) -> None:
     """Have the call wait for its answer. `accepted`: its module goes on with it, and is told if the call ends before."""
-    call, text = claim.call, str(task.request.args[0])
+    call = claim.call
+    text = usual_text(str(task.request.args[0]), task.app, task_id=call.call_id)
     ended = heard("input_required", seconds)
     try:
         if not await ledger.waiting.ask(claim, question, ended, text=text, accepted=accepted):

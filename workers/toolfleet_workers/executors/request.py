@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import to_json
 
-from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts import PublishedCall, SealedCall
 from toolfleet_registry.contracts.attempts import UNBOUNDED, Lease
 from toolfleet_registry.redis.urls import HTTP_PORTS, PlainUrl, read_url
 from toolfleet_registry.system import fleet_clock, randomness
@@ -164,7 +164,10 @@ def inputs_said(call: PublishedCall) -> dict[str, Any] | None:
 
 
 def _dump(call: PublishedCall) -> bytes:
-    body: dict[str, Any] = {"tool_name": call.tool_name, "arguments": call.arguments}
+    sealed = call.unparsed if isinstance(call, SealedCall) else None
+    body: dict[str, Any] = {"tool_name": call.tool_name}
+    if sealed is None:
+        body["arguments"] = call.arguments
     if call.user_id is not None:
         body["user_id"] = call.user_id
     if call.context is not None:
@@ -178,8 +181,10 @@ def _dump(call: PublishedCall) -> bytes:
     try:
         text = to_json(body, ensure_ascii=True)
     except ValueError:  # half a surrogate pair, a circle, or what is no JSON
-        return _dump_slowly(body)
-    return _dump_slowly(body) if b"NaN" in text or b"Infinity" in text else text  # pydantic writes these as they are
+        text = b"NaN"
+    if b"NaN" in text or b"Infinity" in text:  # pydantic writes these as they are
+        return _dump_slowly({**body, "arguments": call.arguments})
+    return text if sealed is None else b'%b,"arguments":%b}' % (text[:-1], sealed.encode())
 
 
 def _dump_slowly(body: dict[str, Any]) -> bytes:

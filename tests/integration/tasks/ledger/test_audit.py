@@ -16,8 +16,9 @@ from support.workers.ledgers import ENDING, SUCCESS, begun, close, finish, refus
 from toolfleet_registry.contracts import Audit, Caller, PublishedCall, Terms, ToolCall, ToolResult
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks.ledger.audit import EVENT, Auditor, arguments_digest
+from toolfleet_tasks.ledger.audit import EVENT, Auditor
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
+from toolfleet_tasks.messages.signing import arguments_digest
 from toolfleet_tasks.redis_connection import RedisConnectionLost
 
 CALL = published(user_id="ada", arguments={"query": "owls", "pin": "1234"}, sensitive=("/pin",))

@@ -132,7 +132,7 @@ async def test_older_workers_leave_it_to_newer_ones(
 ) -> None:
     """A worker that knows of no such calls neither runs nor ends it."""
     await parked(ledger)
-    older = CLAIM.text.replace("local VERSION = 4", "local VERSION = 1")
+    older = CLAIM.text.replace("local VERSION = 5", "local VERSION = 1")
     assert older != CLAIM.text
     with monkeypatch.context() as patch:
         patch.setitem(CLAIM.__dict__, "text", older)

@@ -16,6 +16,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.envelope import call_message
 from toolfleet_tasks.messages.ids import kept_seconds, wake_key
+from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.transport import scripts as queues
 
 KEYS, QUEUE, WORKER = Keys(), "tools.research", "here"
@@ -70,6 +71,19 @@ async def give_back(redis: Redis, *, begun: bool) -> None:
         tags=["wab-0-0"],
     )
     assert await redis.eval(*command[1:]) == 1
+
+
+async def test_a_call_whose_arguments_stand_apart_is_claimed_alike(redis: Redis) -> None:
+    """And its claim is given back with it."""
+    text = Seal(None).seal_apart(READ)
+    assert text is not None
+    item = call_message(READ, QUEUE, text=text, origin="", now=time.time())
+
+    assert await take(redis, item) == READ.call_id
+    assert await redis.hget(RECORD, "as") == "go"
+    await give_back(redis, begun=False)
+    assert await redis.exists(RECORD) == 0
+    assert await redis.rpop(KEYS.queue(QUEUE)) == item
 
 
 async def test_a_claim_is_as_the_ledger_makes_it(redis: Redis, redis_url: str) -> None:

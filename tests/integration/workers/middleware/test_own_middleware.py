@@ -4,11 +4,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from support.published_call import published
+from support.published_call import published, sealed_apart
 from support.workers.known_tools import FewTools
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.own_classes import OwnClasses, ProceedWithCall
-from toolfleet_registry.contracts import Caller, PublishedCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import Caller, PublishedCall, SealedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.attempts import UNBOUNDED, Attempt, Lease, Outcome
 from toolfleet_registry.settings import load_settings
 from toolfleet_workers.middleware import OwnMiddleware
@@ -65,13 +65,14 @@ class Module:
 
 
 async def run(
-    *middleware: dict[str, object], agent: str | None = "own", trusted: str = HERE
+    *middleware: dict[str, object], agent: str | None = "own", trusted: str = HERE, apart: bool = False
 ) -> tuple[Attempt, list[PublishedCall]]:
     settings = load_settings(agents={"own": {"middleware": list(middleware)}}, trusted_middleware_namespaces=trusted)
     classes, module = OwnClasses(settings, runs_in="worker"), Module()
     own = OwnMiddleware(FewTools(ToolDefinition(name="owls.count")), KnownProfiles(settings, own=classes), classes)
     runner = CallRunner(module, [own])  # type: ignore[arg-type] # it is only asked to execute
     call = published("owls.count", caller=Caller(user_id="ada", permission="owner", allowed_modules="*", agent=agent))
+    call = sealed_apart(call) if apart else call
     return await runner.run(call, seconds=5, lease=UNBOUNDED), module.calls
 
 
@@ -124,3 +125,14 @@ async def test_what_cannot_be_had_any_more_refuses_the_call() -> None:
         attempt, calls = await run(middleware, agent=agent, trusted="elsewhere")
         assert (attempt.outcome, attempt.result.error_code, calls) == (Outcome.PERMANENT, "permission_denied", [])
         assert words in str(attempt.result.error)
+
+
+async def test_arguments_that_stand_apart_are_changed_as_any_others() -> None:
+    """The module gets the changed ones; where a class only looks at a call, it gets those that were sealed."""
+    _, (changed,) = await run(marked("a"), marked("b"), apart=True)
+    _, (kept,) = await run({"name": f"{HERE}:Misbehaving", "how": "well"}, apart=True)
+
+    assert isinstance(changed, SealedCall)
+    assert (changed.unparsed, changed.arguments) == (None, {"marks": ["a", "b"]})
+    assert isinstance(kept, SealedCall)
+    assert kept.unparsed is not None

@@ -15,9 +15,8 @@ from toolfleet_registry.schemas.arguments import MAX_VALUES, fault_in, size_faul
 from toolfleet_registry.schemas.validation import checked
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission import digest_of
-from toolfleet_tasks.ledger.audit import arguments_digest
 from toolfleet_tasks.messages.envelope import call_message
-from toolfleet_tasks.messages.signing import seal_of
+from toolfleet_tasks.messages.signing import arguments_digest, seal_of
 from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.transport.fetcher import read_message
 from toolfleet_workers.executors.request import _dump

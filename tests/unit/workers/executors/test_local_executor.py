@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from support.local_tools.own_functions import OwnFunctions
-from support.published_call import published
+from support.published_call import published, sealed_apart
 from support.waiting import wait_until
 from support.workers.known_tools import FewTools
 from toolfleet_cli.local.programs import worker_program
@@ -126,8 +126,10 @@ def call(method: str, effect: Effect | None = None, **arguments: Any) -> Publish
 async def test_what_a_function_returns_is_the_result(executor: LocalExecutor, value: str, result: Any) -> None:
     """As it is after a journey as JSON."""
     attempt = await executor.execute(call("answer", value=value), seconds=SECONDS)
+    again = await executor.execute(sealed_apart(call("answer", value=value)), seconds=SECONDS)
 
     assert attempt.outcome is Outcome.SUCCESS
+    assert again == attempt
     assert (attempt.result.result, attempt.result.effect_state) == (result, "done")
 
 

@@ -1,13 +1,16 @@
 """Lists all forms of stored text of which there are fixtures, and the messages that stand in their samples."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
 
+from toolfleet_tasks.messages.signing import Seal
+from wire.keep import MODES
 from wire.stored.samples.approval_forms import APPROVAL_FORMS
 from wire.stored.samples.directory_forms import DIRECTORY_FORMS
-from wire.stored.samples.forms import StoredForm
+from wire.stored.samples.forms import FIXTURES, StoredForm
 from wire.stored.samples.gateway_forms import GATEWAY_FORMS
 from wire.stored.samples.job_forms import JOB_FORMS
 from wire.stored.samples.note_forms import NOTE_FORMS
@@ -22,6 +25,7 @@ FORMS: tuple[StoredForm, ...] = (
     *NOTE_FORMS,
 )
 """All of them."""
+APART = FIXTURES / "call_apart.json"
 
 
 def messages_in(value: Any) -> Iterator[BaseModel]:
@@ -36,3 +40,14 @@ def messages_in(value: Any) -> Iterator[BaseModel]:
     elif isinstance(value, (tuple, list)):
         for each in value:
             yield from messages_in(each)
+
+
+def apart(mode: str) -> dict[str, str | None]:
+    """The sample calls as they are sealed with their arguments apart, in a fleet of that mode."""
+    (form,) = (form for form in FORMS if form.name == "call")
+    return {name: Seal(MODES[mode].get("signing_key")).seal_apart(call) for name, call in form.samples.items()}
+
+
+def kept_apart() -> dict[str, dict[str, list[str]]]:
+    """The fixtures of these: texts by mode, by sample, the oldest first; nothing, while there are none."""
+    return json.loads(APART.read_text()) if APART.exists() else {}
