@@ -28,6 +28,7 @@ from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
 from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.results.verifier import SIGNS
 from toolfleet_tasks.scripts import NOTE_SECONDS, RESTART, SLOTS_COUNT_SECONDS, WAKES_CORE, script
 
@@ -47,6 +48,7 @@ KEEPS_ROLLBACKS = 2
 """The first version whose workers leave a tool that was rolled back as it is when they ask its module."""
 
 _BEAT_SECONDS = 5.0
+_READERS_SECONDS = 1.0  # between two questions of an agent that publishes
 _NOTE_SLOTS = script("presence/note_slots")
 
 COUNTS_SECONDS = 20
@@ -106,6 +108,59 @@ async def noted_workers(
             commands.zrange(settings.keys.slots(lane), 0, -1, withscores=True)
         (now, _), *answers = await commands.execute()
     return read_notes(note for notes in answers for note, at in notes if at >= now - SLOTS_COUNT_SECONDS)
+
+
+class ApartReaders:
+    """Knows whether every live worker reads calls whose arguments stand apart, as far as an agent has heard in the last seconds.
+
+    It asks once a second, over the agent's `connection` to the Redis of the results, while calls are published, and as
+    long as `is_awaited` says that some have not ended. `on_older` is called when an older worker has come since
+    `are_all` was true last: it cannot read what was published before. Fails closed: a worker whose note has not run out
+    counts as a live one.
+    """
+
+    def __init__(
+        self,
+        connection: PipelinedConnection,
+        settings: Settings,
+        *,
+        is_awaited: Callable[[], bool],
+        on_older: Callable[[], object],
+    ) -> None:
+        self._connection = connection
+        self._keys = [settings.keys.slots("fast"), settings.keys.slots("slow")]
+        self._is_awaited, self._on_older = is_awaited, on_older
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._are_all = self._were_all = self._is_asked = self._has_answered = False
+
+    def are_all(self) -> bool:
+        """Return whether every live worker is known to read such calls."""
+        self._is_asked = True
+        if self._timer is None:
+            self._ask()
+        return self._are_all
+
+    def _ask(self) -> None:
+        self._timer, is_answered = None, self._has_answered
+        is_needed = (self._is_asked or self._is_awaited()) and not self._connection.is_closed
+        self._are_all = self._are_all and is_answered and is_needed
+        self._is_asked = self._has_answered = False
+        if is_needed:
+            self._timer = self._loop.call_later(_READERS_SECONDS, self._ask)
+            asked = [self._connection.send("ZRANGE", key, 0, -1) for key in self._keys]
+            asyncio.gather(*asked, return_exceptions=True).add_done_callback(self._answered)
+
+    def _answered(self, asked: "asyncio.Future[list[Any]]") -> None:
+        is_late = self._timer is None  # nothing is asked any more
+        if is_late or asked.cancelled() or any(isinstance(notes, BaseException) for notes in asked.result()):
+            return
+        workers = read_notes(note for notes in asked.result() for note in notes)
+        self._has_answered = True
+        self._are_all = bool(workers) and all(worker.version >= json_text.READS_APART for worker in workers)
+        if self._were_all and workers and not self._are_all:
+            self._on_older()
+        self._were_all = self._are_all or (self._were_all and not workers)
 
 
 async def older_workers(settings: Settings, version: int) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 `owls` is the module of `support.owls`, with `limited` (one call a day) and `talk` (NDJSON); `works` that of `support.modules.works`.
 It uses only what every version's agents can do. With `small` as its argument no result is large; with `leave` it makes what waits
-for workers: a call and a job, which may wait for ever; with `leave-accepted` calls that go on without a worker.
+for workers: a call and a job, which may wait for ever; with `leave-accepted` calls that go on without a worker; with `load` many
+calls, while workers come and go.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import json
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,6 +132,40 @@ async def leave_accepted() -> None:
     os._exit(0)
 
 
+def apart() -> list[Any]:
+    """One entry for each call that is sealed with its arguments apart; an earlier version has no such form."""
+    found = list[Any]()
+    try:
+        seal: Any = import_module("toolfleet_tasks.messages.signing").Seal
+    except ImportError:
+        return found
+    usual = seal.seal_apart
+
+    def seal_apart(self: Any, call: Any) -> Any:
+        found.append(call.call_id)
+        return usual(self, call)
+
+    seal.seal_apart = seal_apart
+    return found
+
+
+async def load() -> None:
+    """Calls, twenty at a time, until there is a file `stop`; the file `load` says how many have ended, and how many stood apart."""
+    sealed, failed, numbers = apart(), list[Any](), iter(range(10**9))
+
+    async def calls(fleet: ToolFleet) -> None:
+        while not Path("stop").exists():
+            number = next(numbers)
+            result = await call(fleet, "echo", n=number)
+            if result.result != {"n": number}:
+                failed.append([number, result.error])
+            Path("load").write_text(f"{number} {len(sealed)}")
+
+    async with ToolFleet() as fleet:
+        await asyncio.gather(*(calls(fleet) for _ in range(20)))
+    json.dump({"failed": failed[:10], "calls": next(numbers), "apart": len(sealed)}, sys.stdout)
+
+
 async def everything() -> None:
     """What a caller does with tools and jobs, one after the other."""
     found: dict[str, Any] = {}
@@ -141,5 +177,5 @@ async def everything() -> None:
 
 
 if __name__ == "__main__":
-    programs = {"leave": leave, "leave-accepted": leave_accepted}
+    programs = {"leave": leave, "leave-accepted": leave_accepted, "load": load}
     asyncio.run(programs.get("".join(sys.argv[1:]), everything)())

@@ -1,12 +1,15 @@
 """Agents and workers of different versions at one Redis, as they are while a fleet is updated: every call ends as it should."""
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.versions.mixed_fleet import mixed_fleet
+from support.versions.mixed_fleet import MixedFleet, mixed_fleet
 from support.versions.releases import Release, here
+from support.waiting import wait_until_sync
 
 KEY = "a secret of more than thirty-two characters"
 SETTINGS: dict[str, dict[str, str]] = {
@@ -54,3 +57,62 @@ def test_a_newer_agent_and_an_older_worker_do_as_two_alike(
     if newer == "agent" and "owls.fail" in found["dead"]:  # older workers try it twice, and call it exhausted then
         found["dead"].remove("owls.fail")
     assert found == EXPECTED | {"names no modules": NAMES_NO_MODULES[newer]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("newer", ["agent", "worker"])
+def test_workers_of_other_versions_come_and_go_under_load(
+    earlier: Release, own_redis: str, tmp_path: Path, newer: str, mode: str
+) -> None:
+    """No call ends unexecuted: a newer agent's arguments stand apart only while all workers read that, and older agents' never do.
+
+    What an older worker cannot read of a newer agent's, which it learns of a second later, is published again.
+    """
+    agent = here() if newer == "agent" else earlier
+    with mixed_fleet(own_redis, tmp_path, **SETTINGS[mode]) as fleet, ThreadPoolExecutor() as pool:
+        load = Load(fleet)
+        with ExitStack() as old, ExitStack() as new:
+            old.enter_context(fleet.worker(earlier, "old"))
+            running = pool.submit(fleet.agent, agent, "load")
+            try:
+                load.goes_on(apart=False)
+                new.enter_context(fleet.worker(here(), "new"))
+                load.goes_on(apart=False)
+                old.pop_all().close()
+                load.goes_on(apart=newer == "agent")
+                old.enter_context(fleet.worker(earlier, "old again"))
+                load.goes_on(apart=False)
+                new.pop_all().close()
+                load.goes_on(apart=False)
+            finally:
+                (tmp_path / "stop").touch()
+            found = running.result()
+
+    assert found["failed"] == []
+    assert (found["apart"] > 0) == (newer == "agent")
+
+
+class Load:
+    """What the agent's program says of its calls while it makes them."""
+
+    def __init__(self, fleet: MixedFleet) -> None:
+        self._file = fleet.folder / "load"
+
+    def goes_on(self, *, apart: bool) -> None:
+        """Wait until a hundred calls have been made of which all, or none, have their arguments apart."""
+        before = self._said()
+
+        def is_so() -> bool:
+            nonlocal before
+            now = self._said()
+            calls, stood = now[0] - before[0], now[1] - before[1]
+            if stood if not apart else not stood:
+                before = now
+            return calls >= 100
+
+        wait_until_sync(is_so, f"a hundred calls are made, apart: {apart}", seconds=60)
+
+    def _said(self) -> tuple[int, int]:
+        words = self._file.read_text().split() if self._file.exists() else []
+        return (int(words[0]), int(words[1])) if len(words) == 2 else (0, 0)

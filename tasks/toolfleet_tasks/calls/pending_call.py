@@ -202,6 +202,11 @@ class PendingCall:
         """Return the call that is followed."""
         return self._call
 
+    @property
+    def sent_call(self) -> PublishedCall | None:
+        """Return the call if this process has published it, and it has not ended."""
+        return None if self._is_guest or self._timer is None or self.ending.done() else self._call
+
     def published(self, deadline_at: float, turns: WaitQueue | None = None, *, until: float | None = None) -> None:
         """Note that the call is, or may be, in its queue.
 

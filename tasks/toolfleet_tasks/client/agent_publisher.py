@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -13,6 +13,7 @@ from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.admission import AdmissionControl, Refusal
+from toolfleet_tasks.presence import ApartReaders
 from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost, unavailable
 from toolfleet_tasks.transport.publisher import Delivered, Publisher
@@ -29,10 +30,12 @@ def agent_publisher(
     broker_connection: Callable[[], PipelinedConnection],
     listening: Callable[[str], Awaitable[None]],
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    pending: Callable[[], Iterator[PublishedCall]],
 ) -> Publisher:
     """Make the publisher of calls for these settings.
 
-    `connection` goes to the Redis of the results; the rest is as in `AdmittedPublisher`.
+    `connection` goes to the Redis of the results; `pending` returns the calls that were published and have not ended;
+    the rest is as in `AdmittedPublisher`.
     """
     behind = functools.partial(AdmittedPublisher, connection=connection, listening=listening, spawn=spawn)
     if not settings.has_redis_broker:
@@ -45,7 +48,14 @@ def agent_publisher(
     if (
         settings.broker == settings.redis_url
     ):  # calls leave where their results arrive, so that Redis hears of who listens before it has the call
-        return publisher_to(connection, admission=admission)
+        publisher: RedisPublisher = publisher_to(connection, admission=admission)
+        publisher.reads_apart = ApartReaders(
+            connection,
+            settings,
+            is_awaited=lambda: any(True for _ in pending()),
+            on_older=lambda: spawn(publisher.publish_for_all(pending())),
+        ).are_all
+        return publisher
     return behind(publisher_to(broker_connection()), admission)
 
 

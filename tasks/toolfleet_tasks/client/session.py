@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -410,7 +410,15 @@ class Session:
 
     def _make_publisher(self) -> Publisher:
         parts, broker = (self._admission, self.settings, self._connection), self._connect_to_broker
-        return agent_publisher(*parts, broker_connection=broker, listening=self._listener.listening, spawn=self._spawn)
+        listening = self._listener.listening
+        return agent_publisher(
+            *parts, broker_connection=broker, listening=listening, spawn=self._spawn, pending=self._pending
+        )
+
+    def _pending(self) -> Iterator[PublishedCall]:
+        """Yield the calls that this agent has published and that have not ended."""
+        waiters = (each for each in self._listener.waiters() if isinstance(each, PendingCall))
+        return (call for each in waiters if (call := each.sent_call) is not None)
 
     def _make_dispatcher(self, known: KnownModules) -> Dispatcher:
         workers, tracing = WorkerWait(self._commands, self.settings, known, spawn=self._spawn), self.tracing

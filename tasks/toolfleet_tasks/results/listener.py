@@ -221,6 +221,11 @@ class ResultListener:
             first.listening = first.listening or self._loop.create_future()
             await asyncio.shield(first.listening)  # others may wait for it, too
 
+    def waiters(self) -> Iterator[Waiter]:
+        """Yield who waits for calls' ends."""
+        everyone = (one for first in self._expected.values() for one in first.everyone)
+        return (one.waiter for one in everyone if one.waiter is not None)
+
     def forget(self, expected: Expected) -> None:
         """Remove a waiter."""
         first = self._expected.get(expected.channel)

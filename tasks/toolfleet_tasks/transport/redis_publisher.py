@@ -257,6 +257,9 @@ class RedisPublisher:
         self._topic = keys.prefix + revocation_topic(database)
         self._origin = sender()
         self._revoked: list[str] = []
+        self.reads_apart: Callable[[], bool] = _nobody
+        """Whether every live worker reads calls whose arguments stand apart."""
+        self._times_for_all = 0
 
     @property
     def is_ready(self) -> bool:
@@ -287,7 +290,9 @@ class RedisPublisher:
         """
         queue, now = queue_for(call), fleet_clock.now()
         seconds = min(seconds, call.deadline_at - now)
-        text = call_message(call, queue, text=self._seal.seal(call), origin=self._origin, now=now)
+        times = self._times_for_all
+        sealed = self._seal.seal_apart(call) if is_sent_apart(call) and self.reads_apart() else None
+        text = call_message(call, queue, text=sealed or self._seal.seal(call), origin=self._origin, now=now)
         if self._admission is None:
             return await self.put(text, queue, seconds=seconds, limit=limit)
         if seconds <= 0:
@@ -308,7 +313,12 @@ class RedisPublisher:
             if not is_unknown_script(exc):
                 raise _refused(exc) from exc
             reply = await self._put(give_up_at, "EVAL", script.text, *rest)
-        return self._admission.parse_reply(call, reply)
+        refusal = self._admission.parse_reply(call, reply)
+        if (
+            sealed is not None and refusal is None and self._times_for_all != times
+        ):  # an older worker has come meanwhile
+            await self._publish_for_all(call)
+        return refusal
 
     async def put(self, message: str, queue_name: str, *, seconds: float, limit: int = 0) -> Refusal | None:
         """Put any message into a queue, once, without admission control; waits for the connection to stand, if it must.
@@ -330,6 +340,19 @@ class RedisPublisher:
             delivered.text, label, origin=self._origin, reply_to=delivered.reply_to, retries=retries, eta=eta
         )
         await self.put(with_deaths(again, delivered.died), label.queue, seconds=REPUBLISH_SECONDS)
+
+    async def publish_for_all(self, calls: Iterable[PublishedCall]) -> None:
+        """Put calls into their queues once more, in a form that workers of any version read: they may be there already."""
+        self._times_for_all += 1
+        await asyncio.gather(*map(self._publish_for_all, filter(is_sent_apart, calls)))
+
+    async def _publish_for_all(self, call: PublishedCall) -> None:
+        queue, now = queue_for(call), fleet_clock.now()
+        text = call_message(call, queue, text=self._seal.seal(call), origin=self._origin, now=now)
+        try:
+            await self.put(text, queue, seconds=REPUBLISH_SECONDS)
+        except (NotPublished, PublishUnconfirmed) as exc:
+            log.warning("call_not_published_for_all", call_id=call.call_id, error=str(exc))
 
     async def control(self, task: str, *args: str) -> None:
         """Implements `Publisher.control`."""
@@ -390,6 +413,19 @@ class RedisPublisher:
             raise BrokerUnavailable("Redis does not answer", passes=True) from exc
         except RedisConnectionLost as exc:  # closed for good
             raise NotPublished("the fleet was left") from exc
+
+
+def is_sent_apart(call: PublishedCall) -> bool:
+    """Return whether the call's arguments may stand apart.
+
+    Not those of a job's step, which no agent follows, and not of a call that people approve, which is not in a queue
+    before: they cannot be published again for an older worker.
+    """
+    return call.job_id is None and call.approval is None
+
+
+def _nobody() -> bool:
+    return False
 
 
 async def _answered(timers: SharedTimers, give_up_at: float, reply: "asyncio.Future[Any]") -> Any:

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -31,8 +32,10 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.messages.signing import Seal, module_key
+from toolfleet_tasks.presence import ApartReaders
 
 KEY = "a secret of more than thirty-two characters"
+APART = b',"sealed":'
 QUEUE = "tools.owls"
 WARNING = "Calls are not signed"
 
@@ -143,10 +146,17 @@ async def test_what_no_agent_has_published_is_refused(
     assert module.requests == []
 
 
+@pytest.mark.parametrize("is_apart", [False, True], ids=["usual", "apart"])
 async def test_a_call_that_was_changed_in_its_queue_is_refused_to_its_agent(
-    signed: TestBed, owner: Caller, module: ModuleServer, redis_url: str
+    signed: TestBed,
+    owner: Caller,
+    module: ModuleServer,
+    redis_url: str,
+    is_apart: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The agent that waits for it learns that; its neighbours in the queue run."""
+    """The agent that waits for it learns that; its neighbours in the queue run. So it is where the arguments stand apart."""
+    monkeypatch.setattr(ApartReaders, "are_all", lambda _: is_apart)
     bed = TestBed(redis_url, (module,), signed.folder, signed.more)
     module.forget()
     async with ToolFleet(settings=bed.settings) as fleet, Redis.from_url(redis_url) as redis:
@@ -173,11 +183,11 @@ async def until_queued(redis: Redis, number: int) -> None:
 async def change_messages(redis: Redis) -> None:
     """Leave the first call as it is, give the second other arguments, strip the third, and put the first for the last."""
     raw = [bytes(each) for each in await redis.lrange(QUEUE, 0, -1) if isinstance(each, bytes)]
-    messages = {json.loads(text_of(each).partition(" ")[2])["arguments"]["number"]: each for each in raw}
+    messages = {int(re.findall('"number":([0-9])', text_of(each))[0]): each for each in raw}
     changed = [
         messages[0],
         with_text(messages[1], text_of(messages[1]).replace('"number":1', '"number":7')),
-        with_text(messages[2], text_of(messages[2]).partition(" ")[2]),
+        with_text(messages[2], re.sub('^eyJ[^ ]* |eyJ[^"]*', "", text_of(messages[2]))),
         with_text(messages[3], text_of(messages[0])),
     ]
     await redis.delete(QUEUE)
@@ -185,12 +195,16 @@ async def change_messages(redis: Redis) -> None:
 
 
 def text_of(message: bytes) -> str:
-    """A call as it travels, out of Celery's message."""
+    """A call as it travels, out of Celery's message, or out of one with its arguments apart."""
+    if APART in message:
+        return message.partition(APART)[2][:-1].decode()
     text: str = json.loads(base64.b64decode(json.loads(message)["body"]))[0][0]
     return text
 
 
 def with_text(message: bytes, text: str) -> bytes:
+    if APART in message:
+        return b"%b%b%b}" % (*message.partition(APART)[:2], text.encode())
     envelope = json.loads(message)
     body = json.loads(base64.b64decode(envelope["body"]))
     body[0][0] = text

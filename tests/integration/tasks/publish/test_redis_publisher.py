@@ -34,6 +34,7 @@ def published(**fields: Any) -> PublishedCall:
     return published_call("owls.count", **fields)
 
 
+KEY = "0123456789abcdef0123456789abcdef"
 KEYED = published(user_id="ada", idempotency_key="k", deadline_at=time.time() + 3600)  # other tests take their time
 SHARE, INTENT = Keys().caller_limit("fast", "ada"), Keys().intent("ada", "k")
 
@@ -272,3 +273,58 @@ async def test_what_comes_after_its_end_is_not_let_in(redis: Redis, redis_url: s
             await ours.publish(KEYED, seconds=10)
 
     assert await redis.keys("*") == [Keys().call(KEYED.call_id)]
+
+
+@contextlib.asynccontextmanager
+async def admitting(url: str) -> AsyncGenerator[RedisPublisher]:
+    """A publisher of an agent whose calls go where their results come from."""
+    connect, settings = connection_factory(url), Settings(redis_url=url, signing_key=KEY)
+    line = PipelinedConnection(connect, name="test")
+    line.start()
+    await line.connected()
+    admission = AdmissionControl(settings)
+    yield RedisPublisher(line, keys=Keys(), database=0, signing=settings, admission=admission)
+    await line.aclose()
+
+
+async def forms(redis: Redis) -> list[str]:
+    """In which form each message waits, the first one first."""
+    items = reversed(await redis.lrange("tools.owls", 0, -1))
+    return ["apart" if "sealed" in json.loads(item) else "usual" for item in items]
+
+
+async def test_arguments_stand_apart_while_every_worker_reads_that(redis: Redis, redis_url: str) -> None:
+    """Not those of a job's step, which nobody could publish again for an older worker."""
+    async with admitting(redis_url) as ours:
+        await ours.publish(published(call_id="c1"), seconds=10)
+        ours.reads_apart = lambda: True
+        await ours.publish(published(call_id="c2"), seconds=10)
+        await ours.publish(published(call_id="c3", job_id="j"), seconds=10)
+        await ours.publish(published(call_id="c4", arguments={"text": "\ud800"}), seconds=10)
+
+    assert await forms(redis) == ["usual", "apart", "usual", "usual"]
+
+
+async def test_what_an_older_worker_cannot_read_is_published_once_more(redis: Redis, redis_url: str) -> None:
+    """In the form that all versions read, under the same id: the ledger has it run once."""
+    step = published(call_id="c2", job_id="j")
+    async with admitting(redis_url) as ours:
+        ours.reads_apart = lambda: True
+        await ours.publish(published(call_id="c1"), seconds=10)
+        await ours.publish_for_all([published(call_id="c1"), step])
+
+    assert await forms(redis) == ["apart", "usual"]
+    ids = {json.loads(item)["headers"]["id"] for item in await redis.lrange("tools.owls", 0, -1)}
+    assert ids == {"c1"}
+
+
+async def test_a_call_that_leaves_just_then_is_published_once_more_as_well(redis: Redis, redis_url: str) -> None:
+    """The word of an older worker may come before the answer about a call that had left in the newest form."""
+    async with admitting(redis_url) as ours:
+        ours.reads_apart = lambda: True
+        posting = asyncio.ensure_future(ours.publish(published(call_id="c1"), seconds=10))
+        await asyncio.sleep(0)
+        await ours.publish_for_all([])
+        await posting
+
+    assert await forms(redis) == ["apart", "usual"]
