@@ -162,9 +162,6 @@ _ON_ITS_WAY_SECONDS = 0.2  # by which a worker may hear of a deadline before it 
 _SUCCESS = re.compile(r'"success": ?(true|false)')  # before what a module has said
 _CODE = re.compile(r'"error_code": ?"(\w+)"')
 
-TaskHandler = Callable[..., object]
-"""What Celery's consumer gives a task's messages to: message, body, what acks it, what rejects it, and who else is to hear of it."""
-
 _SIGNALS = (signals.task_received, signals.task_prerun, signals.task_postrun, signals.task_success)  # of each call
 
 
@@ -323,11 +320,11 @@ class FetchedCall:
         self._known = ref(self)
         self._celery: FleetRequest | None = None
 
-    def get(self, name: str) -> Any:
-        """Return the header of this name."""
+    def __getattr__(self, name: str) -> Any:
         return self.headers.get(name)
 
-    __getattr__ = get
+    get = __getattr__
+    """Return the header of this name."""
 
     @property
     def args(self) -> list[str]:
@@ -355,6 +352,7 @@ class FetchedCall:
         """Celery's request of this call."""
         if self._celery is None:
             self._celery = self._made()
+        self._celery.eventer = self.eventer  # Celery sets another one after a reconnect
         return self._celery
 
     def _made(self) -> FleetRequest:
@@ -431,15 +429,14 @@ class FetchedCall:
         state.reserved_requests.data.discard(self._known)
 
 
-def call_strategy(task: Any, app: Any, consumer: Any) -> TaskHandler:
+def call_strategy(task: Any, app: Any, consumer: Any) -> Any:
     """Set by `Strategy` of the task: Celery's own. A worker that fetches its messages by itself asks `CallFront` before."""
     here = worker_runtime.current()
     if here is not None:
         is_ours = app.settings.has_redis_broker and hasattr(consumer.pool, "run_call") and app.use_fast_trace_task
         logs_each = strategy.logger.isEnabledFor(logging.INFO)  # in Celery's log, of each call
         here.take = CallFront(task, app, consumer, here).take if is_ours and not logs_each else worker_runtime.take_none
-    usual: TaskHandler = strategy.default(task, app, consumer)
-    return usual
+    return strategy.default(task, app, consumer)
 
 
 class CallFront:

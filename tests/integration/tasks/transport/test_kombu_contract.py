@@ -164,8 +164,10 @@ def test_a_channel_tells_what_it_consumes(channel: Any) -> None:
     consumed = ConsumedQueues(channel, PausedQueues())
     assert channel.active_queues == [*consumed.names] == [QUEUE]
     assert channel.active_fanout_queues == {FANOUT}
+    assert QUEUE in channel.connection._callbacks
     channel.basic_cancel("tag")
     assert channel.active_queues == [*consumed.names] == []
+    assert QUEUE not in channel.connection._callbacks, "a message is not delivered any more"
 
 
 def test_a_worker_makes_no_cycle_of_its_queues(channel: Any) -> None:

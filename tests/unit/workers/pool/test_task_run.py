@@ -104,7 +104,8 @@ async def test_a_fetched_call_that_is_revoked_before_it_begins_is_not_run(lined_
 async def test_a_fetched_call_is_held_to_its_limits(lined_app: FleetApp, monkeypatch: pytest.MonkeyPatch) -> None:
     """Celery hears of both; after the hard one nothing that the call does counts any more."""
 
-    async def stubborn(task: Any, _: str) -> str:
+    async def stubborn(task: Any, message: str) -> str:
+        del message
         with task.limits(3, 5):
             for __ in range(2):
                 with suppress(asyncio.CancelledError):  # the soft one is one, too
