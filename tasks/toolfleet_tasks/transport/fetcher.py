@@ -7,7 +7,7 @@ Nothing here blocks the loop, and nothing raises when Redis is away: it goes on 
 """
 
 import asyncio
-import contextlib
+import functools
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -84,11 +84,15 @@ class NotifyKeys:
         for number, (connection, notify_keys) in enumerate(self._batches):
             if number not in self._asked:
                 await connection.connected()
-                self._listen(number, connection, notify_keys, seconds)
+                notification = self._asked[number] = connection.send("BRPOP", *notify_keys, seconds)
+                notification.add_done_callback(functools.partial(self._on_answer, number))
                 if on_wait is not None and len(self._batches) == len(self._asked) == 1 and not self._heard:
                     on_wait(connection)
         if not (self._heard or self._error or self._has_changed.is_set()):
-            await self._wait()
+            try:  # noqa: SIM105 - it costs three calls. A single one by itself, a turn of the loop sooner
+                await (self._has_changed.wait() if len(self._asked) > 1 else next(iter(self._asked.values())))
+            except (RedisConnectionLost, ResponseError):  # which are kept
+                pass
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -113,17 +117,6 @@ class NotifyKeys:
         self._batches = [
             (self._connection_of(number), [self._prefix + queue for queue in part]) for number, part in enumerate(parts)
         ]
-
-    def _listen(self, number: int, connection: PipelinedConnection, notify_keys: Sequence[str], seconds: float) -> None:
-        notification = self._asked[number] = connection.send("BRPOP", *notify_keys, seconds)
-        notification.add_done_callback(lambda notification: self._on_answer(number, notification))
-
-    async def _wait(self) -> None:
-        if len(self._asked) > 1:
-            await self._has_changed.wait()
-            return
-        with contextlib.suppress(RedisConnectionLost, ResponseError):  # which are kept
-            await next(iter(self._asked.values()))  # a turn of the loop sooner
 
     def _on_answer(self, number: int, notification: "asyncio.Future[Any]") -> None:
         del self._asked[number]
@@ -322,7 +315,7 @@ class Fetcher:
                 queues,
                 seconds=self._ready.seconds_left,
                 capacity=self._consumer.capacity,
-                on_wait=lambda connection: self._reservations.stand(connection, queues),
+                on_wait=functools.partial(self._reservations.stand, queues=queues),
             )
             if (reserved := await self._reservations.stood()) is not None:
                 return reserved
