@@ -25,7 +25,7 @@ from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import own_pid
-from toolfleet_registry.system.shared_timers import SharedTimer, shared_timers
+from toolfleet_registry.system.shared_timers import SharedTimer, SharedTimers, shared_timers
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.control.celery_worker import FetchedCall
 from toolfleet_tasks.fairness import UNBOUNDED, FairSlots
@@ -89,14 +89,14 @@ class PoolRun(Bridge[None]):
     All of it runs in the bridge: what Celery stores as it is told of something may have to wait for Redis.
     """
 
-    __slots__ = ("__weakref__", "_ending", "_hard_limit", "_is_cancelled", "_is_running", "_loop", "_timers", "call_id")
+    __slots__ = ("__weakref__", "_ending", "_hard_limit", "_is_cancelled", "_is_running", "_set", "_timers", "call_id")
 
-    def __init__(self, call_id: str | None, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, call_id: str | None, timers: SharedTimers) -> None:
         super().__init__()
         self.call_id = call_id
         """Celery's id of the call."""
-        self._loop = loop
-        self._timers: list[SharedTimer] = []
+        self._timers = timers
+        self._set: list[SharedTimer] = []
         self._hard_limit: float | None = None
         self._ending: asyncio.Task[None] | None = None
         self._is_running = False
@@ -113,15 +113,15 @@ class PoolRun(Bridge[None]):
 
     def _stop_timers(self) -> None:
         self._is_running = False
-        for timer in self._timers:
+        for timer in self._set:
             timer.cancel()
 
     def terminate(self, signum: int | None = None) -> None:
         """Kill it. At any time, from any thread, and from a signal handler that interrupts the loop or this very job."""
         del signum
         self.killed = True  # at once: what the job comes to in the meantime must not be stored
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._cancel)
+        if not self._timers.loop.is_closed():
+            self._timers.loop.call_soon_threadsafe(self._cancel)
 
     def _trace(self) -> None:
         assignment = self.assignment
@@ -138,20 +138,20 @@ class PoolRun(Bridge[None]):
 
     def on_limits(self, soft: float | None, hard: float | None) -> None:
         """Start the timers, once. One at a time: hardly any call needs its second."""
-        if self._timers:
+        if self._set:
             return
         if soft is None and hard is None:
             soft, hard = self.assignment.soft_limit, self.assignment.hard_limit
         self._hard_limit = hard
         if soft and (not hard or soft < hard):
-            self._timers.append(shared_timers(self._loop).call_later(soft, self._on_soft_limit, soft))
+            self._set.append(self._timers.call_later(soft, self._on_soft_limit, soft))
         elif hard:
-            self._timers.append(shared_timers(self._loop).call_later(hard, self._on_hard_limit, hard))
+            self._set.append(self._timers.call_later(hard, self._on_hard_limit, hard))
 
     def _on_soft_limit(self, seconds: float) -> None:
         hard = self._hard_limit
         if hard:
-            self._timers.append(shared_timers(self._loop).call_later(hard - seconds, self._on_hard_limit, hard))
+            self._set.append(self._timers.call_later(hard - seconds, self._on_hard_limit, hard))
         if not self.killed and self.limit(seconds):
             self._tell(self.assignment.timed_out, True, seconds)
 
@@ -161,10 +161,10 @@ class PoolRun(Bridge[None]):
         if not self.is_in_body:
             # It waits for Redis: for the word that it may begin, or with a result, which is worth more than a failure
             # that would wait as well.
-            self._timers.append(shared_timers(self._loop).call_later(seconds, self._on_hard_limit, seconds))
+            self._set.append(self._timers.call_later(seconds, self._on_hard_limit, seconds))
         else:
             self.killed = True
-            self._ending = self._loop.create_task(self._end_at_hard_limit(seconds))
+            self._ending = self._timers.loop.create_task(self._end_at_hard_limit(seconds))
             self._cancel()
 
     async def _end_at_hard_limit(self, seconds: float) -> None:
@@ -175,7 +175,7 @@ class PoolRun(Bridge[None]):
         if self._is_running and not self._is_cancelled:
             self._is_cancelled = True
             self.kill()
-            self._timers.append(shared_timers(self._loop).call_later(GRACE_SECONDS, self._abandon))
+            self._set.append(self._timers.call_later(GRACE_SECONDS, self._abandon))
 
     def _abandon(self) -> None:
         log.warning("job_abandoned", call_id=self.call_id, grace_seconds=GRACE_SECONDS)
@@ -195,8 +195,8 @@ class TaskRun(PoolRun):
     __slots__ = ("assignment",)
     assignment: Assignment
 
-    def __init__(self, assignment: Assignment, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(assignment.call_id, loop)
+    def __init__(self, assignment: Assignment, timers: SharedTimers) -> None:
+        super().__init__(assignment.call_id, timers)
         self.assignment = assignment
 
     async def run(self) -> None:
@@ -231,9 +231,9 @@ class CallRun(PoolRun):
     links = None
 
     def __init__(
-        self, app: Any, call: FetchedCall, loop: asyncio.AbstractEventLoop, on_end: Callable[["CallRun"], object]
+        self, app: Any, call: FetchedCall, timers: SharedTimers, on_end: Callable[["CallRun"], object]
     ) -> None:
-        super().__init__(call.id, loop)
+        super().__init__(call.id, timers)
         self.app, self.request, self._on_end = app, call, on_end
 
     def pass_on(self, text: str, result: ToolResult) -> None:
@@ -333,6 +333,7 @@ class AsyncioPool(BasePool):
         settings: Settings = getattr(self.app, "settings", None) or load_settings()
         self._drain_seconds = settings.drain_seconds
         self.hub_loop = HubLoop()
+        self._timers = shared_timers(self.hub_loop.loop)
         self.hub_loop.loop.set_exception_handler(_log_loop_error)
         if settings.redis_url is not None:
             knows_calls = settings.broker == settings.redis_url
@@ -368,7 +369,7 @@ class AsyncioPool(BasePool):
         """Run a fetched call, whose message has its slot, from the loop's next turn on. False: the pool takes none now."""
         if self._state != self.RUN:
             return False
-        job = CallRun(self.app, call, self.hub_loop.loop, self._on_end)
+        job = CallRun(self.app, call, self._timers, self._on_end)
         call.run = weakref.ref(job)
         self._begin(job)
         return True
@@ -440,7 +441,7 @@ class AsyncioPool(BasePool):
 
     def _take(self, assignment: Assignment) -> TaskRun:
         # Celery's semaphore guards the slots, but forgets the running calls when the broker's connection is lost.
-        job = TaskRun(assignment, self.hub_loop.loop)
+        job = TaskRun(assignment, self._timers)
         self._waiting.add(job, assignment.args)
         self._fill()
         return job

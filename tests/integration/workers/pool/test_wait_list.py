@@ -20,6 +20,7 @@ from support.workers.held_messages import (
     start_reading,
     stop_reading,
 )
+from toolfleet_registry.system.shared_timers import shared_timers
 from toolfleet_tasks.fairness import FairSlots
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.transport.fetcher import Fetcher, Message, NotifyKeys
@@ -29,7 +30,7 @@ from toolfleet_workers.pool.asyncio_pool import Assignment, TaskRun, WaitingRuns
 
 
 def job() -> TaskRun:
-    return TaskRun(Assignment.from_celery(print, (), {}, {}), asyncio.get_running_loop())
+    return TaskRun(Assignment.from_celery(print, (), {}, {}), shared_timers(asyncio.get_running_loop()))
 
 
 def args(tag: str, queue: str) -> tuple[Any, ...]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from toolfleet_registry.system.shared_timers import shared_timers
 from toolfleet_tasks.app import FleetApp
 from toolfleet_tasks.greenlet_bridge import await_, bridged, limits
-from toolfleet_workers.pool import asyncio_pool
 from toolfleet_workers.pool.asyncio_pool import Assignment, CallRun, PoolRun, TaskRun
 
 
@@ -55,16 +55,19 @@ class Call:
 class Timers:
     """Whatever is set falls due in the loop's next turn."""
 
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+
     def call_later(self, _: float, callback: Any, *args: Any) -> asyncio.Handle:
-        return asyncio.get_running_loop().call_soon(callback, *args)
+        return self.loop.call_soon(callback, *args)
 
 
-def run_of(app: FleetApp, ends: list[Any], **told: Any) -> PoolRun:
+def run_of(app: FleetApp, ends: list[Any], timers: Any = None, **told: Any) -> PoolRun:
     """The job of a task of Celery's, or without `told` of a fetched call."""
-    loop = asyncio.get_running_loop()
+    timers = timers or shared_timers(asyncio.get_running_loop())
     if not told:
-        return CallRun(app, Call(ends), loop, lambda _: ends.append("ended"))  # type: ignore[arg-type] # as far as it is asked
-    return TaskRun(Assignment.from_celery(by_a_tracer, ("call-1",), {}, told), loop)
+        return CallRun(app, Call(ends), timers, lambda _: ends.append("ended"))  # type: ignore[arg-type] # as far as it is asked
+    return TaskRun(Assignment.from_celery(by_a_tracer, ("call-1",), {}, told), timers)
 
 
 @pytest.mark.parametrize("is_traced", [True, False], ids=["traced", "fetched"])
@@ -101,7 +104,7 @@ async def test_a_fetched_call_that_is_revoked_before_it_begins_is_not_run(lined_
     assert ends == ["left", "ended"]
 
 
-async def test_a_fetched_call_is_held_to_its_limits(lined_app: FleetApp, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fetched_call_is_held_to_its_limits(lined_app: FleetApp) -> None:
     """Celery hears of both; after the hard one nothing that the call does counts any more."""
 
     async def stubborn(task: Any, message: str) -> str:
@@ -113,9 +116,8 @@ async def test_a_fetched_call_is_held_to_its_limits(lined_app: FleetApp, monkeyp
         return "too late"
 
     lined_app.run_call = stubborn
-    monkeypatch.setattr(asyncio_pool, "shared_timers", lambda _: Timers())
     ends: list[Any] = []
-    await run_of(lined_app, ends).run()
+    await run_of(lined_app, ends, Timers()).run()
 
     assert ends == [("soft", 3), ("hard", 5), "left", "ended"]
 
