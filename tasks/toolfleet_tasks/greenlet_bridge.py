@@ -16,7 +16,7 @@ import types
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.threads import LocalStack
@@ -108,7 +108,7 @@ def limits(
     Such an exception must be a `CancelledError`, which HTTP clients let pass.
     """
     current = getcurrent()
-    return _Limits(current.bridge, soft, hard) if isinstance(current, _JobGreenlet) else nullcontext(_ignore)
+    return current.bridge.limits(soft, hard) if isinstance(current, _JobGreenlet) else nullcontext(_ignore)
 
 
 def in_bridge() -> bool:
@@ -196,7 +196,10 @@ class Bridge(Generic[T]):
 
     @types.coroutine
     def walk(self, steps: Coroutine[Any, Any, B]) -> Generator[Any, None, B]:
-        """Run a coroutine as `run_body` does, without a greenlet: limits hold where it says so, and `await_` does not work."""
+        """Run a coroutine as `run_body` does, without a greenlet: limits hold where it says so, and `await_` does not work.
+
+        Where it waits, an interrupt comes before all else.
+        """
         self._task = asyncio.current_task()
         error: BaseException | None = None
         try:
@@ -228,11 +231,17 @@ class Bridge(Generic[T]):
             if self.killed:
                 raise JobKilled from None
 
-    def limits(
-        self, soft: float | None = None, hard: float | None = None
-    ) -> AbstractContextManager[Callable[[BaseException], object]]:
-        """Set limits as the function `limits` does, for a coroutine that walks."""
-        return _Limits(self, soft, hard)
+    def limits(self, soft: float | None = None, hard: float | None = None) -> Self:
+        """Set limits as the function `limits` does, for a coroutine that walks, until the context is left."""
+        self._bodies += 1
+        self.on_limits(soft, hard)
+        return self
+
+    def __enter__(self) -> Callable[[BaseException], object]:
+        return self.interrupt
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._bodies -= 1
 
     def limit(self, seconds: float) -> bool:
         """Raise `SoftLimitCancelled` where the task body waits. False, and nothing happens, if no body is running."""
@@ -262,7 +271,7 @@ class Bridge(Generic[T]):
             body.close()
             raise JobKilled
         try:
-            with _Limits(self, None, None) if is_limited else nullcontext():
+            with self.limits() if is_limited else nullcontext():
                 return await_(body)
         except SoftLimitCancelled as exc:
             # Celery must not see a cancellation, but the traceback still says where the body waited.
@@ -287,23 +296,6 @@ class Bridge(Generic[T]):
         self.killed = True
         with contextlib.suppress(JobKilled):
             job.throw(JobKilled())
-
-
-class _Limits:
-    """The limits of a job hold inside."""
-
-    __slots__ = ("_bridge", "_hard", "_soft")
-
-    def __init__(self, bridge: Bridge[Any], soft: float | None, hard: float | None) -> None:
-        self._bridge, self._soft, self._hard = bridge, soft, hard
-
-    def __enter__(self) -> Callable[[BaseException], object]:
-        self._bridge._bodies += 1  # noqa: SLF001 - a part of it
-        self._bridge.on_limits(self._soft, self._hard)
-        return self._bridge.interrupt
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._bridge._bodies -= 1  # noqa: SLF001 - as above
 
 
 class _JobGreenlet(greenlet):
