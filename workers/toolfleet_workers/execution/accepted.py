@@ -53,13 +53,14 @@ def was_accepted(task: RunningTask, call: PublishedCall) -> bool:
 
 
 def granted_to(task: RunningTask, claim: Claim) -> Granted:
-    """Return what the claim is good for. If Redis has lost that the module continues the call, its state is unknown.
+    """Return what the claim is good for, unless one attempt more does no harm: then it is good for that.
 
-    Starting it again may do it twice: it is asked for as after any attempt whose end was not seen.
+    If Redis has lost that the module continues the call, its state is unknown. Starting it again may do it twice: it is asked for
+    as after any attempt whose end was not seen.
     """
     if claim.granted == "accepted":
         return "unknown" if claim.accepted is None else "accepted"
-    if claim.granted != "go" or claim.attempts != 1 or claim.call.effect in {"read", "idempotent"}:
+    if claim.granted != "go" or claim.attempts != 1:
         return claim.granted
     return "unknown" if was_accepted(task, claim.call) else "go"
 

@@ -241,8 +241,9 @@ class Execution:
             seconds = call.deadline_at - fleet_clock.now()
         attempt = await self._attempt(min(call.limit_seconds, seconds))
         seconds = fleet_clock.now() - self._started_at
-        if attempt.outcome is Outcome.SUCCESS and attempt.acceptance is None and attempt.question is None:
-            return await self._finish(attempt.result, attempt=attempt, seconds=seconds)
+        result, goes_on = attempt.result, attempt.acceptance is not None or attempt.question is not None
+        if attempt.outcome is Outcome.SUCCESS and result.effect_state != "unknown" and not goes_on:  # nearly every call
+            return await self._finish(result, attempt=attempt, seconds=seconds)
         return await self._follow(attempt, seconds)
 
     async def _without_attempt(self) -> str:
