@@ -84,6 +84,7 @@ ROWS: tuple[Row, ...] = (
     *(Row("call", "worker", each, 2, fate="pauses") for each in ("read_fails", "idempotent_declines")),
     Row("call", "worker", "idempotent_repels"),
     Row("crowd", "agent", "read_lasts", is_bounded=True),
+    *(Row("crowd", "worker", f"{each}_works", n) for n in (1, 2) for each in ("once", "read")),
     *(Row("queued", "worker", f"{each}_works", 2) for each in ("once", "read")),
     *(Row("late", "worker", f"{each}_lasts") for each in ("once", "read")),
     *(Row("call", "agent", f"{each}_works") for each in EFFECTS),

@@ -327,7 +327,7 @@ class CallScene(Scene):
 
 
 class CrowdScene(Scene):
-    """More calls at once than their module may run, each for longer than a lease. Nobody dies: what the dead have sent goes on."""
+    """More calls at once than their module may run, if that is bounded: what the dead have sent goes on. Else their ends leave together."""
 
     has_beat = False
 
@@ -340,7 +340,7 @@ class CrowdScene(Scene):
         for each, result in zip(refs, results, strict=True):
             found += await self.is_over(result.audit.call_id or "")
             found += self.executed_well(each, result, tool.partition("_")[0])
-        if self.most_running > _BOUND:
+        if self.row.is_bounded and self.most_running > _BOUND:
             found.append(f"{self.most_running} at once")
         return found
 

@@ -14,6 +14,7 @@ EVERY = {
     "call.once-retries.worker": 23,
     "call.read-works.worker": 7,
     "call.once-works.agent": 5,
+    "crowd.once-works.worker": 2,
     "approved.worker": 11,
     "approved.approver": 19,
     "job.worker": 151,

@@ -4,14 +4,17 @@ Neither arguments nor results nor a module's words are in it, but for the `side_
 in the same step, and then tells the log; calls that never get that far have theirs from `calls/audit_trail.py`.
 """
 
+import functools
 import json
+import logging
 from collections.abc import Callable, Mapping
+from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, TypeAlias
 
 from pydantic_core import to_json
 
 from toolfleet_registry import metric_families, metrics
-from toolfleet_registry.contracts import Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import Audit, Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.attempts import AuditOutcome
 from toolfleet_registry.contracts.calls import CONVERSATION, USER
 from toolfleet_registry.metrics import CallRecorder
@@ -55,6 +58,9 @@ _LONGEST_NAME = 256  # characters of a name or an id: what a model writes may be
 _MOST_SIDE_EFFECTS = 20  # a line stays about as long as the others
 _SILENCE_SECONDS = 10.0  # between two log lines about lines that were not written
 
+_DONE = ',"outcome":"success","effect_state":"done"}'
+_PARTS_KEPT = 1_024
+
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -66,9 +72,12 @@ class Auditor:
         """Lines that could not be written into the stream."""
         self.untold = 0
         """Lines that the program's own logging has refused."""
-        self._kept = settings.audit_kept
+        self.kept = settings.audit_kept
+        """About how many lines the stream keeps."""
         self._is_signed = settings.signing_key is not None
         self._silent_until = 0.0
+        self._caller_part = functools.lru_cache(_PARTS_KEPT)(self._part_about)
+        self._decided_part = functools.lru_cache(_PARTS_KEPT)(_part_decided)
 
     def line_of(
         self,
@@ -76,22 +85,41 @@ class Auditor:
         result: ToolResult,
         decisions: Mapping[str, str],
         own_ms: tuple[float, float] | None = None,
-    ) -> tuple[AuditLine, str, int]:
-        """The line of a call that a worker has ended, as it goes to `FINISH`, and how many are kept.
+    ) -> str:
+        """The line of a call that a worker has ended, as it is kept.
+
+        It is joined from parts: what the caller and the decisions say is the same in nearly all lines, and kept.
 
         `own_ms`: what of the last attempt the worker itself took, before its request and after it, where that is worth mention.
         """
-        seen = result.audit
-        line = self._about(call, {**decisions, "published": "yes"}, ts=seen.ts if seen.call_id else fleet_clock.now())
+        seen, said = result.audit, {**decisions, "published": "yes"}
+        ts = seen.ts if seen.call_id else fleet_clock.now()
+        user, conversation = said.pop(USER, call.user_id), said.pop(CONVERSATION, None)
+        line = f'{{"call_id":{_quoted(call.call_id)},"tool":{_quoted(call.tool_name)},"ts":{ts!r}'
+        line += self._caller_part(user, call.caller.permission)
+        if (digest := arguments_digest(call.arguments, call.sensitive)) is not None:
+            line += f',"arguments":"{digest}"'
+        if conversation is not None:
+            line += f',"{CONVERSATION}":{_quoted(_cut(conversation) or "")}'
+        line += self._decided_part(*said.items())
+        if call.caller.agent is not None:
+            line += f',"agent":{_quoted(_cut(call.caller.agent) or "")}'
+        if call.terms is not None and call.terms.cost is not None:
+            line += f',"cost":{_quoted(call.terms.cost)}'
+        if call.replay_of is not None:
+            line += f',"replay_of":{_quoted(call.replay_of)}'
         if seen.call_id:
-            line["attempts"], line["queued_ms"] = seen.attempts, seen.queued_ms
-            line["duration_ms"], line["worker"] = seen.duration_ms, seen.worker
+            line += f',"attempts":{seen.attempts}'
+            line += "" if seen.queued_ms is None else f',"queued_ms":{seen.queued_ms!r}'
+            line += "" if seen.duration_ms is None else f',"duration_ms":{seen.duration_ms!r}'
+            line += "" if seen.worker is None else f',"worker":{_quoted(seen.worker)}'
         if own_ms is not None:
-            line["own_ms"] = own_ms
+            line += f',"own_ms":[{own_ms[0]!r},{own_ms[1]!r}]'
         if type(result.result) is dict and "side_effects" in result.result:
-            line["side_effects"] = _side_effects(call, result.result)
-        line = _known(line | _end(result))
-        return line, text_of(line), self._kept
+            named = _side_effects(call, result.result)
+            line += "" if named is None else f',"side_effects":{_encode(named)}'
+        is_done = result.success and result.effect_state == "done" and result.error_code is None
+        return line + (_DONE if is_done else tail_of(result))
 
     def line_of_unpublished(self, call: PublishedCall, result: ToolResult) -> AuditLine:
         """The line of a call that its agent has ended before it was in its queue."""
@@ -129,19 +157,30 @@ class Auditor:
         line = _known(self._about(call, {**call.decisions, "published": "yes"}, ts=fleet_clock.now()))
         waited = {"queued_ms": round(max(line["ts"] - call.published_at, 0) * 1000, 1)}
         unbegun, undone, unknown = tail_of(ending.unbegun, waited), tail_of(ending.undone), tail_of(ending.unknown)
-        return (text_of(line)[:-1], unbegun, undone, unknown, self._kept)
+        return (text_of(line)[:-1], unbegun, undone, unknown, self.kept)
 
     def parts_of_refusal(self, call_id: str, result: ToolResult) -> PartsOfLine:
         """The same for a call of which its message, which was refused, can say nothing."""
         line = {"call_id": call_id, "tool": _cut(result.tool_name), "ts": fleet_clock.now(), "signed": False}
         head, tail = text_of({**line, "decisions": {"published": "message_refused"}})[:-1], tail_of(result)
-        return (head, tail, tail, tail, self._kept)
+        return (head, tail, tail, tail, self.kept)
 
     def tell(self, line: AuditLine, *, is_kept: bool = True) -> None:
         """Log the line of a call that has ended; `is_kept`: whether it is in the stream. Raises nothing."""
         self._log(log.now().info, EVENT, line)
         if (calls := metrics.calls()) is not None:
             _count(calls, line)
+        if not is_kept:
+            self.miss("Redis refuses it")
+
+    def tell_finished(self, call: PublishedCall, result: ToolResult, line: str, *, is_kept: bool) -> None:
+        """The same for a line as text, which is read only where it is logged."""
+        logger = log.now()
+        is_enabled_for = getattr(type(logger), "is_enabled_for", None)
+        if is_enabled_for is None or is_enabled_for(logger, logging.INFO):
+            self._log(logger.info, EVENT, json.loads(line))
+        if (calls := metrics.calls()) is not None:
+            _count(calls, _known({"tool": call.tool_name, **_times(result.audit), **_end(result)}))
         if not is_kept:
             self.miss("Redis refuses it")
 
@@ -175,6 +214,10 @@ class Auditor:
         except Exception:  # noqa: BLE001 - the program's logging raises anything; and it cannot be logged
             self.untold += 1
 
+    def _part_about(self, user_id: str | None, permission: str) -> str:
+        said = _known({"user_id": _cut(user_id), "permission": _cut(permission), "signed": self._is_signed})
+        return f",{text_of(said)[1:-1]}"
+
     def _about(self, call: PublishedCall, decisions: Mapping[str, str], *, ts: float) -> AuditLine:
         line: AuditLine = {
             "call_id": call.call_id,
@@ -204,6 +247,10 @@ def text_of(line: AuditLine) -> str:
     return text if text.isascii() else _encode(line)  # which takes three times as long
 
 
+def _part_decided(*decisions: tuple[str, str]) -> str:
+    return f',"decisions":{text_of(dict(decisions))}'
+
+
 def _side_effects(call: PublishedCall, value: Mapping[str, Any]) -> list[str | None] | None:
     """Return the side effects that a `TagResult` names; `None` for any other result, and for a tool with sensitive data."""
     named = value["side_effects"]
@@ -223,6 +270,10 @@ def _count(calls: CallRecorder, line: AuditLine) -> None:
     if "duration_ms" in line and "queued_ms" in line:
         run, queued = line["duration_ms"] / 1000, line["queued_ms"] / 1000
         calls.ran(module, run_seconds=run, total_seconds=queued + run)
+
+
+def _times(seen: Audit) -> AuditLine:
+    return {"queued_ms": seen.queued_ms, "duration_ms": seen.duration_ms} if seen.call_id else {}
 
 
 def _known(line: AuditLine) -> AuditLine:

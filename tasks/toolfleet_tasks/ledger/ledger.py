@@ -9,6 +9,7 @@ import itertools
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -26,7 +27,7 @@ from toolfleet_tasks.ledger import parameters as build
 from toolfleet_tasks.ledger.audit import Auditor, PartsOfLine, tail_of
 from toolfleet_tasks.ledger.claims import Claim, Claims, EarlierAttempts, NotClaimed, Refusal
 from toolfleet_tasks.ledger.contents import ContentsWriter, dead_letter, is_dead
-from toolfleet_tasks.ledger.parameters import Ended, How, Seconds, Stored
+from toolfleet_tasks.ledger.parameters import Ended, How, Seconds
 from toolfleet_tasks.ledger.retry import MAX_ATTEMPTS
 from toolfleet_tasks.ledger.scripts import BURY_ENDED, CLAIM, CLOSE, END, FINISH, CallKeys, LedgerKeys
 from toolfleet_tasks.ledger.waiting import SuspendedCalls
@@ -36,6 +37,7 @@ from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.messages.ids import kept_seconds
 from toolfleet_tasks.messages.signing import Signatures, seal_of
 from toolfleet_tasks.redis_connection import (
+    Part,
     PipelinedConnection,
     RedisConnectionClosed,
     RedisConnectionLost,
@@ -56,6 +58,10 @@ _ENDED = 1  # what `FINISH` says if there is nothing more to say
 _LOST = -1  # what `TAKE` says if others have the call
 _WAITS = {b"asked": "input_required", b"approval": "waiting_approval"}  # in the place of a holder's token
 _MOST_UNANSWERED = 1_000
+
+# Redis does nothing else for as long as a batch takes.
+_MOST_IN_BATCH = 64
+_LARGEST_BATCH = 256_000  # bytes
 
 # Characters: with a longer value than 64 bytes Redis keeps a record in another form, of several times the size.
 _LONGEST_WORKER = 37
@@ -102,6 +108,7 @@ class Ledger:
         self.window = LedgerWindow(lambda: connection.heard_at)
         self._connection = connection
         self._settings, self._keys = settings, settings.keys
+        self._kept_seconds = kept_seconds(None, settings)
         script_keys = LedgerKeys(settings.keys, settings.module_concurrency)
         self._keys_of, self._keys_of_unknown = script_keys.of, script_keys.of_unknown
         self.writes_results = writes_results
@@ -109,6 +116,7 @@ class Ledger:
         self._results = Signatures(settings, "result")
         self.verifier = Verifier(connection, settings)
         self._earlier = EarlierAttempts(settings, self.verifier)
+        self._ends = FinishBatcher(connection, self.claims)
         self.waiting = SuspendedCalls(connection, settings.keys, self.claims, self._earlier)
         self._auditor, self._contents = Auditor(settings), ContentsWriter(settings)
         self._unanswered = dict[str, str]()  # by call id: the token of an end that was sent, and its answer lost
@@ -208,24 +216,26 @@ class Ledger:
         announced = announcement(call.call_id, value) if value else kept
         letter = "" if result.success else self._letter_of_end(claim, result, attempt)
         own_ms = None if attempt is None else claim.own_ms(seconds)
-        audit_line, line_text, lines_kept = self._auditor.line_of(call, result, decisions, own_ms)
+        line = self._auditor.line_of(call, result, decisions, own_ms)
         parameters = build.of_finish(
             claim,
             build.ended(call, attempt, seconds=seconds) if attempt else Ended(),
             result.effect_state,
-            Stored(value, announced, letter),
-            seconds=self._seconds_of(call, audit_line["ts"]),
-            audit_line=(line_text, lines_kept),
+            value=value,
+            announcement=announced,
+            letter=letter,
+            line=line,
+            seconds=self._seconds_of(call, result.audit.ts if result.audit.call_id else None),
             message=message,
-            settings=self._settings,
+            letters_kept=self._settings.dead_letters_kept,
+            lines_kept=self._auditor.kept,
         )
         if self._contents.is_on:
             self._contents.keep(self._connection, call, result, claim.token)  # leaves in the same write as the next one
-        answer = await self._finish(parameters, size=len(text))
-        self.claims.drop(claim, answer=answer)
+        answer = await self._finish(claim, parameters, size=len(text))
         if not answer:
             return None
-        self._auditor.tell(audit_line, is_kept=answer == _ENDED)
+        self._auditor.tell_finished(call, result, line, is_kept=answer == _ENDED)
         return text
 
     async def end(self, call: PublishedCall, ending: CallEnding, *, data_id: str) -> str:
@@ -324,20 +334,27 @@ class Ledger:
             return "running"
         return "queued" if begun is None else "retrying"
 
-    async def _finish(self, parameters: Parameters, *, size: int) -> Any:
+    async def _finish(self, claim: Claim, parameters: Parameters, *, size: int) -> Any:
+        if size <= _LARGEST_BATCH and (answer := await self._ends.answer(claim, parameters, size=size)) is not None:
+            return answer
         try:
-            return await run_durably(self._connection, FINISH, parameters, size=size)
+            answer = await run_durably(self._connection, FINISH, parameters, size=size)
         except RedisConnectionClosed:
             raise
         except (ResponseError, RedisConnectionLost) as exc:
             raise ResultNotStored(f"Redis refuses to store the result ({size} bytes): {exc}") from exc
+        self.claims.drop(claim, answer=answer)
+        return answer
 
     def _run(self, script: Script, parameters: Parameters) -> Coroutine[Any, Any, Any]:
         return run_durably(self._connection, script, parameters)
 
     def _seconds_of(self, call: PublishedCall, now: float | None = None) -> Seconds:
         """Return the life of its record: as long as its result, and until the call can no longer be started."""
-        kept, now = kept_seconds(call.idempotency_key, self._settings), fleet_clock.now() if now is None else now
+        kept = (
+            self._kept_seconds if call.idempotency_key is None else kept_seconds(call.idempotency_key, self._settings)
+        )
+        now = fleet_clock.now() if now is None else now
         return Seconds(kept, max(kept, round(call.deadline_at - now) + _MARGIN_SECONDS))
 
     def _letter_of_end(self, claim: Claim, result: ToolResult, attempt: Attempt | None) -> str:
@@ -360,6 +377,78 @@ class Ledger:
         if not is_dead(call, result, is_unseen=is_unseen, is_exhausted=is_exhausted):
             return ""
         return self._letters.sign(dead_letter(call, result, died_at=fleet_clock.now()))
+
+
+class FinishBatcher:
+    """Collects the ends of calls of one turn of the loop, and sends them as one script. Belongs to the connection's event loop.
+
+    Redis decides each end by itself. Whatever it has not answered, each is to be sent again alone.
+    """
+
+    def __init__(self, connection: PipelinedConnection, claims: Claims) -> None:
+        self._connection = connection
+        self._claims = claims
+        self._open: _FinishBatch | None = None
+
+    async def answer(self, claim: Claim, parameters: Parameters, *, size: int) -> Any:
+        """Send the end of a call, whose text has so many bytes, and drop its claim once Redis has decided.
+
+        Returns the answer of `FINISH`; `None` if there is none.
+        """
+        batch, shared = self._open, build.shared_in_finish(parameters)
+        is_fitting = batch is not None and len(batch.ends) < _MOST_IN_BATCH and batch.size + size <= _LARGEST_BATCH
+        if batch is None or not is_fitting or batch.shared != shared:
+            batch = self._open = _FinishBatch(shared)
+            batch.ends.append((claim, parameters, None))
+            batch.size = size
+            sent = self._connection.send_built(partial(self._close, batch))
+            sent.add_done_callback(partial(self._decide, batch))
+            # The first one waits for the reply itself: an end that leaves alone takes no turn of the loop more.
+            try:
+                answer = await sent
+            except (ResponseError, RedisConnectionLost):
+                return None
+            return answer[0] if isinstance(answer, list) else answer
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        batch.ends.append((claim, parameters, reply))
+        batch.size += size
+        return await reply
+
+    def _close(self, batch: "_FinishBatch") -> tuple[Part, ...]:
+        """Return the command, as it leaves."""
+        if self._open is batch:
+            self._open = None
+        ends = [parameters for _, parameters, _ in batch.ends]
+        return ("EVALSHA", FINISH.digest, *(ends[0] if len(ends) == 1 else build.of_finish_many(ends)))
+
+    def _decide(self, batch: "_FinishBatch", sent: "asyncio.Future[Any]") -> None:
+        """Give each its answer.
+
+        The claims are dropped now: a renewal that was answered together with this would take them for lost.
+        """
+        if self._open is batch:  # the connection was lost before it left
+            self._open = None
+        found = None if sent.cancelled() or sent.exception() is not None else sent.result()
+        answers = found if isinstance(found, list) else [found] * len(batch.ends)
+        for (claim, _, reply), answer in zip(batch.ends, answers, strict=True):
+            if answer is not None:
+                self._claims.drop(claim, answer=answer)
+            if reply is not None and not reply.done():
+                reply.set_result(answer)
+
+
+class _FinishBatch:
+    """Ends that leave together: claims, parameters, and who waits for the answer; `size` counts the bytes of their texts.
+
+    `shared`: the parameters in which they agree.
+    """
+
+    __slots__ = ("ends", "shared", "size")
+
+    def __init__(self, shared: object) -> None:
+        self.shared = shared
+        self.ends = list[tuple[Claim, Parameters, asyncio.Future[Any] | None]]()
+        self.size = 0
 
 
 class FencingTokens:

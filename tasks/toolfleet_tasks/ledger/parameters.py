@@ -1,6 +1,8 @@
 """Builds the parameters of the ledger's scripts; what the names mean stands in `lua/ledger.lua`."""
 
+import operator
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from toolfleet_registry.contracts import EffectState, PublishedCall
@@ -53,14 +55,6 @@ class Ended(NamedTuple):
             "failures": self.failures,
             "longest_ms": self.longest_ms,
         }
-
-
-class Stored(NamedTuple):
-    """The values that `FINISH` stores: Celery's value or '', the announcement, and a dead letter or ''."""
-
-    value: str
-    announcement: str
-    letter: str
 
 
 class How(NamedTuple):
@@ -128,30 +122,80 @@ def of_finish(
     claim: Claim,
     ended: Ended,
     effect_state: EffectState,
-    stored: Stored,
     *,
+    value: str,
+    announcement: str,
+    letter: str,
+    line: str,
     seconds: Seconds,
-    audit_line: tuple[str, int],
     message: tuple[str, str, str] | None,
-    settings: Settings,
+    letters_kept: int,
+    lines_kept: int,
 ) -> Parameters:
-    """Return the parameters that store a call's one result with its `audit_line`, of which so many are kept, and forget its `message`."""
-    record = claim.keys.record
-    unacked, index, tag = message or (record, record, "")
-    return FINISH.parameters_of(
-        (*claim.keys.of_finish, unacked, index),
-        **ended.of(claim),
+    """Return the parameters that store a call's one result, and forget its `message`.
+
+    Args:
+        claim: Of who ends the call.
+        ended: Its last attempt.
+        effect_state: What has happened.
+        value: Celery's value, or "".
+        announcement: What is published; "" for the value itself.
+        letter: A dead letter, or "".
+        line: The audit line.
+        seconds: The life of result and record.
+        message: Both keys and the tag of the message that has brought the call, if it is in this Redis.
+        letters_kept: How many dead letters are kept.
+        lines_kept: How many audit lines are kept.
+
+    """
+    keys = claim.keys
+    unacked, index, tag = message or (keys.dead, keys.dead_order, "")  # unused without a tag, and the same for all
+    return FINISH.parameters(
+        record=keys.record,
+        result=keys.result,
+        caller_limit=keys.caller_limit,
+        running=keys.running,
+        breaker=keys.breaker,
+        intent=keys.intent,
+        dead=keys.dead,
+        dead_order=keys.dead_order,
+        audit_stream=keys.audit_stream,
+        unacked=unacked,
+        unacked_index=index,
+        token=claim.token,
+        call_id=claim.call.call_id,
+        attempt=claim.attempts,
+        outcome=ended.outcome,
+        away=ended.away,
         effect_state=effect_state,
         result_seconds=seconds.result,
         record_seconds=seconds.record,
-        value=stored.value,
-        announcement=stored.announcement,
-        letter=stored.letter,
-        letters_kept=settings.dead_letters_kept,
-        line=audit_line[0],
-        lines_kept=audit_line[1],
+        value=value,
+        announcement=announcement,
+        letter=letter,
+        line=line,
         tag=tag,
+        failures=BREAKER_FAILURES,
+        longest_ms=round(BREAKER_SECONDS * 1000),
+        letters_kept=letters_kept,
+        lines_kept=lines_kept,
     )
+
+
+# Of those parameters:
+_OWN_KEYS = slice(1, 7)
+_KEYS = slice(1, 12)
+_OWN_ARGUMENTS = slice(12, 25)
+
+shared_in_finish = operator.itemgetter(slice(7, 12), slice(25, None))
+"""The part of the parameters of `of_finish` in which calls must agree that end together."""
+
+
+def of_finish_many(ends: Sequence[Parameters]) -> Parameters:
+    """Return the parameters of `FINISH` for calls that end together, of their own parameters."""
+    first, *others = ends
+    keys = (*first[_KEYS], *chain.from_iterable(end[_OWN_KEYS] for end in others))
+    return (len(keys), *keys, *first[12:], *chain.from_iterable(end[_OWN_ARGUMENTS] for end in others))
 
 
 def of_end(

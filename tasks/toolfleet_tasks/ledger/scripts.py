@@ -54,7 +54,10 @@ CLOSE = script("ledger/close")
 """Returns 1, or 0 if others have the call by now."""
 
 FINISH = script("ledger/finish")
-"""Returns 1; 0 if others have ended the call; or 2 if it has ended so but for its audit line, which could not be written."""
+"""Returns 1; 0 if others have ended the call; or 2 if it has ended so but for its audit line, which could not be written.
+
+Of several calls a list of that; nothing for one whose end has failed.
+"""
 
 END = script("ledger/end")
 """Returns `ended` with Celery's value, the audit line ('' if this had been done before) and 1 if that is kept, else 0; `done` with
@@ -114,11 +117,6 @@ class CallKeys(NamedTuple):
     def of_end(self) -> tuple[str, ...]:
         """The keys that end a call in any state."""
         return self[:10]
-
-    @property
-    def of_finish(self) -> tuple[str, ...]:
-        """The keys that end a call in its worker's hands; those of its message follow."""
-        return self[:9]
 
 
 class LedgerKeys:

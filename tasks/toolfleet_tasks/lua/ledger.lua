@@ -455,36 +455,77 @@ if found[1] ~= 'done' then return {'open', '', ''} end
 redis.call('HSET', record, 'recalled', token)
 return {'recalled', found[2], found[4] or ''}
 
--- script: finish(record, result, caller_limit, running, breaker, intent, dead, dead_order, audit_stream, unacked, unacked_index;
---   token, call_id, attempt, outcome, away, failures, longest_ms, effect_state, result_seconds, record_seconds,
---   value, announcement, letter, letters_kept, line, lines_kept, tag)
--- The call's one result, from who holds it. effect_state: what has happened.
+-- script: finish(record, result, caller_limit, running, breaker, intent, dead, dead_order, audit_stream, unacked, unacked_index,
+--   others(record, result, caller_limit, running, breaker, intent)...;
+--   token, call_id, attempt, outcome, away, effect_state, result_seconds, record_seconds, value, announcement, letter, line, tag,
+--   failures, longest_ms, letters_kept, lines_kept,
+--   ends(token, call_id, attempt, outcome, away, effect_state, result_seconds, record_seconds, value, announcement, letter, line,
+--     tag)...)
+-- The call's one result, from who holds it, and those of others that end with it, each decided by itself: then an answer for
+-- each, none for one that has failed, which is sent again alone. effect_state: what has happened.
 -- value: for its key, '' where Celery writes it itself. announcement: '' for the value itself; without a value, the result.
 -- tag: of the message that has brought it, which is forgotten with the end; '' where that is not here, or must stay.
+local FIELDS_OF_A_CLAIM = 7
+local is_quiet, ended_of, tags = {}, {}, {} -- breakers that are not there; calls that count no longer, by their callers' limits
+
 -- So it is with nearly every call: its record is as one claim has written it, its result is small, and nobody else need hear of
 -- its end. What is written here, `finished` would write.
-local FIELDS_OF_A_CLAIM = 7
-local is_plain = outcome ~= '' and away == '0' and effect_state ~= 'none' and letter == ''
-local answer
-if is_plain and value ~= '' and #value < COUNTED_FROM_BYTES and redis.call('HLEN', record) == FIELDS_OF_A_CLAIM then
+local function finished_at_once()
+  if outcome == '' or away ~= '0' or effect_state == 'none' or letter ~= '' or value == '' then return end
+  if #value >= COUNTED_FROM_BYTES or redis.call('HLEN', record) ~= FIELDS_OF_A_CLAIM then return end
   local found = redis.call('HMGET', record, 'token', 'log')
-  if found[1] == token and found[2] and redis.call('EXISTS', breaker) == 0 then
-    redis.call('HSET', record, 'state', 'done', 'by', token, 'log', found[2] .. attempt .. ' ' .. outcome .. ';')
-    redis.call('HDEL', record, 'token', 'lease', 'as')
-    redis.call('SET', result, value, 'EX', result_seconds)
-    redis.call('PUBLISH', result, announcement == '' and value or announcement)
-    redis.call('EXPIRE', record, record_seconds)
-    if caller_limit ~= record then redis.call('ZREM', caller_limit, call_id) end
-    if running ~= record then redis.call('ZREM', running, call_id) end
-    answer = audit(audit_stream, lines_kept, line) and 1 or 2
+  if is_quiet[breaker] == nil then is_quiet[breaker] = redis.call('EXISTS', breaker) == 0 end
+  if found[1] ~= token or not found[2] or not is_quiet[breaker] then return end
+  redis.call('HSET', record, 'state', 'done', 'by', token, 'log', found[2] .. attempt .. ' ' .. outcome .. ';')
+  redis.call('HDEL', record, 'token', 'lease', 'as')
+  redis.call('SET', result, value, 'EX', result_seconds)
+  redis.call('PUBLISH', result, announcement == '' and value or announcement)
+  redis.call('EXPIRE', record, record_seconds)
+  if caller_limit ~= record then
+    ended_of[caller_limit] = ended_of[caller_limit] or {}
+    table.insert(ended_of[caller_limit], call_id)
   end
+  if running ~= record then redis.call('ZREM', running, call_id) end
+  return audit(audit_stream, lines_kept, line) and 1 or 2
 end
-answer = answer or finished()
-if answer ~= 0 and tag ~= '' then
-  redis.pcall('ZREM', unacked_index, tag) -- if it fails, the message comes again, and finds that its call has ended
-  redis.pcall('HDEL', unacked, tag)
+
+local function finish_it()
+  local answer = finished_at_once()
+  if not answer then
+    answer, is_quiet = finished(), {}
+  end
+  if answer ~= 0 and tag ~= '' then tags[#tags + 1] = tag end
+  return answer
 end
-return answer
+
+-- What fails here is told by what it leaves: a place until its deadline; a message that comes again, and finds its call ended.
+local function let_go()
+  for key, call_ids in pairs(ended_of) do redis.pcall('ZREM', key, unpack(call_ids)) end
+  if #tags == 0 then return end
+  redis.pcall('ZREM', unacked_index, unpack(tags))
+  redis.pcall('HDEL', unacked, unpack(tags))
+end
+
+if #ends == 0 then
+  local answer = finish_it()
+  let_go()
+  return answer
+end
+local answers = {}
+local is_done, answer = pcall(finish_it)
+answers[1] = is_done and answer
+for i, one in ipairs(ends) do
+  local keys = others[i]
+  record, result, caller_limit = keys.record, keys.result, keys.caller_limit
+  running, breaker, intent = keys.running, keys.breaker, keys.intent
+  token, call_id, attempt, outcome, away = one.token, one.call_id, one.attempt, one.outcome, one.away
+  effect_state, result_seconds, record_seconds = one.effect_state, one.result_seconds, one.record_seconds
+  value, announcement, letter, line, tag = one.value, one.announcement, one.letter, one.line, one.tag
+  is_done, answer = pcall(finish_it)
+  answers[i + 1] = is_done and answer
+end
+let_go()
+return answers
 
 -- script: end(record, result, caller_limit, running, breaker, intent, dead, dead_order, audit_stream, data_id;
 --   token, call_id, mode, data, result_seconds, record_seconds, unbegun, undone, unknown, letter, letters_kept,

@@ -1,10 +1,13 @@
 """A line whose answers get lost when a test says so."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolfleet_tasks.redis_connection import Part, PipelinedConnection
+from redis.exceptions import ResponseError
+
+from toolfleet_tasks.redis_connection import Part, PipelinedConnection, RedisConnectionLost
 
 
 @dataclass
@@ -29,3 +32,19 @@ class GatedConnection(PipelinedConnection):
         gate.lost.set()
         await gate.opened.wait()
         return await super().execute(*command, losses=losses)
+
+    def send_built(self, build: Callable[[], tuple[Part, ...]]) -> "asyncio.Future[Any]":
+        """As every line's; who has sent the command sends it again."""
+        sent, gate = super().send_built(build), self.gate
+        self.gate = None
+        return sent if gate is None else asyncio.ensure_future(self._lose(sent, gate))
+
+    async def _lose(self, sent: "asyncio.Future[Any]", gate: Gate) -> Any:
+        try:
+            await sent
+        except ResponseError:
+            self.gate = gate
+            raise
+        gate.lost.set()
+        await gate.opened.wait()
+        raise RedisConnectionLost("the answer was lost", sent=True)

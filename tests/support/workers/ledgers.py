@@ -1,6 +1,7 @@
 """Ledgers on a real Redis, each with a line of its own as in a worker of its own, and what they are told."""
 
-from collections.abc import AsyncGenerator, Generator
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -13,7 +14,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.claims import Claim, Claims
 from toolfleet_tasks.ledger.ledger import Ledger, NotClaimed
 from toolfleet_tasks.messages.fleet_results import CallEnding
-from toolfleet_tasks.redis_connection import Part, PipelinedConnection
+from toolfleet_tasks.redis_connection import Part, PipelinedConnection, ignored
 from toolfleet_tasks.results.stored import read_stored
 
 RECORD, RESULT = "toolfleet:call:call-1", "celery-task-meta-call-1"
@@ -29,6 +30,11 @@ class RepeatingConnection(PipelinedConnection):
         """As every line's; brings the second answer."""
         await super().execute(*command, losses=losses)
         return await super().execute(*command, losses=losses)
+
+    def send_built(self, build: Callable[[], tuple[Part, ...]]) -> "asyncio.Future[Any]":
+        """As every line's; brings the second answer."""
+        super().send_built(build).add_done_callback(ignored)
+        return super().send_built(build)
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 """The pages of the console with many calls in the audit, as workers write them."""
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,7 +82,7 @@ def _line(settings: Settings, number: int) -> dict[str, object]:
     failed = ToolResult.failed(call.tool_name, "timed_out", "Too late.", effect_state="none")
     done = ToolResult(tool_name=call.tool_name, success=True, result="hoo", effect_state="done")
     result = (failed if number % 10 == 0 else done).model_copy(update={"audit": seen})
-    return Auditor(settings).line_of(call, result, {"permission": "allowed"})[0]
+    return dict(json.loads(Auditor(settings).line_of(call, result, {"permission": "allowed"})))
 
 
 async def milliseconds(browser: ConsoleBrowser, below: str) -> float:

@@ -81,7 +81,7 @@ async def test_a_line_says_who_what_and_how_it_ended(ledger: Ledger, redis: Redi
 def test_a_line_has_the_side_effects_that_a_tags_tool_names(call: PublishedCall, value: object, kept: bool) -> None:
     """A list of texts, as in its `TagResult`, whether or not it succeeded; nothing else of a result."""
     for result in (SUCCESS.result, ENDING.unknown):
-        line, *_ = Auditor(Settings()).line_of(call, result.model_copy(update={"result": value}), {})
+        line = json.loads(Auditor(Settings()).line_of(call, result.model_copy(update={"result": value}), {}))
 
         assert line.get("side_effects") == (["created:a.md", "searched:x:owls"] if kept else None)
 
@@ -89,9 +89,33 @@ def test_a_line_has_the_side_effects_that_a_tags_tool_names(call: PublishedCall,
 def test_side_effects_are_bounded() -> None:
     """In number and in length: it is a line."""
     value = {"message": None, "side_effects": ["x" * 1000] * 1000}
-    line, *_ = Auditor(Settings()).line_of(published(), SUCCESS.result.model_copy(update={"result": value}), {})
+    line = Auditor(Settings()).line_of(published(), SUCCESS.result.model_copy(update={"result": value}), {})
 
-    assert line["side_effects"] == ["x" * 256] * 20
+    assert json.loads(line)["side_effects"] == ["x" * 256] * 20
+
+
+def test_a_line_is_written_as_ever() -> None:
+    """To the byte: programs follow the stream, and compare what they have exported."""
+    auditor, own = Auditor(Settings()), CALL.model_copy(update={"terms": Terms(cost="cheap"), "replay_of": "call-0"})
+    decisions = {"permission": "allowed", "conversation_id": "chat \u00fc", "user_id": "\ud800da", "gate": "allowed"}
+    agent = own.model_copy(update={"caller": Caller(user_id="ada", permission="user", agent='the "owl"')})
+    failed = ENDING.unknown.model_copy(update={"audit": SEEN.model_copy(update={"queued_ms": None})})
+
+    assert auditor.line_of(agent, SUCCESS.result.model_copy(update={"audit": SEEN}), decisions, (1.5, 0.0)) == (
+        r'{"call_id":"call-1","tool":"research.search_docs","ts":5.0,"user_id":"?da","permission":"user"'
+        r',"signed":false'
+        r',"arguments":"sha256:98935849676a9049cde1236439b70cfb1407495c889f838655a37c2ad5826741"'
+        r',"conversation_id":"chat \u00fc","decisions":{"permission":"allowed","gate":"allowed"'
+        r',"published":"yes"},"agent":"the \"owl\"","cost":"cheap","replay_of":"call-0","attempts":2'
+        r',"queued_ms":1.5,"duration_ms":2.5,"worker":"celery@here","own_ms":[1.5,0.0],"outcome":"success"'
+        r',"effect_state":"done"}'
+    )
+    assert auditor.line_of(published(user_id=None), failed, {}) == (
+        r'{"call_id":"call-1","tool":"research.search_docs","ts":5.0,"permission":"owner","signed":false'
+        r',"arguments":"sha256:f1f0dca295eb5f60b0b2687095633380a3d1a7470b872a7503febf246ef7de6a"'
+        r',"decisions":{"published":"yes"},"attempts":2,"duration_ms":2.5,"worker":"celery@here"'
+        r',"outcome":"unknown","effect_state":"unknown","error_code":"timed_out"}'
+    )
 
 
 async def test_who_is_late_writes_none(ledger: Ledger, redis: Redis, other: Ledger) -> None:
@@ -258,7 +282,7 @@ def test_a_signed_fleets_lines_say_so() -> None:
     """Whether the caller's claims could be trusted."""
     auditor = Auditor(Settings(redis_url="redis://x", signing_key="0123456789abcdef0123456789abcdef"))
     caller = CALL.model_copy(update={"caller": Caller(user_id="ada").model_copy(update={"permission": "x" * 10_000})})
-    line, text, _ = auditor.line_of(caller, SUCCESS.result, {})
+    text = auditor.line_of(caller, SUCCESS.result, {})
 
-    assert line["signed"] is True
+    assert json.loads(text)["signed"] is True
     assert len(text) < 1_000, "whatever a caller calls itself"

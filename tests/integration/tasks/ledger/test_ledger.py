@@ -4,6 +4,8 @@ import asyncio
 import itertools
 import json
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -31,8 +33,11 @@ from support.workers.ledgers import (
 from toolfleet_registry.contracts import Effect, EffectState, ToolResult
 from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.ledger.claims import Claim
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger, NotClaimed, ResultNotStored
+from toolfleet_tasks.ledger.scripts import FINISH
 from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.redis_connection import RedisConnectionLost
 from toolfleet_tasks.results.stored import read_stored, text_of
 from toolfleet_tasks.results.verifier import ANNOUNCED_AT_MOST
 
@@ -227,6 +232,156 @@ async def test_an_end_that_is_refused_forgets_no_message(ledger: Ledger, other: 
     assert await finish(other, now)
     assert await ledger.finish(late, SUCCESS.result, attempt=SUCCESS, message=message) is None
     assert await redis.exists("unacked", "unacked_index") == 2
+
+
+async def begun_many(ledger: Ledger, count: int, effect: Effect | None = None) -> list[Claim]:
+    """Claims whose ends can leave together: Redis knows the script."""
+    await ledger.connection.send("SCRIPT", "LOAD", FINISH.text)
+    return [await begun(ledger, published(call_id=f"call-{number}", effect=effect)) for number in range(count)]
+
+
+def counted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The commands that a ledger's ends leave in."""
+    sent, send = list[object](), ledger.connection.send_built
+
+    def noted(build: Callable[[], Any]) -> Any:
+        sent.append(build)
+        return send(build)
+
+    monkeypatch.setattr(ledger.connection, "send_built", noted)
+    return sent
+
+
+async def test_ends_of_one_turn_leave_together_and_are_decided_each_by_itself(
+    ledger: Ledger, other: Ledger, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is true of one that leaves alone: of a stale one nothing is stored, and it takes nothing from the others."""
+    claims = await begun_many(ledger, 6, "read")
+    caller_limit = claims[0].keys.caller_limit
+    for number, claim in enumerate(claims):
+        await redis.hset("unacked", f"tag-{number}", "held")
+        await redis.zadd("unacked_index", {f"tag-{number}": 5})
+        await redis.zadd(caller_limit, {claim.call.call_id: time.time() + 60})
+    await run_out(redis, "call-2")
+    await begun(other, claims[2].call)
+    ends = [SUCCESS, attempt(Outcome.FAILED), SUCCESS, TURNED_AWAY, attempt(Outcome.UNKNOWN, "timed_out"), SUCCESS]
+    sent = counted(ledger, monkeypatch)
+    texts = await asyncio.gather(
+        *(
+            ledger.finish(claim, end.result, attempt=end, message=("unacked", "unacked_index", f"tag-{number}"))
+            for number, (claim, end) in enumerate(zip(claims, ends, strict=True))
+        )
+    )
+
+    assert len(sent) == 1
+    assert texts == [None if number == 2 else json_text.dump(end.result) for number, end in enumerate(ends)]
+    for number, text in enumerate(texts):
+        value = await redis.get(f"celery-task-meta-call-{number}")
+        assert (text_of(str(value)) if value else None) == text
+    assert await redis.hkeys("unacked") == await redis.zrange("unacked_index", 0, -1) == ["tag-2"]
+    assert await redis.zrange(caller_limit, 0, -1) == ["call-2"]
+    assert [json.loads(entry["line"])["call_id"] for _, entry in await redis.xrange(Keys().audit)] == [
+        f"call-{number}" for number in (0, 1, 3, 4, 5)
+    ]
+    assert not ledger.claims._held
+    await redis.delete("unacked", "unacked_index", caller_limit)
+
+
+async def test_an_answer_of_a_module_forgives_what_fails_before_it_in_the_same_turn(
+    ledger: Ledger, redis: Redis
+) -> None:
+    """As it does one after the other: whether the module has a breaker is looked up again once an end may have made it."""
+    silent = attempt(Outcome.UNKNOWN, "timed_out")
+    claims = await begun_many(ledger, 3)
+    await asyncio.gather(
+        *(
+            ledger.finish(claim, end.result, attempt=end, seconds=1e9)
+            for claim, end in zip(claims, (SUCCESS, silent, SUCCESS), strict=True)
+        )
+    )
+
+    assert await redis.exists(Keys().breaker("research")) == 0
+
+
+async def test_an_end_that_redis_cannot_store_takes_none_with_it(ledger: Ledger, redis: Redis) -> None:
+    """It is sent again alone, and refused; the others have ended."""
+    claims = await begun_many(ledger, 3)
+    await redis.delete("toolfleet:call:call-1")
+    await redis.set("toolfleet:call:call-1", "another program's", ex=60)
+    caller_limit = claims[0].keys.caller_limit
+    await redis.zadd(caller_limit, {claim.call.call_id: time.time() + 60 for claim in claims})
+    done = await asyncio.gather(
+        *(ledger.finish(claim, SUCCESS.result, attempt=SUCCESS) for claim in claims), return_exceptions=True
+    )
+
+    text = json_text.dump(SUCCESS.result)
+    assert [done[0], type(done[1]), done[2]] == [text, ResultNotStored, text]
+    assert await redis.zrange(caller_limit, 0, -1) == ["call-1"]
+    await redis.delete(caller_limit)
+
+
+async def test_ends_whose_answer_is_lost_are_sent_again(
+    ledger: Ledger, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each alone, and each is still the one end of its call."""
+    claims, send = await begun_many(ledger, 3), ledger.connection.send_built
+
+    def losing(build: Callable[[], Any]) -> "asyncio.Future[Any]":
+        async def lost() -> None:
+            await send(build)
+            raise RedisConnectionLost("gone", sent=True)
+
+        return asyncio.ensure_future(lost())
+
+    monkeypatch.setattr(ledger.connection, "send_built", losing)
+    texts = await asyncio.gather(*(ledger.finish(claim, SUCCESS.result, attempt=SUCCESS) for claim in claims))
+
+    assert texts == [json_text.dump(SUCCESS.result)] * 3
+    assert await redis.xlen(Keys().audit) == 3
+
+
+async def test_a_worker_that_gives_up_its_call_takes_no_other_end_with_it(ledger: Ledger) -> None:
+    """Whichever of the ends that leave together it waits for."""
+    for given_up in range(3):
+        claims = [await begun(ledger, published(call_id=f"call-{given_up}-{number}")) for number in range(3)]
+        ending = [
+            asyncio.create_task(ledger.finish(claim, SUCCESS.result, attempt=SUCCESS, seconds=0)) for claim in claims
+        ]
+        await asyncio.sleep(0)
+        ending[given_up].cancel()
+        done = await asyncio.gather(*ending, return_exceptions=True)
+
+        assert [isinstance(text, str) for text in done] == [number != given_up for number in range(3)]
+
+
+@pytest.mark.parametrize(("count", "size", "scripts"), [(64, 1, 1), (65, 1, 2), (6, 50_000, 2)])
+async def test_so_many_ends_or_bytes_leave_in_one_script(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, count: int, size: int, scripts: int
+) -> None:
+    """Redis does nothing else meanwhile."""
+    claims, sent = await begun_many(ledger, count), counted(ledger, monkeypatch)
+    result = ToolResult.ok(CALL.tool_name, "x" * size)
+    await asyncio.gather(*(ledger.finish(claim, result, attempt=SUCCESS) for claim in claims))
+
+    assert len(sent) == scripts
+
+
+async def test_a_renewal_that_is_answered_with_an_end_loses_no_call(ledger: Ledger) -> None:
+    """The script that renews finds the call ended; its worker has ended it itself."""
+    lost = list[str]()
+    claims = await begun_many(ledger, 3)
+
+    async def end(claim: Claim) -> None:
+        claim.on_lost = lambda: lost.append(claim.call.call_id)
+        with ledger.claims.holding(claim):
+            await ledger.finish(claim, SUCCESS.result, attempt=SUCCESS)
+
+    ending = asyncio.gather(*map(end, claims))
+    await asyncio.sleep(0)
+    ledger.claims._renew()
+    await ending
+
+    assert lost == []
 
 
 async def test_a_late_result_is_nobodys(ledger: Ledger, other: Ledger, redis: Redis) -> None:
