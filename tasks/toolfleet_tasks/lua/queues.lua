@@ -111,17 +111,24 @@ end
 local is_claiming, lease_end = lease_ms ~= '0', clock[1] * 1000 + math.floor(clock[2] / 1000) + lease_ms
 for _, number in ipairs(avoided) do queues[tonumber(number)].is_avoided = true end
 
--- Begins the first attempt of the message's call, if it may begin so, and returns its id; else ''. Nothing can fail here.
-local function claim(queue, item, id)
-  local seconds, effect, call_id = string.match(item, '^{"%l+":"(%d+) (%l+) ([^"\\]+)",')
-  if not seconds or #seconds > 9 then return '' end
-  local record = record_prefix .. call_id
+-- Begins the first attempts of these calls, where they may begin so, and notes their ids. Nothing can fail here. Nearly always
+-- nothing is known of any of them; a call whose message came twice has its record by then.
+local claimed = {}
+
+local function claim(queue, calls, records)
+  if #calls == 0 then return end
   queue.breaker = queue.breaker or breaker_prefix .. string.match(queue.key, '[^.]*$', prefix_length + 1)
-  if redis.call('EXISTS', record, queue.breaker, queue_states) > 0 then return '' end
-  redis.call('HSET', record, 'token', id .. mark, 'lease', lease_end, 'begun', 1, 'effect', effect, 'so_far', 'none', 'log', '',
-    'as', 'go')
-  redis.call('EXPIRE', record, math.max(tonumber(seconds), tonumber(record_seconds)))
-  return call_id
+  local are_new = redis.call('EXISTS', queue.breaker, queue_states, unpack(records)) == 0
+  for at, call in ipairs(calls) do
+    local record = records[at]
+    if (are_new and not claimed[record]) or redis.call('EXISTS', record, queue.breaker, queue_states) == 0 then
+      claimed[record] = true
+      redis.call('HSET', record, 'token', call.tag .. mark, 'lease', lease_end, 'begun', 1, 'effect', call.effect,
+        'so_far', 'none', 'log', '', 'as', 'go')
+      redis.call('EXPIRE', record, math.max(tonumber(call.seconds), tonumber(record_seconds)))
+      found[call.place] = call.id
+    end
+  end
 end
 
 local function take(i, portion)
@@ -134,16 +141,28 @@ local function take(i, portion)
     if type(items) ~= 'table' or items.err then items = {} end -- empty, or somebody's key of another type
   end
   local may_claim = is_claiming and not queue.bound and not queue.is_avoided
-  for _, item in ipairs(items) do
+  local leases, held, calls, records, source = {}, {}, {}, {}, string.sub(queue.key, prefix_length + 1)
+  for at, item in ipairs(items) do
     local id = tag .. count
     count = count + 1
-    redis.call('ZADD', unacked_index, now_s, id)
-    redis.call('HSET', unacked, id, '[' .. item .. ',"","' .. string.sub(queue.key, prefix_length + 1) .. '"]')
+    leases[2 * at - 1], leases[2 * at] = now_s, id
+    held[2 * at - 1], held[2 * at] = id, '[' .. item .. ',"","' .. source .. '"]'
     found[#found + 1] = id
     found[#found + 1] = i
     found[#found + 1] = item
-    found[#found + 1] = may_claim and claim(queue, item, id) or ''
+    found[#found + 1] = ''
+    local seconds, effect, call_id
+    if may_claim then seconds, effect, call_id = string.match(item, '^{"%l+":"(%d+) (%l+) ([^"\\]+)",') end
+    if seconds and #seconds <= 9 then
+      calls[#calls + 1] = {id = call_id, tag = id, seconds = seconds, effect = effect, place = #found}
+      records[#calls] = record_prefix .. call_id
+    end
   end
+  if #items > 0 then
+    redis.call('ZADD', unacked_index, unpack(leases))
+    redis.call('HSET', unacked, unpack(held))
+  end
+  claim(queue, calls, records)
   if is_full or (#items > 0 and #items < portion) then redis.call('DEL', queue.notify_key) end
   return #items == portion and not is_full
 end

@@ -32,12 +32,18 @@ async def take(redis: Redis, call: PublishedCall | str = READ, *, lease_ms: int 
         else call_message(call, QUEUE, text=json_text.dump(call), origin="", now=time.time())
     )
     await redis.lpush(KEYS.queue(QUEUE), text)
+    _, _, tag, _, item, call_id = await reserve(redis, lease_ms=lease_ms, **others)
+    assert (tag, item) == ("wab-0-0", text)
+    return str(call_id)
+
+
+async def reserve(redis: Redis, *, wanted: int = 1, lease_ms: int = 15_000, **others: Any) -> Any:
     command = queues.RESERVE.command(
         unacked="unacked",
         unacked_index="unacked_index",
         queue_states=STATES,
         queues=[(KEYS.queue(QUEUE), KEYS.notify_key(QUEUE))],
-        wanted=1,
+        wanted=wanted,
         tag="wab-0-",
         prefix_length=0,
         reserve_ms=1000,
@@ -48,9 +54,7 @@ async def take(redis: Redis, call: PublishedCall | str = READ, *, lease_ms: int 
         breaker_prefix=KEYS.breaker(""),
         **others,
     )
-    _, _, tag, _, item, call_id = await redis.eval(*command[1:])
-    assert (tag, item) == ("wab-0-0", text)
-    return str(call_id)
+    return await redis.eval(*command[1:])
 
 
 def made_at(token: bytes | str | None) -> float:
@@ -133,6 +137,25 @@ async def test_a_key_of_another_type_costs_no_message(redis: Redis) -> None:
     await redis.set(RECORD, "of another type", ex=60)
 
     assert await take(redis) == ""
+
+
+@pytest.mark.parametrize("known", [None, "call-1"])
+async def test_of_messages_that_are_taken_together_each_is_judged(redis: Redis, known: str | None) -> None:
+    """Also one that is there twice: its call begins once, under the tag of the first."""
+    if known:
+        await redis.hset(KEYS.call(known), "some", "thing")
+        await redis.expire(KEYS.call(known), 60)
+    for number in (0, 1, 2, 2):
+        call = READ.model_copy(update={"call_id": f"call-{number}"})
+        text = call_message(call, QUEUE, text=json_text.dump(call), origin="", now=time.time())
+        await redis.lpush(KEYS.queue(QUEUE), text)
+    _, mark, *found = await reserve(redis, wanted=4)
+
+    tags = [f"wab-0-{number}" for number in range(4)]
+    assert found[::4] == tags
+    assert found[3::4] == ["call-0", "" if known else "call-1", "call-2", ""]
+    assert await redis.hget(KEYS.call("call-2"), "token") == tags[2] + mark
+    assert sorted(await redis.hkeys("unacked")) == await redis.zrange("unacked_index", 0, -1) == tags
 
 
 @pytest.mark.parametrize("others", [{"lease_ms": 0}, {"avoided": [1]}, {"bounds": [(1, 5, KEYS.running("research"))]}])
