@@ -450,11 +450,11 @@ class WorkerGauges:
     def __init__(self, worker: Any, settings: Settings) -> None:
         self._worker, self._process = worker, this_process()
         transport = "redis" if settings.has_redis_broker else "rabbitmq"
-        self._info = (settings.lane, transport, version("toolfleet"))
+        self._info = settings.lane, transport
 
     def __call__(self) -> Iterable[Sample]:
         """Return the samples."""
-        yield Sample(metric_families.WORKER_INFO, 1, self._info)
+        yield Sample(metric_families.WORKER_INFO, 1, (*self._info, _release()))
         yield Sample(metric_families.WORKER_READY, float(health_of(self._worker.app).unready() is None))
         yield Sample(metric_families.WORKER_LEASES, calls_held(self._process).total())
         pool = self._worker.pool
@@ -462,6 +462,11 @@ class WorkerGauges:
             yield Sample(metric_families.WORKER_IN_FLIGHT, pool.in_flight)
             yield Sample(metric_families.WORKER_SLOTS, pool.capacity())
             yield Sample(metric_families.LOOP_STALLED, pool.hub_loop.stalled_seconds)
+
+
+@functools.cache
+def _release() -> str:
+    return version("toolfleet")  # reads the package's metadata: not at the start
 
 
 def _settings_of(parent: Any) -> Settings:
