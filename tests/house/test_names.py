@@ -23,7 +23,6 @@ RETIRED = {
     "told": "context, subject or reason",
     "wish": "request",
 }
-PUT_BACK = "requeue"
 # What a connection is called by none of its kind any more.
 CONNECTIONS = {"PipelinedConnection", "RespProtocol"}
 # These stand in messages, which older versions read.

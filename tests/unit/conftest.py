@@ -15,8 +15,8 @@ _NOT_HERE = frozenset(
 _seen: list[str] = []
 
 
-def _note(event: str, _: tuple[Any, ...]) -> None:
-    if event in _NOT_HERE:
+def _note(event: str, _: tuple[Any, ...], watched: frozenset[str] = _NOT_HERE) -> None:
+    if event in watched:  # not the module's own name: that is gone before the interpreter is
         _seen.append(event)
 
 

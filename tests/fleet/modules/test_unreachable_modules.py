@@ -14,7 +14,6 @@ from redis import Redis
 from support.fleet import TestBed
 from support.module_server import ModuleServer
 from support.modules.mortal_module import MortalModule, mortal_module
-from support.programs.closed_port import closed_port
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.redis_server import redis_server
 
@@ -34,11 +33,6 @@ def bed_of(url: str, module: Any, folder: Path, **settings: object) -> TestBed:
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
     return TestBed(url, (module,), logs, settings)
-
-
-def dead_address() -> dict[str, Any]:
-    """Settings of a worker that looks for the owls where nobody is."""
-    return {"module_services": {"owls": f"http://127.0.0.1:{closed_port()}"}}
 
 
 def ends(results: list[ToolResult]) -> Counter[str | None]:

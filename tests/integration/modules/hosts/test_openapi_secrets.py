@@ -19,7 +19,6 @@ pytestmark = pytest.mark.asyncio
 
 VALUE = 'planted/"ü 0123456789'
 SECRETS = Secrets({"KEY": VALUE})
-BASIC = b64encode(f"ada:{VALUE}".encode()).decode()
 SCHEMES: dict[str, Any] = {
     "header": {"type": "apiKey", "in": "header", "name": "X-Owl-Key"},
     "query": {"type": "apiKey", "in": "query", "name": "owl_key"},
