@@ -1,4 +1,4 @@
-"""The operations of operators' resources, which are loaded when a command asks for one: its help needs none of them."""
+"""Loads the operations of operators' resources when a command asks for one: its help needs none of them."""
 
 # ruff: noqa: PLC0414 - a name that is imported as itself is exported
 

@@ -9,7 +9,7 @@ import pytest
 
 from support.versions.mixed_fleet import MixedFleet, mixed_fleet
 from support.versions.releases import Release, here
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 
 KEY = "a secret of more than thirty-two characters"
 SETTINGS: dict[str, dict[str, str]] = {
@@ -111,7 +111,7 @@ class Load:
                 before = now
             return calls >= 100
 
-        wait_until_sync(is_so, f"a hundred calls are made, apart: {apart}", seconds=60)
+        wait_until_sync(is_so, f"a hundred calls are made, apart: {apart}", seconds=3 * PATIENCE_SECONDS)
 
     def _said(self) -> tuple[int, int]:
         words = self._file.read_text().split() if self._file.exists() else []

@@ -26,6 +26,7 @@ from support.workers.ledgers import (
     close,
     failed,
     finish,
+    holding,
     refused,
     run_out,
     worker_ledger,
@@ -280,7 +281,8 @@ async def test_ends_of_one_turn_leave_together_and_are_decided_each_by_itself(
         assert (text_of(str(value)) if value else None) == text
     assert await redis.hkeys("unacked") == await redis.zrange("unacked_index", 0, -1) == ["tag-2"]
     assert await redis.zrange(caller_limit, 0, -1) == ["call-2"]
-    assert [json.loads(entry["line"])["call_id"] for _, entry in await redis.xrange(Keys().audit)] == [
+    lines: Any = await redis.xrange(Keys().audit)
+    assert [json.loads(entry["line"])["call_id"] for _, entry in lines] == [
         f"call-{number}" for number in (0, 1, 3, 4, 5)
     ]
     assert not ledger.claims._held
@@ -373,7 +375,7 @@ async def test_a_renewal_that_is_answered_with_an_end_loses_no_call(ledger: Ledg
 
     async def end(claim: Claim) -> None:
         claim.on_lost = lambda: lost.append(claim.call.call_id)
-        with ledger.claims.holding(claim):
+        with holding(ledger.claims, claim):
             await ledger.finish(claim, SUCCESS.result, attempt=SUCCESS)
 
     ending = asyncio.gather(*map(end, claims))
