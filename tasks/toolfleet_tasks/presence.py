@@ -1,7 +1,8 @@
 """Notes what each worker is, serves and runs, for agents, operators and autoscalers: at the Redis of the results, with any broker.
 
-- Slots: `<slots> <worker>`, and from version 2 on `<slots> <worker> v<version>`; with ` core` for a worker that wakes a core, and
-  ` signs` for one that signs its reports about calls. Without these notes agents use the setting of workers.
+- Slots: `<slots> <worker>`, and from version 2 on `<slots> <worker> v<version>`; with ` replies` for a worker that announces ends on
+  agents' reply channels, ` core` for one that wakes a core, and ` signs` for one that signs its reports about calls. Without these
+  notes agents use the setting of workers.
 - Load: `<time> <module>=<calls> …`. Workers of older versions leave none.
 - Consumed queues: agents refuse calls to queues that no worker consumes.
 - Replicas: JSON, `{module: {replica id: [calls in flight, failures to connect, seconds that it is left alone]}}`. It is the finding
@@ -30,7 +31,7 @@ from toolfleet_registry.system.process import this_process
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.results.verifier import SIGNS
-from toolfleet_tasks.scripts import NOTE_SECONDS, RESTART, SLOTS_COUNT_SECONDS, WAKES_CORE, script
+from toolfleet_tasks.scripts import NOTE_SECONDS, REPLIES, RESTART, SLOTS_COUNT_SECONDS, WAKES_CORE, script
 
 NOTE = script("consumers/note")
 """Returns 0 if the queues have to be written first."""
@@ -81,7 +82,7 @@ class LiveWorker:
 
 def note_of(count: int, worker: str) -> str:
     """Return the note of a worker of this version with so many slots."""
-    return f"{count} {worker} v{json_text.VERSION}"
+    return f"{count} {worker} v{json_text.VERSION}{REPLIES}"
 
 
 def read_notes(notes: Iterable[bytes]) -> tuple[LiveWorker, ...]:

@@ -75,6 +75,12 @@ RESTART = "restart"
 WAKES_CORE = " core"
 """The word in the note of a worker that wakes a core."""
 
+REPLIES = " replies"
+"""The word in the note of a worker that announces ends on the reply channels of agents, too."""
+
+REPLY_DIGITS = 12
+"""How many digits at the end of a call's id name the reply channel of the agent that has made it."""
+
 NOTE_SECONDS = 2.0
 """How long a note of the consumed queues counts. A worker writes one every second, and may be a second late."""
 
@@ -111,6 +117,8 @@ IN_LUA: dict[str, float | str] = {
     "PATIENCE_MS": PATIENCE_MS,
     "MOST_EVENTS_WAITING": MOST_EVENTS_WAITING,
     "OUTCOMES_BYTES": OUTCOMES_BYTES,
+    "REPLIES": REPLIES,
+    "REPLY_DIGITS": REPLY_DIGITS,
     "REPLICAS_SINCE": REPLICAS_SINCE,
     "RESTART": RESTART,
     "RETURN_RATE": RETURN_RATE,

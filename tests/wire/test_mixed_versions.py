@@ -1,16 +1,23 @@
 """Agents and workers of different versions at one Redis, as they are while a fleet is updated: every call ends as it should."""
 
+import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
+from support.module_server import ModuleServer, Request, serve
 from support.versions.mixed_fleet import MixedFleet, mixed_fleet
 from support.versions.releases import Release, here
-from support.waiting import PATIENCE_SECONDS, wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_answered, wait_until_sync
+from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet_registry.redis.keys import Keys
 
+LATE_SECONDS = 2.0
 KEY = "a secret of more than thirty-two characters"
 SETTINGS: dict[str, dict[str, str]] = {
     "unsigned": {},
@@ -116,3 +123,52 @@ class Load:
     def _said(self) -> tuple[int, int]:
         words = self._file.read_text().split() if self._file.exists() else []
         return (int(words[0]), int(words[1])) if len(words) == 2 else (0, 0)
+
+
+@pytest.mark.slow
+def test_ends_by_an_older_worker_are_heard_of_in_time(
+    earlier: Release, own_redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent listens on its reply channel, and then its fleet is rolled back: it hears of ends within two seconds all the same."""
+    module, ended = ModuleServer("lates"), dict[str, float]()
+
+    async def nap(request: Request) -> dict[str, Any]:
+        await asyncio.sleep(request["arguments"]["seconds"])
+        ended[request["arguments"]["name"]] = time.monotonic()
+        return {"success": True}
+
+    module.add("nap", nap, effect="read")
+    with serve(module), mixed_fleet(own_redis, tmp_path, [module]) as fleet, Redis.from_url(own_redis) as redis:
+        for name, value in fleet.env.items():
+            monkeypatch.setenv(name, value)
+        heard = asyncio.run(_rolled_back(fleet, earlier, redis))
+    assert heard.keys() == ended.keys() - {"first"}
+    assert max(heard[name] - ended[name] for name in heard) < LATE_SECONDS
+
+
+async def _rolled_back(fleet: MixedFleet, earlier: Release, redis: Redis) -> dict[str, float]:
+    """Publish calls while all workers are today's, and run an older one then. Returns when the agent knew of each call's end."""
+    caller = Caller(user_id="ada", permission="owner", allowed_modules="*")
+
+    async def call(agent: ToolFleet, name: str, seconds: float) -> float:
+        asked = ToolCall(tool_name="lates.nap", arguments={"seconds": seconds, "name": name})
+        result = await agent.call(asked, caller, timeout=PATIENCE_SECONDS)
+        assert result.success, result
+        return time.monotonic()
+
+    async with ToolFleet() as agent, asyncio.timeout(2 * PATIENCE_SECONDS):
+        with ExitStack() as stack:
+            await asyncio.to_thread(stack.enter_context, fleet.worker(here()))
+            await wait_until_answered(lambda: agent.tools(caller), "the agent knows the tools")
+            is_open = False
+            while not is_open:
+                calling = asyncio.create_task(call(agent, "first", 0.5))
+                await asyncio.wait([calling], timeout=0.25)
+                is_open = not calling.done() and not redis.pubsub_channels(Keys().result("*"))
+                await calling
+            await asyncio.to_thread(stack.close)
+        names = [f"nap {number}" for number in range(8)]
+        calling_all = [asyncio.create_task(call(agent, name, at / 4)) for at, name in enumerate(names)]
+        with ExitStack() as stack:
+            await asyncio.to_thread(stack.enter_context, fleet.worker(earlier))
+            return dict(zip(names, await asyncio.gather(*calling_all), strict=True))

@@ -342,6 +342,13 @@ class Keys:
         """The mark that a worker was told to end. Expires long after its leases have run out."""
         return f"{self.begin}left:{name}"
 
+    repliers = _Key("repliers")
+    """The channel to which a process listens that announces ends on reply channels. No key."""
+
+    def reply(self, name: str) -> str:
+        """The channel on which an agent of this name is told of the calls whose ids it has made. No key."""
+        return f"{self.begin}reply:{name}"
+
     def result(self, call_id: str) -> str:
         """Celery's result of a call; also the channel on which it is announced."""
         return f"{self.prefix}{'_' if self.prefix and self.prefix[-1] not in _SEPARATORS else ''}celery-task-meta-{call_id}"

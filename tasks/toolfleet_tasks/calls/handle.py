@@ -12,7 +12,7 @@ from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_registry.errors import InputNotTaken
 from toolfleet_tasks.aio import Closing
 from toolfleet_tasks.calls.pending_call import DONE, CallStatus, PendingCall
-from toolfleet_tasks.ledger.waiting import SIGNAL
+from toolfleet_tasks.results.listener import SIGNAL
 
 _CHECK_SECONDS = 5.0  # what was announced may not have been heard
 

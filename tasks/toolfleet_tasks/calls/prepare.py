@@ -114,7 +114,8 @@ class _JudgedCall(Judged):
 class CallPreparation:
     """Prepares calls by the catalog.
 
-    `gate` asks the agent's gate, `limited` checks the limits before that, and `trail` writes down refusals.
+    `gate` asks the agent's gate, `limited` checks the limits before that, `trail` writes down refusals, and `new_call_id`
+    names calls.
 
     Classes of the operators' own stand before all of that.
     """
@@ -128,8 +129,10 @@ class CallPreparation:
         gate: Evaluation,
         limited: LimitCheck,
         trail: AuditTrail,
+        new_call_id: Callable[[], str] = new_call_id,
     ) -> None:
         self._own = OwnCallMiddleware(catalog)
+        self._new_call_id = new_call_id
         self._catalog = catalog
         self._known = known
         self._settings = settings
@@ -182,7 +185,7 @@ class CallPreparation:
         if ticket.approval_rules or tool.name == ADD_JOB:
             asked_by = tuple(dict.fromkeys((*asked_by_here(user_id), *around.asked_by)))
         published = PublishedCall(
-            call_id=new_call_id() if step is None else step.call_id,
+            call_id=self._new_call_id() if step is None else step.call_id,
             arguments=arguments,
             user_id=user_id,
             caller=ticket.caller,

@@ -167,10 +167,10 @@ class Session:
         self._ledger = Ledger(self._commands, settings, writes_results=False)
         self.trail, self._timekeeper = AuditTrail(self._commands, settings), Timekeeper(settings)
         self._gate = Evaluation(gate, settings)
-        self.preparation = self._make_preparation(known)
         handlers = {self._keys.manifests_changed: self._updates.announced}
         reads, verifier = self._connect_to(url, "reads"), self._ledger.verifier
         self._listener = ResultListener(self._connection, reads, verifier, handlers=handlers, keys=self._keys)
+        self.preparation = self._make_preparation(known)
         ends = ResultReader(self._connect_to(url, "ends"), lambda *_: None)
         self.ends = ResultWaiters(self._listener, ends, keys=self._keys)
         self._receipts, self._admission = Receipts(self._commands, settings), AdmissionControl(settings)
@@ -406,7 +406,15 @@ class Session:
 
     def _make_preparation(self, known: KnownModules) -> CallPreparation:
         limited = functools.partial(refusal_now, self._commands)
-        return CallPreparation(self._catalog, known, self.settings, gate=self._gate, limited=limited, trail=self.trail)
+        return CallPreparation(
+            self._catalog,
+            known,
+            self.settings,
+            gate=self._gate,
+            limited=limited,
+            trail=self.trail,
+            new_call_id=self._listener.new_call_id,
+        )
 
     def _make_publisher(self) -> Publisher:
         parts, broker = (self._admission, self.settings, self._connection), self._connect_to_broker

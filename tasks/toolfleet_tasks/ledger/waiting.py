@@ -22,9 +22,6 @@ from toolfleet_tasks.redis_connection import PipelinedConnection, run_durably, w
 
 _ENDED = 2  # what `PARK` and `ASK` say of a call that has ended
 
-SIGNAL = b"input_required"
-"""What is announced where a call's progress is, when it asks something."""
-
 Verdict = Literal["taken", "again", "answered", "not_asked", "ended", "unknown"]
 """What becomes of an answer, as `ANSWER` says it."""
 

@@ -89,6 +89,15 @@ local function audit(key, kept, line)
   return type(redis.pcall('XADD', key, 'MAXLEN', '~', kept, '*', 'line', line)) ~= 'table'
 end
 
+-- Publishes an event of the call on its own channel, and on the reply channel of the agent that has made the call's id: the last
+-- digits of the id name it, so that it is known without a record, too. reply: what is published there if `content` does not name
+-- the call.
+local function announce(record, call_id, channel, content, reply)
+  redis.call('PUBLISH', channel, content)
+  local base = string.sub(record, 1, -#call_id - 6) -- before `call:`
+  redis.call('PUBLISH', base .. 'reply:' .. string.sub(call_id, -REPLY_DIGITS), reply or content)
+end
+
 -- Takes back a claim that was made as the call's message was taken, and of which nothing has come: the record has nothing else.
 -- token: also without what follows the message's tag. Whatever other key is there stays.
 local function claim_forget(record, token)
@@ -161,7 +170,7 @@ local function finished()
     redis.call('HSET', record, 'result', announcement)
   else
     redis.call('SET', result, value, 'EX', result_seconds)
-    redis.call('PUBLISH', result, announcement == '' and value or announcement)
+    announce(record, call_id, result, announcement == '' and value or announcement)
   end
   local size = #value + (value == '' and #announcement or 0)
   if size >= COUNTED_FROM_BYTES then counted(size) end
@@ -420,7 +429,7 @@ trail_added('asked', round, claimed, string.match(outcome, ' (%d+)') or 0, now, 
 set_aside('asked', until_ms, goes_on and ANSWERED_THERE_SINCE or 2, 'question', question, 'round', round, 'message', message,
   'begun', goes_on and attempt or attempt - 1, 'so_far', so_far, 'log', log)
 if goes_on then redis.call('HSET', record, 'accepted', accepted) end
-redis.call('PUBLISH', channel, 'input_required')
+announce(record, call_id, channel, 'input_required', 'input_required' .. call_id)
 return 1
 
 -- script: answer(record, queue, notify_key; round, digest, message)
@@ -479,7 +488,7 @@ local function finished_at_once()
   redis.call('HSET', record, 'state', 'done', 'by', token, 'log', found[2] .. attempt .. ' ' .. outcome .. ';')
   redis.call('HDEL', record, 'token', 'lease', 'as')
   redis.call('SET', result, value, 'EX', result_seconds)
-  redis.call('PUBLISH', result, announcement == '' and value or announcement)
+  announce(record, call_id, result, announcement == '' and value or announcement)
   redis.call('EXPIRE', record, record_seconds)
   if caller_limit ~= record then
     ended_of[caller_limit] = ended_of[caller_limit] or {}
@@ -570,9 +579,24 @@ elseif yields == '1' and found[9] then
   value, line_end = found[9], found[10]
 end
 redis.call('SET', result, value, 'EX', result_seconds)
-redis.call('PUBLISH', result, value)
+announce(record, call_id, result, value)
 ended(record_seconds, nothing_happened, nothing_happened and '' or letter, tonumber(letters_kept), log)
 if is_open then trail_broken('cut', found[2], found[3], now) end
 local trail = found[2] and trail_read() or ''
 line = line .. ',"attempts":' .. (found[2] or 0) .. trail .. line_end
 return {'ended', value, line, audit(audit_stream, lines_kept, line) and 1 or 0}
+
+-- script: ended(results...; most_bytes)
+-- Which of these results are stored, for an agent that has heard nothing of their calls: each one's number, from 1, and its value, or
+-- '' where the answer would have more than so many bytes.
+local found, left = {}, tonumber(most_bytes)
+for i, key in ipairs(results) do
+  local size = redis.pcall('STRLEN', key) -- fails for a key of another type, which somebody else has written
+  if type(size) == 'number' and size > 0 then
+    local fits = size <= left
+    found[#found + 1] = i
+    found[#found + 1] = fits and redis.call('GET', key) or ''
+    if fits then left = left - size end
+  end
+end
+return found

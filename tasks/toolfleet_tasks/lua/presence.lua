@@ -34,3 +34,15 @@ end
 redis.call('ZADD', modes, clock[1], mode .. ' ' .. worker)
 redis.call('EXPIRE', modes, seconds)
 return false
+
+-- script: replies(lanes...; listeners, repliers)
+-- Whether all live processes say that they announce ends on reply channels, too: workers in their notes, and whoever listens to
+-- `listeners`, as all agents and gateways do, by listening to `repliers` as well. One that says nothing is an older one.
+local at = redis.call('TIME')[1] - SLOTS_COUNT_SECONDS
+for _, key in ipairs(lanes) do
+  for _, note in ipairs(redis.call('ZRANGEBYSCORE', key, at, '+inf')) do
+    if not string.find(note .. ' ', REPLIES .. ' ', 1, true) then return 0 end
+  end
+end
+local listening = redis.call('PUBSUB', 'NUMSUB', listeners, repliers)
+return listening[2] == listening[4] and 1 or 0

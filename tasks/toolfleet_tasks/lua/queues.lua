@@ -323,13 +323,10 @@ redis.call('ZREM', unacked_index, tag)
 redis.call('HDEL', unacked, tag)
 return type(count) == 'number' and count or 0
 
--- script: store(result; channel, value, seconds, announcement)
--- Writes a result, unless a success stands there already. announcement: '' for none, '=' for the value itself.
+-- script: store(result; record, call_id, value, seconds, announcement)
+-- Writes a result, unless a success stands there already. record: the call's in the ledger. announcement: '' for none, '=' for the
+-- value itself.
 if redis.call('GETRANGE', result, 0, 19) == '{"status": "SUCCESS"' then return 0 end
 redis.call('SET', result, value, 'EX', seconds)
-if announcement == '=' then
-  redis.call('PUBLISH', channel, value)
-elseif announcement ~= '' then
-  redis.call('PUBLISH', channel, announcement)
-end
+if announcement ~= '' then announce(record, call_id, result, announcement == '=' and value or announcement) end
 return 1

@@ -2,8 +2,10 @@
 
 A server that was restarted, or promoted by a fail-over, may know less; and an operator may delete all.
 
-Celery announces a finished task on the channel that is named like its result key. Pub/sub loses messages while there is
-no listener, so missed results are read: after each reconnect, and for old calls every few seconds.
+Celery announces a finished task on the channel that is named like its result key. For calls whose ids it has made, an agent
+listens on one channel of its own instead, its reply channel, as soon as all processes are known to announce ends there, too.
+Pub/sub loses messages while there is no listener, and an older process may come back, so missed results are read: after each
+reconnect, each second for calls that are heard of on the reply channel only, and for others every few seconds.
 """
 
 import asyncio
@@ -29,13 +31,24 @@ from toolfleet_tasks.aio import end, is_wanted
 from toolfleet_tasks.messages.signing import split_json
 from toolfleet_tasks.redis_connection import Part, PipelinedConnection, Push, RedisConnectionLost
 from toolfleet_tasks.results.verifier import STORED, EndCheck, Meta, ResultReader, Verifier
+from toolfleet_tasks.scripts import REPLY_DIGITS, script
 
 log = get_logger(__name__)
 _RUN_ID = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 _READY = frozenset({"SUCCESS", "FAILURE", "REVOKED"})
 """Celery's states that nothing follows."""
 
-_SWEEP_SECONDS = 5.0  # how often old calls are looked up
+_SWEEP_SECONDS = 5.0  # how often old calls are looked up that have channels of their own
+# How often the others are looked up, and from which age on: an end that is not announced is found within two seconds.
+_ASK_SECONDS, _SILENT_SECONDS = 1.0, 0.8
+_REPLIES_COUNT_SECONDS = 2.5  # for which an answer about the other processes counts: one look may be late
+
+_REPLIES = script("presence/replies")
+"""Returns 1 if all live processes announce ends on reply channels, else 0."""
+
+SIGNAL = b"input_required"
+"""What is announced where a call's progress is, when it asks something; on the reply channel with its id behind it."""
+
 Hear = Callable[[bytes], None]
 _CHUNK = 500  # channels a command
 _MOST_MESSAGES = 1000  # of two attempts, and more than they may have: a writer to Redis can write anything
@@ -125,6 +138,7 @@ class Expected:
     waiter: Waiter | None
     since: float
     behind: "list[Expected] | None" = None
+    has_channel: bool = True  # which was subscribed to; else its end is heard on the reply channel
     is_heard: bool = False
     listening: asyncio.Future[None] | None = None
 
@@ -161,7 +175,7 @@ class ResultListener:
         self._loop = asyncio.get_running_loop()
         self.timers = shared_timers(self._loop)
         """For the deadlines of those who wait."""
-        self._result_key = keys.result("").encode()
+        self._result_key, self._progress_key = keys.result("").encode(), keys.progress("").encode()
         self.keys = keys
         """Names what there is in its Redis."""
         self._handlers = {channel.encode(): tell for channel, tell in handlers.items()}
@@ -169,12 +183,18 @@ class ResultListener:
         self.watches = ChannelWatch(connection, self._reader.fetch)
         """Who wants to hear more of a call than its end."""
         self._subscriptions = ChannelSubscriptions(connection, lambda channel: channel in self._expected)
-        self._is_new = asyncio.Event()  # the connection
+        self._name = randomness.uuid4_text()[-REPLY_DIGITS:]
+        self._reply, self._repliers = keys.reply(self._name).encode(), keys.repliers.encode()
+        self._has_replies_until = self._used_at = float("-inf")  # by the loop's clock
+        self._awake = asyncio.Event()
+        self._is_new = False  # the connection
+        self._rests = True  # no call has been expected for a while
         self.identity = RedisIdentity(connection, keys)
         """Which server is at the other end, and whether it has lost anything."""
         self._task: asyncio.Task[None] | None = None
         connection.on_push = self._take
         connection.on_connect.append(self._listen_again)
+        connection.on_lost.append(self._doubt_replies)
 
     def start(self) -> None:
         """Start looking for missed results, until `aclose`."""
@@ -189,6 +209,7 @@ class ResultListener:
         await self._reader.aclose()
         if self._listen_again in self._connection.on_connect:
             self._connection.on_connect.remove(self._listen_again)
+            self._connection.on_lost.remove(self._doubt_replies)
         expected, self._expected = self._expected, {}
         for first in expected.values():
             if first.listening is not None and not first.listening.done():
@@ -198,6 +219,10 @@ class ResultListener:
                 if one.waiter is not None:
                     one.waiter.left()
 
+    def new_call_id(self) -> str:
+        """Return an id that no other call has, and that names the reply channel; also the id of its task in Celery."""
+        return randomness.uuid4_text()[:-REPLY_DIGITS] + self._name
+
     def expect(self, call_id: str, waiter: Waiter) -> Expected:
         """Listen for the end of a call.
 
@@ -205,13 +230,19 @@ class ResultListener:
 
         Several may wait for one call: each of them hears.
         """
-        channel = self._channel(call_id)
-        expected = Expected(channel, waiter, self._loop.time())
+        channel, now = self._channel(call_id), self._loop.time()
+        expected = Expected(channel, waiter, now)
         first = self._expected.setdefault(channel, expected)
-        if first is expected:
-            self._subscriptions.subscribe(channel)
-        else:
+        if first is not expected:
             first.behind = [*(first.behind or ()), expected]
+        elif now < self._has_replies_until and call_id.endswith(self._name):
+            expected.has_channel, expected.is_heard = False, True
+        else:
+            self._subscriptions.subscribe(channel)
+        self._used_at = now
+        if self._rests:
+            self._rests = False
+            self._awake.set()
         return expected
 
     async def listening(self, call_id: str) -> None:
@@ -256,22 +287,32 @@ class ResultListener:
             self._check.forget(channel)
         if first.listening is not None:
             first.listening.cancel()
-        self._subscriptions.unsubscribe(channel)
+        if first.has_channel:
+            self._subscriptions.unsubscribe(channel)
 
     def _listen_again(self) -> None:
-        self._subscriptions.subscribe_again([*self._handlers, *self._expected, *self.watches])
-        self._is_new.set()
+        subscribed = [channel for channel, first in self._expected.items() if first.has_channel]
+        # The first ones go as one command: who listens to some of them listens to all.
+        self._subscriptions.subscribe_again([self._reply, self._repliers, *self._handlers, *subscribed, *self.watches])
+        self._is_new = True
+        self._awake.set()
         self.identity.connection_lost()
+
+    def _doubt_replies(self) -> None:
+        self._has_replies_until = float("-inf")
 
     def _take(self, frame: Push) -> None:
         kind = frame[0]
         if kind == b"message":
-            if frame[1] in self._expected:
-                self._on_message(frame[1], frame[2])
-            elif frame[1] in self.watches:
-                self.watches.announced(frame[1], frame[2])
-            elif frame[1] in self._handlers:
-                self._handlers[frame[1]]()
+            channel, content = frame[1], frame[2]
+            if channel == self._reply and content[: len(SIGNAL)] == SIGNAL:
+                channel, content = self._progress_key + content[len(SIGNAL) :], SIGNAL
+            if channel == self._reply or channel in self._expected:
+                self._on_message(channel, content)
+            elif channel in self.watches:
+                self.watches.announced(channel, content)
+            elif channel in self._handlers:
+                self._handlers[channel]()
         elif kind == b"subscribe":
             self._on_subscribed(frame[1])
 
@@ -295,6 +336,8 @@ class ResultListener:
     def _on_message(self, channel: bytes, content: bytes | None) -> None:
         """Process an announcement, or a stored result, of a call."""
         meta = _meta(content)
+        if meta is not None and channel == self._reply:
+            channel = self._result_key + str(meta.get("task_id")).encode(errors="replace")
         if channel not in self._expected or meta is None:
             return
         status = meta["status"]
@@ -319,28 +362,54 @@ class ResultListener:
                 log.exception("result_not_taken", channel=channel.decode())
 
     async def _sweep(self) -> None:
-        """Read the results whose announcement may have been lost: of all calls on a new connection, else of old ones."""
+        """Read the results whose announcement may have been missed: of all calls on a new connection, else of silent ones."""
+        swept_at = self._loop.time()
         while is_wanted():
+            self._rests = not self._expected and self._loop.time() > self._used_at + _ASK_SECONDS
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SWEEP_SECONDS):
-                    await self._is_new.wait()
+                async with asyncio.timeout(_SWEEP_SECONDS if self._rests else _ASK_SECONDS):
+                    await self._awake.wait()
+            self._awake.clear()
             if not self._connection.is_connected:
                 continue
-            since = self._loop.time() - (0 if self._is_new.is_set() else _SWEEP_SECONDS)
+            now, is_new, self._is_new = self._loop.time(), self._is_new, False
+            is_sweep = is_new or now >= swept_at + _SWEEP_SECONDS
+            swept_at = now if is_sweep else swept_at
             try:
-                if self._is_new.is_set():
-                    self._is_new.clear()
-                    is_first = not self.identity.is_known
+                is_first = is_new and not self.identity.is_known
+                if is_new:
                     await self.identity.recognise()
-                    if is_first:  # nothing was published before
-                        continue
-                else:
+                elif is_sweep:
                     await self.identity.recheck()
-                await self._reader.sweep([channel for channel, first in self._expected.items() if first.since <= since])
+                if is_new or not self._rests:
+                    await self._check_replies()
+                if not is_first:  # nothing was published before
+                    await self._reader.sweep(
+                        self._silent_since(now if is_new else now - _SILENT_SECONDS, all_=is_sweep)
+                    )
             except (RedisConnectionLost, ResponseError) as exc:
                 log.warning("results_not_swept", error=str(exc))
             except Exception:  # a defect of ours: an agent that finds no lost results any more would be worse
                 log.exception("results_not_swept")
+
+    async def _check_replies(self) -> None:
+        """Note until when all processes are known to announce ends on reply channels. Raises `RedisConnectionLost`."""
+        asked_at, keys = self._loop.time(), self.keys
+        lanes, listeners = [keys.slots(lane) for lane in ("fast", "slow")], keys.manifests_changed
+        command = _REPLIES.command(lanes=lanes, listeners=listeners, repliers=self._repliers)
+        try:
+            do_all_reply = await self._connection.send(*command)
+        except ResponseError:  # not for this user
+            do_all_reply = False
+        self._has_replies_until = asked_at + _REPLIES_COUNT_SECONDS if do_all_reply else float("-inf")
+
+    def _silent_since(self, moment: float, *, all_: bool) -> list[bytes]:
+        """Return the channels of calls that have been expected since then: `all_`, or those of the reply channel."""
+        return [
+            channel
+            for channel, first in self._expected.items()
+            if first.since <= moment and (all_ or not first.has_channel)
+        ]
 
 
 class ResultWaiters:

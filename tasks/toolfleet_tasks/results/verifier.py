@@ -22,6 +22,7 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio import end
 from toolfleet_tasks.messages.signing import Signatures, SignedSubject
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
+from toolfleet_tasks.scripts import script
 
 log = get_logger(__name__)
 
@@ -60,7 +61,11 @@ STORED = "STORED"
 
 PEEK_SECONDS = 1.0  # for one answer of Redis, beyond a call's deadline, while its caller waits
 
-_CHUNK = 100  # small results at a time
+_ENDED = script("ledger/ended")
+"""Returns the number of each stored result, from 1, and its value, or b"" for one that is to be fetched alone."""
+
+_CHUNK = 1_000  # results that are asked about at a time
+_MOST_BYTES = 2**20  # of the results in one answer
 
 
 class Verifier:
@@ -195,13 +200,12 @@ class ResultReader:
         for start in range(0, len(keys), _CHUNK):
             chunk = keys[start : start + _CHUNK]
             await self._opened()
-            sizes = await asyncio.gather(*(self._connection.send("STRLEN", key) for key in chunk))
-            small = [key for key, size in zip(chunk, sizes, strict=True) if 0 < size <= ANNOUNCED_AT_MOST]
-            for key, size in zip(chunk, sizes, strict=True):
-                if size > ANNOUNCED_AT_MOST:
-                    self.fetch(key)
-            for key, content in zip(small, await self._connection.send("MGET", *small) if small else (), strict=True):
-                self._found(key, content)
+            found = iter(await self._connection.send(*_ENDED.command(results=chunk, most_bytes=_MOST_BYTES)))
+            for number, content in zip(found, found, strict=True):
+                if content:
+                    self._found(chunk[number - 1], content)
+                else:
+                    self.fetch(chunk[number - 1])
 
     async def peek(self, key: bytes) -> bytes | None:
         """Return the present value; a connection that is lost meanwhile is waited for.

@@ -200,8 +200,9 @@ class _OverConnection:
     def _command(self: Any, meta: dict[str, Any], value: str) -> tuple[Part, ...]:
         key: bytes = self.get_key_for_task(meta["task_id"])
         seconds: int = self.failure_expires if meta["status"] == states.FAILURE else self.expires
-        announcement = _announcement(meta, value)
-        return scripts.STORE.command(result=key, channel=key, value=value, seconds=seconds, announcement=announcement)
+        call_id, announcement = meta["task_id"], _announcement(meta, value)
+        names = {"record": self.app.settings.keys.call(call_id), "call_id": call_id}
+        return scripts.STORE.command(result=key, **names, value=value, seconds=seconds, announcement=announcement)
 
 
 class FleetBackend(_OverConnection, RedisBackend):

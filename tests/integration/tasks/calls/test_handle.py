@@ -86,7 +86,7 @@ async def service(redis: Redis, redis_url: str) -> AsyncIterator[Desk]:
     await service.line.connected()
     service.listener.start()
     await wait_until(
-        lambda: service.listener.identity.data_id and not service.listener._is_new.is_set(), "the first look is over"
+        lambda: service.listener.identity.data_id and not service.listener._is_new, "the first look is over"
     )
     yield service
     await asyncio.wait_for(asyncio.gather(*service.tasks), PATIENCE_SECONDS)

@@ -29,6 +29,7 @@ from toolfleet_tasks.ledger.scripts import CLAIM
 from toolfleet_tasks.ledger.waiting import CallEnded, Verdict
 from toolfleet_tasks.messages.json_text import VERSION
 from toolfleet_tasks.results.stored import read_stored
+from toolfleet_tasks.scripts import REPLY_DIGITS
 
 CALL = published(effect="once", deadline_at=time.time() + 3600, takes_input=True)
 WHO = {"who": InputRequest(method="elicitation/create", params={"message": "Who?"})}
@@ -62,11 +63,14 @@ async def answer(ledger: Ledger, number: int = 1, responses: dict[str, dict[str,
 async def test_nobody_holds_it_until_it_is_answered(ledger: Ledger, redis: Redis) -> None:
     """Its place in its module is free, and whoever follows it is told; the answer puts it into its queue, and is no attempt."""
     async with redis.pubsub() as heard:
-        await heard.subscribe(Keys().progress(CALL.call_id))
-        await heard.get_message(timeout=10)
+        reply = Keys().reply(CALL.call_id[-REPLY_DIGITS:])
+        for channel in (Keys().progress(CALL.call_id), reply):
+            await heard.subscribe(channel)
+            await heard.get_message(timeout=10)
         await asked(ledger)
-        message = await heard.get_message(timeout=10)
-    assert (message or {})["data"] in {b"input_required", "input_required"}
+        messages = [await heard.get_message(timeout=10) or {} for _ in range(2)]
+    said = {message["channel"]: message["data"] for message in messages}
+    assert said == {Keys().progress(CALL.call_id): "input_required", reply: f"input_required{CALL.call_id}"}
     assert (await ledger.state_of(CALL.call_id), await redis.zcard(Keys().running("research"))) == ("input_required", 0)
     found = await ledger.waiting.find(CALL.call_id)
     assert found is not None

@@ -416,7 +416,7 @@ async def test_a_broken_counter_keeps_nothing_from_quarantine(redis: Redis, keys
 
 async def test_a_success_is_never_overwritten(redis: Redis, keys: Keys) -> None:
     """The first success stands; anything else gives way, also to a failure, and each write lives its time."""
-    result, channel = keys.result("1"), keys.result("1")
+    result = keys.result("1")
     order = [
         ("STARTED", 1),
         ("RETRY", 1),
@@ -428,7 +428,7 @@ async def test_a_success_is_never_overwritten(redis: Redis, keys: Keys) -> None:
     ]
     for number, (status, written) in enumerate(order):
         value = json.dumps({"status": status, "result": number})
-        assert await run(redis, scripts.STORE, (result,), channel, value, 100, "") == written
+        assert await run(redis, scripts.STORE, (result,), keys.call("1"), "1", value, 100, "") == written
 
     assert json.loads(await redis.get(result) or "") == {"status": "SUCCESS", "result": 3}
     assert 0 < await redis.ttl(result) <= 100
@@ -436,13 +436,13 @@ async def test_a_success_is_never_overwritten(redis: Redis, keys: Keys) -> None:
 
 async def test_what_is_stored_is_announced_if_wanted(redis: Redis, keys: Keys) -> None:
     """The announcement goes to the result's channel when the result stands; an empty one is none."""
-    result = keys.result("1")
+    result, call = keys.result("1"), (keys.call("1"), "1")
     async with redis.pubsub() as pubsub:
         await pubsub.subscribe(result)
         await pubsub.get_message(timeout=5)
-        await run(redis, scripts.STORE, (result,), result, '{"status": "STARTED"}', 100, "")
-        await run(redis, scripts.STORE, (result,), result, '{"status": "SUCCESS"}', 100, "done")
-        await run(redis, scripts.STORE, (result,), result, '{"status": "FAILURE"}', 100, "too late")
+        await run(redis, scripts.STORE, (result,), *call, '{"status": "STARTED"}', 100, "")
+        await run(redis, scripts.STORE, (result,), *call, '{"status": "SUCCESS"}', 100, "done")
+        await run(redis, scripts.STORE, (result,), *call, '{"status": "FAILURE"}', 100, "too late")
         await redis.publish(result, "end")
         said = [(await pubsub.get_message(timeout=5) or {})["data"] for _ in range(2)]
 

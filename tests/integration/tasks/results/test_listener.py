@@ -19,6 +19,7 @@ from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.results import listener
 from toolfleet_tasks.results.listener import Expected, ResultListener
 from toolfleet_tasks.results.verifier import Meta, Verifier
+from toolfleet_tasks.scripts import REPLY_DIGITS
 
 KEY = "celery-task-meta-"
 
@@ -147,7 +148,8 @@ async def test_large_results_never_cut_the_line(
     subscription: Ear, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis gives up a subscriber that has too much to read; what is fetched, or swept, goes over another connection."""
-    monkeypatch.setattr(listener, "_SWEEP_SECONDS", 1)
+    for name in ("_SWEEP_SECONDS", "_ASK_SECONDS", "_SILENT_SECONDS"):
+        monkeypatch.setattr(listener, name, 0.05)
     losses: list[None] = []
     subscription.line.on_lost.append(lambda: losses.append(None))
     calls = {name: await subscription.expect(name) for name in "abcdef"}
@@ -282,7 +284,8 @@ async def test_calls_after_a_lost_connection_are_heard(subscription: Ear, redis:
 
 async def test_a_lost_announcement_is_swept_up(redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pub/sub delivers at most once; the stored result is found all the same."""
-    monkeypatch.setattr(listener, "_SWEEP_SECONDS", 0.05)
+    for name in ("_SWEEP_SECONDS", "_ASK_SECONDS", "_SILENT_SECONDS"):
+        monkeypatch.setattr(listener, name, 0.05)
     subscription = Ear(redis_url)
     subscription.start()
     calls = [await subscription.expect(f"call-{number}") for number in range(250)]  # more than one read brings
@@ -301,7 +304,7 @@ async def test_only_the_server_that_a_call_was_published_to_is_trusted(subscript
     await cut(redis)  # the same server
     await wait_until_subscribed(redis, 0)
     await wait_until_subscribed(redis, 1)
-    await wait_until(lambda: not subscription.listener._is_new.is_set(), "the new connection was looked at")
+    await wait_until(lambda: not subscription.listener._is_new, "the new connection was looked at")
     await subscription.listener.identity.recognise()
     assert subscription.trusts(old)
 
@@ -315,7 +318,8 @@ async def test_only_the_server_that_a_call_was_published_to_is_trusted(subscript
 
 async def test_deleted_data_are_noticed(redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a connection that goes on: calls from before are not trusted any more, later ones are."""
-    monkeypatch.setattr(listener, "_SWEEP_SECONDS", 0.05)
+    for name in ("_SWEEP_SECONDS", "_ASK_SECONDS", "_SILENT_SECONDS"):
+        monkeypatch.setattr(listener, name, 0.05)
     subscription = Ear(redis_url)
     subscription.start()
     old = await subscription.expect("a")
@@ -371,3 +375,22 @@ async def test_closing_ends_it_while_its_connection_breaks(redis: Redis, redis_u
         subscription.start()
         await subscription.expect("a")
         await asyncio.gather(cut(redis), asyncio.wait_for(subscription.aclose(), 10))
+
+
+async def test_the_reply_channel_brings_ends_and_questions(subscription: Ear, redis: Redis) -> None:
+    """Of the calls whose ids were made here, each with its id; what nobody waits for is nothing."""
+    heard, call_id = list[bytes](), subscription.listener.new_call_id()
+    call = await subscription.expect(call_id)
+    reply, progress = Keys().reply(call_id[-REPLY_DIGITS:]), Keys().progress(call_id).encode()
+    with subscription.listener.watches.watching(progress, heard.append):
+        for told in (
+            "",
+            "input_required",
+            f"input_required{call_id}",
+            meta("SUCCESS", "no id"),
+            '{"status": "SUCCESS", "task_id": "\\ud800"}',
+        ):
+            await redis.publish(reply, told)
+        await redis.publish(reply, json.dumps({"status": "SUCCESS", "result": "owls", "task_id": call_id}))
+        assert await call.result() == "owls"
+    assert heard == [b"input_required"]
