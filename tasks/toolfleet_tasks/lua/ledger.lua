@@ -587,8 +587,8 @@ line = line .. ',"attempts":' .. (found[2] or 0) .. trail .. line_end
 return {'ended', value, line, audit(audit_stream, lines_kept, line) and 1 or 0}
 
 -- script: ended(results...; most_bytes)
--- Which of these results are stored, for an agent that has heard nothing of their calls: each one's number, from 1, and its value, or
--- '' where the answer would have more than so many bytes.
+-- Which of these results are stored, for an agent that has heard nothing of their calls: each one's number, from 1, and its value,
+-- or '' where the answer would have more than so many bytes.
 local found, left = {}, tonumber(most_bytes)
 for i, key in ipairs(results) do
   local size = redis.pcall('STRLEN', key) -- fails for a key of another type, which somebody else has written
