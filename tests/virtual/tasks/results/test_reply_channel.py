@@ -14,6 +14,7 @@ from toolfleet_tasks.messages.json_text import VERSION
 
 KEYS = Keys()
 LATE_SECONDS = 2.0
+SOON_SECONDS = 0.4  # for a nap of 0.2 s: nothing is asked of the ledger by then
 OLDER = f"4 older:1 v{VERSION}"
 
 
@@ -53,10 +54,17 @@ def moment() -> float:
     return asyncio.get_running_loop().time()
 
 
+async def seconds_for(fleet: ToolFleet, call: ToolCall, caller: Caller) -> float:
+    """How long it takes until the caller has the result."""
+    began_at = moment()
+    assert (await fleet.call(call, caller)).success
+    return moment() - began_at
+
+
 async def test_ends_of_all_kinds_are_heard(bed: Bed, fleet: ToolFleet, owner: Caller, owls: ModuleServer) -> None:
     """A result, a failure, a cancel and a deadline: at once, and nobody subscribes to a call's channel."""
-    seen = [*channels(bed)]
-    ended = await fleet.call(nap(1), owner)
+    took = await seconds_for(fleet, nap(0.2), owner)
+    seen = channels(bed)
     failed = await fleet.call(ToolCall(tool_name="owls.fail"), owner)
     handle = await fleet.submit(nap(600), owner)
     await until(lambda: owls.running, "the module has it")
@@ -66,7 +74,8 @@ async def test_ends_of_all_kinds_are_heard(bed: Bed, fleet: ToolFleet, owner: Ca
     began_at = moment()
     late = await fleet.call(nap(600), owner, timeout=3)
 
-    assert (ended.success, failed.error_code, cancelled.error_code) == (True, "module_error", "cancelled")
+    assert took < SOON_SECONDS
+    assert (failed.error_code, cancelled.error_code) == ("module_error", "cancelled")
     assert late.error_code in {"timed_out", "outcome_unknown"}
     assert moment() - began_at == pytest.approx(3, abs=0.5)
     assert seen == []
@@ -82,6 +91,24 @@ async def test_others_who_wait_for_a_call_subscribe_to_its_channel(bed: Bed, fle
     await until(lambda: channels(bed) == [KEYS.result(handle.id)], "the other one listens")
     own, its = await asyncio.gather(handle.result(), joined.result())
     assert (own.success, its.success, its.audit.call_id) == (True, True, handle.id)
+
+
+async def test_a_call_of_a_gateway_is_waited_for_at_another(bed: Bed, owls: ModuleServer) -> None:
+    """While the first one hears of its calls on its reply channel; both are told at once."""
+    await bed.serve(owls)
+    await bed.worker()
+    first, second = await bed.gateway(), await bed.gateway()
+    async with first.client() as here, second.client() as there:
+        await here.post("/calls", json={"tool_name": "owls.nap", "arguments": {"seconds": LATE_SECONDS}})
+        asked = {"tool_name": "owls.nap", "arguments": {"seconds": 3}}
+        begun = await here.post("/calls", json=asked, headers={"Prefer": "respond-async"})
+        assert channels(bed) == []
+        began_at = moment()
+        waits = [client.get(begun.headers["location"], headers={"Prefer": "wait=20"}) for client in (here, there)]
+        ended = await asyncio.gather(*waits)
+
+    assert [answer.json()["result"]["result"] for answer in ended] == ["awake", "awake"]
+    assert moment() - began_at == pytest.approx(3, abs=0.2)
 
 
 @pytest.mark.parametrize("who", ["worker", "listener"])
@@ -164,3 +191,4 @@ async def test_a_lost_connection_loses_no_end(bed: Bed, fleet: ToolFleet, owner:
     assert moment() - cut_at < 1
     assert (await late.result()).success
     await opened(bed, fleet, owner)
+    assert await seconds_for(fleet, nap(0.2), owner) < SOON_SECONDS
