@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from support import owls
 from support.module_server import ModuleServer, Request, serve
 from support.versions.mixed_fleet import MixedFleet, mixed_fleet
 from support.versions.releases import Release, here
-from support.waiting import PATIENCE_SECONDS, wait_until_answered, wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered, wait_until_sync
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_registry.redis.keys import Keys
 
@@ -130,23 +131,24 @@ def test_ends_by_an_older_worker_are_heard_of_in_time(
     earlier: Release, own_redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent listens on its reply channel, and then its fleet is rolled back: it hears of ends within two seconds all the same."""
-    module, ended = ModuleServer("lates"), dict[str, float]()
+    module, begun, ended = ModuleServer("lates"), list[str](), dict[str, float]()
 
     async def nap(request: Request) -> dict[str, Any]:
-        await asyncio.sleep(request["arguments"]["seconds"])
+        begun.append(request["arguments"]["name"])
+        answer = await owls.nap(request)
         ended[request["arguments"]["name"]] = time.monotonic()
-        return {"success": True}
+        return answer
 
     module.add("nap", nap, effect="read")
     with serve(module), mixed_fleet(own_redis, tmp_path, [module]) as fleet, Redis.from_url(own_redis) as redis:
         for name, value in fleet.env.items():
             monkeypatch.setenv(name, value)
-        heard = asyncio.run(_rolled_back(fleet, earlier, redis))
+        heard = asyncio.run(_rolled_back(fleet, earlier, redis, begun))
     assert heard.keys() == ended.keys() - {"first"}
     assert max(heard[name] - ended[name] for name in heard) < LATE_SECONDS
 
 
-async def _rolled_back(fleet: MixedFleet, earlier: Release, redis: Redis) -> dict[str, float]:
+async def _rolled_back(fleet: MixedFleet, earlier: Release, redis: Redis, begun: list[str]) -> dict[str, float]:
     """Publish calls while all workers are today's, and run an older one then. Returns when the agent knew of each call's end."""
     caller = Caller(user_id="ada", permission="owner", allowed_modules="*")
 
@@ -162,9 +164,10 @@ async def _rolled_back(fleet: MixedFleet, earlier: Release, redis: Redis) -> dic
             await wait_until_answered(lambda: agent.tools(caller), "the agent knows the tools")
             is_open = False
             while not is_open:
+                begun.clear()
                 calling = asyncio.create_task(call(agent, "first", 0.5))
-                await asyncio.wait([calling], timeout=0.25)
-                is_open = not calling.done() and not redis.pubsub_channels(Keys().result("*"))
+                await wait_until(lambda: begun, "the module has the call")
+                is_open = not redis.pubsub_channels(Keys().result("*"))
                 await calling
             await asyncio.to_thread(stack.close)
         names = [f"nap {number}" for number in range(8)]
