@@ -97,7 +97,7 @@ class Auditor:
         user, conversation = said.pop(USER, call.user_id), said.pop(CONVERSATION, None)
         line = f'{{"call_id":{_quoted(call.call_id)},"tool":{_quoted(call.tool_name)},"ts":{ts!r}'
         line += self._caller_part(user, call.caller.permission)
-        if (digest := arguments_digest(call.arguments, call.sensitive)) is not None:
+        if (digest := digest_of(call)) is not None:
             line += f',"arguments":"{digest}"'
         if conversation is not None:
             line += f',"{CONVERSATION}":{_quoted(_cut(conversation) or "")}'
