@@ -62,7 +62,7 @@ async def test_what_many_users_share_asks_over_a_connection_of_its_own(redis: Re
 async def test_a_call_costs_what_many_users_share_no_more_than_an_agent(
     redis: Redis, redis_url: str, owls: ModuleServer, owner: Caller
 ) -> None:
-    """The same commands, over the one connection that subscribes."""
+    """The same command, over one connection: the reply channel is subscribed to already."""
     settings = Settings(redis_url=redis_url, module_services={"owls": owls.url})
     costs = list[tuple[list[str], int]]()
     for is_shared in (False, False, True):  # the first one has Redis learn the script
@@ -75,7 +75,7 @@ async def test_a_call_costs_what_many_users_share_no_more_than_an_agent(
             await handle.cancel()
         costs.append(([command.split()[0].upper() for _, command in sent], len({address for address, _ in sent})))
 
-    assert costs[1] == costs[2] == (["SUBSCRIBE", "EVALSHA"], 1)
+    assert costs[1] == costs[2] == (["EVALSHA"], 1)
 
 
 async def are_open(redis: Redis, before: set[str], count: int) -> bool:
