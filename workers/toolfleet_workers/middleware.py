@@ -23,7 +23,7 @@ from toolfleet_registry.agents.profile_rules import (
     approval_rules,
 )
 from toolfleet_registry.config.agent_profile import PiiSpec, Place
-from toolfleet_registry.contracts import Caller, ErrorCode, PublishedCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import Caller, ErrorCode, PublishedCall, SealedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.attempts import Attempt, Outcome, checked_part
 from toolfleet_registry.contracts.call_context import (
     LogMessage,
@@ -295,6 +295,8 @@ class OwnMiddleware:
         except (UnknownAgent, ValueError) as exc:
             log.warning("tool_call_refused", reason=str(exc), user_id=shown_user(call.caller.user_id))
             return Attempt(Outcome.PERMANENT, ToolResult.refused(call.tool_name, "permission_denied", str(exc)))
+        if layers and isinstance(call, SealedCall):  # they may look at all of it
+            call = call.whole()
         return await compose(layers, proceed)(call)
 
     def _layers(self, call: PublishedCall, tool: ToolDefinition) -> list["_Held"]:

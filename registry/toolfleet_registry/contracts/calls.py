@@ -475,9 +475,9 @@ class SealedCall(PublishedCall):
 
     length: int
     """The characters of the text: as many as its bytes, for it is ASCII."""
-    sha256: str
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """The text's digest, in hexadecimal."""
-    digest: str = ""
+    digest: Annotated[str, Field(pattern="^(sha256:[0-9a-f]{64})?$")] = ""
     """The digest of the arguments in the audit, if it is another one: a worker would have to parse them for it."""
     _text: str = PrivateAttr(default="")
 

@@ -587,6 +587,7 @@ class Dispatcher:
         try:
             limit = self._admission.backlog_limit(call)
             refusal = await self._publish(call, limit=limit, needs_worker=needs_worker)
+            follow.is_sent = refusal is None
         except BegunBefore:
             pass  # its end will come
         except PublishUnconfirmed as exc:
@@ -658,6 +659,7 @@ class Dispatcher:
         finally:
             hold.leave()
         if refusal is None:
+            follow.is_sent = True
             return True
         if refusal.kind == "share" and hold.awaits_turn():
             return False

@@ -193,6 +193,8 @@ class PendingCall:
         if self._log is not None:
             self.ending.add_done_callback(self._log.close)
         self._expected = listener.expect(call.call_id, self)
+        self.is_sent = False
+        """Whether this process has put the call into its queue, which is confirmed."""
         self._timer: SharedTimer | None = None
         self._turns: WaitQueue | None = None
         self._confirmation: asyncio.Future[None] | None = None
@@ -204,8 +206,11 @@ class PendingCall:
 
     @property
     def sent_call(self) -> PublishedCall | None:
-        """Return the call if this process has published it, and it has not ended."""
-        return None if self._is_guest or self._timer is None or self.ending.done() else self._call
+        """Return the call if this process has put it into its queue for sure, and it has not ended.
+
+        Of calls that others have published, or that were perhaps not admitted, nothing may be published from here.
+        """
+        return None if not self.is_sent or self.ending.done() else self._call
 
     def published(self, deadline_at: float, turns: WaitQueue | None = None, *, until: float | None = None) -> None:
         """Note that the call is, or may be, in its queue.

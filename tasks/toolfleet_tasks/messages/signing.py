@@ -165,6 +165,8 @@ def _sealed_call(head: Any, text: str) -> SealedCall:
     """Return the call of a head that was verified. Raises `MessageRefused` if it is not about these arguments."""
     if not isinstance(head, dict) or (head.get("length"), head.get("sha256")) != (len(text), _sha256(text)):
         raise MessageRefused("The message has other arguments than were sealed.")
+    if text[:1] != "{" or text[-1:] != "}":
+        raise MessageRefused("The arguments that were sealed are no object.")
     return SealedCall.of(head, text)
 
 

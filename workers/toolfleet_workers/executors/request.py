@@ -184,7 +184,8 @@ def _dump(call: PublishedCall) -> bytes:
         text = b"NaN"
     if b"NaN" in text or b"Infinity" in text:  # pydantic writes these as they are
         return _dump_slowly({**body, "arguments": call.arguments})
-    return text if sealed is None else b'%b,"arguments":%b}' % (text[:-1], sealed.encode())
+    # First: what a signer may have written into them cannot replace what stands behind them.
+    return text if sealed is None else b'{"arguments":%b,%b' % (sealed.encode(), text[1:])
 
 
 def _dump_slowly(body: dict[str, Any]) -> bytes:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -38,6 +39,13 @@ async def _begin_and_die(settings: Settings, *, seconds: float = 60) -> str:
     async with _fleet(settings) as fleet:
         call = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 4711})
         return (await fleet.begun_calls.begin(call, CALLER, ADA, timeout=seconds)).id
+
+
+def _sent(fleet: ToolFleet) -> list[dict[str, Any]]:
+    """The arguments of the calls that an agent publishes once more when an older worker comes."""
+    session = fleet._sessions.here()
+    assert session is not None
+    return [call.arguments for call in session._pending()]
 
 
 async def _end_elsewhere(settings: Settings, call_id: str) -> ToolResult:
@@ -79,12 +87,24 @@ async def test_a_call_is_kept_once_redis_has_confirmed_it(
             proxy.hold()
             begun = await fleet.begun_calls.begin(call, CALLER, ADA, timeout=60)
             was_kept, found_before = await begun.is_kept_within(0.1), await other.begun_calls.attach(begun.id, ADA)
+            sent_before = _sent(fleet)
             proxy.release()
             is_kept, found = await begun.is_kept_within(20), await other.begun_calls.attach(begun.id, ADA)
+            sent = _sent(fleet)
 
-    assert (was_kept, found_before) == (False, None)
-    assert is_kept
+    assert (was_kept, found_before, sent_before) == (False, None, [])
+    assert (is_kept, sent) == (True, [call.arguments])
     assert found is not None
+
+
+async def test_only_who_has_published_a_call_publishes_it_once_more(settings: Settings) -> None:
+    """When an older worker comes: who follows the call has neither its arguments nor its terms."""
+    call = ToolCall(tool_name="owls.nap_once", arguments={"seconds": 1})
+    async with _fleet(settings) as fleet, _fleet(settings) as other:
+        begun = await fleet.begun_calls.begin(call, CALLER, ADA, timeout=60)
+        assert await other.begun_calls.attach(begun.id, ADA) is not None
+
+        assert (_sent(fleet), _sent(other)) == ([call.arguments], [])
 
 
 async def test_somebody_elses_call_is_unknown(settings: Settings) -> None:

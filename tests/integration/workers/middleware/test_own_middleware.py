@@ -8,7 +8,7 @@ from support.published_call import published, sealed_apart
 from support.workers.known_tools import FewTools
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.own_classes import OwnClasses, ProceedWithCall
-from toolfleet_registry.contracts import Caller, PublishedCall, SealedCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts import Caller, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.attempts import UNBOUNDED, Attempt, Lease, Outcome
 from toolfleet_registry.settings import load_settings
 from toolfleet_workers.middleware import OwnMiddleware
@@ -128,11 +128,9 @@ async def test_what_cannot_be_had_any_more_refuses_the_call() -> None:
 
 
 async def test_arguments_that_stand_apart_are_changed_as_any_others() -> None:
-    """The module gets the changed ones; where a class only looks at a call, it gets those that were sealed."""
+    """A class gets the whole call, as of any other form: it may look at all of it."""
     _, (changed,) = await run(marked("a"), marked("b"), apart=True)
     _, (kept,) = await run({"name": f"{HERE}:Misbehaving", "how": "well"}, apart=True)
 
-    assert isinstance(changed, SealedCall)
-    assert (changed.unparsed, changed.arguments) == (None, {"marks": ["a", "b"]})
-    assert isinstance(kept, SealedCall)
-    assert kept.unparsed is not None
+    assert (type(changed), changed.arguments) == (PublishedCall, {"marks": ["a", "b"]})
+    assert (type(kept), kept.arguments) == (PublishedCall, {"query": "owls"})

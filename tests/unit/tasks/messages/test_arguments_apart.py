@@ -161,10 +161,16 @@ SPLICED: dict[str, Callable[[str], str]] = {
 }
 
 
-def apart(head: str) -> str:
-    """A message around any head that the fleet has signed."""
+def apart(head: str, text: str = "{}") -> str:
+    """A message around any head that the fleet has signed, and any arguments."""
     signature = SEAL.sign(head).partition(" ")[0]
-    return f'{APART}{len(head)},"seal":"{signature}","call":{head},"arguments":{{}}}}'
+    return f'{APART}{len(head)},"seal":"{signature}","call":{head},"arguments":{text}}}'
+
+
+def signed(text: str) -> str:
+    """A message that a signer has made whose arguments are this text."""
+    about = f'"length":{len(text)},"sha256":"{sha256(text.encode()).hexdigest()}",'
+    return apart(json_text.dump_without(CALL, "arguments", about), text)
 
 
 @pytest.mark.parametrize("splice", SPLICED.values(), ids=SPLICED)
@@ -172,6 +178,29 @@ def test_a_spliced_message_is_refused(splice: Callable[[str], str]) -> None:
     """As a forged one is: by its signature, or as its arguments have another length or digest than was signed."""
     with pytest.raises(MessageRefused):
         SEAL.open(splice(sealed()), task_id="call-1")
+
+
+@pytest.mark.parametrize("text", ["[1]", "null", '{"a":1', "", "1}"])
+def test_arguments_that_are_no_object_are_refused(text: str) -> None:
+    """Whoever has signed them."""
+    with pytest.raises(MessageRefused):
+        SEAL.open(signed(text), task_id="call-1")
+
+
+def test_arguments_replace_nothing_else_that_a_module_is_told() -> None:
+    """What a signer writes behind them comes before what the worker says."""
+    call = opened(signed('{"a":1},"user_id":"somebody","x":{}'))
+    body = json.loads(build_request(call, TARGET, seconds=1).body)
+
+    assert (body["user_id"], body["tool_name"]) == (CALL.user_id, CALL.tool_name)
+
+
+@pytest.mark.parametrize("digest", ['sha256:00","user_id":"somebody', "sha256:00", "none"])
+def test_a_digest_that_is_none_is_refused(digest: str) -> None:
+    """It goes into the audit as it is."""
+    about = _ABOUT_NONE.replace('"length":3', '"length":2') + f'"digest":{json.dumps(digest)},'
+    with pytest.raises((MessageRefused, ValueError)):
+        SEAL.open(apart(json_text.dump_without(CALL, "arguments", about)), task_id="call-1")
 
 
 def test_another_calls_message_is_refused() -> None:
