@@ -455,7 +455,13 @@ class RespProtocol(asyncio.BufferedProtocol):
             return
         self._pending.extend(self._unsent_pending)
         self._unsent_pending.clear()
-        self._transport.write(b"".join([_packed(command) for command in self._unsent]))
+        try:
+            commands = b"".join([_packed(command) for command in self._unsent])
+        except Exception as exc:
+            log.exception("command_not_written")
+            self.close(f"a command could not be written: {exc!r}")
+            return
+        self._transport.write(commands)
         self._unsent.clear()
 
     def _take(self, frame: Any) -> None:

@@ -97,6 +97,14 @@ class Worker:
 
         self._worker.consumer.call_soon(fail)
 
+    async def reset_remote_control(self) -> None:
+        """Have its remote control begin again, on another channel, as Celery does when that fails."""
+        await self.site.start(self._reset_remote_control())
+
+    async def _reset_remote_control(self) -> None:
+        (step,) = (each for each in self._worker.consumer.steps if hasattr(each, "box"))
+        self._worker.consumer.call_soon(step.box.reset)
+
     async def tell_to_end(self) -> None:
         """Send it SIGTERM: running calls may end."""
         await self.site.start(self._tell_to_end())

@@ -8,6 +8,7 @@ from typing import Any
 
 from celery.app.control import Control
 from celery.app.log import Logging
+from kombu.exceptions import OperationalError
 from kombu.pidbox import Mailbox, Node
 
 from toolfleet_registry.settings import Settings
@@ -54,7 +55,12 @@ class FleetNode(Node):  # type: ignore[misc, unused-ignore] # kombu is only part
         """Handle a message as kombu does; one that is no command is dropped."""
         if not isinstance(body, dict):
             return self._refuse(str(type(body)), "it is no order")
-        return super().handle_message(body, message)  # type: ignore[no-untyped-call] # kombu is only partly typed
+        try:
+            return super().handle_message(body, message)  # type: ignore[no-untyped-call] # kombu is only partly typed
+        except (OSError, OperationalError):
+            raise
+        except Exception as exc:  # noqa: BLE001 - any sender may have written it; Celery would open a new channel each time
+            return self._refuse(str(body.get("method")), f"it is malformed, {type(exc).__name__}")
 
     def dispatch(
         self, method: Any, arguments: Any = None, reply_to: Any = None, ticket: Any = None, **kwargs: Any

@@ -378,7 +378,7 @@ class FetchedCall:
     def begin(self) -> None:
         """Have Celery's worker know that the call runs."""
         self.time_start = machine_clock.wall()
-        state.requests[self.id] = self
+        state.requests.setdefault(self.id, self)  # a second message of a call does not hide the one that runs
         # Not by `add`, which makes a reference of its own in each of the two sets.
         state.reserved_requests.data.add(self._known)
         state.active_requests.data.add(self._known)

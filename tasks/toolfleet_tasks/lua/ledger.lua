@@ -95,7 +95,7 @@ end
 local function announce(record, call_id, channel, content, reply)
   redis.call('PUBLISH', channel, content)
   local base = string.sub(record, 1, -#call_id - 6) -- before `call:`
-  redis.call('PUBLISH', base .. 'reply:' .. string.sub(call_id, -REPLY_DIGITS), reply or content)
+  redis.pcall('PUBLISH', base .. 'reply:' .. string.sub(call_id, -REPLY_DIGITS), reply or content)
 end
 
 -- Takes back a claim that was made as the call's message was taken, and of which nothing has come: the record has nothing else.

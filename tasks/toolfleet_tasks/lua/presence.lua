@@ -45,4 +45,4 @@ for _, key in ipairs(lanes) do
   end
 end
 local listening = redis.call('PUBSUB', 'NUMSUB', listeners, repliers)
-return listening[2] == listening[4] and 1 or 0
+return listening[4] > 0 and listening[2] == listening[4] and 1 or 0

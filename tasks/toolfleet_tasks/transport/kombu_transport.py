@@ -75,7 +75,8 @@ class ChannelAdapter:
             blocking=runtime.to_broker("burst bell"),
             notify_prefix=keys.notify_key(""),
         )
-        runtime.intake = self
+        if runtime.intake is None:
+            runtime.intake = self
         self.broadcasts = Broadcasts(self, connection=runtime.to_broker("broadcasts"), prefix=keys.prefix)
         runtime.listeners.append(self.broadcasts.take)
         runtime.resting.on_end.append(self.fetcher.wake)
@@ -87,6 +88,8 @@ class ChannelAdapter:
 
     def update(self) -> None:
         """The channel consumes other queues, or listens to other topics, or the pool has another size, than before."""
+        if self._channel.active_queues:  # remote control has a channel of its own, and makes others
+            self._runtime.intake = self
         self._slots.resize(self._runtime.capacity())
         self.broadcasts.listen()
         self.fetcher.wake()

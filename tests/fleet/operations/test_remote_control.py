@@ -8,7 +8,7 @@ import pytest
 
 from support.fleet import TestBed
 from support.module_server import ModuleServer
-from support.waiting import wait_until
+from support.waiting import wait_until, wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet
 from toolfleet_cli.local.redis_server import redis_server
@@ -38,6 +38,13 @@ ORDERS: dict[str, dict[str, Any]] = {
     "terminate": {"signal": "SIGTERM", "task_id": "call-1"},
     "time_limit": {"task_name": "toolfleet.execute", "hard": 1},
 }
+
+MALFORMED: list[dict[str, Any]] = [
+    {"method": "ping", "destination": 5},
+    {"arguments": {}},
+    {"method": "ping", "pattern": "[", "matcher": "pcre"},
+    {"method": "ping", "pattern": "a", "matcher": "none"},
+]
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +88,18 @@ def test_whatever_else_is_refused_and_told(app: FleetApp, signed_worker: WorkerP
     assert f"so_far={len(ORDERS)}" in said or f'"so_far": {len(ORDERS)}' in said
     assert order(app, "active_queues") == before
     assert order(app, "revoked") == []
+
+
+def test_malformed_orders_are_refused(app: FleetApp, signed_worker: WorkerProcess) -> None:
+    """Celery would have remote control begin again for each."""
+    exchange = app.control.mailbox.exchange
+    with app.connection_for_write() as connection, connection.Producer(serializer="json") as producer:
+        for malformed in MALFORMED:
+            producer.publish(malformed, exchange=exchange.name, declare=[exchange], routing_key="")
+    wait_until_sync(lambda: signed_worker.said().count("it is malformed") == len(MALFORMED), "they are refused")
+
+    assert "Control command error" not in signed_worker.said()
+    assert "error" not in order(app, "ping")
 
 
 async def test_only_the_fleet_may_revoke(app: FleetApp, signed: TestBed, owls: ModuleServer, owner: Caller) -> None:

@@ -88,3 +88,18 @@ async def test_a_full_worker_whose_consumer_begins_again_goes_on(bed: Bed, owner
 
     assert all([(await each.result()).success for each in handles])
     assert (gate.came, owls.most_running) == (SLOTS, BEYOND), "each has run once"
+
+
+async def test_a_full_worker_whose_remote_control_begins_again_goes_on(bed: Bed, owner: Caller) -> None:
+    """That is on a channel of its own, which takes no calls."""
+    owls, gate = gated("owls")
+    bed.given.update(worker_concurrency=BEYOND, calls_per_caller=100)
+    await bed.serve(owls)
+    worker = await bed.worker()
+    fleet = await bed.agent()
+    handles = [await fleet.submit(ToolCall(tool_name="owls.hold"), owner) for _ in range(SLOTS)]
+    await until(lambda: owls.running == BEYOND, "its slots are full")
+    await worker.reset_remote_control()
+    await gate.open_for(SLOTS)
+
+    assert all([(await each.result()).success for each in handles])

@@ -2,13 +2,16 @@
 
 from asyncio import CancelledError
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.process import Process, this_process
 from toolfleet_tasks.ledger.ledger import Ledger
-from toolfleet_tasks.messages.envelope import Label, deaths_of
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.envelope import Label, deaths_of, usual_text
 from toolfleet_tasks.tracing import trace_of
 from toolfleet_tasks.transport.publisher import Delivered
 from toolfleet_tasks.transport.redis_publisher import worker_publisher
@@ -38,15 +41,18 @@ async def publish_again(task: RunningTask, delay: float, *, retries: int, forget
 
 
 def _delivered(task: RunningTask) -> Delivered:
-    """The message that came, which goes on as it is."""
-    request = task.request
+    """The message that came, which goes on in the form that workers of any version read."""
+    request, text = task.request, task.request.args[0]
+    # One that this worker cannot open, or that it refuses, goes on as it is.
+    with suppress(MessageRefused, json_text.NewerMessage, ValueError):
+        text = usual_text(text, task.app, task_id=request.id) if isinstance(text, str) else text
     hard_limit, soft_limit = request.timelimit or _UNLIMITED
     queue, limits = request.delivery_info["routing_key"], (soft_limit, hard_limit)
     label = Label(
         request.id, request.shadow or "", request.argsrepr or "", queue, limits, task.links, trace_of(request.get)
     )
     headers = None if task.app.settings.has_redis_broker else request.as_execution_options()["headers"]
-    return Delivered(request.args[0], label, request.reply_to or "", deaths_of(request), headers)
+    return Delivered(text, label, request.reply_to or "", deaths_of(request), headers)
 
 
 def ledger_of(here: WorkerRuntime, settings: Settings, worker: str | None = None) -> Ledger:
