@@ -8,9 +8,9 @@ a break, for as long as the connection is open.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sized
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import hiredis
 from redis.asyncio.connection import AbstractConnection
@@ -85,6 +85,19 @@ class RedisConnectionClosed(RedisConnectionLost):
     """The line was closed for good: there is nothing to wait for."""
 
 
+class Waiter(Protocol):
+    """Gets the reply to one command, unless it is `done`: a future, or what needs no turn of the loop for that."""
+
+    def done(self) -> bool:
+        """Return whether it wants no reply any more."""
+
+    def set_result(self, result: Any, /) -> None:
+        """Take the reply."""
+
+    def set_exception(self, exception: Any, /) -> None:
+        """Take the refusal, or the loss of the connection."""
+
+
 class PipelinedConnection:
     """The connection, and who waits for which reply. Belongs to one event loop.
 
@@ -103,15 +116,12 @@ class PipelinedConnection:
         self._wanted = asyncio.Event()  # a caller has come since the last attempt
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
+        self.is_connected = False
+        """Whether the connection is established, as far as is known."""
         self._silent_until = 0.0
         self.on_push: Callable[[Push], None] = _ignore
         self.on_connect: list[Callable[[], None]] = []
         self.on_lost: list[Callable[[], None]] = []
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether the connection is established, as far as is known."""
-        return self._ready.is_set() and not self._is_closed
 
     @property
     def is_closed(self) -> bool:
@@ -129,7 +139,7 @@ class PipelinedConnection:
 
     async def aclose(self) -> None:
         """Give the connection back; who still waits gets `RedisConnectionLost` or `RedisConnectionClosed`."""
-        self._is_closed = True
+        self._is_closed, self.is_connected = True, False
         if self._task is not None:
             await end([self._task])
         self._ready.set()
@@ -151,6 +161,16 @@ class PipelinedConnection:
         `build` must not raise.
         """
         return self._away() if self._protocol is None else self._protocol.send_built(build)
+
+    def send_for(self, waiter: "Waiter", build: Callable[[], tuple[Part, ...]]) -> None:
+        """Send a command that is built when it leaves, and have the waiter get the reply in the turn in which it is read.
+
+        It leaves at the end of this tick, or at once if it is the only thing to do. `build` must not raise.
+        """
+        if self._protocol is None:
+            waiter.set_exception(self._loss())
+        else:
+            self._protocol.send_for(waiter, build)
 
     def tell(self, *command: Part) -> None:
         """Send SUBSCRIBE or one of its kind, whose replies are push frames, one for each channel named.
@@ -199,9 +219,12 @@ class PipelinedConnection:
 
     def _away(self) -> "asyncio.Future[Any]":
         lost: asyncio.Future[Any] = self._loop.create_future()
-        kind = RedisConnectionClosed if self._is_closed else RedisConnectionLost
-        lost.set_exception(kind(f"no connection to Redis ({self._name})", sent=False))
+        lost.set_exception(self._loss())
         return lost
+
+    def _loss(self) -> RedisConnectionLost:
+        kind = RedisConnectionClosed if self._is_closed else RedisConnectionLost
+        return kind(f"no connection to Redis ({self._name})", sent=False)
 
     def _complain(self, error: ResponseError) -> None:
         if self._loop.time() >= self._silent_until:
@@ -238,7 +261,7 @@ class PipelinedConnection:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 await connection.connect()
-                protocol = RespProtocol(connection, self._hear, self._ready.clear)
+                protocol = RespProtocol(connection, self._hear, self._disconnected)
                 await protocol.send(("PING",))  # a server that is loading its data takes connections, too
         except BaseException:
             connection._close()  # noqa: SLF001 - its public sibling waits for the server
@@ -251,6 +274,10 @@ class PipelinedConnection:
         except Exception:  # the other replies must get through
             log.exception("push_frame_not_taken", line=self._name)
 
+    def _disconnected(self) -> None:
+        self._ready.clear()
+        self.is_connected = False
+
     async def _live(self, protocol: "RespProtocol") -> None:
         """Serve the connection from the first command to its loss."""
         self._protocol = protocol
@@ -259,6 +286,7 @@ class PipelinedConnection:
                 hook()
             if not protocol.lost.done():
                 self._ready.set()
+                self.is_connected = not self._is_closed
             await protocol.watch()
         finally:
             self._protocol = None
@@ -362,9 +390,11 @@ class RespProtocol(asyncio.BufferedProtocol):
         self._on_end = on_end
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._replies = hiredis.Reader(replyError=ResponseError, notEnoughData=_INCOMPLETE)
-        self._pending: deque[asyncio.Future[Any] | _Sent] = deque()
+        self._pending: deque[Waiter | _Sent] = deque()
         self._unsent: list[bytes | Callable[[], tuple[Part, ...]]] = []
-        self._unsent_pending: list[asyncio.Future[Any] | _Sent] = []
+        self._unsent_pending: list[Waiter | _Sent] = []
+        # What the loop runs next. A loop that does not show it counts as busy.
+        self._due: Sized = getattr(self._loop, "_ready", (None,))
         self.heard_at = self._loop.time()
         self.lost: asyncio.Future[None] = self._loop.create_future()
 
@@ -385,6 +415,16 @@ class RespProtocol(asyncio.BufferedProtocol):
         else:
             self._queue(build, reply)
         return reply
+
+    def send_for(self, waiter: "Waiter", build: Callable[[], tuple[Part, ...]]) -> None:
+        """Send a command as `PipelinedConnection.send_for` does."""
+        if self.lost.done():
+            waiter.set_exception(RedisConnectionLost("the connection to Redis was lost", sent=False))
+        elif self._pending or self._unsent or self._due:
+            self._queue(build, waiter)
+        else:  # nothing could join it: a turn of the loop would only delay it
+            self._pending.append(waiter)
+            self._transport.write(_packed(build))
 
     def tell(self, command: tuple[Part, ...]) -> None:
         """Queue a command that push frames answer."""
@@ -444,7 +484,7 @@ class RespProtocol(asyncio.BufferedProtocol):
         """End the connection. Called by asyncio."""
         self._end(exc or ConnectionResetError("the server closed the connection"))
 
-    def _queue(self, command: bytes | Callable[[], tuple[Part, ...]], waiter: "asyncio.Future[Any] | _Sent") -> None:
+    def _queue(self, command: bytes | Callable[[], tuple[Part, ...]], waiter: "Waiter | _Sent") -> None:
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(command)
@@ -494,7 +534,7 @@ class RespProtocol(asyncio.BufferedProtocol):
         self._on_end()  # before a waiter learns of it and tries again
         for waiters, sent in ((self._pending, True), (self._unsent_pending, False)):
             for waiter in waiters:
-                if isinstance(waiter, asyncio.Future) and not waiter.done():
+                if not isinstance(waiter, _Sent) and not waiter.done():
                     waiter.set_exception(RedisConnectionLost(f"the connection to Redis was lost: {reason}", sent=sent))
             waiters.clear()
 

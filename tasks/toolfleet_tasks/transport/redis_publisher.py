@@ -83,45 +83,49 @@ class AdmissionBatcher:
         if shared is None:
             return _answered(self._timers, give_up_at, self._send_alone(parameters))
         batch = self._open.get(shared)
-        if batch is None or len(batch) == _MOST:
-            batch = self._open[shared] = _Batch(self._timers)
-            sent = self._connection.send_built(partial(self._close, shared, batch))
-            sent.add_done_callback(partial(self._answer, shared, batch))
+        is_new = batch is None or len(batch) == _MOST
+        if batch is None or is_new:
+            batch = self._open[shared] = _Batch(self._timers, self._answer, shared)
         reply: asyncio.Future[Any] = self._loop.create_future()
         batch.append((parameters, reply, give_up_at))
         if give_up_at < batch.ends_at:
             batch.end_at(give_up_at)
+        if is_new:
+            self._connection.send_for(batch, partial(self._close, batch))
         return reply
 
-    def _close(self, shared: _Command, batch: "_Batch") -> _Command:
+    def _close(self, batch: "_Batch") -> _Command:
         """Return the command, as it leaves.
 
         A caller that has gone meanwhile may be in it, as one whose command had just left.
         """
-        if self._open.get(shared) is batch:
-            del self._open[shared]
+        if self._open.get(batch.shared) is batch:
+            del self._open[batch.shared]
         if len(batch) == 1:
             return ("EVALSHA", ADMIT.digest, *batch[0][0])
-        return ("EVALSHA", ADMIT_MANY.digest, *_together(shared, batch))
+        return ("EVALSHA", ADMIT_MANY.digest, *_together(batch))
 
-    def _answer(self, shared: _Command, batch: "_Batch", sent: "asyncio.Future[Any]") -> None:
-        if self._open.get(shared) is batch:  # the connection was lost before it left
-            del self._open[shared]
+    def _answer(self, batch: "_Batch", answer: Any, error: Exception | None) -> None:
+        if self._open.get(batch.shared) is batch:  # the connection was lost before it left
+            del self._open[batch.shared]
         batch.stop()
-        error = sent.exception()
         if len(batch) > 1 and isinstance(error, ResponseError):
-            again = _Batch(self._timers, (each for each in batch if not each[1].done()))
+            again = _Batch(self._timers, self._answer, batch.shared, (each for each in batch if not each[1].done()))
             if is_unknown_script(error) and len(again) > 1:
                 again.end_next()
-                whole = self._connection.send("EVAL", ADMIT_MANY.text, *_together(shared, again))
-                whole.add_done_callback(partial(self._answer, shared, again))
+                self._connection.send_for(again, lambda: ("EVAL", ADMIT_MANY.text, *_together(again)))
             else:
                 self._send_each(again)
-        elif error is None and len(batch) > 1 and sent.result() is None:
+        elif error is None and len(batch) > 1 and answer is None:
             self._send_each(batch)
         else:
             for _, reply, _ in batch:
-                _pass_on(reply, sent)
+                if reply.done():  # its caller has gone
+                    continue
+                if error is None:
+                    reply.set_result(answer)
+                else:
+                    reply.set_exception(error)
 
     def _send_each(self, batch: "_Batch") -> None:
         """Send each call alone after a refused batch, which did nothing; calls of callers that have gone are left out."""
@@ -138,17 +142,35 @@ class AdmissionBatcher:
 class _Batch(list[tuple[_Command, "asyncio.Future[Any]", float]]):
     """The parameters of `ADMIT` of each call, who waits for its reply, and until when by the loop's clock.
 
-    One timer stands for all of them: those of one tick end at nearly the same time.
+    It gets the reply itself, and hands it to `answer` in the same turn of the loop. One timer stands for all of them:
+    those of one tick end at nearly the same time.
     """
 
     def __init__(
-        self, timers: SharedTimers, calls: "Iterable[tuple[_Command, asyncio.Future[Any], float]]" = ()
+        self,
+        timers: SharedTimers,
+        answer: "Callable[[_Batch, Any, Exception | None], None]",
+        shared: _Command,
+        calls: "Iterable[tuple[_Command, asyncio.Future[Any], float]]" = (),
     ) -> None:
         super().__init__(calls)
-        self._timers = timers
+        self.shared = shared
+        self._timers, self._answer = timers, answer
         self._timer: SharedTimer | None = None
         self.ends_at = math.inf
         """When the first wait ends."""
+
+    def done(self) -> bool:
+        """Return False: any of its callers may still wait."""
+        return False
+
+    def set_result(self, answer: Any) -> None:
+        """Take the reply."""
+        self._answer(self, answer, None)
+
+    def set_exception(self, error: Exception) -> None:
+        """Take the refusal, or the loss of the connection."""
+        self._answer(self, None, error)
 
     def end_at(self, when: float) -> None:
         """Have the first wait end at this time."""
@@ -200,8 +222,8 @@ def _shared_of(parameters: _Command) -> _Command | None:
     return None if not is_fitting or keep_ms or marks or int(bound) <= 0 else _shared(parameters)
 
 
-def _together(shared: _Command, batch: _Batch) -> Parameters:
-    queue, notify_key, breaker, queue_states, limit, bound, backlog_bytes = shared
+def _together(batch: _Batch) -> Parameters:
+    queue, notify_key, breaker, queue_states, limit, bound, backlog_bytes = batch.shared
     sent = [_sent(parameters) for parameters, _, _ in batch]
     return ADMIT_MANY.parameters(
         queue=queue,

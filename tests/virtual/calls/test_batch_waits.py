@@ -8,6 +8,7 @@ import pytest
 
 from support.clocks import run_virtually
 from toolfleet_registry.system.shared_timers import shared_timers
+from toolfleet_tasks.redis_connection import Waiter
 from toolfleet_tasks.transport.redis_publisher import _ASKED, _KEYS, AdmissionBatcher
 
 
@@ -16,16 +17,15 @@ class Line:
 
     def __init__(self) -> None:
         self.built = list[tuple[Any, ...]]()
-        self.replies = list[asyncio.Future[Any]]()
+        self.replies = list[Waiter]()
 
     def send(self, *command: Any) -> "asyncio.Future[Any]":
-        return self.send_built(lambda: command)
+        self.send_for(reply := asyncio.get_running_loop().create_future(), lambda: command)
+        return reply
 
-    def send_built(self, build: Callable[[], tuple[Any, ...]]) -> "asyncio.Future[Any]":
-        loop = asyncio.get_running_loop()
-        self.replies.append(loop.create_future())
-        loop.call_soon(lambda: self.built.append(build()))
-        return self.replies[-1]
+    def send_for(self, waiter: Waiter, build: Callable[[], tuple[Any, ...]]) -> None:
+        self.replies.append(waiter)
+        asyncio.get_running_loop().call_soon(lambda: self.built.append(build()))
 
 
 def asked(call_id: str) -> tuple[Any, ...]:

@@ -75,6 +75,27 @@ async def test_what_is_sent_in_one_tick_leaves_in_one_write() -> None:
         assert len(raw.chunks) == 1
 
 
+@pytest.mark.parametrize("other", ["nothing", "a callback", "an answer", "a command"])
+async def test_what_nothing_can_join_leaves_at_once(line: PipelinedConnection, other: str) -> None:
+    """A command that is built as it leaves waits for the end of the tick only where another could come with it."""
+    built, reply = list[str](), asyncio.get_running_loop().create_future()
+
+    def build() -> tuple[str, ...]:
+        built.append("ECHO")
+        return "ECHO", "owl"
+
+    early = line.send("ECHO", "early") if other in {"an answer", "a command"} else None
+    if other == "an answer":
+        await asyncio.sleep(0)
+    if other == "a callback":
+        asyncio.get_running_loop().call_soon(str)
+    line.send_for(reply, build)
+
+    assert built == ([] if early or other != "nothing" else ["ECHO"])
+    assert await reply == b"owl"
+    assert early is None or await early == b"early"
+
+
 async def test_each_sender_gets_its_own_reply(line: PipelinedConnection) -> None:
     """A thousand commands in flight, of different kinds, are answered in the order in which they were sent."""
     replies = [line.send("INCR", KEY) if number % 2 else line.send("ECHO", f"{number}") for number in range(1000)]
