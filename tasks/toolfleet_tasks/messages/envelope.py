@@ -180,14 +180,16 @@ def time_after(delay: float) -> datetime:
 
 def call_message(call: PublishedCall, queue: str, *, text: str, origin: str, now: float) -> str:
     """Return a call's message for its queue; `text` is the sealed call, `now` the fleet's time."""
-    nets = nets_around(call.limit_seconds)
-    label = Label(call.call_id, call.tool_name, args_shown(call), queue, nets, trace=carried())
-    written = message(text, label, origin=origin)
+    shown, nets, is_apart = args_shown(call), nets_around(call.limit_seconds), text.startswith(APART)
+    if is_apart:
+        headers = _headers_apart(call.tool_name, shown, nets, origin)
+        written = _message_apart(text, call.call_id, headers, carried())
+    else:
+        written = message(text, Label(call.call_id, call.tool_name, shown, queue, nets, trace=carried()), origin=origin)
     if not begins_when_taken(call):
         return written
     # Workers that do not read the second form claim no call of which they could not give the claim back.
-    name = BEGIN_APART if text.startswith(APART) else BEGIN
-    return f'{{"{name}":{_begin(call, now)},{written[1:]}'
+    return f'{{"{BEGIN_APART if is_apart else BEGIN}":{_begin(call, now)},{written[1:]}'
 
 
 def begins_when_taken(call: PublishedCall) -> bool:
@@ -206,7 +208,8 @@ def message(
 ) -> str:
     """Build any message of a call's task, or that of its retry: `retries` 1, not to be started before `eta` (ISO 8601, UTC)."""
     if text.startswith(APART):
-        return _message_apart(text, label, origin, retries, eta)
+        headers = _headers_apart(label.shadow, label.args_shown, label.limits, origin)
+        return _message_apart(text, label.call_id, headers, label.trace, retries, eta)
     call_id, links = _quoted(label.call_id), label.links
     group, index, root_id, parent_id = ("null", "null", call_id, "null") if links is None else links.headers()
     # One that is published again may be twice in a queue, and a tag must name one message only.
@@ -219,12 +222,14 @@ def message(
     )
 
 
-def _message_apart(text: str, label: Label, origin: str, retries: int, eta: str | None) -> str:
+def _message_apart(
+    text: str, call_id: str, headers: str, trace: TraceContext | None, retries: int = 0, eta: str | None = None
+) -> str:
     """Build the message of a call whose arguments stand apart: one JSON object, with the sealed call as its last member."""
-    trace, starts = "" if label.trace is None else _trace(label.trace), "" if eta is None else f',"eta":{_quoted(eta)}'
+    traced, starts = "" if trace is None else _trace(trace), "" if eta is None else f',"eta":{_quoted(eta)}'
     return (
-        f'{{"headers":{{"task":"{TASK}",{_headers_apart(label.shadow, label.args_shown, label.limits, origin)},'
-        f'"id":{_quoted(label.call_id)},"retries":{retries}{starts}{trace}}}{_APART_MEMBER}{text}}}'
+        f'{{"headers":{{"task":"{TASK}",{headers},'
+        f'"id":{_quoted(call_id)},"retries":{retries}{starts}{traced}}}{_APART_MEMBER}{text}}}'
     )
 
 

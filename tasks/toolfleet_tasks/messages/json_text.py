@@ -52,7 +52,7 @@ def dump(message: Message) -> str:
 
 def dump_without(message: Message, name: str, more: str = "") -> str:
     """Return a message as `dump` does, for readers of `READS_APART`: without the field `name`, and with `more` members."""
-    version = max(version_of(message), READS_APART)
+    version = READS_APART if READS_APART == VERSION else max(version_of(message), READS_APART)
     return f'{{"v":{version},{more}{_written(message, {name})[1:]}'
 
 
