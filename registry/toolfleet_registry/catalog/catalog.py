@@ -169,7 +169,7 @@ def _said() -> set[str]:
     return set()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Judged:
     """A call that may be published: its tool, its arguments as the tool takes them, and what its caller reaches."""
 
@@ -335,7 +335,10 @@ class Catalog:
         if fault := fault_in_call(call, caller, most_bytes=most, are_small=are_small):
             return _refused(call, "invalid_arguments", fault)
         numbers = ToolName.parse(tool.name).module in self._settings.coerce_numbers_modules
-        result = _checked_with(context, tool, call.arguments, coerces_numbers=numbers, are_small=are_small)
+        if context:
+            result = _checked_with(context, tool, call.arguments, coerces_numbers=numbers)
+        else:
+            result = checked(tool, call.arguments, coerces_numbers=numbers, are_small=are_small)
         if result.arguments is None:
             return _refused(call, "invalid_arguments", str(result.fault))
         if result.arguments is not call.arguments and (fault := size_fault(result.arguments, most=most)):
@@ -468,19 +471,9 @@ class Catalog:
 
 
 def _checked_with(
-    context: Mapping[str, Any] | None,
-    tool: ToolDefinition,
-    arguments: dict[str, Any],
-    *,
-    coerces_numbers: bool,
-    are_small: bool = False,
+    context: Mapping[str, Any], tool: ToolDefinition, arguments: dict[str, Any], *, coerces_numbers: bool
 ) -> Checked:
-    """Return the arguments with all that is `context`; where the tool's schema has no room for that, with what it names at its top.
-
-    `are_small`: whether the arguments are known to be small values.
-    """
-    if not context:
-        return checked(tool, arguments, coerces_numbers=coerces_numbers, are_small=are_small)
+    """Return the arguments with all that is `context`; where the tool's schema has no room for that, with what it names at its top."""
     whole = checked(tool, {**arguments, **context}, coerces_numbers=coerces_numbers)
     if whole.arguments is not None:
         return whole

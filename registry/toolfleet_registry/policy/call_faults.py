@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from toolfleet_registry.contracts import Caller, ToolCall, ToolDefinition
 from toolfleet_registry.permissions import Modules, Permission, level_of_caller, reaches
 from toolfleet_registry.schemas.arguments import fault_in, size_fault
+from toolfleet_registry.schemas.effort import MOST_BYTES
 
 LONGEST = 256
 """Characters of a user id, an idempotency key and a tool's version: a conversation's and a model's ids together are half of that."""
@@ -75,15 +76,11 @@ def fault_in_call(call: ToolCall, caller: Caller, *, most_bytes: int, are_small:
 
     `are_small`: whether its arguments are known to be small values, so that they need no further check.
     """
-    return (
-        fault_in_names(
-            user_ids=(call.user_id, caller.user_id),
-            idempotency_key=call.idempotency_key,
-            tool_version=call.tool_version,
-        )
-        or fault_in(call.arguments, are_small=are_small)
-        or size_fault(call.arguments, most=most_bytes, are_small=are_small)
-    )
+    names = (call.user_id, caller.user_id)
+    fault = fault_in_names(user_ids=names, idempotency_key=call.idempotency_key, tool_version=call.tool_version)
+    if fault or (are_small and type(call.arguments) is dict and most_bytes >= MOST_BYTES):
+        return fault
+    return fault_in(call.arguments) or size_fault(call.arguments, most=most_bytes)
 
 
 def version_fault(tool: ToolDefinition, named: str | None) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from pydantic_core import to_json
 
-from toolfleet_registry.schemas.effort import MOST_BYTES, is_small
+from toolfleet_registry.schemas.effort import is_small
 from toolfleet_registry.system.http_bodies import MAX_DEPTH, loads_strict
 
 # A small object that holds itself often can stand for more JSON than fits into any memory; and to judge, check and
@@ -25,22 +25,17 @@ _Place: TypeAlias = "tuple[_Place, str | int] | None"
 """The way from the arguments down to a value: parent and step; built always, spelled out for a refusal only."""
 
 
-def fault_in(arguments: Any, *, are_small: bool = False) -> str | None:
-    """Return why these arguments cannot be sent, and where the fault is, or `None`. Never repeats a value.
-
-    `are_small`: whether that is known already; so below.
-    """
+def fault_in(arguments: Any) -> str | None:
+    """Return why these arguments cannot be sent, and where the fault is, or `None`. Never repeats a value."""
     if isinstance(arguments, str):
         return _fault_in_text(arguments)
     if not isinstance(arguments, dict):
         return f"Arguments must be a JSON object, not {_kind(arguments)}."
-    return None if are_small or is_small(arguments) or _is_plain(arguments) else _first_fault(arguments)
+    return None if is_small(arguments) or _is_plain(arguments) else _first_fault(arguments)
 
 
-def size_fault(arguments: dict[str, Any], *, most: int, are_small: bool = False) -> str | None:
+def size_fault(arguments: dict[str, Any], *, most: int) -> str | None:
     """Return why these arguments, which have no other fault, are too large; `None` for at most `most` bytes."""
-    if are_small and most >= MOST_BYTES:
-        return None
     size = size_of(arguments)
     return None if size <= most else f"Arguments have {size} bytes as JSON; at most {most} can be sent."
 

@@ -403,9 +403,9 @@ class Checker:
         except ValueError:  # of a Python type that the validator does not know, such as a subclass of `str`
             return self._fits_as_json(value)
 
-    def price(self, value: Any, *, values: int, is_known_small: bool = False) -> int | None:
+    def price(self, value: Any, *, values: int) -> int | None:
         """Units of 10 ns, at most, to check it once; `None` if it may take longer than `MOST_UNITS`, or has more `values`."""
-        if self._is_light and (is_known_small or is_small(value)):
+        if self.is_light and is_small(value):
             return WEIGHT_OF_SMALL * _LIGHT
         load = load_of(value, most=values)
         if load is None or (units := load.price(self.effort)) > MOST_UNITS:
@@ -414,7 +414,8 @@ class Checker:
         return units if units <= MOST_UNITS else None
 
     @cached_property
-    def _is_light(self) -> bool:
+    def is_light(self) -> bool:
+        """Whether any small value surely costs little to check."""
         return max(self.effort.prices) <= _LIGHT and not self.effort.patterns and not self.effort.compares_items
 
     def why_not(self, value: Any, root: str) -> str:

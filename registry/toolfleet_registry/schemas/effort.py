@@ -130,8 +130,7 @@ def is_small(value: Any) -> bool:
     A value that has no plain type of Python's may be JSON too, and is checked elsewhere.
     """
     values, texts, characters = [value], list[str](), 0
-    for each in values:  # grows meanwhile
-        kind = type(each)
+    for kind, each in zip(map(type, values), values, strict=False):  # grows meanwhile
         if kind is str:
             texts.append(each)
         elif kind is dict or kind is list:

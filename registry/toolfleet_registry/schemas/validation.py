@@ -51,7 +51,7 @@ Filling = list[tuple[Path, Any]]
 """What is to be filled in: paths and values."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Checked:
     """A call's arguments with their defaults, or what is wrong with them."""
 
@@ -71,7 +71,7 @@ def checked(
     checker = _inputs.checker(tool)
     if isinstance(checker, str):
         return Checked(None, f"Tool {tool.name!r} is closed: {checker}.")
-    if checker.price(arguments, values=_MOST_NAMES, is_known_small=are_small) is None:
+    if not (are_small and checker.is_light) and checker.price(arguments, values=_MOST_NAMES) is None:
         return Checked(None, _TOO_MUCH)
     if coerces_numbers and checker.outline and not checker.fits(arguments):
         arguments = _with_numbers(checker, arguments)

@@ -106,7 +106,7 @@ class Ticket:
     approval_rules: tuple[ApprovalRule, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _JudgedCall(Judged):
     ticket: Ticket
 

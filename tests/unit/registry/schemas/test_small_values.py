@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.there import there
-from toolfleet_registry.schemas.arguments import MAX_VALUES, fault_in, size_fault, size_of
+from toolfleet_registry.contracts import Caller, ToolCall
+from toolfleet_registry.policy.call_faults import fault_in_call
+from toolfleet_registry.schemas.arguments import MAX_VALUES, fault_in, size_of
 from toolfleet_registry.schemas.effort import MOST_BYTES, MOST_VALUES, WEIGHT_OF_SMALL, is_small, load_of
 
 _JSON = st.recursive(
@@ -93,5 +95,6 @@ def test_a_small_value_has_no_more_bytes_than_is_taken_for_granted(value: dict[s
     """Though each character is written as an escape; and where fewer may be sent, they are counted."""
     assert is_small(value)
     assert size_of(value) <= MOST_BYTES
-    assert size_fault(value, most=MOST_BYTES, are_small=True) is None
-    assert size_fault(value, most=size_of(value) - 1, are_small=True) is not None
+    call, caller = ToolCall(tool_name="owls.count", arguments=value), Caller(permission="user")
+    assert fault_in_call(call, caller, most_bytes=MOST_BYTES, are_small=True) is None
+    assert fault_in_call(call, caller, most_bytes=size_of(value) - 1, are_small=True) is not None
