@@ -46,7 +46,8 @@ class Receipts:
         self._keys = settings.keys
         self._signatures = Signatures(settings, "result")
         self._is_in_record = not settings.has_redis_broker  # the text: in addition to Celery's own key
-        self._dropped: list[str] = []
+        self._result_key = settings.keys.result("")
+        self._dropped: list[str] = []  # calls
         self._waiting: list[Receipt] = []
         self._later = deque[tuple[float, str, str | None, str]]()  # when, by the loop's clock; call, user, what stays
         self._loop = asyncio.get_running_loop()
@@ -58,8 +59,9 @@ class Receipts:
         if call.idempotency_key and len(text) <= SHORT_CHARACTERS:
             return
         if not call.idempotency_key and len(text) < COUNTED_FROM_BYTES and not self._is_in_record:
-            self._dropped.append(self._keys.result(call.call_id))  # most are of this kind: there is nothing to look at
-            self._soon(is_full=len(self._dropped) >= _BATCH)
+            self._dropped.append(call.call_id)  # most are of this kind: there is nothing to look at
+            if (is_full := len(self._dropped) >= _BATCH) or self._timer is None:
+                self._soon(is_full=is_full)
             return
         value = self._value_of(call, json_text.dump(verdict_of(call, result, text))) if call.idempotency_key else ""
         self._add(call.user_id, call.call_id, (value, ""), is_large=len(text) >= _LARGE_CHARACTERS)
@@ -122,7 +124,9 @@ class Receipts:
             self._timer = None
         dropped, self._dropped = self._dropped, []
         if dropped:  # what gets lost expires
-            self._connection.send("UNLINK", *dropped).add_done_callback(ignored)
+            self._connection.send("UNLINK", *(self._result_key + call_id for call_id in dropped)).add_done_callback(
+                ignored
+            )
         if self._waiting and (self._sending is None or self._sending.done()):
             self._sending = asyncio.get_running_loop().create_task(self._send_all(), name="toolfleet-receipts")
 
