@@ -18,12 +18,12 @@ from toolfleet_registry.redis.urls import is_redis_url, is_sentinel_url, read_se
 from toolfleet_registry.settings import Settings, load_environment, load_settings
 from toolfleet_registry.spans import Tracing
 from toolfleet_registry.system.process import hide_process
+from toolfleet_tasks import call_task
 from toolfleet_tasks.broker import make_queue
 from toolfleet_tasks.control import fleet_tasks, startup_checks
 from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.queues import CONTROL, Lane, queues_of
 from toolfleet_tasks.transport.kombu_publisher import KombuPublisher
-from toolfleet_tasks.worker import call_task
 from toolfleet_tasks.worker_runtime import RunCall, Runner
 
 _CONNECT_SECONDS = 4  # Celery's default

@@ -37,7 +37,7 @@ WRITERS = {
     "tasks/toolfleet_tasks/control/beat.py": "is Celery's own scheduler",
     "tasks/toolfleet_tasks/control/fleet_tasks.py": "is what beat does at its start",
     "tasks/toolfleet_tasks/transport/kombu_transport.py": "writes for kombu",
-    "tasks/toolfleet_tasks/worker/call_task.py": "has Celery publish what follows a call",
+    "tasks/toolfleet_tasks/call_task.py": "has Celery publish what follows a call",
     "tasks/toolfleet_tasks/operations/worker_probes.py": "sends canaries, and takes the very same texts out again",
 }
 WRITING = {"PUBLISH", "apply_async", "send_task"}

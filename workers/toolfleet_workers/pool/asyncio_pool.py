@@ -27,11 +27,11 @@ from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import own_pid
 from toolfleet_registry.system.shared_timers import SharedTimer, SharedTimers, shared_timers
 from toolfleet_tasks import worker_runtime
+from toolfleet_tasks.call_task import END
 from toolfleet_tasks.control.celery_worker import FetchedCall
 from toolfleet_tasks.fairness import UNBOUNDED, FairSlots
 from toolfleet_tasks.greenlet_bridge import Bridge, JobKilled, require_greenlet_stacks
 from toolfleet_tasks.messages.envelope import TASK
-from toolfleet_tasks.worker.call_task import END
 from toolfleet_workers.pool.hub_loop import HubLoop
 
 if TYPE_CHECKING:

@@ -13,11 +13,10 @@ from celery.worker import control, state, strategy
 from kombu.message import Message
 
 from toolfleet_registry.settings import Settings
-from toolfleet_tasks import worker_runtime
+from toolfleet_tasks import call_task, worker_runtime
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.control.celery_worker import CallFront, FetchedCall, call_strategy
 from toolfleet_tasks.messages.envelope import DIED, TASK
-from toolfleet_tasks.worker import call_task
 from toolfleet_tasks.worker_runtime import take_none
 
 ALONE = b'[["text"], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.worker.call_task import links_of
+from toolfleet_tasks.call_task import links_of
 from toolfleet_workers.execution.running_task import publish_again
 
 SIGNED = 'eyJhbGciOi.signed "text".\u2028'

@@ -1,1 +1,0 @@
-"""Gives Celery the task that runs a call in a worker."""
