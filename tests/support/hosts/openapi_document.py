@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from support.hosts.second_judge import second_judge
-from support.hosts.tool_folder import wait_until_watched
 from support.waiting import wait_until
 from toolfleet_modules.hosts.openapi.openapi_host import OpenApiHost, OpenApiOptions
 from toolfleet_modules.hosts.openapi.operation_tool import HttpSender, ServiceAnswer
@@ -82,7 +81,5 @@ async def hosted_document(
     judged = JudgedSender(file, options.get("base", ""), most_bytes=host.limits.result_bytes)
     host._sender = judged
     async with ModuleClient(host, user_id=None, permission="user") as client:
-        if source is None:
-            await wait_until_watched(folder)
         yield HostedDocument(file, host, client, changes)
     assert source is not None or judged.faults == []

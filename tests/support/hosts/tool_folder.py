@@ -1,6 +1,5 @@
 """A tool folder that is served in this process, without sockets; its tools run in processes of their own."""
 
-import contextlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -60,18 +59,6 @@ class HostedFolder:
 becomes = wait_until_answered
 
 
-async def wait_until_watched(folder: Path) -> None:
-    """Return once this process watches the folder: a change before that is found when it is read again, after seconds."""
-    watched = f" ino:{folder.stat().st_ino:x} "
-
-    def is_watched() -> bool:
-        with contextlib.suppress(FileNotFoundError):  # one that was closed just now
-            return any(watched in open_file.read_text() for open_file in Path("/proc/self/fdinfo").iterdir())
-        return False
-
-    await wait_until(is_watched, f"{folder} is watched")
-
-
 @asynccontextmanager
 async def hosted(path: Path, files: dict[str, str], **options: Any) -> AsyncGenerator[HostedFolder]:
     """Serve these files, by their names."""
@@ -80,5 +67,4 @@ async def hosted(path: Path, files: dict[str, str], **options: Any) -> AsyncGene
         (path / name).write_text(text)
     host = FolderHost(FolderOptions("owls", path, debounce_ms=50, **options))
     async with ModuleClient(host, user_id=None, permission="user") as client:
-        await wait_until_watched(path)
         yield HostedFolder(path, host, client)

@@ -250,12 +250,14 @@ class FolderHost(Host[HostedTool]):
     async def _running(self) -> AsyncGenerator[None]:
         """Serve the folder meanwhile."""
         remove_abandoned_soon()
-        await self.reload()
-        watching = asyncio.gather(self._watch(), self._packages.use.keep())
+        working = [asyncio.ensure_future(self._watch())]
         try:
+            await asyncio.sleep(0)  # so that it watches before the first reading: no change falls between both
+            await self.reload()
+            working.append(asyncio.ensure_future(self._packages.use.keep()))
             yield
         finally:
-            ending: list[asyncio.Future[Any]] = [watching, *self._reloading]
+            ending: list[asyncio.Future[Any]] = [*working, *self._reloading]
             for task in ending:
                 task.cancel()
             await asyncio.gather(*ending, self._packages.sets.aclose(), return_exceptions=True)

@@ -7,6 +7,8 @@ import pytest
 
 from support.hosts.tool_folder import GREET, HEAD, HostedFolder, hosted
 from support.waiting import wait_until, wait_until_answered
+from toolfleet_modules.hosts import host
+from toolfleet_modules.hosts.folder.source_files import FolderReading, SourceFolder
 
 pytestmark = pytest.mark.asyncio
 
@@ -70,6 +72,24 @@ async def test_a_saved_file_is_served_a_moment_later(tmp_path: Path) -> None:
         assert await number(folder) == 2
         (folder.path / "crows.py").unlink()
         await folder.wait_for_tools("number")
+
+
+async def test_a_file_that_is_saved_during_the_first_reading_is_served_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is heard of: the folder is watched before it is read."""
+    monkeypatch.setattr(host, "_RESCAN_SECONDS", 3600.0)
+    read = SourceFolder.read
+
+    def read_before_a_save(folder: SourceFolder) -> FolderReading:
+        reading = read(folder)
+        if not (later := tmp_path / "crows.py").exists():
+            later.write_text(GREET)
+        return reading
+
+    monkeypatch.setattr(SourceFolder, "read", read_before_a_save)
+    async with hosted(tmp_path, {"owls.py": numbered(1)}) as folder:
+        await folder.wait_for_tools("number", "greet")
 
 
 async def test_running_calls_end_in_the_generation_that_they_began_in(tmp_path: Path) -> None:
