@@ -85,7 +85,7 @@ class RedisConnectionClosed(RedisConnectionLost):
     """The line was closed for good: there is nothing to wait for."""
 
 
-class Waiter(Protocol):
+class ReplyWaiter(Protocol):
     """Gets the reply to one command, unless it is `done`: a future, or what needs no turn of the loop for that."""
 
     def done(self) -> bool:
@@ -162,7 +162,7 @@ class PipelinedConnection:
         """
         return self._away() if self._protocol is None else self._protocol.send_built(build)
 
-    def send_for(self, waiter: "Waiter", build: Callable[[], tuple[Part, ...]]) -> None:
+    def send_for(self, waiter: "ReplyWaiter", build: Callable[[], tuple[Part, ...]]) -> None:
         """Send a command that is built when it leaves, and have the waiter get the reply in the turn in which it is read.
 
         It leaves at the end of this tick, or at once if it is the only thing to do. `build` must not raise.
@@ -390,9 +390,9 @@ class RespProtocol(asyncio.BufferedProtocol):
         self._on_end = on_end
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._replies = hiredis.Reader(replyError=ResponseError, notEnoughData=_INCOMPLETE)
-        self._pending: deque[Waiter | _Sent] = deque()
+        self._pending: deque[ReplyWaiter | _Sent] = deque()
         self._unsent: list[bytes | Callable[[], tuple[Part, ...]]] = []
-        self._unsent_pending: list[Waiter | _Sent] = []
+        self._unsent_pending: list[ReplyWaiter | _Sent] = []
         # What the loop runs next. A loop that does not show it counts as busy.
         self._due: Sized = getattr(self._loop, "_ready", (None,))
         self.heard_at = self._loop.time()
@@ -416,7 +416,7 @@ class RespProtocol(asyncio.BufferedProtocol):
             self._queue(build, reply)
         return reply
 
-    def send_for(self, waiter: "Waiter", build: Callable[[], tuple[Part, ...]]) -> None:
+    def send_for(self, waiter: "ReplyWaiter", build: Callable[[], tuple[Part, ...]]) -> None:
         """Send a command as `PipelinedConnection.send_for` does."""
         if self.lost.done():
             waiter.set_exception(RedisConnectionLost("the connection to Redis was lost", sent=False))
@@ -484,7 +484,7 @@ class RespProtocol(asyncio.BufferedProtocol):
         """End the connection. Called by asyncio."""
         self._end(exc or ConnectionResetError("the server closed the connection"))
 
-    def _queue(self, command: bytes | Callable[[], tuple[Part, ...]], waiter: "Waiter | _Sent") -> None:
+    def _queue(self, command: bytes | Callable[[], tuple[Part, ...]], waiter: "ReplyWaiter | _Sent") -> None:
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(command)
