@@ -129,12 +129,13 @@ def is_small(value: Any) -> bool:
 
     A value that has no plain type of Python's may be JSON too, and is checked elsewhere.
     """
-    values, texts, characters = [value], list[str](), 0
+    values, texts, count, characters = [value], list[str](), 1, 0
     for kind, each in zip(map(type, values), values, strict=False):  # grows meanwhile
         if kind is str:
             texts.append(each)
         elif kind is dict or kind is list:
-            if len(values) + len(each) > MOST_VALUES:
+            count += len(each)
+            if count > MOST_VALUES:
                 return False
             if kind is list:
                 values += each

@@ -26,7 +26,7 @@ from toolfleet_tasks.messages.signing import seal_of
 from toolfleet_tasks.queues import nets_around, queue_for
 from toolfleet_tasks.redis_connection import RedisConnectionClosed, RedisConnectionLost
 from toolfleet_tasks.results.listener import HeardLog, ResultListener, follow_progress, read_progress
-from toolfleet_tasks.results.stored import ending_of, read_stored, result_of
+from toolfleet_tasks.results.stored import ending_of, read_stored, result_in
 from toolfleet_tasks.results.verifier import PEEK_SECONDS, Meta
 from toolfleet_tasks.transport.publisher import Delivered, Publisher
 
@@ -254,10 +254,11 @@ class PendingCall:
     def ended(self, meta: Meta) -> None:
         """Implements `Waiter.ended`."""
         if meta["status"] == "SUCCESS":
-            result = result_of(meta, self.tool_name)
+            text = str(meta.get("result"))
+            result = result_in(text, self.tool_name)
             self._end(result)
             if not self._is_guest:
-                self._had(self._call, result, str(meta.get("result")))
+                self._had(self._call, result, text)
         else:  # Celery's own words; how far the call had got, the ledger knows
             self._stop_timer()
             self._spawn(self._end_as(ending_of(meta, self._call)))

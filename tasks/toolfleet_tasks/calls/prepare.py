@@ -142,7 +142,7 @@ class CallPreparation:
         self._limited = limited
         self._trail = trail
         self._tickets = OrderedDict[tuple[Caller, str], Ticket]()  # those used last at the end
-        self._latest: Ticket | None = None
+        self._latest: tuple[Caller, str, Ticket] | None = None  # whom it was made for, which tool, and the ticket
         self._made_from: tuple[object, ...] = (None,) * 4  # all of them: the revisions of catalog, profiles and modules
 
     async def prepare(
@@ -279,7 +279,7 @@ class CallPreparation:
         After any change of what there is, of what operators have decided, of profiles or of modules' settings, all are
         made again, so that none of them keeps alive what was there before.
         """
-        tickets, key, known, catalog = self._tickets, (caller, call.tool_name), self._known, self._catalog
+        tickets, known, catalog = self._tickets, self._known, self._catalog
         revision, profiles, names, settings = self._made_from
         if not (
             revision is catalog.revision
@@ -288,22 +288,26 @@ class CallPreparation:
             and settings is known.settings
         ):
             tickets.clear()
+            self._latest = None
             self._made_from = catalog.revision, catalog.profiles.revision, known.names, known.settings
+        latest, key = self._latest, (caller, call.tool_name)
+        if latest is not None and latest[0] is caller and latest[1] == call.tool_name:
+            return latest[2]
         try:
             ticket = tickets.get(key)
         except TypeError:  # a caller that is no valid one, and cannot be looked up
             return self._made_ticket(call, caller)
         if ticket is not None:
-            if ticket is not self._latest:
-                tickets.move_to_end(key)
-                self._latest = ticket
+            tickets.move_to_end(key)
+            self._latest = (*key, ticket)
             return ticket
         made = self._made_ticket(call, caller)
         # The calls of a caller with a longer id are refused.
         if isinstance(made, Ticket) and len(caller.user_id or "") <= LONGEST:
             if len(tickets) >= _MOST_TICKETS:
                 tickets.popitem(last=False)
-            tickets[key] = self._latest = made
+            tickets[key] = made
+            self._latest = (*key, made)
         return made
 
     def _made_ticket(self, call: ToolCall, caller: Caller) -> Ticket | ToolResult:

@@ -174,7 +174,7 @@ def _signed(app: "FleetApp", call: PublishedCall, trace: TraceContext | None) ->
 
 def _result_in(meta: Meta, tool_name: str) -> ToolResult:
     if meta["status"] == "SUCCESS":
-        return stored.result_of(meta, tool_name)
+        return stored.result_in(str(meta.get("result")), tool_name)
     reason = meta.get("result")
     kind = str(reason.get("exc_type")) if isinstance(reason, dict) else ""
     if kind in {"LinkFailed", "ChordError"}:

@@ -12,9 +12,14 @@ from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.results.verifier import ANNOUNCED_AT_MOST, FORGED, STORED, Meta, stored_meta
 
 
-def result_of(meta: Meta, tool_name: str) -> ToolResult:
-    """Return the result that the fleet has stored (`meta["status"]` is `SUCCESS`)."""
-    return _read(str(meta.get("result")), tool_name)
+def result_in(text: str, tool_name: str) -> ToolResult:
+    """Return the result of this text, as the fleet has stored it."""
+    try:
+        return json_text.load(ToolResult, text)
+    except ValueError:
+        with contextlib.suppress(ValueError, RecursionError):
+            return _known_part(text)
+        return fleet_results.outcome_unknown(tool_name, "the worker's answer cannot be read.")
 
 
 def ending_of(meta: Meta, call: PublishedCall) -> CallEnding:
@@ -67,16 +72,7 @@ def text_of(stored: str) -> str:
 
 def read_stored(stored: str, tool_name: str) -> ToolResult:
     """Parse the ledger's stored result of a call that has ended."""
-    return _read(text_of(stored), tool_name)
-
-
-def _read(text: str, tool_name: str) -> ToolResult:
-    try:
-        return json_text.load(ToolResult, text)
-    except ValueError:
-        with contextlib.suppress(ValueError, RecursionError):
-            return _known_part(text)
-        return fleet_results.outcome_unknown(tool_name, "the worker's answer cannot be read.")
+    return result_in(text_of(stored), tool_name)
 
 
 def _known_part(text: str) -> ToolResult:

@@ -174,7 +174,8 @@ class _Batch(list[tuple[_Command, "asyncio.Future[Any]", float]]):
 
     def end_at(self, when: float) -> None:
         """Have the first wait end at this time."""
-        self.stop()
+        if self._timer is not None:
+            self._timer.cancel()
         self.ends_at, self._timer = when, self._timers.call_at(when, self._expire)
 
     def end_next(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from support.clocks import run_virtually
 from toolfleet_registry.system.shared_timers import shared_timers
-from toolfleet_tasks.redis_connection import Waiter
+from toolfleet_tasks.redis_connection import ReplyWaiter
 from toolfleet_tasks.transport.redis_publisher import _ASKED, _KEYS, AdmissionBatcher
 
 
@@ -17,13 +17,13 @@ class Line:
 
     def __init__(self) -> None:
         self.built = list[tuple[Any, ...]]()
-        self.replies = list[Waiter]()
+        self.replies = list[ReplyWaiter]()
 
     def send(self, *command: Any) -> "asyncio.Future[Any]":
         self.send_for(reply := asyncio.get_running_loop().create_future(), lambda: command)
         return reply
 
-    def send_for(self, waiter: Waiter, build: Callable[[], tuple[Any, ...]]) -> None:
+    def send_for(self, waiter: ReplyWaiter, build: Callable[[], tuple[Any, ...]]) -> None:
         self.replies.append(waiter)
         asyncio.get_running_loop().call_soon(lambda: self.built.append(build()))
 

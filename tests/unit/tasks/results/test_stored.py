@@ -8,7 +8,7 @@ from support.published_call import published
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.fleet_results import CallEnding
-from toolfleet_tasks.results.stored import celery_value, ending_of, read_stored, result_of, text_of
+from toolfleet_tasks.results.stored import celery_value, ending_of, read_stored, result_in, text_of
 
 RESULT = ToolResult.ok("m.t", {"owls": 3, "__type__": "datetime"})
 
@@ -23,7 +23,7 @@ def ended(meta: dict[str, Any]) -> CallEnding:
 
 def test_a_workers_answer_is_passed_on() -> None:
     """A result that a worker wrote arrives as it was."""
-    assert result_of({"status": "SUCCESS", "result": json_text.dump(RESULT)}, "m.t") == RESULT
+    assert result_in(json_text.dump(RESULT), "m.t") == RESULT
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_workers_answer_is_passed_on() -> None:
 )  # somebody else's answer, or a torn one
 def test_what_cannot_be_read_has_an_unknown_end(result: Any) -> None:
     """The call was run, and nobody can say what came of it."""
-    found = result_of({"status": "SUCCESS", "result": result}, "m.t")
+    found = result_in(str(result), "m.t")
 
     assert (found.success, found.error_code, found.effect_state) == (False, "outcome_unknown", "unknown")
 
