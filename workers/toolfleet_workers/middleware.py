@@ -452,7 +452,6 @@ class ResultCheck:
     """
 
     tools: ToolLookup
-    invalid: int = 0
 
     def decide(self, case: Case) -> Verdict:
         """Return "ask" if the tool has a schema for its results."""
@@ -475,7 +474,6 @@ class ResultCheck:
             note("result_check", "passed")
             return attempt
         note("result_check", "failed")
-        self.invalid += 1
         log.warning("tool_result_invalid", call_id=call.call_id, tool=call.tool_name, fault=fault)
         text = f"Tool execution error: the module's result is not what its schema says: {fault}"
         result = ToolResult.failed(call.tool_name, "invalid_response", text, effect_state="done")

@@ -79,7 +79,7 @@ class FleetConsumer(Consumer):
         self.waits_for_broker = True
         try:
             pool: Any = self.pool
-            if conn.transport.driver_type != "amqp" or not hasattr(pool, "wait_for"):
+            if conn.transport.driver_type != "amqp":
                 return super().ensure_connected(conn)
             _connect(conn, pool.wait_for)
             self.first_connection_attempt = False
@@ -103,8 +103,7 @@ class FleetConsumer(Consumer):
         if isinstance(exc, _PASSING):
             log.error("worker_waits_for_redis", error=str(exc))
             pool: Any = self.pool
-            if hasattr(pool, "wait_for"):
-                pool.wait_for(asyncio.sleep(_PAUSE_SECONDS))
+            pool.wait_for(asyncio.sleep(_PAUSE_SECONDS))
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
         """Log a message that cannot be decoded, without its arguments."""
@@ -433,7 +432,7 @@ def call_strategy(task: Any, app: Any, consumer: Any) -> Any:
     """Set by `Strategy` of the task: Celery's own. A worker that fetches its messages by itself asks `CallFront` before."""
     here = worker_runtime.current()
     if here is not None:
-        is_ours = app.settings.has_redis_broker and hasattr(consumer.pool, "run_call") and app.use_fast_trace_task
+        is_ours = app.settings.has_redis_broker and app.use_fast_trace_task
         logs_each = strategy.logger.isEnabledFor(logging.INFO)  # in Celery's log, of each call
         here.take = CallFront(task, app, consumer, here).take if is_ours and not logs_each else worker_runtime.take_none
     return strategy.default(task, app, consumer)

@@ -1,8 +1,8 @@
 """Implements Celery's worker pool on asyncio: thousands of calls in flight on the one thread of the worker, each within its limits.
 
 The tracer, the requests and the consumer are Celery's own; a fetched call that simply ends with its result does without all of
-them (`CallRun`). A task body that blocks holds up every other call and the
-connection to the broker; the watchdog (`pool/bootsteps.py`) says which.
+them (`CallRun`). A task body that blocks holds up every other call and the connection to the broker; the watchdog
+(`pool/bootsteps.py`) says which.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from celery.exceptions import WorkerLostError, WorkerShutdown, WorkerTerminate
 
 from toolfleet_registry.contracts import ToolResult
 from toolfleet_registry.errors import SettingsError
-from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import own_pid
@@ -330,7 +330,7 @@ class AsyncioPool(BasePool):
         if self.options.get("threads"):
             raise SettingsError("AsyncioPool needs a broker with an event loop: Redis or RabbitMQ.")
         require_greenlet_stacks()
-        settings: Settings = getattr(self.app, "settings", None) or load_settings()
+        settings: Settings = self.app.settings
         self._drain_seconds = settings.drain_seconds
         self.hub_loop = HubLoop()
         self._timers = shared_timers(self.hub_loop.loop)
@@ -341,7 +341,7 @@ class AsyncioPool(BasePool):
             here = worker_runtime.start(
                 self.hub_loop.loop, broker=settings.broker or "", master=settings.sentinel_master, bounds=bounds
             )
-            if settings.has_redis_broker and hasattr(self.app, "settings"):  # the transport is ours, and counts
+            if settings.has_redis_broker:  # the transport is ours, and counts
                 self._waiting.slots = here.slots
                 self._slots.initial_value = self._slots.value = UNBOUNDED  # it knows nothing of queues
                 here.capacity = self.capacity

@@ -25,7 +25,7 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.directory.watch import ModuleWatch
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.metrics import Exposition, Sample
-from toolfleet_registry.settings import Settings, load_settings
+from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.process import this_process
@@ -200,20 +200,6 @@ class ReentrantEvents(bootsteps.StartStopStep):
             parent.event_dispatcher.mutex = threading.RLock()
 
 
-class LoopWatchdog(bootsteps.StartStopStep):
-    """Watches the pool's loop until the pool closes it."""
-
-    requires = ("celery.worker.components:Pool",)
-
-    def include_if(self, parent: Any) -> bool:
-        """Return whether the pool has a loop; others have none."""
-        return isinstance(parent.pool, AsyncioPool)
-
-    def start(self, parent: Any) -> None:
-        """Start the watchdog. Called by Celery when the pool has started, on the pool's thread."""
-        Watchdog(parent.pool.hub_loop, stall_seconds=_STALL_SECONDS).start()
-
-
 class Attendance(bootsteps.StartStopStep):
     """Keeps noting at Redis that the worker lives, with which transport and how many slots, and what time it is, until it has ended."""
 
@@ -226,7 +212,7 @@ class Attendance(bootsteps.StartStopStep):
         """
         if not isinstance(parent.pool, AsyncioPool):  # nothing would renew the leases of its calls
             raise SystemExit("Calls need the asyncio pool: leave -P out.")
-        settings = getattr(parent.app, "settings", None) or load_settings()
+        settings: Settings = parent.app.settings
         presence, slots = Presence(settings), LaneCapacity(settings, count=parent.concurrency)
         consumption = Consumption(parent)
         parent.consumer_notes = notes = ConsumerNotes(settings, ConsumedNames(parent, consumption), calls_held)
@@ -250,6 +236,16 @@ class Attendance(bootsteps.StartStopStep):
         call_when_ended(parent, lambda: notes.leave(restarts=ending.is_restart))
 
 
+class LoopWatchdog(bootsteps.StartStopStep):
+    """Watches the pool's loop until the pool closes it."""
+
+    requires = (Attendance,)
+
+    def start(self, parent: Any) -> None:
+        """Start the watchdog. Called by Celery when the pool has started, on the pool's thread."""
+        Watchdog(parent.pool.hub_loop, stall_seconds=_STALL_SECONDS).start()
+
+
 class ShutdownReason:
     """The reason of a worker's end.
 
@@ -270,7 +266,7 @@ class AnsweredProbes(bootsteps.StartStopStep):
 
     def start(self, parent: Any) -> None:
         """Start the probes. Called by Celery when the pool has started."""
-        settings = getattr(parent.app, "settings", None) or load_settings()
+        settings: Settings = parent.app.settings
         health = health_of(parent.app)
         health.worker, health.has_redis_broker = parent, settings.has_redis_broker
         probes = Probes(getattr(parent.app, "lane", "all"), settings, live=health.stuck, ready=health.unready)
@@ -370,11 +366,7 @@ class WorkerHealth:
         With RabbitMQ it does that on the loop, for as long as it takes: of such a worker only that it answers is known.
         """
         pool, consumer = self.worker.pool, self.worker.consumer
-        if (
-            not self.has_redis_broker
-            or not isinstance(pool, AsyncioPool)
-            or getattr(consumer, "waits_for_broker", False)
-        ):
+        if not self.has_redis_broker or getattr(consumer, "waits_for_broker", False):
             return None
         busy_since = pool.hub_loop.busy_since
         still = 0.0 if busy_since is None else machine_clock.monotonic() - busy_since
@@ -417,29 +409,28 @@ _known: WeakKeyDictionary[Celery, WorkerHealth] = WeakKeyDictionary()
 class AnsweredMetrics(bootsteps.StartStopStep):
     """Answers `GET /metrics` until the worker has ended."""
 
-    requires = ("celery.worker.components:Pool",)
+    requires = (Attendance,)
 
     def include_if(self, parent: Any) -> bool:
         """Return whether a port is set: a worker without one counts nothing, and loads nothing for it."""
-        return _settings_of(parent).metrics_port is not None
+        return parent.app.settings.metrics_port is not None
 
     def start(self, parent: Any) -> None:
         """Start the endpoint.
 
         Called by Celery when the pool has started, on the pool's thread. Ends the process if the library is missing.
         """
-        settings = _settings_of(parent)
+        settings: Settings = parent.app.settings
         recorder = metrics.start()
         recorder.gauges.append(WorkerGauges(parent, settings))
         try:
             endpoint = MetricsEndpoint(settings, Exposition(recorder).text)
         except SettingsError as exc:
             raise SystemExit(str(exc)) from exc
-        if isinstance(parent.pool, AsyncioPool):
-            here = worker_runtime.current()
-            to_redis = None if here is None else here.to(str(settings.redis_url), master=settings.sentinel_master)
-            keep = ProcessSampler(recorder, to_redis).keep()
-            self._sampling = parent.pool.hub_loop.loop.create_task(keep, name="toolfleet-metrics")
+        here = worker_runtime.current()
+        to_redis = None if here is None else here.to(str(settings.redis_url), master=settings.sentinel_master)
+        keep = ProcessSampler(recorder, to_redis).keep()
+        self._sampling = parent.pool.hub_loop.loop.create_task(keep, name="toolfleet-metrics")
         endpoint.start()
         call_when_ended(parent, endpoint.close)
 
@@ -457,18 +448,12 @@ class WorkerGauges:
         yield Sample(metric_families.WORKER_INFO, 1, (*self._info, _release()))
         yield Sample(metric_families.WORKER_READY, float(health_of(self._worker.app).unready() is None))
         yield Sample(metric_families.WORKER_LEASES, calls_held(self._process).total())
-        pool = self._worker.pool
-        if isinstance(pool, AsyncioPool):
-            yield Sample(metric_families.WORKER_IN_FLIGHT, pool.in_flight)
-            yield Sample(metric_families.WORKER_SLOTS, pool.capacity())
-            yield Sample(metric_families.LOOP_STALLED, pool.hub_loop.stalled_seconds)
+        pool: AsyncioPool = self._worker.pool
+        yield Sample(metric_families.WORKER_IN_FLIGHT, pool.in_flight)
+        yield Sample(metric_families.WORKER_SLOTS, pool.capacity())
+        yield Sample(metric_families.LOOP_STALLED, pool.hub_loop.stalled_seconds)
 
 
 @functools.cache
 def _release() -> str:
     return version("toolfleet")  # reads the package's metadata: not at the start
-
-
-def _settings_of(parent: Any) -> Settings:
-    settings: Settings = getattr(parent.app, "settings", None) or load_settings()
-    return settings
