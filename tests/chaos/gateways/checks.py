@@ -38,7 +38,10 @@ def _one_result(wanted: Sequence[Intention], _: Journal) -> Iterator[_Fact]:
     """Every repeat, at any gateway, brought the first result, byte for byte; the key is free after one with the effect none."""
     for each in wanted:
         told = {text: ToolResult.model_validate_json(text) for text in each.told}
-        calls = {result.audit.call_id for result in told.values()}
+        # Over MCP no result names its call: one with the effect none is taken for that of a call of its own.
+        calls = {
+            result.audit.call_id or (text if result.effect_state == "none" else "") for text, result in told.items()
+        }
         if len(told) > len(calls) or sum(result.effect_state != "none" for result in told.values()) > 1:
             yield f"{each.way} {each.ref}: {' | '.join(dict.fromkeys(each.told))}", each.ref
 
