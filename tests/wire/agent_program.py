@@ -2,7 +2,7 @@
 
 `owls` is the module of `support.owls`, with `limited` (one call a day) and `talk` (NDJSON); `works` that of `support.modules.works`.
 It uses only what every version's agents can do. With `small` as its argument no result is large; with `leave` it makes what waits
-for workers: a call and a job, which may wait for ever; with `leave-accepted` calls that go on without a worker; with `load` many
+for workers: a call and a job, which may wait for ever; with `unheard` it does not wait for completions; with `leave-accepted` calls that go on without a worker; with `load` many
 calls, while workers come and go.
 """
 
@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Awaitable, Callable
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,11 +81,16 @@ async def repeats(fleet: ToolFleet) -> dict[str, Any]:
     return {"repeated": [*told(second), first.audit.call_id == second.audit.call_id], "conflict": told(other)}
 
 
+async def until(ask: Callable[[], Awaitable[str | None]], expected: str) -> None:
+    """Return when the answer is that one."""
+    while await ask() != expected:  # noqa: ASYNC110 - nothing announces it
+        await asyncio.sleep(0.02)
+
+
 async def handles(fleet: ToolFleet) -> dict[str, Any]:
     """What can be done with a call that is under way."""
     handle = await fleet.submit(ToolCall(tool_name="owls.nap", arguments={"seconds": 20}), ADA)
-    while await handle.status() != "running":  # noqa: ASYNC110 - nothing announces it
-        await asyncio.sleep(0.02)
+    await until(handle.status, "running")
     await handle.cancel()
     talking = await fleet.submit(ToolCall(tool_name="owls.talk"), ADA)
     said = [progress.message async for progress in talking.progress()]
@@ -95,6 +101,14 @@ async def jobs(fleet: ToolFleet) -> dict[str, Any]:
     """How a job ends, and what its conversation hears."""
     begin, where = ToolCall(tool_name="works.begin"), Conversation(conversation_id="c-1", platform="chat")
     job = await methods_of(fleet).start(begin, STATE, conversation=where, caller=ADA, deadline=60)
+    if sys.argv[1:] == ["unheard"]:
+
+        async def state() -> str | None:
+            over = await methods_of(fleet).job(job.job_id, ADA)
+            return None if over is None else str(over.state)
+
+        await until(state, "completed")
+        return {"job": ["completed"]}
     wake = await anext(aiter(methods_of(fleet).completions("c-1")))
     over = await methods_of(fleet).job(job.job_id, ADA)
     assert over is not None
