@@ -423,8 +423,9 @@ class RespProtocol(asyncio.BufferedProtocol):
         elif self._pending or self._unsent or self._due:
             self._queue(build, waiter)
         else:  # nothing could join it: a turn of the loop would only delay it
+            command = _packed(build)  # first: whoever is pending gets the next reply
             self._pending.append(waiter)
-            self._transport.write(_packed(build))
+            self._transport.write(command)
 
     def tell(self, command: tuple[Part, ...]) -> None:
         """Queue a command that push frames answer."""
@@ -493,16 +494,16 @@ class RespProtocol(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         if self.lost.done():
             return
-        self._pending.extend(self._unsent_pending)
-        self._unsent_pending.clear()
         try:
             commands = b"".join([_packed(command) for command in self._unsent])
         except Exception as exc:
             log.exception("command_not_written")
             self.close(f"a command could not be written: {exc!r}")
             return
-        self._transport.write(commands)
+        self._pending.extend(self._unsent_pending)
+        self._unsent_pending.clear()
         self._unsent.clear()
+        self._transport.write(commands)
 
     def _take(self, frame: Any) -> None:
         if isinstance(frame, hiredis.PushNotification):

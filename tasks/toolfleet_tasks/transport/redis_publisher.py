@@ -337,9 +337,9 @@ class RedisPublisher:
                 raise _refused(exc) from exc
             reply = await self._put(give_up_at, "EVAL", script.text, *rest)
         refusal = self._admission.parse_reply(call, reply)
-        if (
-            sealed is not None and refusal is None and self._times_for_all != times
-        ):  # an older worker has come meanwhile
+        # An older worker has come meanwhile, or since the call was sent in a form that such a worker does not read.
+        is_again = (again and self._times_for_all) if sealed is None else self._times_for_all != times
+        if is_again and refusal is None and is_sent_apart(call):
             await self._publish_for_all(call)
         return refusal
 

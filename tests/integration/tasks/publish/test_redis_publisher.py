@@ -318,6 +318,20 @@ async def test_what_an_older_worker_cannot_read_is_published_once_more(redis: Re
     assert ids == {"c1"}
 
 
+async def test_a_call_that_was_not_confirmed_before_is_published_once_more_as_well(
+    redis: Redis, redis_url: str
+) -> None:
+    """It may be in its queue in the newest form, and is not put there again."""
+    async with admitting(redis_url) as ours:
+        ours.reads_apart = lambda: True
+        await ours.publish(published(call_id="c1"), seconds=10)
+        await ours.publish_for_all([])
+        ours.reads_apart = lambda: False
+        await ours.publish(published(call_id="c1"), seconds=10, again=True)
+
+    assert await forms(redis) == ["apart", "usual"]
+
+
 async def test_a_call_that_leaves_just_then_is_published_once_more_as_well(redis: Redis, redis_url: str) -> None:
     """The word of an older worker may come before the answer about a call that had left in the newest form."""
     async with admitting(redis_url) as ours:

@@ -96,6 +96,25 @@ async def test_what_nothing_can_join_leaves_at_once(line: PipelinedConnection, o
     assert early is None or await early == b"early"
 
 
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_what_cannot_be_written_shifts_no_reply(line: PipelinedConnection, *, is_alone: bool) -> None:
+    """Alone it fails at once; with others the connection ends, and they were not sent."""
+    waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    with capture_logs():
+        if is_alone:
+            with pytest.raises(TypeError):
+                line.send_for(waiter, lambda: (None,))  # type: ignore[arg-type, return-value] # it is the fault
+        else:
+            other = line.send("ECHO", "other")
+            line.send_for(waiter, lambda: (None,))  # type: ignore[arg-type, return-value] # as above
+            lost = await answer_of(other)
+            assert isinstance(lost, RedisConnectionLost)
+            assert not lost.sent
+            await line.connected()
+
+    assert await line.send("ECHO", "owl") == b"owl"
+
+
 async def test_each_sender_gets_its_own_reply(line: PipelinedConnection) -> None:
     """A thousand commands in flight, of different kinds, are answered in the order in which they were sent."""
     replies = [line.send("INCR", KEY) if number % 2 else line.send("ECHO", f"{number}") for number in range(1000)]
