@@ -26,7 +26,7 @@ def waited_for(events: list[Event], call_id: str) -> list[str]:
     for kind, data in events:
         if kind == "write" and own in data and b"message\r\n" in data and data.startswith(b">"):
             return found
-        if kind == "read" and (read or found or (b"SUBSCRIBE" in data and own in data)):
+        if kind == "read" and (read or found or own in data):
             read += data
         if kind == "sync" and read:
             found.append(step_of(read, is_first=not found))

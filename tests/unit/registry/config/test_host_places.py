@@ -1,6 +1,8 @@
 """Where a host's programs are at work, by what its line says."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -8,13 +10,14 @@ from toolfleet_registry.config.host_settings import FolderSpec, McpSpec, Places
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A folder with what lines name."""
-    for path in ("fleet/nest", "fleet/work", "far/bin", "far/lib"):
-        (tmp_path / path).mkdir(parents=True)
-    for path in ("fleet/server.py", "far/data.db", "far/bin/server"):
-        (tmp_path / path).touch(mode=0o755)
-    return tmp_path
+def home() -> Iterator[Path]:
+    """A folder with what lines name, on the disk: in memory it would be the system's, below `/dev`."""
+    with TemporaryDirectory() as folder:
+        for path in ("fleet/nest", "fleet/work", "far/bin", "far/lib"):
+            Path(folder, path).mkdir(parents=True)
+        for path in ("fleet/server.py", "far/data.db", "far/bin/server"):
+            Path(folder, path).touch(mode=0o755)
+        yield Path(folder)
 
 
 @pytest.mark.parametrize(
