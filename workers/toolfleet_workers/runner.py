@@ -48,7 +48,7 @@ a method `decide` as well, which gives its `Verdict` on all plain calls of a `Ca
 """
 
 Verdict = Literal["pass", "ask", "refuse"]
-"""What a middleware says of plain calls: it does nothing for them, is to be asked about each, or would refuse them."""
+"""A middleware's answer for plain calls: pass all of them, ask about each, or refuse all of them."""
 
 Screen = Callable[[PublishedCall, Attempt], Awaitable[Attempt]]
 """Changes a module's answer about a call, before it is stored."""
@@ -115,7 +115,7 @@ def error_text(exc: Exception) -> str:
 
 @dataclass(slots=True)
 class Case:
-    """What is the same for many calls: a caller's rights, a tool as it is in effect, and the rules of the caller's agent for it.
+    """The facts that many calls share: a caller's rights, a tool as it is in effect, and the rules of the caller's agent for it.
 
     `noted`: what is decided of plain calls, for their audit lines. A middleware may narrow the `caller` for those after it.
     """

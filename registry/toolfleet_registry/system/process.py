@@ -51,7 +51,7 @@ class Process:
         self.worker: Any = None
         """The worker's runtime while its pool runs. Set by `toolfleet_tasks.worker_runtime`, which knows its type."""
         self.calls: Any = None
-        """Where calls are counted, while they are. Set by `toolfleet_registry.metrics`, which knows its type."""
+        """The counts of calls, while they are taken. Set by `toolfleet_registry.metrics`, which knows its type."""
         self.timers = WeakKeyDictionary[Any, Any]()
         """The shared timers of each event loop. Set by `toolfleet_registry.system.shared_timers`."""
         self._parts = dict[Callable[[], Any], Any]()

@@ -57,7 +57,7 @@ class SharedTimers:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = weakref.proxy(loop)  # it is the key under which we are kept
         self.groups: dict[int, _Group] = {}
-        """By the second in which they fall due, in whole seconds of the loop's clock."""
+        """The timers of each second in which some fall due, in whole seconds of the loop's clock."""
         # The loop has the timer, and the timer has the loop.
         self._begins: dict[int, weakref.ref[asyncio.TimerHandle]] = {}
         self._most = _MOST_SECONDS

@@ -242,7 +242,7 @@ def _headers_apart(shadow: str, args_shown: str, limits: tuple[float | None, flo
 
 
 class ParsedBody(list[Any]):
-    """The body of a single call's message, as Celery has it once it is decoded: nobody can send one."""
+    """A decoded body of a single call's message, as Celery passes it on. No sender can make one."""
 
 
 def parsed(item: bytes, queue: str) -> Any:

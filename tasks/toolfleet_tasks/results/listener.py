@@ -47,7 +47,7 @@ _REPLIES = script("presence/replies")
 """Returns 1 if all live processes announce ends on reply channels, else 0."""
 
 SIGNAL = b"input_required"
-"""What is announced where a call's progress is, when it asks something; on the reply channel with its id behind it."""
+"""Announces on a call's progress channel that the call asks something; on the reply channel the call's id follows it."""
 
 Hear = Callable[[bytes], None]
 _CHUNK = 500  # channels a command

@@ -86,7 +86,7 @@ class FetchedClaims:
         self.ending: Leases | None = None
         """The same, if the end of a call can forget its message: its ledger is in the same Redis."""
         self.made = dict[str, FetchedClaim]()
-        """By the tags of the messages: claims that nobody has taken over."""
+        """Claims that no call has taken over yet, by the tags of their messages."""
         self._avoided = dict[str, float]()  # queues, until when by the loop's clock
 
     def enable(

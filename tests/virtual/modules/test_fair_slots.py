@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from bed.fleet import Bed, until
 from support.module_server import ModuleServer, Request
 from support.owls import echo
@@ -72,8 +74,12 @@ async def test_a_module_that_hangs_keeps_no_other_waiting(bed: Bed, owner: Calle
     assert owls.most_running == SLOTS
 
 
-async def test_a_full_worker_whose_consumer_begins_again_goes_on(bed: Bed, owner: Caller) -> None:
-    """Celery has lost a connection of its own: calls run on, and their ends make room for the next ones."""
+@pytest.mark.parametrize("part", ["consumer", "remote control"])
+async def test_a_full_worker_of_which_a_part_begins_again_goes_on(bed: Bed, owner: Caller, part: str) -> None:
+    """Celery has lost a connection of its own, or opens another channel for remote control.
+
+    Calls run on, and their ends make room for the next ones.
+    """
     owls, gate = gated("owls")
     bed.given.update(worker_concurrency=BEYOND, calls_per_caller=100)
     await bed.serve(owls)
@@ -82,24 +88,12 @@ async def test_a_full_worker_whose_consumer_begins_again_goes_on(bed: Bed, owner
     handles = [await fleet.submit(ToolCall(tool_name="owls.hold"), owner) for _ in range(SLOTS)]
     await until(lambda: owls.running == BEYOND, "its slots are full")
     before = worker.restarts
-    await worker.lose_connection()
-    await until(lambda: worker.restarts > before, "its consumer has begun again")
+    if part == "consumer":
+        await worker.lose_connection()
+        await until(lambda: worker.restarts > before, "its consumer has begun again")
+    else:
+        await worker.reset_remote_control()
     await gate.open_for(SLOTS)
 
     assert all([(await each.result()).success for each in handles])
     assert (gate.came, owls.most_running) == (SLOTS, BEYOND), "each has run once"
-
-
-async def test_a_full_worker_whose_remote_control_begins_again_goes_on(bed: Bed, owner: Caller) -> None:
-    """That is on a channel of its own, which takes no calls."""
-    owls, gate = gated("owls")
-    bed.given.update(worker_concurrency=BEYOND, calls_per_caller=100)
-    await bed.serve(owls)
-    worker = await bed.worker()
-    fleet = await bed.agent()
-    handles = [await fleet.submit(ToolCall(tool_name="owls.hold"), owner) for _ in range(SLOTS)]
-    await until(lambda: owls.running == BEYOND, "its slots are full")
-    await worker.reset_remote_control()
-    await gate.open_for(SLOTS)
-
-    assert all([(await each.result()).success for each in handles])

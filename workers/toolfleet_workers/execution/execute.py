@@ -51,7 +51,7 @@ from toolfleet_workers.runner import CallRunner, RunTicket
 log = get_logger(__name__)
 
 Known: TypeAlias = RunTicket | ToolResult | None
-"""What a worker has decided of a call's caller and tool, or the end of a call whose tool no worker knows."""
+"""The ticket for a call's caller and tool, the end of a call whose tool no worker knows, or `None` if neither was asked for."""
 
 _NEWER_SECONDS = 0.2  # until a call comes back that another worker is to have, of several perhaps
 _FULL_SECONDS = 0.5  # until a call comes back whose module is at work on as many as it may be
@@ -111,7 +111,7 @@ async def run(task: RunningTask, message: str) -> str:
 
 
 class _Shared:
-    """What all calls of a worker use: its ledger, its health checks, and the claims that come with messages."""
+    """Holds what all calls of a worker share: its ledger, its health checks, and the claims that come with messages."""
 
     def __init__(self, here: WorkerRuntime, app: Any, hostname: str) -> None:
         self.ledger = ledger_of(here, app.settings, hostname)
