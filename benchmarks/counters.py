@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +70,15 @@ Pids = Mapping[str, Sequence[int]]
 
 @dataclass(frozen=True)
 class Counts:
-    """The counts of one pass, for one call, by role and name; and the functions entered, by role and folder."""
+    """The counts of one pass, for one call, by role and name; and the functions entered, by role and folder.
+
+    What `both` names is the number for both roles together, where that is not the sum.
+    """
 
     rows: dict[str, dict[str, float]]
     folders: dict[str, dict[str, float]]
     redis: dict[str, float]
+    both: dict[str, float] = field(default_factory=dict)
 
 
 class Pass:
@@ -143,6 +147,7 @@ class Pass:
 
     def _counts(self, after: dict[str, list[Snapshot]], before: dict[str, list[Snapshot]], calls: int) -> Counts:
         rows, folders = {}, {}
+        files: set[str] = set()
         for role, snapshots in after.items():
             entered: Counter[str] = Counter()
             bytecode: dict[str, int] = {}
@@ -154,14 +159,20 @@ class Pass:
                 for name in ("resumed", "called", "allocations", "allocated_bytes"):
                     totals[name] += sign * snapshot.get(name, 0)
             often = {function for function, count in entered.items() if count * _OFTEN >= calls}
+            own = {function.partition(":")[0] for function in often if _folder_of(function) in _own_folders()}
+            files |= own
             rows[role] = self._row(entered, often, bytecode, totals, calls)
+            if self._name == "calls":
+                rows[role]["own files"] = float(len(own))
             if self._name == "start":
                 rows[role]["start: modules"] = max(snapshot["modules"] for snapshot in snapshots)
             by_folder: Counter[str] = Counter()
             for function, count in entered.items():
                 by_folder[_folder_of(function)] += count
             folders[role] = {name: count / calls for name, count in by_folder.items()}
-        return Counts(rows, folders if self._name == "calls" else {}, {})
+        if self._name == "calls":
+            return Counts(rows, folders, {}, {"own files": float(len(files))})
+        return Counts(rows, {}, {})
 
     def _row(
         self, entered: Counter[str], often: set[str], bytecode: dict[str, int], totals: Counter[str], calls: int
@@ -173,14 +184,12 @@ class Pass:
             }
         if self._name == "start":
             return {"start: Python functions": float(entered.total())}
-        own = {function.partition(":")[0] for function in often if _folder_of(function) in _own_folders()}
         return {
             "Python functions": entered.total() / calls,
             "resumed": totals["resumed"] / calls,
             "C calls": totals["called"] / calls,
             "different functions": float(len(often)),
             "their bytecode, kB": sum(bytecode[function] for function in often) / 1024,
-            "own files": float(len(own)),
             "loop turns": sum(count for name, count in entered.items() if name.endswith(_TURN)) / calls,
         }
 
@@ -305,17 +314,19 @@ def _markdown(found: Sequence[Counts], title: str) -> str:
         for role, row in counts.rows.items():
             rows[role] |= row
     lines = [title, "", "| a call | agent | worker | both |", "|---|---:|---:|---:|"]
+    together = {name: count for counts in found for name, count in counts.both.items()}
     for name in dict.fromkeys(name for role in _ROLES for name in rows[role]):
         agent, worker = (rows[role].get(name, 0.0) for role in _ROLES)
-        lines.append(f"| {name} | {_number(agent)} | {_number(worker)} | {_number(agent + worker)} |")
+        both = together.get(name, agent + worker)
+        lines.append(f"| {name} | {_number(agent)} | {_number(worker)} | {_number(both)} |")
     redis = {name: count for counts in found for name, count in counts.redis.items()}
     lines += [f"| {name} | | | {_number(count)} |" for name, count in redis.items()]
     folders = next((counts.folders for counts in found if counts.folders), None)
     if folders:
         lines += ["", "| Python functions of a call, by folder | agent | worker |", "|---|---:|---:|"]
         names = {name for table in folders.values() for name in table}
-        both = {name: [folders.get(role, {}).get(name, 0.0) for role in _ROLES] for name in names}
-        for name, (agent, worker) in sorted(both.items(), key=lambda item: -sum(item[1])):
+        by_role = {name: [folders.get(role, {}).get(name, 0.0) for role in _ROLES] for name in names}
+        for name, (agent, worker) in sorted(by_role.items(), key=lambda item: -sum(item[1])):
             if agent + worker >= 1:
                 lines.append(f"| {name} | {agent:.1f} | {worker:.1f} |")
     return "\n".join(lines) + "\n"
