@@ -37,8 +37,6 @@ MOST_CONNECTIONS = 16  # of a worker; of more queues each gets a larger batch
 
 Message = dict[str, Any]
 
-_NUMBERS, _BODIES = (int, float), (str, ParsedBody)  # `int | float` would be made again with each message
-
 BATCH = 32  # messages a turn: more would save no time, and keep them from other workers that are free
 _PAUSE_SECONDS = 1.0  # after Redis has refused
 
@@ -139,23 +137,28 @@ def read_message(item: bytes, queue: str, tag: str) -> Message:
         message = parsed(item, queue)
     except (ValueError, LookupError, TypeError) as exc:
         raise ValueError(f"not JSON: {exc}") from exc
-    if not isinstance(message, dict):
-        raise ValueError("not a message")
-    message.pop(BEGIN, None)
-    headers, properties = message.get("headers"), message.get("properties")
-    if not (isinstance(headers, dict) and isinstance(properties, dict) and isinstance(message.get("body"), _BODIES)):
-        raise ValueError("not a message: headers, properties or body are missing")
-    if not (isinstance(headers.get("task"), str) and isinstance(headers.get("id"), str)):
-        raise ValueError("not a task: its name or its id is missing")
-    limits = headers.get("timelimit")
-    if limits is not None and not (isinstance(limits, list) and len(limits) == 2 and _are_limits(*limits)):  # noqa: PLR2004
+    match message:  # in patterns, which call nothing: each message passes here
+        case {
+            "headers": {"task": str(), "id": str()} as headers,
+            "properties": dict() as properties,
+            "body": str() | ParsedBody(),
+        }:
+            pass
+        case {"headers": dict(), "properties": dict(), "body": str() | ParsedBody()}:
+            raise ValueError("not a task: its name or its id is missing")
+        case _:
+            raise ValueError("not a message: headers, properties or body are missing")
+    if not _are_limits(headers.get("timelimit")):
         raise ValueError("not a task: its limits are not two numbers of seconds")
-    info = properties.get("delivery_info")
-    if not isinstance(info, dict):
-        info = properties["delivery_info"] = {}
-    info.setdefault("exchange", "")
-    if not isinstance(info.setdefault("routing_key", queue), str):
-        raise ValueError("not a task: its routing key is not a text")
+    match properties.get("delivery_info"):
+        case {"exchange": _, "routing_key": str()} as info:
+            pass
+        case {"routing_key": key} if not isinstance(key, str):
+            raise ValueError("not a task: its routing key is not a text")
+        case given:
+            info = {"exchange": "", "routing_key": queue, **(given if isinstance(given, dict) else {})}
+            properties["delivery_info"] = info
+    message.pop(BEGIN, None)
     if message.pop("redelivered", False):
         headers["redelivered"] = info["redelivered"] = True
     died = message.pop("died", None)
@@ -165,12 +168,15 @@ def read_message(item: bytes, queue: str, tag: str) -> Message:
     return message
 
 
-def _are_limits(hard: object, soft: object) -> bool:
+def _are_limits(limits: object) -> bool:
     """Return whether Celery can use these limits: a failure only there would cost a slot for good."""
-    for limit in (hard, soft):
-        if limit is not None and not (isinstance(limit, _NUMBERS) and 0 <= limit < math.inf):
+    match limits:
+        case None:
+            return True
+        case [None | int() | float() as hard, None | int() | float() as soft]:
+            return (hard is None or 0 <= hard < math.inf) and (soft is None or 0 <= soft < math.inf)
+        case _:
             return False
-    return True
 
 
 class Consumer(Protocol):

@@ -141,6 +141,7 @@ async def test_a_bomb_never_reaches_memory(encoding: str) -> None:
     [
         (b'{"a": [1, 2.5, null, true, "\xc3\xa9"]}', {"a": [1, 2.5, None, True, "é"]}),
         (b"\xef\xbb\xbf{}", {}),  # a byte order mark is allowed, and some platforms write it
+        (b" \r\n\t{} \r\n\t", {}),
         (b'{"a": 1, "a": 2}', {"a": 2}),
         (b'"\\ud83d\\ude00"', "\U0001f600"),  # a whole pair is a character
         (b'"\\ud83d"', "\ufffd"),
@@ -165,6 +166,7 @@ def test_json_is_parsed(text: bytes, value: Any) -> None:
         (b"{'a': 1}", "not JSON"),
         (b"<html>", "not JSON"),
         (b"{} {}", "Extra data"),
+        ("{}\u00a0".encode(), "Extra data"),
         (b'"a\nb"', "not JSON"),
         (b"NaN", "NaN is no JSON number"),
         (b'{"a": [-Infinity]}', "-Infinity is no JSON number"),
