@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from toolfleet_registry.errors import SettingsError
 
@@ -52,8 +52,8 @@ class Process:
         """The worker's runtime while its pool runs. Set by `toolfleet_tasks.worker_runtime`, which knows its type."""
         self.calls: Any = None
         """The counts of calls, while they are taken. Set by `toolfleet_registry.metrics`, which knows its type."""
-        self.timers = WeakKeyDictionary[Any, Any]()
-        """The shared timers of each event loop. Set by `toolfleet_registry.system.shared_timers`."""
+        self.timers = dict[ref[Any], Any]()
+        """The shared timers of each event loop, by a weak reference to it. Set by `toolfleet_registry.system.shared_timers`."""
         self._parts = dict[Callable[[], Any], Any]()
 
     @property

@@ -93,13 +93,13 @@ class SharedTimers:
             timer.stand_alone(self.loop)
 
 
-class SharedTimeout:
+class SharedTimeout(SharedTimer):
     """Limits a block's time, as `asyncio.timeout` does, but for `with`. Raises `TimeoutError`.
 
     It is entered and left by one task, once.
     """
 
-    __slots__ = ("_cancelling", "_is_over", "_seconds", "_task", "_timer")
+    __slots__ = ("_cancelling", "_is_over", "_seconds", "_task")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -111,11 +111,10 @@ class SharedTimeout:
             raise RuntimeError("a time limit needs a task")
         self._task, self._cancelling = task, task.cancelling()
         loop = task.get_loop()
-        is_over = self._seconds <= 0  # at the first wait, then
-        self._timer = loop.call_soon(self._end) if is_over else shared_timers(loop).call_later(self._seconds, self._end)
+        super().__init__(shared_timers(loop), loop.time() + self._seconds, self._end, ())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._timer.cancel()
+        self.cancel()
         if (
             self._is_over
             and self._task.uncancel() <= self._cancelling
@@ -136,7 +135,7 @@ def _nothing() -> None:
 def shared_timers(loop: asyncio.AbstractEventLoop) -> SharedTimers:
     """Return those that this process has on the loop."""
     kept = this_process().timers
-    timers = kept.get(loop)
+    timers = kept.get(weakref.ref(loop))
     if timers is None:
-        timers = kept[loop] = SharedTimers(loop)
+        timers = kept[weakref.ref(loop, lambda key: kept.pop(key, None))] = SharedTimers(loop)
     return timers

@@ -134,7 +134,7 @@ class NotifyKeys:
 def read_message(item: bytes, queue: str, tag: str) -> Message:
     """A task's message as kombu takes it, under the worker's own `tag`. Raises `ValueError` for anything else."""
     try:
-        message = parsed(item, queue)
+        message: Message = parsed(item, queue)
     except (ValueError, LookupError, TypeError) as exc:
         raise ValueError(f"not JSON: {exc}") from exc
     match message:  # in patterns, which call nothing: each message passes here
@@ -150,14 +150,15 @@ def read_message(item: bytes, queue: str, tag: str) -> Message:
             raise ValueError("not a message: headers, properties or body are missing")
     if not _are_limits(headers.get("timelimit")):
         raise ValueError("not a task: its limits are not two numbers of seconds")
-    match properties.get("delivery_info"):
-        case {"exchange": _, "routing_key": str()} as info:
+    info: Any = properties.get("delivery_info")
+    match info:
+        case {"exchange": _, "routing_key": str()}:
             pass
         case {"routing_key": key} if not isinstance(key, str):
             raise ValueError("not a task: its routing key is not a text")
-        case given:
-            info = {"exchange": "", "routing_key": queue, **(given if isinstance(given, dict) else {})}
-            properties["delivery_info"] = info
+        case _:
+            given = info if isinstance(info, dict) else {}
+            info = properties["delivery_info"] = {"exchange": "", "routing_key": queue, **given}
     message.pop(BEGIN, None)
     if message.pop("redelivered", False):
         headers["redelivered"] = info["redelivered"] = True

@@ -18,7 +18,7 @@ from typing import cast
 from aiohappyeyeballs import AddrInfoType, start_connection
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from toolfleet_registry.contracts.attempts import UNBOUNDED, Lease, LeaseOver, require_live
+from toolfleet_registry.contracts.attempts import UNBOUNDED, Lease, LeaseOver
 from toolfleet_registry.policy.hints import WORDS
 from toolfleet_registry.system import machine_clock
 from toolfleet_workers.executors.module_client import SendProgress
@@ -71,20 +71,21 @@ class PlainHead:
     no parser; any other reply does.
     """
 
-    __slots__ = ("_after", "_before", "fields")
+    __slots__ = ("_after", "_before", "_rest_bytes", "_start", "fields")
 
     def __init__(self, head: bytes, fields: Mapping[bytes, bytes]) -> None:
-        """Cut the head, which says these `fields`."""
+        """Cut the head, which says these `fields`; it keeps all but the length."""
         digits = fields[b"content-length"]
-        start = head.index(digits, head.lower().rindex(b"\ncontent-length:"))
+        self._start = start = head.index(digits, head.lower().rindex(b"\ncontent-length:"))
         self._before, self._after = head[:start], head[start + len(digits) :]
-        self.fields = fields
+        self._rest_bytes = len(self._after)
+        self.fields = {name: value for name, value in fields.items() if name != b"content-length"}
 
     def body_in(self, data: bytes) -> bytes | None:
         """Return the body of a whole response with this head, and with a length of its own; `None` of anything else."""
-        start = len(self._before)
+        start = self._start
         end = data.find(b"\r", start)
-        body = data[end + len(self._after) :]
+        body = data[end + self._rest_bytes :]
         is_such = data[start:end] == b"%d" % len(body) and data.startswith(self._before)
         return body if is_such and data.startswith(self._after, end) else None
 
@@ -115,7 +116,7 @@ class Response:
     plain: bytes | None
     status: int
     _body: list[bytes]
-    _fields: dict[bytes, bytes]  # by name in lower case
+    _fields: dict[bytes, bytes]  # by name in lower case; without the length, if the body is there
 
     def __init__(self, source: "Connection", head: PlainHead | None = None, body: bytes = b"") -> None:
         self.unread_bytes = 0
@@ -124,7 +125,7 @@ class Response:
             self.status, self.plain = _OK, body
             self.has_head = self.is_whole = self.keeps_connection = True
             self._body = [body]
-            self._fields = {**head.fields, b"content-length": b"%d" % len(body)}
+            self._fields = head.fields
             return
         self.status, self.plain = 0, None
         self.has_head = self.is_whole = self.keeps_connection = False
@@ -275,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
         self._response: Response | None = None  # as far as it has come
         self._rest: memoryview | None = None  # of a request's body
         self._lease = UNBOUNDED  # on which it may be written
-        self._is_full = False  # nothing should be written now
+        self._is_full = False  # something waits to be written
         self._is_paused = False  # nothing is read now
         self._waiter: asyncio.Future[None] | None = None
         self._failure: type[NoReply] | None = None  # why nothing more comes
@@ -291,17 +292,24 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request, for which the connection must be open and idle. Raises `LeaseOver`, with nothing written."""
         is_small = len(body) <= _PART_BYTES
         first = head + body if is_small else head
-        require_live(lease)
+        if lease.seconds_left() <= 0:  # what begins the attempt follows at once: a pause in between is not seen
+            raise LeaseOver
         self._transport.write(first)
         self._is_asked = True
         if not is_small:
             self._rest, self._lease = memoryview(body), lease
             self._write_on()
 
-    def response(self) -> Response | None:
-        """Return the response to the request, once its head is there."""
-        response = self._response
-        return response if response is not None and response.has_head else None
+    async def ask(self, request: ModuleRequest) -> Response:
+        """Send a request, as `send` does, and return the response to it once its head is there. Raises `NoReply`, too."""
+        try:
+            self.send(request.head(), request.body, request.lease)
+            while (response := self._response) is None or not response.has_head:
+                await self.more()
+        except BaseException:  # also without a waiter
+            self.release()
+            raise
+        return response
 
     def more(self) -> asyncio.Future[None]:
         """Done when more of the response may be there. Raises `NoReply` if no more will come."""
@@ -320,7 +328,7 @@ class Connection(asyncio.BufferedProtocol):
             response is None
             or not (self.is_open and response.is_whole and response.keeps_connection)
             or self._rest is not None
-            or self._transport.get_write_buffer_size()
+            or self._is_full
         ):
             self.abort()
         else:
@@ -340,7 +348,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Note that it is open, after the TLS handshake if there is one."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=1, low=0)
+        # It is full as soon as something waits in it: more than these bytes, or with TLS so many.
+        self._transport.set_write_buffer_limits(high=int(self.origin.is_tls), low=0)
         self._arrivals.register(transport.get_extra_info("socket"), select.POLLIN)
         self.is_open = True
         self._pool.add(self)
@@ -560,7 +569,7 @@ class HttpClient:
         connection = pool.take(request.origin) or await self._connect(pool, request)
         progress.sent = True
         try:
-            return await _answer(connection, request)
+            return await connection.ask(request)
         except LeaseOver:
             progress.sent = False
             raise
@@ -568,7 +577,7 @@ class HttpClient:
     async def probe(self, request: ModuleRequest) -> int:
         """Implements `HttpClientPort.probe`."""
         pool = self._pool_here()
-        response = await _answer(await self._connect(pool, request), request)
+        response = await (await self._connect(pool, request)).ask(request)
         response.release()
         return response.status
 
@@ -614,19 +623,6 @@ class HttpClient:
         if not connection.is_open:
             raise NotConnected("it closes connections, or sends data, before it is asked anything")
         return connection
-
-
-async def _answer(connection: Connection, request: ModuleRequest) -> Response:
-    try:
-        connection.send(request.head(), request.body, request.lease)
-        response = None
-        while response is None:
-            await connection.more()
-            response = connection.response()
-    except BaseException:  # also without a waiter
-        connection.release()
-        raise
-    return response
 
 
 def _trusting_context() -> ssl.SSLContext:

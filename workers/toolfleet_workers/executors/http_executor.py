@@ -283,7 +283,8 @@ class HttpExecutor:
                 raise NotConnected(_LEFT)
             if response.status != _OK:  # most modules have no such endpoint
                 return None
-            return self._judged(judge_answer, call, await read_reply(response, self._max_reply_bytes))
+            body = await read_reply(response, self._max_reply_bytes)
+            return self._hidden(judge_answer, call, body, judge_answer(call, body))
         finally:
             response.release()
 
@@ -371,16 +372,18 @@ class HttpExecutor:
             body, limit = response.plain, self._max_reply_bytes
             if body is None or len(body) > limit:
                 body = await (read_last_line if is_stream(response) else read_reply)(response, limit)
-            return self._judged(judge_reply, call, body)
+            attempt = judge_reply(call, body)
+            return attempt if attempt.outcome is Outcome.SUCCESS else self._hidden(judge_reply, call, body, attempt)
         except BodyTooLarge as exc:
             return too_large(call, exc)
         except BodyUnreadable as exc:
             text = f"Tool execution error: the module's reply is invalid: {exc}"
             return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
 
-    def _judged(self, judge: Callable[[PublishedCall, bytes], _End], call: PublishedCall, body: bytes) -> _End:
-        """Return the end of the call. Values of our headers are removed from an error that quotes them."""
-        attempt = judge(call, body)
+    def _hidden(
+        self, judge: Callable[[PublishedCall, bytes], _End], call: PublishedCall, body: bytes, attempt: _End
+    ) -> _End:
+        """Return the attempt that `judge` has found in a body. Values of our headers are removed from an error that quotes them."""
         if attempt is None or attempt.outcome is Outcome.SUCCESS or attempt.goes_on:
             return attempt
         shown = self._headers_of(call).hide(body)

@@ -343,8 +343,11 @@ def judge_reply(call: PublishedCall, body: bytes) -> Attempt:
     """Return the attempt for the body of a reply with status 200."""
     try:
         document = loads_strict(body)
-        if _is_plain_success(document, call.tool_name):  # nearly every reply, which needs no model
-            return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, document.get("result")))
+        match document:
+            case {"success": True, "tool_name": call.tool_name} if document.get("error") is None and _PLAIN.issuperset(
+                document
+            ):  # nearly every reply, which needs no model
+                return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, document.get("result")))
         if is_acceptance(document):
             return judge_acceptance(call, document)
         if is_question(document):
@@ -424,17 +427,6 @@ def _why_stopped(call: PublishedCall, reply: ModuleReply) -> str:
     if call.hides_results or not reply.error:
         return "Tool execution error: the module has lost the call in the middle."
     return reply.error
-
-
-def _is_plain_success(document: Any, tool_name: str) -> bool:
-    """Return whether a reply contains a success and its result, and nothing else."""
-    return (
-        type(document) is dict
-        and document.get("success") is True
-        and document.get("error") is None
-        and document.get("tool_name") == tool_name
-        and _PLAIN.issuperset(document)
-    )
 
 
 def _unusable(call: PublishedCall, reason: str) -> Attempt:
