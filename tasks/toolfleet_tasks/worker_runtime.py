@@ -63,6 +63,8 @@ class WorkerRuntime:
         self.is_paused: Callable[[str], bool] = _is_never_paused
         self.take: Callable[[dict[str, Any]], bool] = take_none
         self.intake: Any = None
+        self.execution: Any = None
+        """What all calls share that run here, once there was one. Set by those who run them, who know its type."""
         self._connections: dict[tuple[str, str], PipelinedConnection] = {}
         self._parts: dict[Hashable, Any] = {}
         self._later: set[asyncio.Future[object]] = set()

@@ -172,12 +172,10 @@ def progress_of(fraction: float | None, message: str) -> Progress:
     return Progress(fraction=known, message=readable)
 
 
-def report_to(sink: Sink) -> None:
-    """Send the progress of this task and its subtasks to `sink`."""
-    _sink.set(sink)
-
-
 _sink: ContextVar[Sink | None] = ContextVar("toolfleet_progress", default=None)
+
+report_to: Callable[[Sink], object] = _sink.set
+"""Sends the progress of this task and its subtasks to a sink. The variable's own method: each call has one."""
 
 
 class LogMessage(BaseModel):

@@ -161,6 +161,7 @@ _ON_ITS_WAY_SECONDS = 0.2  # by which a worker may hear of a deadline before it 
 _SUCCESS = re.compile(r'"success": ?(true|false)')  # before what a module has said
 _CODE = re.compile(r'"error_code": ?"(\w+)"')
 
+_MAY_WAIT = frozenset({"eta", "expires", "stamped_headers"})  # headers of messages of which Celery makes more
 _SIGNALS = (signals.task_received, signals.task_prerun, signals.task_postrun, signals.task_success)  # of each call
 
 
@@ -462,7 +463,7 @@ class CallFront:
     def _is_plain(self, headers: Mapping[str, Any]) -> bool:
         if headers["task"] != TASK or headers.get("retries") is None:
             return False
-        if headers.get("eta") is not None or headers.get("expires") is not None or headers.get("stamped_headers"):
+        if not _MAY_WAIT.isdisjoint(headers) and any(headers.get(name) is not None for name in _MAY_WAIT):
             return False
         received, begun, ended, succeeded = _SIGNALS
         if received.receivers or begun.receivers or ended.receivers or succeeded.receivers:

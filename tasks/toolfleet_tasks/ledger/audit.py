@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from pydantic_core import to_json
 
-from toolfleet_registry import metric_families, metrics
+from toolfleet_registry import metric_families
 from toolfleet_registry.contracts import Audit, Caller, PublishedCall, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.attempts import AuditOutcome
 from toolfleet_registry.contracts.calls import CONVERSATION, USER
@@ -22,6 +22,7 @@ from toolfleet_registry.policy.redaction import sensitive_paths
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import BusyLog
+from toolfleet_registry.system.process import this_process
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.messages.signing import arguments_digest, digest_of
@@ -168,7 +169,7 @@ class Auditor:
     def tell(self, line: AuditLine, *, is_kept: bool = True) -> None:
         """Log the line of a call that has ended; `is_kept`: whether it is in the stream. Raises nothing."""
         self._log(log.now().info, EVENT, line)
-        if (calls := metrics.calls()) is not None:
+        if (calls := this_process().calls) is not None:
             _count(calls, line)
         if not is_kept:
             self.miss("Redis refuses it")
@@ -179,7 +180,7 @@ class Auditor:
         is_enabled_for = getattr(type(logger), "is_enabled_for", None)
         if is_enabled_for is None or is_enabled_for(logger, logging.INFO):
             self._log(logger.info, EVENT, json.loads(line))
-        if (calls := metrics.calls()) is not None:
+        if (calls := this_process().calls) is not None:
             _count(calls, _known({"tool": call.tool_name, **_times(result.audit), **_end(result)}))
         if not is_kept:
             self.miss("Redis refuses it")
@@ -198,7 +199,7 @@ class Auditor:
     def miss(self, reason: str) -> None:
         """Count a line that is not in the stream. Raises nothing."""
         self.missed += 1
-        if (calls := metrics.calls()) is not None:
+        if (calls := this_process().calls) is not None:
             calls.recorder.count(metric_families.AUDIT_MISSED)
         if machine_clock.monotonic() >= self._silent_until:
             self._silent_until = machine_clock.monotonic() + _SILENCE_SECONDS

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, cast
 
 from redis.exceptions import ResponseError
 
-from toolfleet_registry import metric_families, metrics
+from toolfleet_registry import metric_families
 from toolfleet_registry.contracts import EffectState, PublishedCall, ToolResult
 from toolfleet_registry.contracts.attempts import (
     ALLOWANCE_SECONDS,
@@ -28,6 +28,7 @@ from toolfleet_registry.contracts.attempts import (
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.process import this_process
 from toolfleet_tasks.ledger import scripts
 from toolfleet_tasks.ledger.scripts import CallKeys
 from toolfleet_tasks.messages import json_text
@@ -322,7 +323,7 @@ class Claims:
     def drop(self, claim: Claim, *, answer: object = 1, is_end: bool = True) -> None:
         """The attempt is closed, or the call has ended; `answer`: whether the ledger has taken that, and not refused it as late."""
         self._held.pop(claim.token, None)
-        if not (answer and is_end) and (calls := metrics.calls()) is not None:
+        if not (answer and is_end) and (calls := this_process().calls) is not None:
             family = metric_families.RETRIES if answer else metric_families.RESULTS_LATE
             calls.count_call(family, claim.call.tool_name)
 
@@ -352,12 +353,13 @@ class Claims:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._keep(), name="toolfleet-claims")
         self._held[claim.token] = claim
-        if (calls := metrics.calls()) is not None and claim.granted == "go" and claim.attempts == 1:
+        if (calls := this_process().calls) is not None and claim.granted == "go" and claim.attempts == 1:
             calls.begun(claim.call.tool_name, fleet_clock.now() - claim.call.published_at)
 
     def leave(self, claim: Claim) -> None:
         """Release the claim, unless its attempt is closed or its call has ended."""
-        if self._held.pop(claim.token, None) is not None:
+        if claim.token in self._held:
+            del self._held[claim.token]
             self._let_go(claim)
 
     def _let_go(self, claim: Claim) -> "asyncio.Future[object]":
@@ -404,7 +406,7 @@ class Claims:
         for claim in claims:
             claim.begin_by = _NEVER if claim.token in taken else begin_by
             if claim.token in taken and self._held.pop(claim.token, None) is not None:
-                if (calls := metrics.calls()) is not None:
+                if (calls := this_process().calls) is not None:
                     calls.count_call(metric_families.CLAIMS_LOST, claim.call.tool_name)
                 log.warning("claim_lost", call_id=claim.call.call_id, tool=claim.call.tool_name)
                 claim.on_lost()

@@ -232,7 +232,11 @@ class Ledger:
         )
         if self._contents.is_on:
             self._contents.keep(self._connection, call, result, claim.token)  # leaves in the same write as the next one
-        answer = await self._finish(claim, parameters, size=len(text))
+        answer, size = None, len(text)
+        if size <= _LARGEST_BATCH:
+            answer = await self._ends.answer(claim, parameters, size=size)
+        if answer is None:
+            answer = await self._finish_alone(claim, parameters, size=size)
         if not answer:
             return None
         self._auditor.tell_finished(call, result, line, is_kept=answer == _ENDED)
@@ -334,9 +338,7 @@ class Ledger:
             return "running"
         return "queued" if begun is None else "retrying"
 
-    async def _finish(self, claim: Claim, parameters: Parameters, *, size: int) -> Any:
-        if size <= _LARGEST_BATCH and (answer := await self._ends.answer(claim, parameters, size=size)) is not None:
-            return answer
+    async def _finish_alone(self, claim: Claim, parameters: Parameters, *, size: int) -> Any:
         try:
             answer = await run_durably(self._connection, FINISH, parameters, size=size)
         except RedisConnectionClosed:

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from toolfleet_registry.contracts import EffectState, PublishedCall
-from toolfleet_registry.contracts.attempts import Attempt
+from toolfleet_registry.contracts.attempts import Attempt, Outcome
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.redis.script import Parameters
 from toolfleet_registry.settings import Settings
@@ -231,7 +231,7 @@ _PARTS = ("line", "line_unbegun", "line_undone", "line_unknown", "lines_kept")
 
 def ended(call: PublishedCall, attempt: Attempt, *, seconds: float) -> Ended:
     """Return the end of an attempt that took `seconds`."""
-    away = is_away(attempt, call, seconds=seconds)
+    away = False if attempt.outcome is Outcome.SUCCESS else is_away(attempt, call, seconds=seconds)
     return heard(str(attempt.outcome), seconds, "" if away is None else int(away))
 
 

@@ -156,7 +156,8 @@ class Seal(TextSeal):
         if found is None or message[end:] != f"{_BETWEEN}{text}}}":
             raise MessageRefused("The message was changed.")
         if not found[2]:
-            return json_text.load(PublishedCall, self.read(f"{head[:-1]}{_BETWEEN}{text}}}"))
+            whole = f"{head[:-1]}{_BETWEEN}{text}}}"
+            return json_text.load(PublishedCall, whole if self._signature is None else self.read(whole))
         head = self.read(f"{found[2]} {head}")
         return json_text.load(SealedCall, head, functools.partial(_sealed_call, text=text))
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from datetime import UTC, datetime
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import get_args
 
@@ -51,7 +52,7 @@ def celery_value(call_id: str, text: str, signature: str = "") -> str:
     signed = f', "signature": {_quoted(signature)}' if signature else ""
     return (
         f'{{"status": "SUCCESS", "result": {_quoted(text)}, "traceback": null, "children": [], '
-        f'"date_done": "{machine_clock.utc_now().isoformat()}", "task_id": {_quoted(call_id)}{signed}}}'
+        f'"date_done": "{datetime.fromtimestamp(machine_clock.wall(), UTC).isoformat()}", "task_id": {_quoted(call_id)}{signed}}}'
     )
 
 

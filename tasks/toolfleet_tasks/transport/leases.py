@@ -86,7 +86,7 @@ class FetchedClaims:
         self.ending: Leases | None = None
         """The same, if the end of a call can forget its message: its ledger is in the same Redis."""
         self.made = dict[str, FetchedClaim]()
-        """Claims that no call has taken over yet, by the tags of their messages."""
+        """Claims by the tags of their messages, until the task that starts a call takes its claim out."""
         self._avoided = dict[str, float]()  # queues, until when by the loop's clock
 
     def enable(
@@ -125,10 +125,6 @@ class FetchedClaims:
         now = self._loop.time()
         self._avoided = {queue: until for queue, until in self._avoided.items() if until > now}
         return [number for number, queue in enumerate(queues, 1) if queue in self._avoided]
-
-    def take(self, tag: str) -> FetchedClaim | None:
-        """Take over the claim of a message, if there is one: for the task that starts it, or to give the message back."""
-        return self.made.pop(tag, None)
 
     def give_back(self, claim: FetchedClaim, queue: str = "") -> None:
         """Take a claim back of which nothing came. Is not waited for: commands that follow over the connection find it done.

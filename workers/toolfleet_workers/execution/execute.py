@@ -21,6 +21,7 @@ from toolfleet_registry.policy.limits import fewest_retries, strictest
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
+from toolfleet_registry.system.process import this_process
 from toolfleet_tasks import worker_runtime
 from toolfleet_tasks.aio import end
 from toolfleet_tasks.app import FleetApp
@@ -82,11 +83,10 @@ async def run(task: RunningTask, message: str) -> str:
 
     Raises `Ignore`, `Reject` and `Retry` as Celery's tracer understands them.
     """
-    here, request = worker_runtime.here(), task.request
-    shared = here.part(_Shared, task.app, request.hostname)
-    ledger, properties = shared.ledger, getattr(request, "properties", None)
-    tag = str(properties.get("delivery_tag")) if isinstance(properties, dict) else ""
-    fetched = shared.fetched.take(tag)
+    here, request = this_process().worker or worker_runtime.here(), task.request
+    shared: _Shared = here.execution or here.part(_Shared, task.app, request.hostname)
+    ledger, tag = shared.ledger, getattr(request, "delivery_tag", None) or _tag_of(request)
+    fetched = shared.fetched.made.pop(tag, None)
     try:
         try:
             call = opened(message, task.app, task_id=request.id)
@@ -94,7 +94,8 @@ async def run(task: RunningTask, message: str) -> str:
             shared.give_back(fetched, request)
             return _stored_end(task, ledger, await turn_away(task, ledger, exc))
         is_due = call.deadline_at > fleet_clock.now()
-        deaths = len(deaths_of(request)) if ledger.writes_results else None
+        has_died = getattr(request, DIED, None) is not None
+        deaths = (len(deaths_of(request)) if has_died else 0) if ledger.writes_results else None
         if fetched is not None and not (is_due and not deaths and shared.may_begin(fetched, call)):
             shared.give_back(fetched, request)
             fetched = None
@@ -116,15 +117,28 @@ class _Shared:
     def __init__(self, here: WorkerRuntime, app: Any, hostname: str) -> None:
         self.ledger = ledger_of(here, app.settings, hostname)
         self.checks, self.fetched = checks_of(app, self.ledger), here.part(FetchedClaims)
+        self._troubles, self._replica_for = self.checks.troubles, app.runner.replica_for
+        here.execution = self
 
     def may_begin(self, fetched: FetchedClaim, call: PublishedCall) -> bool:
-        """Return whether a call that is due may start at once under the claim that came with its message."""
-        return fetched.call_id == call.call_id and begins_when_taken(call) and self.checks.may_begin(call)
+        """Return whether a call that is due may start at once under the claim that came with its message.
+
+        No module may be in trouble, as far as this worker knows, and the call's must have one address.
+        """
+        watches, queues = self._troubles
+        is_same = fetched.call_id == call.call_id and begins_when_taken(call)
+        return is_same and not (watches or queues or self._replica_for(call))
 
     def give_back(self, fetched: FetchedClaim | None, request: Any) -> None:
         """Have the call as if its message had only been fetched."""
         if fetched is not None:
             self.fetched.give_back(fetched, str((request.delivery_info or {}).get("routing_key")))
+
+
+def _tag_of(request: Any) -> str:
+    """Return the tag of the message that has brought a task, from Celery's own request."""
+    properties = getattr(request, "properties", None)
+    return str(properties.get("delivery_tag")) if isinstance(properties, dict) else ""
 
 
 async def _claim(
@@ -240,10 +254,11 @@ class Execution:
             await self._on_lease()
             seconds = call.deadline_at - fleet_clock.now()
         attempt = await self._attempt(min(call.limit_seconds, seconds))
-        seconds = fleet_clock.now() - self._started_at
+        now = fleet_clock.now()
+        seconds = now - self._started_at
         result, goes_on = attempt.result, attempt.acceptance is not None or attempt.question is not None
         if attempt.outcome is Outcome.SUCCESS and result.effect_state != "unknown" and not goes_on:  # nearly every call
-            return await self._finish(result, attempt=attempt, seconds=seconds)
+            return await self._finish(result, attempt=attempt, seconds=seconds, now=now)
         return await self._follow(attempt, seconds)
 
     async def _without_attempt(self) -> str:
@@ -398,8 +413,10 @@ class Execution:
         attempt = unattempted(result) if answered is None else Attempt(Outcome.FAILED, answered)
         return settled(attempt, self._call.effect, self._claim.so_far)
 
-    async def _finish(self, result: ToolResult, *, attempt: Attempt | None = None, seconds: float = 0) -> str:
-        result = result.model_copy(update={"audit": self._audit()})
+    async def _finish(
+        self, result: ToolResult, *, attempt: Attempt | None = None, seconds: float = 0, now: float | None = None
+    ) -> str:
+        result = result.model_copy(update={"audit": self._audit(now)})
         leases, tag, ledger, claim = self._leases, self._tag, self._ledger, self._claim
         message, text = None if leases is None else leases.end(tag), None
         facts: dict[str, Any] = {
@@ -430,9 +447,9 @@ class Execution:
         log.warning("result_late", call_id=self._call.call_id, tool=self._call.tool_name)
         return Reject(requeue=True) if self._task.is_followed else Ignore()
 
-    def _audit(self) -> Audit:
+    def _audit(self, now: float | None = None) -> Audit:
         """Return the audit of the call, if it ends now: its attempts that have reached the runner, and the last one's start."""
-        now, call = fleet_clock.now(), self._call
+        now, call = fleet_clock.now() if now is None else now, self._call
         return Audit(
             call_id=call.call_id,
             tool=call.tool_name,

@@ -247,6 +247,8 @@ class HealthChecks:
         self._recovering: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._queues: dict[str, _Queue] = {}
+        self.troubles = self._watches, self._queues
+        """What is known now of modules in trouble; both are empty while there are none. The caller reads only."""
         here.settle.append(self.aclose)
         if settings.broker == settings.redis_url:
             here.part(FetchedClaims).enable(
@@ -257,10 +259,6 @@ class HealthChecks:
                 worker=lambda: ledger.tokens.worker,
                 record_seconds=kept_seconds(None, settings),
             )
-
-    def may_begin(self, call: PublishedCall) -> bool:
-        """Return whether a call that was claimed as its message was fetched may start here without another check: no module is in trouble, as far as this worker knows, and the call's has one address."""
-        return not (self._watches or self._queues or self._runner.replica_for(call))
 
     async def claim(self, call: PublishedCall, *, deaths: int | None) -> Claim | NotClaimed:
         """Ask the ledger for a call, unless another worker had better take it. `deaths` as the ledger takes it.
