@@ -301,7 +301,7 @@ class FetchedCall:
 
     __slots__ = (
         DIED, "__weakref__", "_celery", "_front", "_known", "_raw", "acknowledged", "body", "delivery_info", "delivery_tag",
-        "eventer", "headers", "hostname", "id", "is_parked", "is_stored", "name", "properties", "retries", "run", "time_start",
+        "eventer", "headers", "hostname", "id", "is_again_here", "is_parked", "is_stored", "name", "properties", "retries", "run", "time_start",
     )  # fmt: skip
 
     def __init__(self, front: "CallFront", message: Mapping[str, Any], body: str) -> None:
@@ -313,7 +313,7 @@ class FetchedCall:
         self.toolfleet_died = headers.get(DIED)
         self.delivery_tag, self.delivery_info = properties["delivery_tag"], properties["delivery_info"]
         self.hostname, self.eventer = front.hostname, front.eventer
-        self.acknowledged = self.is_parked = self.is_stored = False
+        self.acknowledged = self.is_again_here = self.is_parked = self.is_stored = False
         self.time_start = 0.0
         self.run: Callable[[], Any] | None = None
         """A weak reference to the pool's job."""
@@ -378,7 +378,9 @@ class FetchedCall:
     def begin(self) -> None:
         """Have Celery's worker know that the call runs."""
         self.time_start = machine_clock.wall()
-        state.requests.setdefault(self.id, self)  # a second message of a call does not hide the one that runs
+        first = state.requests.setdefault(self.id, self)  # a second message of a call does not hide the one that runs
+        if first is not self and isinstance(first, FetchedCall):
+            first.is_again_here = True
         # Not by `add`, which makes a reference of its own in each of the two sets.
         state.reserved_requests.data.add(self._known)
         state.active_requests.data.add(self._known)
@@ -427,6 +429,11 @@ class FetchedCall:
             del state.requests[self.id]
         state.active_requests.data.discard(self._known)
         state.reserved_requests.data.discard(self._known)
+        if self.is_again_here:  # by another message, which may be the one that runs: `revoke` is to find it
+            for other in tuple(state.active_requests):
+                if other.id == self.id:
+                    other.is_again_here = True  # by a third one, perhaps
+                    state.requests.setdefault(self.id, other)
 
 
 def call_strategy(task: Any, app: Any, consumer: Any) -> Any:

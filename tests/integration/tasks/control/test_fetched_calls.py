@@ -279,6 +279,20 @@ async def test_it_is_terminated_as_celery_does(front: Front, monkeypatch: pytest
     assert [event["type"] for event in front.events.sent] == ["task-revoked", "task-failed"]
 
 
+@pytest.mark.parametrize("ends", [(0, 1), (1, 0), (2, 0), (0, 2)])
+async def test_of_several_messages_of_a_call_the_one_that_is_left_is_found(front: Front, ends: tuple[int, int]) -> None:
+    """Any of them may be the one that runs: the others leave before it, in any order, and `revoke` still finds it."""
+    for _ in range(3):
+        assert front.takes(front.message())
+    for number in ends:
+        front.pool.calls[number].leave()
+
+    (left,) = {0, 1, 2} - {*ends}
+    assert state.requests["call"] is front.pool.calls[left]
+    front.pool.calls[left].leave()
+    assert "call" not in state.requests
+
+
 async def test_a_cold_shutdown_leaves_its_message_to_others(front: Front) -> None:
     call = front.taken()
 
