@@ -51,112 +51,83 @@ _log = get_logger(__name__)
 
 METADATA = MetaData()
 
+
+def _texts(names: str) -> list[Column[Any]]:
+    return [Column(name, Text, nullable=False) for name in names.split()]
+
+
+def _numbers(names: str) -> list[Column[Any]]:
+    return [Column(name, BigInteger, nullable=False) for name in names.split()]
+
+
+def _key(name: str) -> Column[Any]:
+    """Return the column of a key that is short: an index takes no long ones."""
+    return Column(name, String(64), primary_key=True)
+
+
+def _one_row(name: str, *columns: Column[Any]) -> Table:
+    """Define a table of one row, number 1."""
+    return Table(name, METADATA, Column("id", Integer, primary_key=True, autoincrement=False), *columns)
+
+
+def _word(name: str) -> Column[Any]:
+    return Column(name, String(32), nullable=False)
+
+
 TOOLS = Table(
     "toolfleet_registry_tools",
     METADATA,
-    Column("key", String(64), primary_key=True),  # names are of any length, and an index takes only short ones
-    Column("tool_name", Text, nullable=False),
-    Column("version", Text, nullable=False),
-    Column("digest", Text, nullable=False),
+    _key("key"),  # names are of any length
+    *_texts("tool_name version digest"),
     Column("enabled", Boolean, nullable=False),
-    Column("created_at", Text, nullable=False),
-    Column("spec", Text, nullable=False),
+    *_texts("created_at spec"),
 )
 
 VERSIONS = Table(
     "toolfleet_registry_versions",
     METADATA,
-    Column("id", String(64), primary_key=True),
+    _key("id"),
     Column("key", String(64), nullable=False, index=True),  # the tool's, as in the table of tools
-    Column("place", BigInteger, nullable=False),  # grows: the greater, the later it was in force
-    Column("version", Text, nullable=False),
-    Column("digest", Text, nullable=False),
-    Column("created_at", Text, nullable=False),
-    Column("spec", Text, nullable=False),
+    *_numbers("place"),  # grows: the greater, the later it was in force
+    *_texts("version digest created_at spec"),
 )
 
-PINS = Table(
-    "toolfleet_registry_pins",
-    METADATA,
-    Column("key", String(64), primary_key=True),
-    Column("module", Text, nullable=False),
-    Column("tool_name", Text, nullable=False),  # null: the module is pinned, if only to no digest at all
-    Column("digest", Text, nullable=False),
-)
+# The name of the tool is null where the module is pinned, if only to no digest at all.
+PINS = Table("toolfleet_registry_pins", METADATA, _key("key"), *_texts("module tool_name digest"))
 
 EVENTS = Table(
     "toolfleet_registry_events",
     METADATA,
     Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("kind", Text, nullable=False),
-    Column("tool_name", Text, nullable=False),
-    Column("version", Text, nullable=False),
-    Column("digest", Text, nullable=False),
-    Column("at_us", BigInteger, nullable=False),  # microseconds since the epoch
+    *_texts("kind tool_name version digest"),
+    *_numbers("at_us"),  # microseconds since the epoch
 )
 
-STATE = Table(
-    "toolfleet_registry_state",
-    METADATA,
-    Column(
-        "id", Integer, primary_key=True, autoincrement=False
-    ),  # there is one row, number 1; who changes anything locks it
-    Column("epoch_ms", BigInteger, nullable=False),
-    Column("revision", BigInteger, nullable=False),
-    Column("events", BigInteger, nullable=False),
-)
+STATE = _one_row("toolfleet_registry_state", *_numbers("epoch_ms revision events"))
+"""Who changes anything locks its row."""
 
 MANIFESTS = Table(
     "toolfleet_registry_manifests",
     METADATA,
-    Column("module", String(64), primary_key=True),
+    _key("module"),
     Column("digest", String(64), nullable=False),
-    Column("manifest", Text, nullable=False),
+    *_texts("manifest"),
 )
 
-MODULES = Table(
-    "toolfleet_registry_modules",
-    METADATA,
-    Column("module", String(64), primary_key=True),
-    Column("entry", Text, nullable=False),
-)
+MODULES = Table("toolfleet_registry_modules", METADATA, _key("module"), *_texts("entry"))
 
-IDENTITY = Table(
-    "toolfleet_registry_identity",
-    METADATA,
-    Column("id", Integer, primary_key=True, autoincrement=False),  # there is one row, number 1, and it never changes
-    Column("identity", String(32), nullable=False),
-)
+IDENTITY = _one_row("toolfleet_registry_identity", _word("identity"))
+"""Its row never changes."""
 
-API_KEYS = Table(
-    "toolfleet_registry_api_keys",
-    METADATA,
-    Column("id", String(64), primary_key=True),
-    Column("entry", Text, nullable=False),
-    Column("used_at", BigInteger, nullable=False),  # seconds since the epoch; 0: never
-)
+API_KEYS = Table("toolfleet_registry_api_keys", METADATA, _key("id"), *_texts("entry"), *_numbers("used_at"))
+"""`used_at` is in seconds since the epoch; 0: never."""
 
-API_KEYS_STATE = Table(
-    "toolfleet_registry_api_keys_state",
-    METADATA,
-    Column("id", Integer, primary_key=True, autoincrement=False),  # as that of STATE
-    Column("revision", String(32), nullable=False),
-)
+API_KEYS_STATE = _one_row("toolfleet_registry_api_keys_state", _word("revision"))
 
-AGENTS = Table(
-    "toolfleet_registry_agents",
-    METADATA,
-    Column("name", String(64), primary_key=True),
-    Column("entry", Text, nullable=False),  # what is in force; "" for a removed one
-    Column("history", Text, nullable=False),
-)
+AGENTS = Table("toolfleet_registry_agents", METADATA, _key("name"), *_texts("entry history"))
+"""`entry` is what is in force; "" for a removed one."""
 
-AGENTS_STATE = Table(
-    "toolfleet_registry_agents_state",
-    METADATA,
-    Column("id", Integer, primary_key=True, autoincrement=False),  # as that of STATE
-    Column("revision", String(32), nullable=False),
-)
+AGENTS_STATE = _one_row("toolfleet_registry_agents_state", _word("revision"))
 
 _PATIENCE_SECONDS = 5
 # PostgreSQL gives up before we do, and says why; a client that stands still in a transaction lets go of its locks.
