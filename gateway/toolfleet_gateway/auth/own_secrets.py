@@ -12,11 +12,11 @@ from pathlib import Path
 
 from mcp.server.request_state import AESGCMRequestStateCodec, InvalidRequestState
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from toolfleet_registry.access import ApiKey, KeyText, new_key_text, read_key_text
-from toolfleet_registry.errors import FleetUnavailable, SettingsError
+from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.keys import GatewayKeys
+from toolfleet_registry.redis.servers import reaching_redis
 from toolfleet_registry.system import fleet_clock
 
 _USER = "operator"
@@ -127,11 +127,9 @@ class FleetCodec:
 
     async def _opened(self) -> AESGCMRequestStateCodec:
         if self._codec is None:
-            try:
+            async with reaching_redis():
                 await self._redis.set(self._keys.mcp_state_key, secrets.token_hex(32), nx=True)
                 key = await self._redis.get(self._keys.mcp_state_key)
-            except (RedisError, OSError) as exc:
-                raise FleetUnavailable("Redis does not answer.") from exc
             self._codec = AESGCMRequestStateCodec([self._derived(key if isinstance(key, bytes) else str(key).encode())])
         return self._codec
 

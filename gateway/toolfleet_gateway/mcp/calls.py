@@ -33,6 +33,7 @@ from toolfleet_registry.contracts.call_context import LogLevel
 from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.redis.keys import GatewayKeys
+from toolfleet_registry.redis.servers import reaching_redis
 from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.aio import Closing, end
@@ -132,10 +133,8 @@ class RepeatWindow:
         if tool is None or tool.effect in _HARMLESS:
             return None
         said = json.dumps([view.who.caller.user_id, tool_name, arguments], sort_keys=True, separators=(",", ":"))
-        try:
+        async with reaching_redis():
             return f"window:{await self._first(self._keys.mcp_window(said))}"
-        except (RedisError, OSError) as exc:
-            raise FleetUnavailable("Redis does not answer.") from exc
 
     async def _first(self, name: str) -> str:
         """Return the value of the first call of the window; ours, if it is the first."""

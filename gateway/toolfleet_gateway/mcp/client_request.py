@@ -1,6 +1,7 @@
 """Reads the facts of an MCP client's request: its view, its log level, what the client can be asked; and replays its body."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import mcp_types as types
@@ -47,10 +48,8 @@ class LogLevels:
         keep = context.request.scope.get(KEEP_LOG_LEVEL)
         if keep is None:
             raise MCPError(types.INVALID_REQUEST, "A log level is kept in a session: send its id.")
-        try:
+        with needing_redis():
             await keep(params.level)
-        except FleetUnavailable:
-            raise MCPError(types.INTERNAL_ERROR, "The fleet's Redis does not answer.") from None
         return types.EmptyResult()
 
     def of(self, context: Context, meta: Mapping[str, Any]) -> LogLevel | None:
@@ -61,6 +60,15 @@ class LogLevels:
             return self._own
         level: LogLevel | None = context.request.scope.get(LOG_LEVEL)
         return level
+
+
+@contextmanager
+def needing_redis(then: str = "") -> Generator[None]:
+    """Raise the protocol's error in place of `FleetUnavailable`; `then` says what the client can do."""
+    try:
+        yield
+    except FleetUnavailable:
+        raise MCPError(types.INTERNAL_ERROR, f"The fleet's Redis does not answer{then}.") from None
 
 
 def level_in(meta: Mapping[str, Any]) -> LogLevel | None:

@@ -9,7 +9,6 @@ import functools
 import json
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -34,7 +33,7 @@ from toolfleet_gateway.calls import owner_of
 from toolfleet_gateway.http.routes import ClientGone, read_bytes
 from toolfleet_gateway.http.streams import RETRY_MS, EventStream, OpenStreams, ServerSentEvent
 from toolfleet_gateway.mcp.calls import AbandonedCalls
-from toolfleet_gateway.mcp.client_request import Context, ViewOf, again
+from toolfleet_gateway.mcp.client_request import Context, ViewOf, again, needing_redis
 from toolfleet_gateway.mcp.subscriptions import (
     LISTS,
     ChangeQueue,
@@ -51,6 +50,7 @@ from toolfleet_registry.contracts.inputs import InputRequest
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.functions.passed_methods import MOST_WATCHED
 from toolfleet_registry.redis.keys import GatewayKeys
+from toolfleet_registry.redis.servers import reaching_redis
 from toolfleet_registry.system import machine_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.watching import RENEW_SECONDS
@@ -121,10 +121,8 @@ class ClientSessions:
 
         Raises `FleetUnavailable`.
         """
-        try:
+        async with reaching_redis():
             text = await self._redis.getex(self._keys.mcp_session(session_id), px=self._ms)
-        except (RedisError, OSError) as exc:
-            raise FleetUnavailable("Redis does not answer.") from exc
         if text is None:
             return None
         holder, *facts = json.loads(text)
@@ -147,22 +145,18 @@ class ClientSessions:
 
     async def called(self, session: ClientSession, request_id: str | int) -> str | None:
         """Return the call that a request has become. Raises `FleetUnavailable`."""
-        try:
+        async with reaching_redis():
             found = await self._redis.get(self._keys.mcp_request(session.id, request_id))
-        except (RedisError, OSError) as exc:
-            raise FleetUnavailable("Redis does not answer.") from exc
         return found.decode() if isinstance(found, bytes) else found
 
     async def end(self, session: ClientSession) -> None:
         """Forget a session. Raises `FleetUnavailable`."""
-        try:
+        async with reaching_redis():
             await self._redis.unlink(self._keys.mcp_session(session.id))
-        except (RedisError, OSError) as exc:
-            raise FleetUnavailable("Redis does not answer.") from exc
 
     async def _count(self, session: ClientSession, sessions: str) -> None:
         """Note a session of its key's. A process that dies within leaves some sessions too many, and the next opening ends them."""
-        try:
+        async with reaching_redis():
             async with self._redis.pipeline(transaction=False) as pipeline:
                 pipeline.sadd(sessions, self._keys.mcp_session(session.id))
                 pipeline.pexpire(sessions, max(round(_COUNTED_SECONDS * 1000), 2 * self._ms))
@@ -170,8 +164,6 @@ class ClientSessions:
                 *_, count = await pipeline.execute()
             if count > _MOST_SESSIONS:
                 await self._end_oldest(sessions)
-        except (RedisError, OSError) as exc:
-            raise FleetUnavailable("Redis does not answer.") from exc
 
     async def _end_oldest(self, sessions: str) -> None:
         """Forget the sessions that are over, and if too many are left, those whose time ends first: they were silent the longest."""
@@ -190,10 +182,8 @@ class ClientSessions:
     async def _keep(self, session: ClientSession, view: McpView, *, is_known: bool = False) -> None:
         """Write it down; one that is known only if it has not ended meanwhile."""
         facts = [_holder(view), session.protocol_version, session.client_info, session.capabilities, session.log_level]
-        try:
+        async with reaching_redis():
             await self._redis.set(self._keys.mcp_session(session.id), json.dumps(facts), px=self._ms, xx=is_known)
-        except (RedisError, OSError) as exc:
-            raise FleetUnavailable("Redis does not answer.") from exc
 
 
 def _holder(view: McpView) -> str:
@@ -228,7 +218,7 @@ class SessionWatches:
     async def add(self, session: ClientSession, uri: str) -> bool:
         """Have the session told of a resource; false if it watches too many."""
         key = self._keys.mcp_session_watches(session.id)
-        async with _answering(), self._redis.pipeline() as pipeline:
+        async with reaching_redis(), self._redis.pipeline() as pipeline:
             pipeline.sadd(key, uri)
             pipeline.scard(key)
             pipeline.pexpire(key, self._ms)
@@ -240,30 +230,30 @@ class SessionWatches:
 
     async def remove(self, session: ClientSession, uri: str) -> None:
         """Have it told no more."""
-        async with _answering():
+        async with reaching_redis():
             await self._redis.srem(self._keys.mcp_session_watches(session.id), uri)
 
     async def has(self, session: ClientSession, uri: str) -> bool:
         """Return whether the session watches a resource."""
-        async with _answering():
+        async with reaching_redis():
             return bool(await self._redis.sismember(self._keys.mcp_session_watches(session.id), uri))
 
     async def of(self, session: ClientSession) -> list[str]:
         """Return the resources that the session watches."""
-        async with _answering():
+        async with reaching_redis():
             found: set[Any] = await self._redis.smembers(self._keys.mcp_session_watches(session.id))
         return sorted(uri.decode("utf-8", "replace") if isinstance(uri, bytes) else uri for uri in found)
 
     async def take_stream(self, session: ClientSession) -> str:
         """Make a stream the one that is told; returns its name. One that was there before ends: its client has come again."""
         name = randomness.uuid4().hex
-        async with _answering():
+        async with reaching_redis():
             await self._redis.set(self._keys.mcp_session_stream(session.id), name, px=self._ms)
         return name
 
     async def has_stream(self, session: ClientSession, name: str) -> bool:
         """Return whether that is still the one. It is extended, with the session's watches."""
-        async with _answering(), self._redis.pipeline(transaction=False) as pipeline:
+        async with reaching_redis(), self._redis.pipeline(transaction=False) as pipeline:
             pipeline.getex(self._keys.mcp_session_stream(session.id), px=self._ms)
             pipeline.pexpire(self._keys.mcp_session_watches(session.id), self._ms)
             found: Any = (await pipeline.execute())[0]
@@ -271,17 +261,9 @@ class SessionWatches:
 
     async def forget(self, session: ClientSession) -> None:
         """Forget what there is of a session that has ended."""
-        async with _answering():
+        async with reaching_redis():
             names = self._keys.mcp_session_watches(session.id), self._keys.mcp_session_stream(session.id)
             await self._redis.unlink(*names)
-
-
-@asynccontextmanager
-async def _answering() -> AsyncGenerator[None]:
-    try:
-        yield
-    except (RedisError, OSError) as exc:
-        raise FleetUnavailable("Redis does not answer.") from exc
 
 
 class ClientQuestions:
@@ -317,21 +299,16 @@ class ClientQuestions:
     async def take(self, session: ClientSession, message: Mapping[str, Any]) -> None:
         """Store a client's answer for the asking process. Raises `FleetUnavailable`."""
         name = self._keys.mcp_question(session.id, str(message.get("id")))
-        try:
-            async with self._redis.pipeline() as pipeline:
-                pipeline.rpush(name, json.dumps(message))
-                pipeline.expire(name, _KEPT_SECONDS)
-                await pipeline.execute()
-        except (RedisError, OSError) as exc:
-            raise FleetUnavailable("Redis does not answer.") from exc
+        async with reaching_redis(), self._redis.pipeline() as pipeline:
+            pipeline.rpush(name, json.dumps(message))
+            pipeline.expire(name, _KEPT_SECONDS)
+            await pipeline.execute()
 
     async def _answer(self, name: str) -> Mapping[str, Any] | None:
         give_up_at = machine_clock.monotonic() + _LONGEST_SECONDS
         while machine_clock.monotonic() < give_up_at:
-            try:
+            async with reaching_redis():
                 found = await self._redis.blpop([name], timeout=_WAIT_SECONDS)
-            except (RedisError, OSError) as exc:
-                raise FleetUnavailable("Redis does not answer.") from exc
             if found is not None:
                 answer = json.loads(found[1])
                 return answer if isinstance(answer, dict) else {}
@@ -628,7 +605,7 @@ class WatchMethods:
         """Have a resource watched. Raises `MCPError`, that of the module's server or of the call."""
         session, view, uri = _session_of(context), self._view_of(context), str(params.uri)
         check_uri(uri)
-        try:
+        with needing_redis():
             if not await self._watches.add(session, uri):
                 raise MCPError(types.INVALID_PARAMS, f"A session watches at most {MOST_WATCHED} resources.")
             try:
@@ -636,16 +613,12 @@ class WatchMethods:
             except MCPError:
                 await self._watches.remove(session, uri)
                 raise
-        except FleetUnavailable:
-            raise _away() from None
         return types.EmptyResult()
 
     async def leave(self, context: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
         """Tell the session no more. One that was not watched is none, either."""
-        try:
+        with needing_redis():
             await self._watches.remove(_session_of(context), str(params.uri))
-        except FleetUnavailable:
-            raise _away() from None
         return types.EmptyResult()
 
 
@@ -654,7 +627,3 @@ def _session_of(context: Context) -> ClientSession:
     if not isinstance(found, ClientSession):
         raise MCPError(types.INVALID_REQUEST, "Resources are watched in a session: send its id.")
     return found
-
-
-def _away() -> MCPError:
-    return MCPError(types.INTERNAL_ERROR, "The fleet's Redis does not answer.")

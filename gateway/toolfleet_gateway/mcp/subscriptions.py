@@ -22,7 +22,7 @@ from mcp.shared.subscriptions import (
 from toolfleet_gateway.auth.identity import Identity
 from toolfleet_gateway.events import EventFeed, FeedEvent, Listener
 from toolfleet_gateway.http.streams import End
-from toolfleet_gateway.mcp.client_request import Context, ViewOf, takes_forms
+from toolfleet_gateway.mcp.client_request import Context, ViewOf, needing_redis, takes_forms
 from toolfleet_gateway.mcp.module_methods import ModuleMethods
 from toolfleet_gateway.mcp.results import EXTENSION, lacks_tasks
 from toolfleet_gateway.mcp.tasks import TaskMethods, capabilities_of
@@ -271,10 +271,8 @@ class ResourceWatching:
         return True
 
     async def _note(self, view: McpView, uris: Sequence[str]) -> None:
-        try:
+        with needing_redis():
             await self.renew(view, uris)
-        except FleetUnavailable:
-            raise MCPError(types.INTERNAL_ERROR, "The fleet's Redis does not answer.") from None
 
 
 def check_uri(uri: str) -> None:

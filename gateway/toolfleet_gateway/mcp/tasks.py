@@ -14,11 +14,17 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import Field
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from toolfleet_gateway.auth.own_secrets import FleetCodec, NotSealedHere
 from toolfleet_gateway.calls import attached, owner_of
-from toolfleet_gateway.mcp.client_request import Context, ViewOf, capability_of, in_its_place, takes_forms
+from toolfleet_gateway.mcp.client_request import (
+    Context,
+    ViewOf,
+    capability_of,
+    in_its_place,
+    needing_redis,
+    takes_forms,
+)
 from toolfleet_gateway.mcp.results import (
     APPROVAL,
     EXTENSION,
@@ -31,8 +37,9 @@ from toolfleet_gateway.mcp.results import (
 )
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.contracts.inputs import InputMethod, PendingInput
-from toolfleet_registry.errors import FleetUnavailable, InputNotTaken
+from toolfleet_registry.errors import InputNotTaken
 from toolfleet_registry.redis.keys import GatewayKeys
+from toolfleet_registry.redis.servers import reaching_redis
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.calls.begun_calls import BegunHandle
 from toolfleet_tasks.calls.pending_call import CallStatus
@@ -146,7 +153,10 @@ class InputRounds:
             raise WrongState("The call of this requestState is unknown, or was forgotten.")
         try:
             if answered.binding:
-                return handle, await self._voted(view, handle, answered.binding, responses)
+                has_voted = APPROVAL in responses and await _voted(
+                    self._approvals, view, handle, answered.binding, responses[APPROVAL]
+                )
+                return handle, has_voted
             asked = await handle.next_stop(0)
             if isinstance(asked, PendingInput) and asked.round == answered.number:
                 await self.answer(view, handle, asked, responses)
@@ -154,14 +164,6 @@ class InputRounds:
             handle.leave()
             raise
         return handle, False
-
-    async def _voted(self, view: McpView, handle: BegunHandle, binding: str, responses: Mapping[str, Any]) -> bool:
-        if APPROVAL not in responses:
-            return False
-        try:
-            return await self._approvals.vote(view, handle.id, binding, responses[APPROVAL])
-        except ValueError as exc:
-            raise MCPError(types.INVALID_PARAMS, f"inputResponses: {exc}.") from None
 
     async def answer(
         self, view: McpView, handle: BegunHandle, asked: PendingInput, responses: Mapping[str, Any]
@@ -180,6 +182,14 @@ class InputRounds:
             raise MCPError(types.INVALID_PARAMS, f"inputResponses: {exc}.") from None
 
 
+async def _voted(approvals: ClientApprovals, view: McpView, handle: BegunHandle, binding: str, answer: Any) -> bool:
+    """Take a person's answer as `ClientApprovals.vote` does. Raises `MCPError` for an invalid one."""
+    try:
+        return await approvals.vote(view, handle.id, binding, answer)
+    except ValueError as exc:
+        raise MCPError(types.INVALID_PARAMS, f"inputResponses: {exc}.") from None
+
+
 class PartialAnswers:
     """The partial answers of all gateways.
 
@@ -193,22 +203,17 @@ class PartialAnswers:
     async def add(self, call_id: str, asked: PendingInput, given: Mapping[str, Any]) -> dict[str, Any]:
         """Add answers and return all answers so far. Raises `FleetUnavailable`."""
         name = self._keys.mcp_answers(call_id, asked.round)
-        try:
-            async with self._redis.pipeline() as pipeline:
-                pipeline.hset(name, mapping={key: json.dumps(value) for key, value in given.items()})
-                pipeline.expire(name, _LASTS_SECONDS)
-                pipeline.hgetall(name)
-                found = (await pipeline.execute())[-1]
-        except (RedisError, OSError) as exc:
-            raise FleetUnavailable("Redis does not answer.") from exc
+        async with reaching_redis(), self._redis.pipeline() as pipeline:
+            pipeline.hset(name, mapping={key: json.dumps(value) for key, value in given.items()})
+            pipeline.expire(name, _LASTS_SECONDS)
+            pipeline.hgetall(name)
+            found = (await pipeline.execute())[-1]
         return {_text(key): json.loads(value) for key, value in found.items()}
 
     async def answered(self, call_id: str, asked: PendingInput) -> frozenset[str]:
         """Return the requests that have their answers. Raises `FleetUnavailable`."""
-        try:
+        async with reaching_redis():
             found = await self._redis.hkeys(self._keys.mcp_answers(call_id, asked.round))
-        except (RedisError, OSError) as exc:
-            raise FleetUnavailable("Redis does not answer.") from exc
         return frozenset(map(_text, found))
 
 
@@ -273,27 +278,22 @@ class TaskMethods:
         if not given:
             return
         try:
-            given = await self._fleet.begun_calls.hidden_answers(handle.id, given)
-            whole = await self._partial.add(handle.id, asked, given)
-            if whole.keys() >= asked.requests.keys():
-                owner = owner_of(self._view_of(context).who)
-                await self._fleet.begun_calls.answer(handle.id, owner, asked.round, whole)
+            with needing_redis():
+                given = await self._fleet.begun_calls.hidden_answers(handle.id, given)
+                whole = await self._partial.add(handle.id, asked, given)
+                if whole.keys() >= asked.requests.keys():
+                    owner = owner_of(self._view_of(context).who)
+                    await self._fleet.begun_calls.answer(handle.id, owner, asked.round, whole)
         except (ValueError, InputNotTaken) as exc:
             raise MCPError(types.INVALID_PARAMS, f"inputResponses: {exc}") from None
-        except FleetUnavailable:
-            raise MCPError(types.INTERNAL_ERROR, "The fleet's Redis does not answer.") from None
 
     async def _vote(self, view: McpView, handle: BegunHandle, responses: dict[str, Any]) -> None:
         """Take what a client says that was asked whether the task may begin; of any other nothing is taken."""
         asked = await self._approvals.waited_for(view, handle)
         if asked is None or asked.question is None or (key := _approval_key(asked)) not in responses:
             return
-        try:
-            await self._approvals.vote(view, handle.id, asked.binding, responses[key])
-        except ValueError as exc:
-            raise MCPError(types.INVALID_PARAMS, f"inputResponses: {exc}.") from None
-        except FleetUnavailable:
-            raise MCPError(types.INTERNAL_ERROR, "The fleet's Redis does not answer: give the answer again.") from None
+        with needing_redis(": give the answer again"):
+            await _voted(self._approvals, view, handle, asked.binding, responses[key])
 
     async def cancel(self, context: Context, params: TaskIdParams) -> dict[str, Any]:
         """Take a task back. One that has ended stays as it ended."""
@@ -307,10 +307,8 @@ class TaskMethods:
 
     async def find(self, view: McpView, task_id: str) -> BegunHandle | None:
         """Return the client's task of this id; `None` if it is unknown or another client's. Raises `MCPError`."""
-        try:
+        with needing_redis():
             return await attached(self._fleet, view.who, task_id)
-        except FleetUnavailable:
-            raise MCPError(types.INTERNAL_ERROR, "The fleet's Redis does not answer.") from None
 
     async def _attached(self, context: Context, task_id: str) -> BegunHandle:
         capabilities = capabilities_of(context.params)

@@ -277,6 +277,15 @@ async def answering(redis: Redis, *, seconds: float) -> AsyncGenerator[None]:
         raise FleetUnavailable(f"Redis at {address_of(redis)} does not answer: {reason}") from exc
 
 
+@asynccontextmanager
+async def reaching_redis() -> AsyncGenerator[None]:
+    """Raise `FleetUnavailable` if a request inside fails, for clients that have time-outs of their own; names no address."""
+    try:
+        yield
+    except (RedisError, OSError) as exc:
+        raise FleetUnavailable("Redis does not answer.") from exc
+
+
 def reason_of(exc: BaseException, otherwise: str) -> str:
     """Return why a server does not answer, in words for people: the usual cause, else the error's text, or `otherwise`.
 
