@@ -31,7 +31,7 @@ from toolfleet_cli.hosting.hosts import toml_folder
 from toolfleet_cli.hosting.mcp import mcp_host, oauth_of
 from toolfleet_cli.hosting.mcp_file import servers_in, spec_of
 from toolfleet_cli.local.supervisor import StopRequested, stop_signals
-from toolfleet_modules.hosts.child_process import spawn, stop
+from toolfleet_modules.hosts.child_process import Backoff, spawn, stop
 from toolfleet_modules.hosts.mcp.http_transport import HttpServer, http_transport
 from toolfleet_modules.hosts.mcp.mcp_session import McpSession, ServerAway
 from toolfleet_modules.hosts.mcp.oauth_flow import AuthorizationAway, AuthorizationRefused, OAuthOptions
@@ -45,7 +45,7 @@ from toolfleet_registry.settings import Settings, load_settings
 _POLL_SECONDS = 0.1
 _PATIENCE_SECONDS = 15.0  # for a host to end its server
 _BACK_OFF_SECONDS = (0.5, 30.0)  # before a host is restarted: at first, and at most
-_LASTING_SECONDS = 60.0  # after which its end is the first one again
+_LASTING_SECONDS = 60.0
 
 Say = Callable[[str], None]
 
@@ -138,7 +138,7 @@ class _ServedServer:
     command: Sequence[str]
     process: "subprocess.Popen[bytes] | None" = None
     begins_at: float = 0.0
-    pause: float = _BACK_OFF_SECONDS[0]
+    backoff: Backoff = field(default_factory=lambda: Backoff(*_BACK_OFF_SECONDS, lasting_seconds=_LASTING_SECONDS))
 
     def watch(self) -> None:
         """Start it if it does not run, and its pause is over."""
@@ -146,10 +146,7 @@ class _ServedServer:
         if self.process is not None and self.process.poll() is not None:
             say(f"{self.name}: its host has ended ({self.process.returncode}); another is started.")
             stop(self.process, patience_seconds=0)  # what it has left
-            if now - self.begins_at > _LASTING_SECONDS:
-                self.pause = _BACK_OFF_SECONDS[0]
-            self.process, self.begins_at = None, now + self.pause
-            self.pause = min(self.pause * 2, _BACK_OFF_SECONDS[1])
+            self.process, self.begins_at = None, now + self.backoff.pause(now - self.begins_at)
         if self.process is None and now >= self.begins_at:
             self.process, self.begins_at = spawn(self.command), now
 
