@@ -233,7 +233,6 @@ class _SchemaField:
     description: str = ""
     usual: str = ""
     choices: tuple[str, ...] = ()
-    is_sensitive: bool = False
 
 
 def fields_of_schema(schema: Mapping[str, Any]) -> list[_SchemaField] | None:
@@ -280,7 +279,6 @@ def _field(name: str, about: Any, *, is_required: bool) -> _SchemaField:
         is_required,
         description=str(known.get("description", "")),
         choices=choices,
-        is_sensitive=known.get("sensitive") is True or known.get("x-sensitive") is True,
     )
     return found if usual is None else replace(found, usual=_text(found, usual))
 

@@ -45,15 +45,13 @@ class NamedProfile:
 class ToolRules:
     """The rules for an agent's calls of one tool. `refused_by`: the first profile that does not allow the tool.
 
-    `terms` add to the tool's own, with the total calls of a run and a thread; `call_limits` are the entries that set
-    these totals.
+    `terms` add to the tool's own, with the total calls of a run and a thread.
     """
 
     refused_by: NamedProfile | None = None
     retry: RetryTerms | None = None
     terms: Terms | None = None
     gate_fails_closed: bool = False
-    call_limits: tuple[ToolCallLimitSpec, ...] = ()
     personal_data: tuple[PiiSpec, ...] = ()
     approvals: tuple[HumanInTheLoopSpec, ...] = ()
     own: tuple[OwnMiddlewareSpec, ...] = ()
@@ -191,7 +189,6 @@ def rules_of(profiles: Sequence[NamedProfile], tool: ToolDefinition) -> ToolRule
         retry=_retry(_specs(profiles, ToolRetrySpec, tool)),
         terms=_terms(_specs(profiles, LimitsSpec, tool), lowest(_totals(profiles, tool)), is_gated=bool(gates)),
         gate_fails_closed=any(gate.fails == "closed" for gate in gates),
-        call_limits=tuple(dict.fromkeys(_specs(profiles, ToolCallLimitSpec, tool))),
         personal_data=tuple(_specs(profiles, PiiSpec, tool)),
         approvals=tuple(
             spec

@@ -199,7 +199,7 @@ class HeldCalls:
 
     def answered(self, call_id: str | None, inputs: CallInputs, ears: Ears) -> HeldCall | None:
         """Answer a held call's question and return the call, whose further reports go to `ears`; `None` if it is not held here."""
-        held = self._held.get(_key_in(inputs.state) or "")
+        held = self._held.get(_text_in(inputs.state, _HELD) or "")
         if held is None or held.call_id != call_id:
             return None
         held.ears.turn_to(ears)
@@ -228,16 +228,17 @@ class HeldCalls:
 
 def is_held(state: str) -> bool:
     """Return whether a state names a call that was held."""
-    return _key_in(state) is not None
+    return _text_in(state, _HELD) is not None
 
 
-def _key_in(state: str) -> str | None:
+def _text_in(state: str, name: str) -> str | None:
+    """Return the text of this name in a state; `None` if it has none."""
     try:
         found = json.loads(state)
     except ValueError:
         return None
-    key = found.get(_HELD) if isinstance(found, dict) else None
-    return key if isinstance(key, str) else None
+    text = found.get(name) if isinstance(found, dict) else None
+    return text if isinstance(text, str) else None
 
 
 def question_of(answer: Mapping[str, Any], *, effect_state: EffectState) -> InputRequired:
@@ -308,12 +309,7 @@ class TaskInputs:
 
 def handle_in(state: str) -> str | None:
     """Return the handle of the task whose question has this state; `None` for a state of no task."""
-    try:
-        found = json.loads(state)
-    except ValueError:
-        return None
-    handle = found.get(_TASK) if isinstance(found, dict) else None
-    return handle if isinstance(handle, str) else None
+    return _text_in(state, _TASK)
 
 
 def _digest(request: object) -> str:

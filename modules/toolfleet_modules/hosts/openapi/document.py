@@ -193,7 +193,6 @@ class Operation:
 
     method: str
     path: str
-    operation_id: str | None
     summary: str
     tags: Sequence[str]
     is_deprecated: bool
@@ -255,11 +254,10 @@ def _operation(document: OpenApiDocument, method: str, path: str, item: Mapping[
     body = None if ignores_body else node.get("requestBody")
     responses = node.get("responses", {})
     servers = node.get("servers") or item.get("servers") or document.root.get("servers")
-    name, said = node.get("operationId"), [_text(node.get("summary")), _text(node.get("description"))]
+    said = [_text(node.get("summary")), _text(node.get("description"))]
     return Operation(
         method,
         path,
-        name if isinstance(name, str) and name else None,
         "\n\n".join(dict.fromkeys(filter(None, said))) or _text(item.get("summary")),
         _texts(node.get("tags")),
         node.get("deprecated") is True,
