@@ -23,15 +23,11 @@ from pydantic_core import from_json
 from toolfleet_registry.contracts.call_context import Conversation, LogLevel, ToolContext
 from toolfleet_registry.contracts.inputs import CallInputs
 from toolfleet_registry.contracts.limits import Terms
-from toolfleet_registry.contracts.message import Message, ModuleMessage, Since
+from toolfleet_registry.contracts.message import Message, Since
 from toolfleet_registry.contracts.tool_definition import (
-    CostClass,
     Effect,
-    ModuleManifest,
-    ToolAnnotations,
     ToolDefinition,
     ToolLoadError,
-    ToolParameter,
     ToolSource,
 )
 
@@ -48,32 +44,6 @@ FileKind = Literal["image", "audio", "file"]
 
 MOST_FILES = 100
 """Files of one result: no provider takes more images in a request."""
-
-__all__ = [
-    "Audit",
-    "Caller",
-    "Conversation",
-    "CostClass",
-    "Effect",
-    "EffectState",
-    "ErrorCode",
-    "Level",
-    "Message",
-    "ModuleManifest",
-    "ModuleMessage",
-    "ModuleStatus",
-    "PublishedCall",
-    "ResultFile",
-    "RetryTerms",
-    "SealedCall",
-    "Since",
-    "Terms",
-    "ToolAnnotations",
-    "ToolCall",
-    "ToolDefinition",
-    "ToolParameter",
-    "ToolResult",
-]
 
 Level = Literal["guest", "user", "admin", "owner"]
 

@@ -10,7 +10,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from toolfleet_registry.contracts.calls import Caller, Conversation, ErrorCode, Message, Since, ToolCall, ToolResult
+from toolfleet_registry.contracts.call_context import Conversation
+from toolfleet_registry.contracts.calls import Caller, ErrorCode, ToolCall, ToolResult
+from toolfleet_registry.contracts.message import Message, Since
 from toolfleet_registry.errors import FleetError
 
 JobState = Literal["starting", "waiting", "polling", "completed", "failed", "timed_out", "cancelled"]

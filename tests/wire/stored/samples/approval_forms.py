@@ -4,9 +4,9 @@ from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.contracts.call_context import ToolContext
-from toolfleet_registry.contracts.calls import ApprovalRule, ApprovalTerms, ApprovedCall, RetryTerms, Terms
+from toolfleet_registry.contracts.calls import ApprovalRule, ApprovalTerms, ApprovedCall, RetryTerms
 from toolfleet_registry.contracts.inputs import CallInputs
-from toolfleet_registry.contracts.limits import CallTotal
+from toolfleet_registry.contracts.limits import CallTotal, Terms
 from toolfleet_tasks.approvals.approvers import ApprovalSummary, ApprovalVote, AskedApproval, JournalLine
 from wire.stored.samples.forms import StoredForm, message_form, sealing
 from wire.stored.samples.job_forms import ADA, ASKED_BY, AT, PLAIN_ADA
