@@ -25,7 +25,6 @@ from toolfleet_gateway.mcp.front import PATHS, McpFront
 from toolfleet_gateway.metrics import gateway_metrics, metrics_routes
 from toolfleet_gateway.operations import resource_routes
 from toolfleet_gateway.tracing import gateway_tracing
-from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio import Closing, end
 from toolfleet_tasks.client.fleet import ToolFleet
@@ -61,11 +60,11 @@ async def serve_gateway(
     ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve as `run_gateway` does, on the running loop."""
-    url, closing, tracing = str(settings.redis_url), Closing(), gateway_tracing(settings)
+    closing, tracing = Closing(), gateway_tracing(settings)
     async with (
         ToolFleet(settings=settings, is_shared=True) as fleet,
         authenticating(settings, generated) as authenticator,
-        async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS) as redis,
+        settings.redis_client(timeout_seconds=_REDIS_SECONDS) as redis,
         CallIndex.of(settings) as calls,
         gateway_metrics(settings) as metrics,
     ):

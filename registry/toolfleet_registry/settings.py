@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
@@ -36,8 +36,18 @@ from toolfleet_registry.contracts.tool_definition import ToolLines
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.headers import check_headers
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.urls import check_broker_url, check_redis_url, is_http_url, is_redis_url, is_sentinel_url
+from toolfleet_registry.redis.urls import (
+    check_broker_url,
+    check_redis_url,
+    fleet_url,
+    is_http_url,
+    is_redis_url,
+    is_sentinel_url,
+)
 from toolfleet_registry.signing import SigningSettings
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
 
 PREFIX = setting_sources.PREFIX
 
@@ -356,6 +366,12 @@ class Settings(
     def keys(self) -> Keys:
         """The names of everything in Redis."""
         return Keys(self.key_prefix)
+
+    def redis_client(self, *, timeout_seconds: float = 5) -> "Redis":
+        """Return a client of the fleet's Redis, as `async_client` does. Raises `SettingsError`, also if none is set."""
+        from toolfleet_registry.redis.servers import async_client  # to read settings needs no redis-py
+
+        return async_client(fleet_url(self.redis_url), master=self.sentinel_master, timeout_seconds=timeout_seconds)
 
     @model_validator(mode="before")
     @classmethod

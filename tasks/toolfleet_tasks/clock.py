@@ -15,7 +15,6 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from toolfleet_registry.redis.script import Parameters
-from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.fleet_clock import STEP_SECONDS, Reading, SlewedClock, Verdict
@@ -216,7 +215,7 @@ class ClockWatch:
         """
         if self._settings.redis_url is None:
             return
-        async with async_client(self._settings.redis_url, master=self._settings.sentinel_master) as redis:
+        async with self._settings.redis_client() as redis:
             while True:
                 try:
                     await self._timekeeper.read(redis)

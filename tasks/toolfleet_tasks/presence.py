@@ -23,7 +23,7 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
 
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.redis.servers import async_client, reason_of, sync_client
+from toolfleet_registry.redis.servers import reason_of, sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
@@ -95,7 +95,7 @@ async def live_workers(settings: Settings, *lanes: Literal["fast", "slow"]) -> t
     """Return the live workers of these lanes; none without `redis_url`. Raises redis-py's errors."""
     if settings.redis_url is None:
         return ()
-    async with async_client(settings.redis_url, master=settings.sentinel_master) as redis:
+    async with settings.redis_client() as redis:
         return await noted_workers(redis, settings, *lanes)
 
 
@@ -225,8 +225,7 @@ class LaneCapacity:
 
         Raises redis-py's errors.
         """
-        url, master = str(self._settings.redis_url), self._settings.sentinel_master
-        async with async_client(url, master=master) as redis:
+        async with self._settings.redis_client() as redis:
             parameters = _NOTE_SLOTS.parameters_of(self._names, note=self._note, seconds=SLOTS_COUNT_SECONDS)
             notes = await redis.eval(_NOTE_SLOTS.text, *parameters)
         mixed = mixed_versions(read_notes(notes))
@@ -238,9 +237,8 @@ class LaneCapacity:
         """Remove the note: the worker ends. Raises nothing."""
         if self._settings.redis_url is None:
             return
-        url, master = self._settings.redis_url, self._settings.sentinel_master
         with contextlib.suppress(RedisError, OSError):  # the note counts for some seconds only
-            async with async_client(url, master=master, timeout_seconds=1) as redis, redis.pipeline() as commands:
+            async with self._settings.redis_client(timeout_seconds=1) as redis, redis.pipeline() as commands:
                 for name in self._names:
                     commands.zrem(name, self._note)
                 await commands.execute()
@@ -390,7 +388,7 @@ async def workers_by_queue(settings: Settings) -> Counter[str]:
         return Counter()
     keys, counted = settings.keys, Counter[str]()
     try:
-        async with async_client(settings.redis_url, master=settings.sentinel_master) as redis:
+        async with settings.redis_client() as redis:
             found = await redis.eval(
                 COUNT.text, *COUNT.parameters(notes=keys.consumers, consumed_prefix=keys.consumed(""))
             )
@@ -447,7 +445,7 @@ class ReplicaCounts:
         if not counts and not self._is_noted:
             return
         key = self._settings.keys.hosts.counts
-        async with async_client(str(self._settings.redis_url), master=self._settings.sentinel_master) as redis:
+        async with self._settings.redis_client() as redis:
             if counts:
                 text = json.dumps(counts, separators=(",", ":"))
                 parameters = _NOTE.parameters(notes=key, worker=self._worker, note=text, seconds=_COUNTS_SECONDS)
@@ -465,7 +463,7 @@ async def replica_counts(settings: Settings) -> dict[str, dict[str, ReplicaCount
     if settings.redis_url is None:
         return {}
     async with (
-        async_client(settings.redis_url, master=settings.sentinel_master) as redis,
+        settings.redis_client() as redis,
         redis.pipeline(transaction=False) as commands,
     ):
         commands.time()

@@ -16,7 +16,7 @@ from redis.client import NEVER_DECODE
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import NoSuchQueue, OperationRefused
 from toolfleet_registry.live_copy import LiveCopy
-from toolfleet_registry.redis.servers import answering, async_client, sync_client
+from toolfleet_registry.redis.servers import answering, sync_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.queues import CONTROL, queue_of
@@ -169,7 +169,7 @@ async def follow_queue_states(settings: Settings, on_read: Callable[[QueueStates
     """
     if settings.redis_url is None:
         return
-    async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
+    async with settings.redis_client() as redis:
         store = QueueStateStore(redis, settings)
 
         async def read() -> None:

@@ -37,7 +37,6 @@ from toolfleet_registry.directory.directory import Listing, ModuleDirectory
 from toolfleet_registry.directory.entries import AnnouncedModule
 from toolfleet_registry.errors import FleetError, SettingsError
 from toolfleet_registry.headers import SETTING
-from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.settings import PREFIX, Settings, load_declared, load_settings
 from toolfleet_registry.specs import effect_of
@@ -278,7 +277,7 @@ async def unannounced(settings: Settings, modules: Collection[str]) -> list[str]
 
     Raises `FleetUnavailable` when Redis does not answer.
     """
-    async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
+    async with settings.redis_client() as redis:
         directory = ModuleDirectory(redis, settings)
         give_up_at = asyncio.get_running_loop().time() + _KNOWN_SECONDS
         while True:
@@ -291,7 +290,7 @@ async def unannounced(settings: Settings, modules: Collection[str]) -> list[str]
 
 async def module_places(settings: Settings) -> dict[str, str]:
     """Return the URL of each module, with the number of further hosts that serve it."""
-    async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
+    async with settings.redis_client() as redis:
         entries = (await ModuleDirectory(redis, settings).read()).entries
     places = dict(settings.module_services)
     for name, entry in entries.items():

@@ -20,7 +20,6 @@ from toolfleet_registry.config.setting_sources import PREFIX, find_toml, origin_
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.errors import FleetError, FleetUnavailable, OperationRefused, SettingsError
-from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings, load_declared
 from toolfleet_tasks.operations.change_trail import Actor
 from toolfleet_tasks.operations.changes import ModuleChanges
@@ -169,8 +168,7 @@ class SettingsLines:
         self._removed -= self._in_effect.modules | {each.name for each in self._fleet.hosted}
         with contextlib.suppress(FleetError, OSError, TimeoutError):  # Redis is away: the next try may meet it
             settings = self._fleet.settings
-            client = async_client(str(settings.redis_url), master=settings.sentinel_master)
-            async with asyncio.timeout(_ANSWER_SECONDS), client as redis:
+            async with asyncio.timeout(_ANSWER_SECONDS), settings.redis_client() as redis:
                 directory, changes = ModuleDirectory(redis, settings), ModuleChanges(redis, settings, _BY)
                 hosts = (await directory.read()).hosts.modules  # processes that end still serve
                 served = {*await directory.fed(), *(name for name, module in hosts.items() if module.replicas)}
@@ -244,8 +242,7 @@ class SlowLane:
             return False
 
     async def _check(self) -> bool:
-        client = async_client(str(self._settings.redis_url), master=self._settings.sentinel_master)
-        async with asyncio.timeout(_ANSWER_SECONDS), client as redis:
+        async with asyncio.timeout(_ANSWER_SECONDS), self._settings.redis_client() as redis:
             return await self._has_come(redis)
 
     async def _has_come(self, redis: Redis) -> bool:

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 
 from redis.asyncio import Redis
 
-from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.redis.urls import fleet_url, is_redis_url
+from toolfleet_registry.redis.urls import is_redis_url
 from toolfleet_registry.settings import Settings
 
 _ANSWER_SECONDS = 3.0
@@ -84,8 +83,7 @@ class Patient:
 
     def redis(self) -> AbstractAsyncContextManager[Redis]:
         """Return a client of the fleet's Redis; each answer is waited for at most 3 s. Raises `SettingsError` without an address."""
-        url = fleet_url(self.settings.redis_url)
-        return async_client(url, master=self.settings.sentinel_master, timeout_seconds=_ANSWER_SECONDS)
+        return self.settings.redis_client(timeout_seconds=_ANSWER_SECONDS)
 
     def servers(self) -> dict[str, str]:
         """Return the URLs of the Redis servers that the fleet has, each with the name that people are shown."""

@@ -35,7 +35,6 @@ from toolfleet_registry.directory.requests import RequestedProbes
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.metrics import Exposition, Recorder
 from toolfleet_registry.once.redis import RedisReplies
-from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.redis.urls import is_http_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import machine_clock, randomness
@@ -74,9 +73,7 @@ class Announcer:
     def __init__(self, host: ServedModule, settings: Settings, url: str, keys: str = "") -> None:
         self._host, self._settings, self._url = host, settings, url
         host.replica_id = randomness.uuid4().hex
-        self._redis = async_client(
-            str(settings.redis_url), master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS
-        )
+        self._redis = settings.redis_client(timeout_seconds=_REDIS_SECONDS)
         self._writer = AnnouncingHost(self._redis, settings, hosts_seal(keys))
         self._counter = 0
         self._ahead: float | None = None  # of Redis's clock, before this machine's monotonic one
@@ -257,13 +254,10 @@ class ChangeNotice:
 
     async def __call__(self) -> None:
         """Tell the fleet that a host's tools have changed. Raises nothing."""
-        url = self._settings.redis_url
-        if url is None:
+        if self._settings.redis_url is None:
             return
         try:
-            async with async_client(
-                url, master=self._settings.sentinel_master, timeout_seconds=_REDIS_SECONDS
-            ) as redis:
+            async with self._settings.redis_client(timeout_seconds=_REDIS_SECONDS) as redis:
                 await RequestedProbes(redis, self._settings.keys).request(seconds=_PROBE_SECONDS)
         except (FleetUnavailable, OSError) as exc:
             _log.warning("The fleet learns of the change at its next look: %s", exc)

@@ -34,7 +34,6 @@ from toolfleet_registry.config.run_file import FOLDER
 from toolfleet_registry.config.setting_sources import find_toml, private_places
 from toolfleet_registry.directory.requests import ReloadAnswer, ReloadRequests
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
-from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 
 _log = logging.getLogger("toolfleet.host")
@@ -137,7 +136,7 @@ class ReloadListener:
         if self._settings.redis_url is None:
             yield
             return
-        task = asyncio.ensure_future(self._listen(self._settings.redis_url))
+        task = asyncio.ensure_future(self._listen())
         try:
             yield
         finally:
@@ -145,13 +144,12 @@ class ReloadListener:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    async def _listen(self, url: str) -> None:
+    async def _listen(self) -> None:
         """Listen for requests. Those made before the host's start are ignored: it has read everything then."""
         seen: int | None = None
         while True:
-            master = self._settings.sentinel_master
             try:
-                async with async_client(url, master=master, timeout_seconds=_REDIS_SECONDS) as redis:
+                async with self._settings.redis_client(timeout_seconds=_REDIS_SECONDS) as redis:
                     requests = ReloadRequests(redis, self._settings.keys)
                     while True:
                         latest = await requests.latest()

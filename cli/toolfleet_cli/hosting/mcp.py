@@ -22,7 +22,6 @@ from toolfleet_registry.config.host_settings import NAME_FORM, McpSpec, OAuthSpe
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.functions.passed_methods import ServerChange
 from toolfleet_registry.redis.keys import GatewayKeys
-from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.watching import ServerChanges, WatchedResources
 
@@ -192,8 +191,7 @@ class RedisWatches:
 
     def _opened(self) -> Redis:
         if self._redis is None:
-            master = self._settings.sentinel_master
-            self._redis = async_client(str(self._settings.redis_url), master=master, timeout_seconds=_REDIS_SECONDS)
+            self._redis = self._settings.redis_client(timeout_seconds=_REDIS_SECONDS)
         return self._redis
 
 

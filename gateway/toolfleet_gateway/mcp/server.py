@@ -34,7 +34,6 @@ from toolfleet_gateway.mcp.tools import FollowedCalls, McpListing, MetaTools, To
 from toolfleet_gateway.mcp.view import McpView
 from toolfleet_registry.functions.passed_methods import APPS
 from toolfleet_registry.redis.keys import GatewayKeys
-from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.watching import ServerChanges, WatchedResources
 from toolfleet_tasks.aio import Closing
@@ -156,10 +155,9 @@ class McpMethods:
 
 async def serve_stdio(settings: Settings, view: McpView) -> None:
     """Serve until the client closes its end. Raises as `ToolFleet` does when it is entered."""
-    url = str(settings.redis_url)
     async with (
         ToolFleet(settings=settings) as fleet,
-        async_client(url, master=settings.sentinel_master, timeout_seconds=_REDIS_SECONDS) as redis,
+        settings.redis_client(timeout_seconds=_REDIS_SECONDS) as redis,
     ):
         methods = McpMethods.of(fleet, settings, redis, Closing(), _place, lambda _: view)
         server = methods.server(await methods.modules.kinds(view))

@@ -24,8 +24,6 @@ from toolfleet_registry.manifests.manifest_cache import (
     seen_tools,
 )
 from toolfleet_registry.permissions import Access, denial
-from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.specs import RegistryEvent, ToolRegistration, definition_of, digest_of, spec_of
 from toolfleet_registry.store.factory import open_store
@@ -301,7 +299,7 @@ async def adopt_registry(settings: Settings) -> None:
 
 @asynccontextmanager
 async def _registrar(settings: Settings) -> AsyncGenerator[tuple[Redis, ManifestCache, Registrar]]:
-    async with async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis:
+    async with settings.redis_client() as redis:
         cache = ManifestCache(redis, ttl_seconds=settings.manifest_ttl_seconds, keys=settings.keys)
         yield redis, cache, Registrar(cache, functools.partial(open_store, settings))
 

@@ -11,7 +11,6 @@ from typing import Self, TypeAlias
 from toolfleet_registry.catalog.registration import Registrar, asked
 from toolfleet_registry.errors import FleetUnavailable, RegistryEventsLost
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
-from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.specs import RegistryEvent
 from toolfleet_registry.store import rules
@@ -59,7 +58,7 @@ class HeldRegistry:
 @asynccontextmanager
 async def held_registry(settings: Settings) -> AsyncGenerator[HeldRegistry]:
     """Hold the registry open, with a connection of its own to the fleet's Redis, for a program that is no agent."""
-    async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
+    async with settings.redis_client() as redis:
         held = HeldRegistry(
             ManifestCache(redis, ttl_seconds=settings.manifest_ttl_seconds, keys=settings.keys), settings
         )

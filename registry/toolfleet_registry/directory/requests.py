@@ -11,8 +11,7 @@ from toolfleet_registry.contracts.message import Message
 from toolfleet_registry.contracts.tool_definition import ToolLoadError
 from toolfleet_registry.directory.entries import ASK
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.servers import answering, async_client
-from toolfleet_registry.redis.urls import fleet_url
+from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import machine_clock
 
@@ -92,7 +91,7 @@ async def reload_tools(settings: Settings, *, seconds: float) -> Sequence[Reload
     Hosts that have started and are not done after `seconds` say so. Raises `FleetUnavailable` when Redis does not answer, and
     `SettingsError` if the settings name none.
     """
-    async with async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis:
+    async with settings.redis_client() as redis:
         requests = ReloadRequests(redis, settings.keys)
         number = await requests.ask()
         asked_at = machine_clock.monotonic()

@@ -11,7 +11,6 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.headers import SETTING
 from toolfleet_registry.live_copy import LiveCopy
-from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
@@ -136,9 +135,7 @@ class ModuleWatch:
         """Feed no more: the process ends. Raises nothing."""
         if self._settings.redis_url is None or not self._static:
             return
-        async with async_client(
-            self._settings.redis_url, master=self._settings.sentinel_master, timeout_seconds=1
-        ) as redis:
+        async with self._settings.redis_client(timeout_seconds=1) as redis:
             try:
                 await ModuleDirectory(redis, self._settings).leave(self._static)
             except FleetUnavailable as exc:  # it counts for some seconds only
@@ -156,7 +153,7 @@ class ModuleWatch:
 
     def _opened(self) -> ModuleDirectory:
         if self._directory is None:
-            self._redis = async_client(str(self._settings.redis_url), master=self._settings.sentinel_master)
+            self._redis = self._settings.redis_client()
             self._directory = ModuleDirectory(self._redis, self._settings)
         return self._directory
 

@@ -24,7 +24,6 @@ from toolfleet_registry.directory.requests import MODULES_AT_ONCE, RequestedProb
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.redis.keys import canary_key
-from toolfleet_registry.redis.servers import async_client
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
@@ -102,7 +101,7 @@ async def refresh_manifests(settings: Settings, *, now: float | None = None) -> 
     """Refresh once for the present time slot; whether this call did it. Two beats, or one that stutters, do no harm."""
     slot = int((fleet_clock.now() if now is None else now) // settings.refresh_interval_seconds)
     keys = settings.keys
-    async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
+    async with settings.redis_client() as redis:
         if not await redis.set(keys.refresh_slot(slot), 1, nx=True, ex=math.ceil(settings.refresh_interval_seconds)):
             return False
         await _probe(redis, settings)
@@ -111,7 +110,7 @@ async def refresh_manifests(settings: Settings, *, now: float | None = None) -> 
 
 async def probe_for_agents(settings: Settings, number: int) -> None:
     """Ask all modules, if no other worker does already, because agents have asked for it the `number`th time."""
-    async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
+    async with settings.redis_client() as redis:
         requested_probes = RequestedProbes(redis, settings.keys)
         if await requested_probes.begin(number):
             await _probe(redis, settings)
@@ -254,9 +253,8 @@ async def _answer(task: Any, canary_id: str, module: str = "") -> None:
 
 async def _leave(settings: Settings, canary_id: str, answer: CanaryAnswer) -> None:
     key = canary_key(settings.keys, canary_id)
-    url, master = str(settings.redis_url), settings.sentinel_master
     try:
-        async with async_client(url, master=master, timeout_seconds=_ANSWER_SECONDS) as redis, redis.pipeline() as pipe:
+        async with settings.redis_client(timeout_seconds=_ANSWER_SECONDS) as redis, redis.pipeline() as pipe:
             pipe.rpush(key, answer.model_dump_json())
             pipe.expire(key, KEPT_SECONDS)
             await pipe.execute()

@@ -12,8 +12,6 @@ from redis.asyncio import Redis
 from toolfleet_registry.contracts.calls import DeadAttempt, DeadLetter
 from toolfleet_registry.errors import MessageRefused, NoSuchDeadLetter
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.dead_letters.kept_wakes import KeptWakes
 from toolfleet_tasks.dead_letters.store import (
@@ -170,7 +168,7 @@ class DeadEntries:
     @asynccontextmanager
     async def of(cls, settings: Settings) -> AsyncGenerator[Self]:
         """Open the dead letters of the fleet of these settings. Raises `SettingsError` if they name none."""
-        async with async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis:
+        async with settings.redis_client() as redis:
             yield cls(redis, settings)
 
     async def list(self, kinds: Collection[DeadKind] = KINDS, limit: int = 50, offset: int = 0) -> Sequence[DeadEntry]:

@@ -24,8 +24,7 @@ from redis.client import NEVER_DECODE
 from toolfleet_registry.agents.data_guards import DataGuards
 from toolfleet_registry.contracts.calls import CONVERSATION, USER
 from toolfleet_registry.errors import FleetUnavailable
-from toolfleet_registry.redis.servers import answering, async_client
-from toolfleet_registry.redis.urls import fleet_url
+from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.offload import aside
 from toolfleet_tasks.aio import end
@@ -362,8 +361,7 @@ class CallIndex:
     @asynccontextmanager
     async def of(cls, settings: Settings) -> AsyncGenerator[Self]:
         """The index of a fleet, empty until it is asked. Raises `SettingsError` where no Redis is set."""
-        client = async_client(fleet_url(settings.redis_url), master=settings.sentinel_master, timeout_seconds=_SECONDS)
-        async with client as redis:
+        async with settings.redis_client(timeout_seconds=_SECONDS) as redis:
             index = cls(redis, settings, DataGuards(settings))
             try:
                 yield index

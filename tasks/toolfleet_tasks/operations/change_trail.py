@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from toolfleet_registry.contracts.attempts import AuditOutcome
 from toolfleet_registry.errors import FleetUnavailable, NoSuchDeadLetter, OperationRefused
-from toolfleet_registry.redis.servers import answering, async_client
+from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
@@ -107,8 +107,7 @@ class ChangeTrail:
         if settings.redis_url is None:
             yield cls(None, settings, actor)
             return
-        url, master = str(settings.redis_url), settings.sentinel_master
-        async with async_client(url, master=master, timeout_seconds=_PATIENCE_SECONDS) as redis:
+        async with settings.redis_client(timeout_seconds=_PATIENCE_SECONDS) as redis:
             yield cls(redis, settings, actor)
 
     @asynccontextmanager

@@ -13,8 +13,7 @@ from toolfleet_registry.directory.entries import ModuleEntry, ModuleNetworks, pl
 from toolfleet_registry.directory.hosts import JudgedHosts
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import NotReplayable, OperationRefused
-from toolfleet_registry.redis.servers import answering, async_client
-from toolfleet_registry.redis.urls import fleet_url
+from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.dead_letters.kept_wakes import KeptWake, KeptWakes, WantedWakes, search_waiting
@@ -65,7 +64,7 @@ class _Changes:
     @asynccontextmanager
     async def of(cls, settings: Settings, *, by: Actor | None = None) -> AsyncGenerator[Self]:
         """Open the changes for the fleet of these settings. Raises `SettingsError` if they name none."""
-        async with async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis:
+        async with settings.redis_client() as redis:
             yield cls(redis, settings, by)
 
 

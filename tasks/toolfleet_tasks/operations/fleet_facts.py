@@ -27,7 +27,6 @@ from toolfleet_registry.metric_families import Family
 from toolfleet_registry.metrics import Sample
 from toolfleet_registry.redis.keys import ApprovalKeys, Keys
 from toolfleet_registry.redis.servers import answering, async_client
-from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, machine_clock
 from toolfleet_registry.system.loggers import get_logger
@@ -188,12 +187,11 @@ class FleetReader:
     @asynccontextmanager
     async def of(cls, settings: Settings, *, timeout_seconds: float = 5) -> AsyncGenerator[Self]:
         """Open a reader of the fleet of these settings. Raises `SettingsError` if they name none."""
-        url, broker, master = fleet_url(settings.redis_url), str(settings.broker), settings.sentinel_master
         async with AsyncExitStack() as stack:
             other = None
-            redis = await stack.enter_async_context(async_client(url, master=master, timeout_seconds=timeout_seconds))
-            if broker != url and settings.has_redis_broker:
-                client = async_client(broker, master=master, timeout_seconds=timeout_seconds)
+            redis = await stack.enter_async_context(settings.redis_client(timeout_seconds=timeout_seconds))
+            if (broker := str(settings.broker)) != settings.redis_url and settings.has_redis_broker:
+                client = async_client(broker, master=settings.sentinel_master, timeout_seconds=timeout_seconds)
                 other = await stack.enter_async_context(client)
             reader = cls(redis, settings, broker=other)
             stack.callback(reader.close)

@@ -13,7 +13,6 @@ from redis.asyncio import Redis
 
 from toolfleet_registry.redis.keys import canary_key
 from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_tasks.aio import in_abandoned_thread
@@ -47,8 +46,7 @@ class WorkerAnswers:
 
 async def ask_workers(settings: Settings, *, seconds: float) -> WorkerAnswers:
     """Ask each worker by remote control, and wait for answers for `seconds`. Raises redis-py's errors, `TimeoutError` and `BrokerAway`."""
-    url, master = fleet_url(settings.redis_url), settings.sentinel_master
-    async with async_client(url, master=master, timeout_seconds=seconds) as redis:
+    async with settings.redis_client(timeout_seconds=seconds) as redis:
         noted = await noted_workers(redis, settings, "fast", "slow")
         listening = await _listening(settings, redis)
         ask = in_abandoned_thread if settings.has_redis_broker else ask_broker
@@ -118,9 +116,8 @@ async def fly(settings: Settings, queues: Mapping[str, str], *, seconds: float) 
 
     Raises redis-py's errors, and `BrokerAway` where RabbitMQ does not answer.
     """
-    url, master = fleet_url(settings.redis_url), settings.sentinel_master
     flights, names = list[CanaryFlight](), sorted(queues)
-    async with async_client(url, master=master, timeout_seconds=seconds) as redis:
+    async with settings.redis_client(timeout_seconds=seconds) as redis:
         await Timekeeper(settings).begin(redis)
         for start in range(0, len(names), _WAVE):
             flights += await _wave(

@@ -20,7 +20,7 @@ from toolfleet_registry.contracts import Caller, Level, ToolDefinition
 from toolfleet_registry.errors import FleetError, FleetUnavailable, NoSuchProfile, OperationRefused, SettingsError
 from toolfleet_registry.permissions import reaches
 from toolfleet_registry.policy.hints import UNDECLARED_LINES
-from toolfleet_registry.redis.servers import async_client, sync_client
+from toolfleet_registry.redis.servers import sync_client
 from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.specs import effect_of
@@ -205,7 +205,7 @@ async def _changed(
 async def _copy(settings: Settings) -> None:
     """Bring a change to the fleet's Redis. Fails open: it is stored, and the next refresh of the fleet does it."""
     try:
-        async with async_client(str(settings.redis_url), master=settings.sentinel_master) as redis:
+        async with settings.redis_client() as redis:
             await ProfileCopy(redis, settings).renew()
     except FleetUnavailable as exc:
         _log.warning("agent_profiles_not_copied", error=str(exc))

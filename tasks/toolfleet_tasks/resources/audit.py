@@ -14,8 +14,7 @@ from redis.client import NEVER_DECODE
 
 from toolfleet_registry.errors import InvalidQuestion
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.servers import answering, async_client
-from toolfleet_registry.redis.urls import fleet_url
+from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio import is_wanted
 from toolfleet_tasks.ledger.audit import FIELD, AuditLine
@@ -141,8 +140,7 @@ class AuditReader:
     @asynccontextmanager
     async def of(cls, settings: Settings) -> AsyncGenerator[Self]:
         """The reader of a fleet. Raises `SettingsError` where no Redis is set."""
-        client = async_client(fleet_url(settings.redis_url), master=settings.sentinel_master, timeout_seconds=_SECONDS)
-        async with client as redis:
+        async with settings.redis_client(timeout_seconds=_SECONDS) as redis:
             yield cls(redis, settings.keys)
 
     async def page(self, count: int, wanted: Wanted = Wanted(), *, before: str | None = None) -> AuditLines:

@@ -9,8 +9,6 @@ from pydantic import Field, RootModel
 from toolfleet_registry.access import has_role
 from toolfleet_registry.errors import FleetError, InvalidQuestion, NoSuchEntry
 from toolfleet_registry.policy.call_faults import LONGEST, sees_calls_of
-from toolfleet_registry.redis.servers import async_client
-from toolfleet_registry.redis.urls import fleet_url
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.ledger.contents import forget_contents
 from toolfleet_tasks.operations.call_index import CallCharts, CallField, CallFilter, CallIndex, FoundCalls
@@ -122,7 +120,7 @@ async def forget_call_contents(asked: OperationRequest[None, UserQuery]) -> Forg
     """Remove the arguments and results that are kept of a user's calls."""
     settings, user_id = asked.settings, asked.query.user_id
     async with (
-        async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis,
+        settings.redis_client() as redis,
         asked.change("contents_forgotten", user_id) as change,
     ):
         change.facts["calls"] = count = await forget_contents(redis, settings.keys, user_id)

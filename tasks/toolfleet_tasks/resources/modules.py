@@ -17,8 +17,7 @@ from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import FleetUnavailable, InvalidQuestion
 from toolfleet_registry.permissions import reaches
 from toolfleet_registry.policy.call_faults import modules_of
-from toolfleet_registry.redis.servers import async_client, reason_of
-from toolfleet_registry.redis.urls import fleet_url
+from toolfleet_registry.redis.servers import reason_of
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.offload import aside
 from toolfleet_tasks.operations.changes import DRAIN_SECONDS, ModuleChanges
@@ -273,7 +272,7 @@ def _reached(
 
 async def read_overview(settings: Settings) -> ModuleOverview:
     """Return the facts about all modules of the fleet. Raises `FleetUnavailable` within some seconds, or `SettingsError`."""
-    async with async_client(fleet_url(settings.redis_url), master=settings.sentinel_master) as redis:
+    async with settings.redis_client() as redis:
         directory = ModuleDirectory(redis, settings)
         listing, fed = await directory.read(), await directory.fed()
         states = await QueueStateStore(redis, settings).read()
