@@ -25,10 +25,9 @@ else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "ModuleClient": "toolfleet_modules.sdk.client",
-            "ModuleResult": "toolfleet_modules.sdk.client",
-            "RedisReplies": "toolfleet_registry.once.redis",
-            "SQLiteReplies": "toolfleet_registry.once.sqlite",
+            "toolfleet_modules.sdk.client": "ModuleClient ModuleResult",
+            "toolfleet_registry.once.redis": "RedisReplies",
+            "toolfleet_registry.once.sqlite": "SQLiteReplies",
         },
         install="toolfleet-sdk[client,redis]",
     )

@@ -18,7 +18,7 @@ from toolfleet_tasks.webhooks.receiver import Delivery, RegistryReceiver, WakeRe
 if TYPE_CHECKING:
     from toolfleet_tasks.webhooks.dedup_sql import SQLSeen
 else:
-    __getattr__ = lazy_names(__name__, {"SQLSeen": "toolfleet_tasks.webhooks.dedup_sql"}, install="toolfleet[sql]")
+    __getattr__ = lazy_names(__name__, {"toolfleet_tasks.webhooks.dedup_sql": "SQLSeen"}, install="toolfleet[sql]")
 
 __all__ = [
     "Delivery",

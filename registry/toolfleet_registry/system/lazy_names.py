@@ -7,18 +7,20 @@ from types import ModuleType
 from typing import Any
 
 
-def lazy_names(package: str, where: Mapping[str, str], *, install: str) -> Callable[[str], Any]:
-    """Make the `__getattr__` of a package (PEP 562): `where` says of each name which `module:name` it stands for.
+def lazy_names(package: str, exported: Mapping[str, str], *, install: str) -> Callable[[str], Any]:
+    """Make the `__getattr__` of a package (PEP 562): `exported` has the names of each module, with spaces in between.
 
-    Where something is not installed that a name needs, it raises `ImportError`, which says what to `install`.
+    `name=other` stands for a module's `other`. Where something is not installed that a name needs, it raises
+    `ImportError`, which says what to `install`.
     """
+    where = {word.partition("=")[0]: (module, word) for module, words in exported.items() for word in words.split()}
 
     def find(name: str) -> Any:
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, _, attribute = where[name].partition(":")
+        module, word = where[name]
         try:
-            value = getattr(import_module(module), attribute or name)
+            value = getattr(import_module(module), word.rpartition("=")[2])
         except ModuleNotFoundError as exc:
             message = f"{package}.{name} needs {(exc.name or module).partition('.')[0]!r}: pip install '{install}'."
             raise ImportError(message, name=exc.name) from exc

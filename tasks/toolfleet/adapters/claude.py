@@ -9,11 +9,7 @@ if TYPE_CHECKING:
 else:
     __getattr__ = lazy_names(
         __name__,
-        {
-            "FleetServer": "toolfleet_tasks.adapters.claude",
-            "FleetSession": "toolfleet_tasks.adapters.claude",
-            "fleet_server": "toolfleet_tasks.adapters.claude",
-        },
+        {"toolfleet_tasks.adapters.claude": "FleetServer FleetSession fleet_server"},
         install="toolfleet[claude]",
     )
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from toolfleet_tasks.adapters.langchain import FleetMiddleware
 else:
     __getattr__ = lazy_names(
-        __name__, {"FleetMiddleware": "toolfleet_tasks.adapters.langchain"}, install="toolfleet[langchain]"
+        __name__, {"toolfleet_tasks.adapters.langchain": "FleetMiddleware"}, install="toolfleet[langchain]"
     )
 
 __all__ = ["FleetMiddleware"]

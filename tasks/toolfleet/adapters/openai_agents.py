@@ -11,9 +11,8 @@ else:
     __getattr__ = lazy_names(
         __name__,
         {
-            "FleetAgent": "toolfleet_tasks.adapters.openai_agents",
-            "FleetTools": "toolfleet_tasks.adapters.openai_agents",
-            "WaitsForApproval": "toolfleet_tasks.adapters.calling",
+            "toolfleet_tasks.adapters.calling": "WaitsForApproval",
+            "toolfleet_tasks.adapters.openai_agents": "FleetAgent FleetTools",
         },
         install="toolfleet[openai-agents]",
     )

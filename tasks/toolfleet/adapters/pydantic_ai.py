@@ -9,10 +9,7 @@ if TYPE_CHECKING:
 else:
     __getattr__ = lazy_names(
         __name__,
-        {
-            "FleetToolset": "toolfleet_tasks.adapters.pydantic_ai",
-            "ToolProgress": "toolfleet_tasks.adapters.pydantic_ai",
-        },
+        {"toolfleet_tasks.adapters.pydantic_ai": "FleetToolset ToolProgress"},
         install="toolfleet[pydantic-ai]",
     )
 
