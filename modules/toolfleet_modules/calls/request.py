@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic import ConfigDict, Field, ValidationError
-from starlette.requests import ClientDisconnect, Request
+from pydantic import ConfigDict, Field
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolfleet_modules.calls.reply import Reply
@@ -37,24 +37,8 @@ _SORTED = json.JSONEncoder(sort_keys=True)  # made once: that costs as much as i
 _BODY_SECONDS = 30.0  # for a request to arrive, and no longer than its caller waits
 _SHORTEST_BODY_SECONDS = 1.0  # what has no time left is answered with that
 
-__all__ = [
-    "Call",
-    "ClientDisconnect",
-    "ExecuteRequest",
-    "HeaderRefused",
-    "ReconcileRequest",
-    "StatusRequest",
-    "TooLarge",
-    "TooSlow",
-    "ValidationError",
-    "key_of",
-    "read_body",
-]
-
 _SPAN = "toolfleet.span"
-_ROUTES = frozenset(
-    {"/execute", "/reconcile", "/status"}
-)  # those of calls: the fleet asks for the others every few seconds
+_ROUTES = frozenset({"/execute", "/reconcile", "/status"})  # of calls; the fleet asks for the others all the time
 _PARENT, _STATE = TRACEPARENT.encode(), TRACESTATE.encode()
 _BAD = 500
 
