@@ -11,6 +11,7 @@ paths Celery can inspect and stop the call.
 
 import asyncio
 import logging
+import platform
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
@@ -56,6 +57,12 @@ class FleetWorker(Worker):
         """As Celery's command line gives them, but for these two."""
         args: dict[str, Any] = super().prepare_args(**kwargs)
         return args | {"without_mingle": True, "without_gossip": True}
+
+    def startup_info(self, artlines: bool = True) -> str:  # noqa: FBT001, FBT002 - Celery's signature
+        """Return Celery's banner, for which Python would start a program that tells the name of the processor."""
+        vars(platform.uname()).setdefault("processor", platform.machine())
+        banner: str = super().startup_info(artlines)
+        return banner
 
 
 class FleetConsumer(Consumer):

@@ -24,6 +24,26 @@ worker.main = lambda **_: print(gc.isenabled(), gc.get_freeze_count() > 100_000)
 program.main()
 """
 
+SEARCHED = """
+from importlib import metadata
+from toolfleet_workers import __main__ as program
+search, searches = metadata.distributions, []
+metadata.distributions = lambda **chosen: searches.append(chosen) or search(**chosen)
+program.load_lean_libraries()
+from celery.bin.worker import worker
+worker.main = lambda obj, **_: print(len(searches), type(obj.app.backend).__name__, len(searches))
+program.main()
+print(bool(metadata.entry_points(group="console_scripts")), len(searches))
+"""
+
+BANNER = """
+import sys
+from toolfleet_workers.main import app
+started = []
+sys.addaudithook(lambda event, _: started.append(event) if event == "subprocess.Popen" else None)
+print(app.Worker(hostname="w@h").startup_info().count("toolfleet.control"), *started)
+"""
+
 
 def said(code: str, **env: str) -> list[str]:
     """What the code prints in a Python of its own, with these variables, word by word."""
@@ -77,6 +97,16 @@ def test_what_is_loaded_without_a_package_leaves_it_to_others() -> None:
     code = "import opentelemetry.metrics, psutil, pygments.lexers, yaml; print(all((opentelemetry, psutil, pygments, yaml)))"
 
     assert said(LOADED + code)[-1] == "True"
+
+
+def test_a_worker_starts_without_a_search_for_plug_ins() -> None:
+    """It looks through all installed packages; a tool of one's own, in a worker, finds what is there."""
+    assert said(SEARCHED) == ["0", "FleetBackend", "0", "True", "1"]
+
+
+def test_a_worker_starts_no_program_for_its_banner() -> None:
+    """Celery's names the platform, for which Python asks `uname`."""
+    assert said(BANNER) == ["2"]
 
 
 def test_what_a_worker_has_loaded_is_never_collected() -> None:
