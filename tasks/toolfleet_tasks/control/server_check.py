@@ -73,12 +73,12 @@ async def faults_of(settings: Settings, redis: Redis | None = None) -> list[Faul
     return found
 
 
-async def require_fit(settings: Settings) -> None:
-    """Check a worker's servers at its start, and log what is wrong.
+async def require_fit(settings: Settings, redis: Redis | None = None) -> None:
+    """Check a worker's servers at its start, and log what is wrong. `redis` is a client of the results' Redis.
 
     Raises `SettingsError` if it must not start, else redis-py's errors.
     """
-    faults = await faults_of(settings)
+    faults = await faults_of(settings, redis)
     _warn(fault for fault in faults if not fault.is_fatal)
     if fatal := [fault.text for fault in faults if fault.is_fatal]:
         raise SettingsError(" ".join(fatal))

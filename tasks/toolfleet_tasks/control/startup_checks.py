@@ -33,7 +33,7 @@ class Requirements(bootsteps.Step):
     def __init__(self, parent: Any, **options: object) -> None:
         super().__init__(parent, **options)
         require_runner(parent.app)
-        require_redis(parent.app)
+        parent.has_checked_redis = require_redis(parent.app)
 
 
 def install(app: Celery) -> None:
@@ -48,14 +48,14 @@ def require_runner(app: Celery) -> None:
         raise SystemExit(f"This app publishes calls and has no runner to run them. Start the worker with: {COMMAND}")
 
 
-def require_redis(app: Celery) -> None:
-    """Raise `SystemExit` if the app's Redis is a node of Redis Cluster, or live workers at it use another transport.
+def require_redis(app: Celery) -> bool:
+    """Return whether the app's Redis answered, and is fit. Raise `SystemExit` if the app's Redis is a node of Redis Cluster, or live workers at it use another transport.
 
     Also if that Redis is too old or deletes keys by itself, or if our Redis transport was never tested with this kombu. A Redis that is away is waited for later.
     """
     settings: Settings | None = getattr(app, "settings", None)
     if settings is None:
-        return
+        return False
     try:
         if settings.has_redis_broker:
             require_kombu()
@@ -63,18 +63,22 @@ def require_redis(app: Celery) -> None:
     except SettingsError as exc:
         raise SystemExit(str(exc)) from exc
     except (RedisError, OSError):
-        return  # `Presence.keep` looks again
+        return False  # `Presence.keep` and `insist_on_fit` look again
+    return True
 
 
 async def _check_redis(settings: Settings) -> None:
     urls = {url for url in (settings.redis_url, settings.broker) if url is not None and is_redis_url(url)}
-    for url in sorted(urls):
-        async with async_client(url, master=settings.sentinel_master) as redis:
+    async with contextlib.AsyncExitStack() as opened:
+        clients = dict[str | None, Redis]()
+        for url in sorted(urls):
+            client = async_client(url, master=settings.sentinel_master)
+            clients[url] = redis = await opened.enter_async_context(client)
             await refuse_cluster(redis)
             if url == settings.redis_url:
                 await Timekeeper(settings).begin(redis, runs_calls=True)
-    await require_fit(settings)
-    await Presence(settings).check_in()
+        await require_fit(settings, clients.get(settings.redis_url))
+        await Presence(settings).check_in(clients.get(settings.broker))
 
 
 _BEAT_SECONDS = 5.0
@@ -101,12 +105,16 @@ class Presence:
         self._url = url if url is not None and is_redis_url(url) else None
         self._worker = this_process().name
 
-    async def check_in(self) -> None:
-        """Note that this worker lives. Raises `SettingsError` if others work in another mode, else redis-py's errors."""
-        if self._url is None:
-            return
-        async with async_client(self._url, master=self._settings.sentinel_master) as redis:
+    async def check_in(self, redis: Redis | None = None) -> None:
+        """Note that this worker lives. Raises `SettingsError` if others work in another mode, else redis-py's errors.
+
+        `redis` is a client of the broker's Redis, if there is one.
+        """
+        if redis is not None:
             await self._note(redis)
+        elif self._url is not None:
+            async with async_client(self._url, master=self._settings.sentinel_master) as client:
+                await self._note(client)
 
     async def keep(self) -> None:
         """Note it repeatedly, until cancelled. Raises `SettingsError` if workers with another mode have come.

@@ -225,9 +225,11 @@ class Attendance(bootsteps.StartStopStep):
         if served is not None:
             served.consume, follow = functools.partial(_consume, consumption), served.keep
         hub_loop: HubLoop = parent.pool.hub_loop
-        kept = presence.keep, slots.keep, watch.keep, follow, pauses.keep
+        kept = [presence.keep, slots.keep, watch.keep, follow, pauses.keep]
+        if not getattr(parent, "has_checked_redis", False):  # it was away at the start
+            kept.append(functools.partial(insist_on_fit, settings))
         parent.pool.autoscaler = getattr(parent, "autoscaler", None)
-        self._keeping = hub_loop.loop.create_task(_attend(settings, kept, hub_loop.wake), name="toolfleet-presence")
+        self._keeping = hub_loop.loop.create_task(_attend(kept, hub_loop.wake), name="toolfleet-presence")
         notes.start()
         self._ending = ending = ShutdownReason()
         signals.worker_shutting_down.connect(ending.on_shutting_down, sender=parent.hostname)
@@ -285,11 +287,9 @@ def install(app: Celery) -> None:
     steps["worker"].add(AnsweredMetrics)
 
 
-async def _attend(
-    settings: Settings, kept: Iterable[Callable[[], Awaitable[None]]], wake_hub: Callable[[], None]
-) -> None:
+async def _attend(kept: Iterable[Callable[[], Awaitable[None]]], wake_hub: Callable[[], None]) -> None:
     try:
-        await asyncio.gather(insist_on_fit(settings), *(keep() for keep in kept))
+        await asyncio.gather(*(keep() for keep in kept))
     except SettingsError as exc:
         log.critical("worker_refused", reason=str(exc))
         state.should_stop = EX_FAILURE  # Celery looks at it in every turn of its hub
