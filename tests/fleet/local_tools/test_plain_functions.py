@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from support.files.pictures import JPEG, PNG, base64
 from support.fleet import TestBed, local_tools_known, own_bed
-from support.local_tools.plain_tools import shout_tag
 from support.module_server import ModuleServer
 from support.waiting import wait_until
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
-from toolfleet.tags import TagRegistry, ToolContext
 from toolfleet_tasks.calls.handle import CallHandle
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
@@ -110,17 +107,6 @@ async def test_a_deadline_ends_a_call_whose_function_goes_on(mortal: TestBed, jo
             assert await asyncio.to_thread(worker.wait) == 0
 
 
-async def test_a_function_hears_that_its_call_was_cancelled(fleet: ToolFleet, journal: Path) -> None:
-    """As one in a module does."""
-    handle = await submit(fleet, "local.watch", journal)
-    await wait_until(lambda: words(journal) == ["began"], "it runs")
-    await handle.cancel()
-    result = await handle.result(30)
-
-    assert (result.error_code, result.effect_state) == ("cancelled", "unknown")
-    await wait_until(lambda: words(journal) == ["began", "cancelled"], "it has noticed")
-
-
 async def test_more_calls_than_threads_wait_within_their_time(fleet: ToolFleet, journal: Path) -> None:
     """Who gets none in time has done nothing, and may try again."""
     running = [await submit(fleet, "local.hold", journal) for _ in range(THREADS)]
@@ -135,27 +121,3 @@ async def test_more_calls_than_threads_wait_within_their_time(fleet: ToolFleet, 
     go(journal)
     assert [(await each.result(30)).result for each in running + waiting] == ["held"] * 2 * THREADS
     assert words(journal).count("began") == 2 * THREADS
-
-
-async def test_what_a_function_does_wrong_ends_its_call_only(fleet: ToolFleet) -> None:
-    """An error is told without its text; a result that is no JSON comes after the work was done."""
-    failed, odd = await asyncio.gather(call(fleet, "local.fail"), call(fleet, "local.odd"))
-    assert (failed.error_code, failed.effect_state) == ("module_error", "unknown")
-    assert "(ValueError)" in str(failed.error)
-    assert "hunter2" not in str(failed.error)
-    assert (odd.error_code, odd.effect_state) == ("invalid_response", "done")
-
-
-async def test_a_functions_files_come_back(fleet: ToolFleet) -> None:
-    """Beside the result, in whose text their labels stand; an argument may be one, too."""
-    result = await call(fleet, "local.draw", like=base64(JPEG))
-    assert result.result == {"like": "image/jpeg", "chart": f"image 1 'chart.png' (image/png, {len(PNG)} bytes)"}
-    (chart,) = result.files
-    assert (chart.kind, chart.media_type, chart.name, chart.read()) == ("image", "image/png", "chart.png", PNG)
-
-
-async def test_a_tags_function_may_be_plain_as_well(fleet: ToolFleet) -> None:
-    """Found by its import path, like any other."""
-    registry = TagRegistry(fleet)
-    registry.register(shout_tag)
-    assert (await registry.execute("shout", ToolContext("owls", user="@ada"))).message == "OWLS for @ada"

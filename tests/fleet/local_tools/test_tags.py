@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from support.fleet import TestBed, local_tools_offered
-from support.local_tools.tag_tools import echo_tag, explode_tag, learning_tag, refuse_tag, research_tag, tag, tools
+from support.local_tools.tag_tools import echo_tag, explode_tag, learning_tag, refuse_tag, research_tag, tag
 from support.module_server import ModuleServer
 from support.worker_process import TESTS, WorkerProcess
-from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet.tags import TagRegistry, TagResult, ToolContext, ToolDef, ToolNotFound, ToolRateLimited, parse_response
+from toolfleet import ToolFleet
+from toolfleet.tags import TagRegistry, ToolContext, ToolDef, ToolNotFound, ToolRateLimited, parse_response
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.errors import SettingsError
 from toolfleet_tasks.calls.eval_gate import GateDecision
@@ -93,23 +93,6 @@ async def test_a_daily_limit_holds_for_each_user(fleet: ToolFleet) -> None:
     assert (await registry.execute("research", said_by("@cy"))).success
 
 
-@pytest.mark.usefixtures("same_day")
-async def test_a_modules_tool_is_called_with_the_groups(fleet: ToolFleet, owls: ModuleServer) -> None:
-    """By name, for the context's user; the tag's limits hold there, too."""
-    owls.forget()
-    registry = registry_of(fleet, echo_tag)
-    (call,) = parse_response("ECHO: hu hu", registry, context=ToolContext(raw_arg="", user="@dan")).tool_calls
-
-    assert (await registry.execute("echo", call.context)).message == '{"text": "hu hu"}'
-    assert (await registry.execute("echo", said_by("@dan", "hu"))).success  # made by hand, without groups
-    with pytest.raises(ToolRateLimited, match="its daily limit of 2 calls is reached"):
-        await registry.execute("echo", call.context)
-    assert [(request["user_id"], request["arguments"]) for request in owls.requests] == [
-        ("@dan", {"text": "hu hu"}),
-        ("@dan", {"text": "hu"}),
-    ]
-
-
 async def test_a_cooldown_holds_for_each_user(fleet: ToolFleet) -> None:
     """Between two calls of one tool."""
     registry = registry_of(fleet, tag("echo", cooldown_seconds=60))
@@ -147,43 +130,6 @@ async def test_a_tool_that_is_nowhere_is_not_found(fleet: ToolFleet) -> None:
         await registry_of(None, echo_tag).execute("echo", said_by("@gus"))
 
 
-async def test_a_function_without_a_tag_is_a_tool_as_any_other(fleet: ToolFleet, owner: Caller) -> None:
-    """Listed, checked, and bounded by its own limit in time."""
-    listed = {tool.name: tool for tool in await fleet.tools(owner)}
-    assert listed["local.nap"].description == "Sleeps for so long."
-    assert listed["local.research"].daily_limit == 3
-
-    fine = await fleet.call(ToolCall(tool_name="local.nap", arguments={"seconds": 0}), owner)
-    wrong = await fleet.call(ToolCall(tool_name="local.nap", arguments={"seconds": "soon"}), owner)
-    late = await fleet.call(ToolCall(tool_name="local.nap", arguments={"seconds": 60}), owner, timeout=20)
-    hidden = await fleet.call(ToolCall(tool_name="local.nap", arguments={"seconds": 0}), Caller(user_id="ada"))
-
-    assert (fine.success, fine.result) == (True, "light")
-    assert wrong.error_code == "invalid_arguments"
-    assert late.error_code == "timed_out"
-    assert hidden.error_code == "permission_denied"  # what is local is nobody's who does not say so
-
-
-async def test_a_gate_is_asked_with_the_tag_and_its_context(bed: TestBed, worker: WorkerProcess) -> None:
-    """What it blocks is a result with its reason, and is not executed."""
-    asked = list[tuple[object, ToolContext]]()
-
-    class Gate:
-        async def check(self, tool: object, ctx: ToolContext) -> GateDecision:
-            asked.append((tool, ctx))
-            return GateDecision(ctx.raw_arg == "owls", "Only owls.")
-
-    gated = tag("echo", requires_gate=True)
-    async with ToolFleet(settings=bed.settings, gate=Gate()) as fleet:
-        registry = registry_of(fleet, gated)
-        allowed = await registry.execute("echo", said_by("@hal"))
-        blocked = await registry.execute("echo", said_by("@hal", "mice"))
-
-    assert allowed.success
-    assert (blocked.success, blocked.message) == (False, "Only owls.")
-    assert [(tool, ctx.user, ctx.raw_arg) for tool, ctx in asked] == [(gated, "@hal", "owls"), (gated, "@hal", "mice")]
-
-
 @pytest.mark.usefixtures("same_day")
 async def test_a_registry_may_have_a_gate_of_its_own(bed: TestBed, worker: WorkerProcess) -> None:
     """Which is asked about its tags in the place of the fleet's; what it blocks is not executed and counts nowhere."""
@@ -206,20 +152,3 @@ async def test_a_registry_may_have_a_gate_of_its_own(bed: TestBed, worker: Worke
             await registry.execute("echo", said_by("@joe"))
 
     assert asked == ["registry", "registry"]
-
-
-async def test_a_caller_may_be_said(fleet: ToolFleet) -> None:
-    """By default it is the context's user, as a guest of that one module."""
-    registry = TagRegistry(fleet, caller=lambda ctx: Caller(user_id=ctx.user, allowed_modules=frozenset({"other"})))
-    registry.register(research_tag)
-
-    result = await registry.execute("research", said_by("@ida"))
-    assert not result.success
-    assert result.message == "Module 'local' is not among the caller's modules."
-
-
-def test_a_list_may_have_more_than_local_tools() -> None:
-    """One list for agent and workers: a module's tool in it is the module's."""
-    registry = registry_of(None, *(tool for tool in tools if isinstance(tool, ToolDef)))
-    assert [tool.name for tool in registry.all_tools()] == ["echo", "explode", "learning", "refuse", "research"]
-    assert TagResult(success=True) == TagResult(success=True, message=None, side_effects=[], audit={})

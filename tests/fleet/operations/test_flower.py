@@ -19,7 +19,6 @@ from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_cli.local.environment import flower_command
 from toolfleet_cli.local.redis_server import held_port
-from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.app import make_app
 from toolfleet_tasks.messages.envelope import TASK
 from toolfleet_tasks.messages.ids import EVALUATE, RESUME
@@ -142,28 +141,6 @@ async def test_a_failed_call_is_a_failure(
     assert "I cannot" not in str(page)
     stored = calls.meta(result.audit.call_id)
     assert (stored["status"], ToolResult.model_validate_json(stored["result"])) == ("SUCCESS", result)
-
-
-async def test_refused_expired_and_cancelled_calls_are_failures(
-    fleet: ToolFleet, owner: Caller, owls: ModuleServer, calls: FleetCalls, heard: Heard
-) -> None:
-    """As Celery's own receiver sees it: a worker has refused one, one came too late, and two were taken back as they ran."""
-    refused = calls.publish("owls.admin_only", caller=Caller(permission="guest", allowed_modules="*"))
-    expired = calls.publish("owls.echo", deadline_at=fleet_clock.now() - 1)
-    napping = ToolCall(tool_name="owls.nap", arguments={"seconds": 20})
-    # An agent that waited for it would take it back itself, whoever of both is a little faster.
-    late = calls.publish("owls.nap", arguments={"seconds": 20}, deadline_at=fleet_clock.now() + 3)
-    await wait_until(lambda: owls.calls("nap"), "the module has the one that will be late")
-    unwanted = await fleet.submit(napping, owner)
-    await wait_until(lambda: len(owls.calls("nap")) == 2, "the module has the call")
-    await unwanted.cancel()
-    codes = {refused: "permission_denied", expired: "expired", late: "timed_out", unwanted.id: "cancelled"}
-    await wait_until(lambda: all(map(heard.is_over, codes)), "all of them have ended")
-
-    ends = {call_id: heard.state.tasks[call_id] for call_id in codes}
-    assert {call_id: (end.state, end.exception) for call_id, end in ends.items()} == {
-        call_id: ("FAILURE", code) for call_id, code in codes.items()
-    }
 
 
 async def test_own_ticks_are_silent_unless_they_fail(calls: FleetCalls, heard: Heard) -> None:
