@@ -90,12 +90,6 @@ def test_a_module_that_fails_after_it_was_found_is_stale(
     assert status["error"]
 
 
-def test_tools_list_is_a_line_a_tool(run: Run, two_modules: ModuleServer) -> None:
-    lines = run("tools", "list").out.splitlines()
-
-    assert (len(lines), lines[1].split()) == (1 + 10, ["owls.admin_only", "admin", "-", "admin_only"])
-
-
 def test_tools_list_is_that_of_the_caller(run: Run, two_modules: ModuleServer) -> None:
     """`--permission` and `--modules` say in whose name it asks."""
     guest = json.loads(run("tools", "list", "--permission", "guest", "--modules", "*", "--json").out)
@@ -145,15 +139,6 @@ def test_a_refused_call_fails(run: Run, two_modules: ModuleServer, words: list[s
     ended = run("call", *words)
 
     assert (ended.code, ended.out, ended.err.startswith(said)) == (1, "", True)
-
-
-def test_a_refused_call_has_a_form_for_programs(run: Run, two_modules: ModuleServer) -> None:
-    """`--json` prints the whole result; the exit code is the same."""
-    ended = run("call", "owls.admin_only", "--permission", "user", "--json")
-    result = json.loads(ended.out)
-
-    assert ended.code == 1
-    assert (result["success"], result["error_code"], result["effect_state"]) == (False, "permission_denied", "none")
 
 
 def test_a_call_that_nobody_serves_ends_at_its_timeout(run: Run, two_modules: ModuleServer) -> None:

@@ -214,15 +214,6 @@ def test_a_replay_is_judged_and_published(
     assert "call-1" in dead("list").out
 
 
-def test_a_replay_is_for_the_old_caller(dead: Run, bury: Bury) -> None:
-    """What that one may not do any more, a replay does not do either."""
-    bury(tool_name="owls.admin_only")
-    ended = dead("replay", "call-1")
-
-    assert ended.code == 1
-    assert ended.err.splitlines()[0] == "permission_denied: Tool 'owls.admin_only' needs 'admin'; caller is 'user'."
-
-
 def ids(dead: Run, *words: str) -> list[str]:
     """What is listed."""
     return [one["id"] for one in json.loads(dead("list", "--json", *words).out)]
@@ -243,18 +234,6 @@ def test_letters_of_all_kinds_are_one_list(dead: Run, bury: Bury, make: Make) ->
     assert ids(dead, "--limit", "2", "--offset", "1") == [EVENT, "job-1"]
     found = {kind: ids(dead, "--kind", kind) for kind in ("call", "wakeup", "webhook")}
     assert found == {"call": ["call-1"], "wakeup": ["job-1"], "webhook": [EVENT]}
-
-
-def test_one_is_shown_whole(dead: Run, make: Make) -> None:
-    """What is told, to whom, and what went wrong."""
-    make("job-1")
-    make(EVENT, kind="registry")
-    shown = dead("show", "job-1").out
-
-    assert shown.startswith("talk-1\n\nConnectError: refused\n\nwakeup: job-1\nattempts: 3\ndied: ")
-    assert "The owls are counted." in shown
-    assert json.loads(dead("show", "job-1", "--json").out)["body"]["user_id"] == "ada"
-    assert '"type": "registry.disabled"' in dead("show", EVENT).out
 
 
 def test_an_id_of_two_letters_needs_a_kind(dead: Run, bury: Bury, make: Make) -> None:

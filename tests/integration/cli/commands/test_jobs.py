@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -77,28 +76,6 @@ def test_a_job_is_shown_with_where_it_is(jobs: Run, make: Make) -> None:
         assert fact in shown.out
     assert "1234-5678" not in shown.out
     assert json.loads(jobs("show", job.job_id, "--json").out)["state"] == "waiting"
-
-
-def test_a_job_is_cancelled_by_an_operator(jobs: Run, make: Make) -> None:
-    """Whoever's it is; it is listed with those that have ended, and can be cancelled again."""
-    job = make()
-    for _ in range(2):
-        ended = jobs("cancel", job.job_id)
-        assert (ended.code, ended.err.strip()) == (0, "The job is cancelled.")
-
-    assert job.job_id not in jobs("list").out
-    assert "cancelled" in jobs("list", "--ended").out
-    assert json.loads(jobs("show", job.job_id, "--json").out)["ended_at"] <= time.time()
-
-
-def test_a_users_jobs_are_cancelled_together(jobs: Run, make: Make) -> None:
-    """Of one whose rights have ended; a job or a user must be named."""
-    for user in ("ada", "ada", "bob"):
-        make(user)
-    ended = jobs("cancel", "--user", "ada")
-
-    assert (ended.code, ended.err.strip()) == (0, "Cancelled: 2.")
-    assert [row.split()[3] for row in jobs("list").out.splitlines()[1:]] == ["bob"]
 
 
 def test_a_workflow_is_listed_and_cancelled_together(jobs: Run, make: Make) -> None:

@@ -12,11 +12,7 @@ import pytest
 
 from support.gateways.event_streams import streaming
 from support.gateways.keyed_gateway import KeyedGateway
-from support.module_server import ModuleServer
-from support.waiting import wait_until_answered
 
-_CANCELS = 1_000
-_AT_ONCE = 20
 _HOOK = "whsec_" + "b3ds" * 8
 
 
@@ -149,31 +145,3 @@ async def test_a_foreign_last_event_confirms_nothing(gateway: KeyedGateway) -> N
     assert {answer.status_code for answer in acks} == {404}
     assert len({json.dumps({**answer.json(), "instance": ""}) for answer in acks}) == 1
     assert (again.id, again.data["job_id"]) == (first.id, job_id)
-
-
-@pytest.mark.slow
-async def test_a_flood_of_cancels_ends_one_call(gateway: KeyedGateway, owls: ModuleServer) -> None:
-    """A thousand of its user's, of another's, and of calls that are none, each answered; the call is cancelled by its user's first."""
-    async with gateway.client("bob") as bob, gateway.client("eve") as eve:
-        call = await _begun(bob, "owls.nap", {"seconds": 60})
-        absent = [f"/calls/{uuid.uuid4()}" for _ in range(_CANCELS // 4)]
-        places = asyncio.Semaphore(_AT_ONCE)
-
-        async def cancel(client: httpx.AsyncClient, path: str) -> int:
-            async with places:
-                return (await client.delete(path)).status_code
-
-        foreign = await asyncio.gather(*(cancel(eve, f"/calls/{call}") for _ in range(_CANCELS // 4)))
-        before = (await bob.get(f"/calls/{call}")).json()["result"]
-        own = await asyncio.gather(*(cancel(bob, f"/calls/{call}") for _ in range(_CANCELS // 2)))
-        nobodys = await asyncio.gather(*(cancel(bob, path) for path in absent))
-        ended = (await bob.get(f"/calls/{call}", headers={"prefer": "wait=20"})).json()
-
-        async def nobody_is_busy() -> bool:
-            return not owls.running
-
-        await wait_until_answered(nobody_is_busy, "the module was told")
-
-    assert (set(foreign), before, set(own), set(nobodys)) == ({404}, None, {200}, {404})
-    assert ended["result"]["error_code"] == "cancelled"
-    assert (await gateway.get("bob", "/readyz")).status_code == 200

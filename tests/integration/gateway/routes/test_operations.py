@@ -1,8 +1,5 @@
 """What operators do over HTTP, to queues too, and what comes of it."""
 
-import contextlib
-import re
-
 import pytest
 from redis.asyncio import Redis
 
@@ -11,16 +8,6 @@ from support.gateways.gateway_here import gateway_here
 from support.gateways.keyed_gateway import KeyedGateway
 from support.workers.dead_news import bury
 from toolfleet import Caller, ToolCall, ToolFleet
-from toolfleet_registry.access import ApiKey
-from toolfleet_registry.api_keys import LiveKeys
-
-
-async def key_with(text: str, bed: TestBed) -> ApiKey | None:
-    """The key that counts with this text."""
-    keys = LiveKeys.of(bed.settings)
-    async with contextlib.aclosing(keys):
-        return await keys.find(text)
-
 
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
 
@@ -38,16 +25,6 @@ async def test_a_module_is_pinned_and_unpinned(gateway: KeyedGateway) -> None:
     assert unpinned.status_code == 204
 
 
-@pytest.mark.usefixtures("worker")
-async def test_the_status_names_the_workers(gateway: KeyedGateway) -> None:
-    """It is what `toolfleet status --json` has."""
-    found = (await gateway.get("vera", "/operations/status")).json()
-
-    assert [lane["lane"] for lane in found["lanes"]] == ["fast", "slow"]
-    assert found["lanes"][0]["workers"]
-    assert found["dead_letters"] >= 0
-
-
 async def test_a_module_on_this_machine_is_added_where_the_setting_says_so(gateway: KeyedGateway, bed: TestBed) -> None:
     """By default HTTP adds modules at public addresses only: an operator elsewhere could have workers ask what only they reach."""
     urls = ("http://127.0.0.1:9", "http://localhost:9", "http://10.0.0.7", "http://[::1]:9", "http://0.0.0.0")
@@ -60,53 +37,6 @@ async def test_a_module_on_this_machine_is_added_where_the_setting_says_so(gatew
     assert {answer.status_code for answer in answers} == {409}
     assert all("TOOLFLEET_MODULE_NETWORKS must name its network" in answer.json()["detail"] for answer in answers)
     assert "stable" not in {each["module"] for each in placed}
-
-
-async def test_modules_are_added_and_removed(gateway: KeyedGateway, bed: TestBed) -> None:
-    """A module is in the directory at once, without its password, and the audit says who has done it."""
-    body = {"module": "byre", "url": "http://mice:cheese@127.0.0.1:9", "slow": True}
-    added = await gateway.post("olga", "/operations/modules", body)
-    listed = {each["module"]: each for each in (await gateway.get("vera", "/operations/modules")).json()["modules"]}
-    removed = await gateway.delete("olga", "/operations/modules/byre?drain_seconds=0")
-    audit = (await gateway.get("vera", "/operations/audit", params={"tool": "byre"})).json()
-
-    assert (added.status_code, removed.status_code) == (200, 200)
-    assert (added.json()["lane"], added.json()["url"]) == ("slow", "http://127.0.0.1:9")
-    assert listed["byre"] == {**added.json(), "workers": listed["byre"]["workers"]}
-    assert [(line["change"], line["user_id"]) for line in audit["lines"]] == [
-        ("module_removed", "olga"),
-        ("module_added", "olga"),
-    ]
-    assert "cheese" not in added.text + str(listed) + str(audit)
-
-
-async def test_what_operators_change_is_in_the_audit(gateway: KeyedGateway) -> None:
-    """Who, by which key, what and with which outcome; those of others are told from it, and calls left out."""
-    key = gateway.key_id("olga")
-    start = (await gateway.get("vera", "/operations/audit", params={"limit": "1"})).json()["last"]
-    for path in ("/operations/tools/owls.fail/disable", "/operations/tools/owls.fail/enable"):
-        await gateway.post("olga", path)
-    await gateway.post("olga", "/operations/tools/owls.none/approve", {})
-    for path in (
-        "/operations/modules/owls/unpin",
-        "/operations/wake-ups/none/replay",
-        "/operations/dead-letters/replay?kind=webhook",
-    ):
-        await gateway.post("olga", path)
-    await gateway.delete("olga", "/operations/dead-letters?kind=webhook")
-    found = (await gateway.get("vera", "/operations/audit", params={"after": start, "changes": "true"})).json()
-
-    assert {(line["user_id"], line["by"]) for line in found["lines"]} == {("olga", f"key {key}")}
-    assert [(line["change"], line["tool"], line["outcome"]) for line in found["lines"]] == [
-        ("tool_disabled", "owls.fail", "success"),
-        ("tool_enabled", "owls.fail", "success"),
-        ("tool_approved", "owls.none", "refused"),
-        ("module_unpinned", "owls", "refused"),
-        ("wakeup_replayed", "none", "refused"),
-        ("dead_letters_replayed", "webhook", "success"),
-        ("dead_letters_dropped", "webhook", "success"),
-    ]
-    assert found["lines"][3]["reason"] == "Module 'owls' is not pinned."
 
 
 @pytest.mark.parametrize(("kind", "body"), [("wake-ups", None), ("dead-letters", {})])
@@ -200,26 +130,6 @@ async def test_dead_letters_are_searched(gateway: KeyedGateway, fleet: ToolFleet
     assert len(found) == len(set(found))
     assert made <= set(found)
     assert old["letters"] == []
-
-
-async def test_a_key_is_made_listed_and_revoked(gateway: KeyedGateway, bed: TestBed) -> None:
-    """Its text is told once and counts until it is revoked; a key with more than its maker has is not made."""
-    body = {"user_id": "ada", "permission": "user", "role": "viewer", "description": "for a test"}
-    made = (await gateway.post("ada", "/operations/keys", body)).json()
-    key_id = made["key"]["id"]
-    listed = await gateway.get("ada", "/operations/keys")
-    other = await gateway.post("ada", "/operations/keys", {"user_id": "bob"})
-    found = await key_with(made["text"], bed)
-    revoked = [(await gateway.delete("ada", f"/operations/keys/{key_id}")).status_code for _ in range(2)]
-
-    assert re.match(r"tfk_", made["text"])
-    assert made["text"] not in listed.text
-    assert key_id in {each["key"]["id"] for each in listed.json()["keys"]}
-    assert found is not None
-    assert (found.user_id, found.created_by) == ("ada", f"key {gateway.key_id('ada')}")
-    assert (other.status_code, other.json()["error_code"]) == (403, "beyond_own_rights")
-    assert revoked == [204, 404]
-    assert await key_with(made["text"], bed) is None
 
 
 async def test_a_letter_is_shown_whatever_an_agent_calls_its_user(gateway: KeyedGateway, fleet: ToolFleet) -> None:
