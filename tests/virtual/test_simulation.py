@@ -12,7 +12,6 @@ from bed.early import TESTS
 from simulation.plan import Life, Plan, Verdict
 from simulation.smaller import smallest
 
-
 pytestmark = pytest.mark.timeout(600)  # all of it is work, of some 40 s, and the cores have other things to do
 
 

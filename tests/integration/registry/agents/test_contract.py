@@ -20,7 +20,7 @@ from toolfleet_registry.agents.stored_profiles import (
 from toolfleet_registry.config.agent_profile import AgentProfile
 from toolfleet_registry.errors import NoSuchProfile, OperationRefused, ProfileChanged
 from toolfleet_registry.signing import SigningSettings, TextSeal
-from toolfleet_registry.store.documents import NOTHING_KEPT, DocumentKind, DocumentStore
+from toolfleet_registry.store.documents import DocumentKind, DocumentStore
 
 OpenDocuments: TypeAlias = Callable[[DocumentKind], DocumentStore]
 Stores: TypeAlias = Callable[[], DocumentStore]
@@ -66,25 +66,6 @@ def test_what_one_process_puts_another_reads(stores: Stores) -> None:
     assert (made.version, made.by, made.profile) == (1, "ada", READER)
     assert profiles_in(stores()).read()["reader"] == made
     assert in_force(stores()) == {"reader": READER, "writer": WRITER}
-
-
-def test_each_change_has_a_revision_of_its_own(stores: Stores) -> None:
-    """Whoever knows the latest one is told nothing, also where nothing was ever changed."""
-    one, other = stores(), stores()
-    seen = [NOTHING_KEPT]
-    assert other.read(NOTHING_KEPT) is None
-    changes: list[Callable[[], object]] = [
-        lambda: profiles_in(one).put("reader", READER, by="ada"),
-        lambda: profiles_in(one).put("reader", READER, by="ada"),
-        lambda: profiles_in(one).remove("reader", by="ada"),
-    ]
-    for change in changes:
-        change()
-        found = there(other.read(seen[-1]))
-        assert other.read(found.revision) is None
-        seen.append(found.revision)
-
-    assert len(set(seen)) == 4
 
 
 def test_the_last_versions_are_kept(store: DocumentStore) -> None:
