@@ -186,6 +186,7 @@ _state = _loaded_state()
 import celery.app.base
 import celery.app.trace
 import celery.apps.worker
+import celery.backends.redis
 import celery.worker
 import celery.worker.components
 import celery.worker.request
@@ -265,5 +266,6 @@ standardwebhooks.webhooks.datetime = _Datetime  # type: ignore[attr-defined] # i
 kombu.pools.connections = _of_site("connections", partial(kombu.pools.Connections, limit=kombu.pools.use_global_limit))
 kombu.pools.producers = _of_site("producers", partial(kombu.pools.Producers, limit=kombu.pools.use_global_limit))
 celery.app.trace._localized = _of_site("traced", list)
+celery.backends.redis._socket_readable = lambda sock, timeout: greenlets.wait_for_file(sock.fileno(), timeout=timeout)
 celery.apps.worker.check_privileges = lambda *_: None  # nor does it matter who runs the tests
 logging.getLogger("celery").setLevel(logging.CRITICAL)

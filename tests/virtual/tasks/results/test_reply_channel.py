@@ -5,16 +5,22 @@ import json
 from typing import Any
 
 import pytest
+from celery import Celery, chord
+from celery.result import AsyncResult
 
 from bed.fleet import Bed, until
 from support.module_server import ModuleServer
-from toolfleet import Caller, ToolCall, ToolFleet
+from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.json_text import VERSION
 
 KEYS = Keys()
 LATE_SECONDS = 2.0
 SOON_SECONDS = 0.4  # for a nap of 0.2 s: nothing is asked of the ledger by then
+AT_ONCE_SECONDS = 0.1
+CALM_SECONDS = 5.3  # after which the next look into the ledger is not near
+EXPIRY_SECONDS = 60
 OLDER = f"4 older:1 v{VERSION}"
 
 
@@ -52,6 +58,28 @@ async def fleet(bed: Bed, owls: ModuleServer, owner: Caller) -> ToolFleet:
 
 def moment() -> float:
     return asyncio.get_running_loop().time()
+
+
+async def gotten(bed: Bed, call_id: str) -> str:
+    """What stock Celery's `AsyncResult.get` returns."""
+    stock: Any = Celery(backend=bed.redis.url, set_as_current=False)
+    get = AsyncResult(call_id, app=stock).get
+    # A worker in the same process makes Celery believe that this is a task of its own.
+    text: str = await asyncio.to_thread(get, timeout=60, disable_sync_subtasks=False)
+    stock.close()
+    return text
+
+
+async def until_some(fleet: ToolFleet) -> list[str]:
+    """The ids of the calls that wait for people, once there are any."""
+    found: list[str] = []
+
+    async def is_there() -> bool:
+        found[:] = [each.approval_id for each in await fleet.approvals.list()]
+        return bool(found)
+
+    await until(is_there, "a call waits for an approval")
+    return found
 
 
 async def seconds_for(fleet: ToolFleet, call: ToolCall, caller: Caller) -> float:
@@ -109,6 +137,85 @@ async def test_a_call_of_a_gateway_is_waited_for_at_another(bed: Bed, owls: Modu
 
     assert [answer.json()["result"]["result"] for answer in ended] == ["awake", "awake"]
     assert moment() - began_at == pytest.approx(3, abs=0.2)
+
+
+async def test_a_call_that_another_gateway_cancels_has_ended_at_once(bed: Bed, owls: ModuleServer) -> None:
+    """The first one, which hears of its calls on its reply channel, is told before it asks the ledger."""
+    await bed.serve(owls)
+    await bed.worker()
+    first, second = await bed.gateway(), await bed.gateway()
+    async with first.client() as here, second.client() as there:
+        await here.post("/calls", json={"tool_name": "owls.nap", "arguments": {"seconds": LATE_SECONDS}})
+        asked = {"tool_name": "owls.nap", "arguments": {"seconds": 600}}
+        begun = await here.post("/calls", json=asked, headers={"Prefer": "respond-async"})
+        place = begun.headers["location"]
+        waiting = asyncio.create_task(here.get(place, headers={"Prefer": "wait=60"}))
+        await until(lambda: owls.running, "the module has it")
+        await asyncio.sleep(CALM_SECONDS)
+        assert channels(bed) == []
+        began_at = moment()
+        assert (await there.delete(place)).is_success
+        ended = await waiting
+
+    assert ended.json()["result"]["error_code"] == "cancelled"
+    assert moment() - began_at < AT_ONCE_SECONDS
+
+
+async def test_plain_celery_waits_for_its_calls(bed: Bed, fleet: ToolFleet, owner: Caller) -> None:
+    """`AsyncResult.get` hears of an end at the same time as the agent, and finds it afterwards."""
+    handle = await fleet.submit(nap(3), owner)
+    waiting = asyncio.create_task(gotten(bed, handle.id))
+    await until(lambda: channels(bed) == [KEYS.result(handle.id)], "Celery listens")
+    result = await handle.result()
+    ended_at = moment()
+    texts = [await waiting, await gotten(bed, handle.id)]
+
+    assert moment() - ended_at < AT_ONCE_SECONDS
+    assert [json_text.load(ToolResult, text) for text in texts] == [result] * 2
+
+
+async def test_the_ends_of_a_chord_are_heard(bed: Bed, fleet: ToolFleet, owner: Caller) -> None:
+    """Its agent hears of each link at once, and plain Celery of the last one."""
+    parts = [await fleet.canvas.signature(nap(seconds), owner) for seconds in (2.5, 3.5)]
+    last = await fleet.canvas.signature(nap(1.5), owner)
+    began_at = moment()
+    ended = await asyncio.to_thread(chord(parts, last).apply_async)
+    waiting = asyncio.create_task(gotten(bed, ended.id))
+
+    async def heard(link: Any) -> float:
+        result = await fleet.canvas.result_of(link, timeout=60)
+        assert result is not None
+        assert result.success
+        return moment() - began_at
+
+    ends = asyncio.gather(*map(heard, (*parts, ended)))
+    await until(lambda: KEYS.result(ended.id) in channels(bed), "Celery listens")
+    assert await ends == pytest.approx([2.5, 3.5, 5.0], abs=AT_ONCE_SECONDS)
+    assert json_text.load(ToolResult, await waiting).result == "awake"
+    assert moment() - began_at == pytest.approx(5, abs=AT_ONCE_SECONDS)
+
+
+async def test_an_end_that_beat_brings_is_heard(bed: Bed, owls: ModuleServer, owner: Caller) -> None:
+    """Nobody has decided about a call in time: whoever looks at it then, when beat says so, ends it."""
+    waits = {"name": "human_in_the_loop", "approve_tools": ["owls.echo"], "expires_seconds": EXPIRY_SECONDS}
+    bed.given["agents"] = {"careful": {"middleware": [waits]}}
+    await bed.serve(owls)
+    await bed.worker()
+    await bed.beat()
+    fleet = await bed.agent()
+    await opened(bed, fleet, owner)
+    careful = owner.model_copy(update={"agent": "careful"})
+    echo = ToolCall(tool_name="owls.echo")
+    waiting = asyncio.create_task(fleet.call(echo, careful, timeout=300, waits_for_approval=2 * EXPIRY_SECONDS))
+    (approval,) = await until_some(fleet)
+    key = KEYS.result(approval)
+    await asyncio.sleep(EXPIRY_SECONDS / 2)
+    assert channels(bed) == []
+    await until(lambda: bed.ask("EXISTS", key), "it has ended", step=0.01)
+    ended_at = moment()
+
+    assert (await waiting).error_code == "approval_denied"
+    assert moment() - ended_at < AT_ONCE_SECONDS
 
 
 @pytest.mark.parametrize("who", ["worker", "listener"])
