@@ -86,8 +86,10 @@ class Auditor:
         result: ToolResult,
         decisions: Mapping[str, str],
         own_ms: tuple[float, float] | None = None,
+        *,
+        is_short: bool = False,
     ) -> str:
-        """The line of a call that a worker has ended, as it is kept.
+        """The line of a call that a worker has ended, as it is kept; `is_short`: as `FINISH` takes it, without what the result's text says.
 
         It is joined from parts: what the caller and the decisions say is the same in nearly all lines, and kept.
 
@@ -96,7 +98,7 @@ class Auditor:
         seen, said = result.audit, {**decisions, "published": "yes"}
         ts = seen.ts if seen.call_id else fleet_clock.now()
         user, conversation = said.pop(USER, call.user_id), said.pop(CONVERSATION, None)
-        line = f'{{"call_id":{_quoted(call.call_id)},"tool":{_quoted(call.tool_name)},"ts":{ts!r}'
+        line = "" if is_short else f'{{"call_id":{_quoted(call.call_id)},"tool":{_quoted(call.tool_name)},"ts":{ts!r}'
         line += self._caller_part(user, call.caller.permission)
         if (digest := digest_of(call)) is not None:
             line += f',"arguments":"{digest}"'
@@ -109,7 +111,9 @@ class Auditor:
             line += f',"cost":{_quoted(call.terms.cost)}'
         if call.replay_of is not None:
             line += f',"replay_of":{_quoted(call.replay_of)}'
-        if seen.call_id:
+        if is_short:
+            line += "\n"
+        elif seen.call_id:
             line += f',"attempts":{seen.attempts}'
             line += "" if seen.queued_ms is None else f',"queued_ms":{seen.queued_ms!r}'
             line += "" if seen.duration_ms is None else f',"duration_ms":{seen.duration_ms!r}'
@@ -179,7 +183,7 @@ class Auditor:
         logger = log.now()
         is_enabled_for = getattr(type(logger), "is_enabled_for", None)
         if is_enabled_for is None or is_enabled_for(logger, logging.INFO):
-            self._log(logger.info, EVENT, json.loads(line))
+            self._log(logger.info, EVENT, json.loads(_whole(line, result.audit)))
         if (calls := this_process().calls) is not None:
             _count(calls, _known({"tool": call.tool_name, **_times(result.audit), **_end(result)}))
         if not is_kept:
@@ -237,6 +241,15 @@ class Auditor:
         if call.replay_of is not None:
             line["replay_of"] = call.replay_of
         return line
+
+
+def _whole(line: str, seen: Audit) -> str:
+    """Return a line as it is kept, of which the parts are there that `FINISH` takes."""
+    before, is_short, more = line.partition("\n")
+    if not is_short:
+        return line
+    head, attempts, rest = json_text.dump(seen)[1:-1].partition(',"attempts":')
+    return f"{{{head}{before}{attempts}{rest}{more.partition(is_short)[0]}"
 
 
 def text_of(line: AuditLine) -> str:

@@ -5,10 +5,12 @@ If it cannot be reached, nothing is run: `claim` waits, and so does `finish` wit
 """
 
 import asyncio
+import functools
 import itertools
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
@@ -44,9 +46,9 @@ from toolfleet_tasks.redis_connection import (
     run_durably,
     write_durably,
 )
-from toolfleet_tasks.results.stored import announcement, celery_value, read_stored
+from toolfleet_tasks.results.stored import announcement, celery_value, read_stored, signed
 from toolfleet_tasks.results.verifier import Verifier
-from toolfleet_tasks.scripts import LONGEST_LEASE_SECONDS
+from toolfleet_tasks.scripts import COUNTED_FROM_BYTES, LONGEST_LEASE_SECONDS
 
 __all__ = ["Ledger", "NotClaimed", "ResultNotStored"]
 
@@ -72,6 +74,11 @@ _ODD = re.compile(r"[^\w.@:/-]", re.ASCII)
 _MOST_AT_ONCE = 256  # answered within a tenth of a second where the agent's loop is busy with nothing else
 _TICKS = 5  # looks at whether Redis was heard
 _LONGEST_SECONDS = 10.0  # for one question, however much is heard meanwhile
+
+
+@functools.lru_cache(maxsize=2)  # of thousands of ends in a second
+def _time_of(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).isoformat()[:-6]
 
 
 def approval_seal(settings: Settings) -> TextSeal:
@@ -210,13 +217,21 @@ class Ledger:
 
         `None`, with nothing stored, if others have the call, or have ended it. Raises `ResultNotStored`.
         """
-        call, text = claim.call, json_text.dump(result)
-        value = self._value(call.call_id, text) if self.writes_results else ""
-        kept = self._value(call.call_id, text) if self.verifier.is_on and not value else text  # in the record itself
-        announced = announcement(call.call_id, value) if value else kept
+        call, text, seen = claim.call, json_text.dump(result), result.audit
+        # Redis makes Celery's value and the line of the text, which says nearly all that is in them, if that is short.
+        is_short = self.writes_results and seen.attempts > 0 and len(text) < COUNTED_FROM_BYTES
+        if is_short:
+            value, announced = text, ""
+        elif self.writes_results:
+            value = self._value(call.call_id, text)
+            announced = announcement(call.call_id, value)
+        else:  # in the record itself
+            value, announced = "", self._value(call.call_id, text) if self.verifier.is_on else text
         letter = "" if result.success else self._letter_of_end(claim, result, attempt)
         own_ms = None if attempt is None else claim.own_ms(seconds)
-        line = self._auditor.line_of(call, result, decisions, own_ms)
+        line = self._auditor.line_of(call, result, decisions, own_ms, is_short=is_short)
+        if is_short:
+            line += f"\n{signed(self._results.of(call.call_id, text))}" if self.verifier.is_on else "\n"
         parameters = build.of_finish(
             claim,
             build.ended(call, attempt, seconds=seconds) if attempt else Ended(),
@@ -225,7 +240,8 @@ class Ledger:
             announcement=announced,
             letter=letter,
             line=line,
-            seconds=self._seconds_of(call, result.audit.ts if result.audit.call_id else None),
+            time=_time_of(int(seen.ts)) if is_short else "",
+            seconds=self._seconds_of(call, seen.ts if seen.call_id else None),
             message=message,
             letters_kept=self._settings.dead_letters_kept,
             lines_kept=self._auditor.kept,

@@ -2,7 +2,6 @@
 
 import operator
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 from toolfleet_registry.contracts import EffectState, PublishedCall
@@ -127,6 +126,7 @@ def of_finish(
     announcement: str,
     letter: str,
     line: str,
+    time: str,
     seconds: Seconds,
     message: tuple[str, str, str] | None,
     letters_kept: int,
@@ -138,10 +138,11 @@ def of_finish(
         claim: Of who ends the call.
         ended: Its last attempt.
         effect_state: What has happened.
-        value: Celery's value, or "".
+        value: Celery's value, or "". With the parts of a line the result's text.
         announcement: What is published; "" for the value itself.
         letter: A dead letter, or "".
-        line: The audit line.
+        line: The audit line, or the parts of it that are not in the text.
+        time: When the call ended, to the second; "" with a whole line.
         seconds: The life of result and record.
         message: Both keys and the tag of the message that has brought the call, if it is in this Redis.
         letters_kept: How many dead letters are kept.
@@ -151,30 +152,31 @@ def of_finish(
     keys = claim.keys
     unacked, index, tag = message or (keys.dead, keys.dead_order, "")  # unused without a tag, and the same for all
     return FINISH.parameters(
-        record=keys.record,
-        result=keys.result,
-        caller_limit=keys.caller_limit,
-        running=keys.running,
-        breaker=keys.breaker,
-        intent=keys.intent,
         dead=keys.dead,
         dead_order=keys.dead_order,
         audit_stream=keys.audit_stream,
         unacked=unacked,
         unacked_index=index,
-        token=claim.token,
+        record=keys.records,
+        result=keys.results,
+        token=claim.token.removeprefix(tag),
         call_id=claim.call.call_id,
         attempt=claim.attempts,
         outcome=ended.outcome,
         away=ended.away,
         effect_state=effect_state,
-        result_seconds=seconds.result,
-        record_seconds=seconds.record,
         value=value,
         announcement=announcement,
         letter=letter,
         line=line,
         tag=tag,
+        caller_limit=keys.caller_limit,
+        breaker=keys.breaker,
+        running="" if keys.running == keys.record else keys.running,
+        intent="" if keys.intent == keys.record else keys.intent,
+        time=time,
+        result_seconds=seconds.result,
+        record_seconds=seconds.record,
         failures=BREAKER_FAILURES,
         longest_ms=round(BREAKER_SECONDS * 1000),
         letters_kept=letters_kept,
@@ -183,19 +185,26 @@ def of_finish(
 
 
 # Of those parameters:
-_OWN_KEYS = slice(1, 7)
-_KEYS = slice(1, 12)
-_OWN_ARGUMENTS = slice(12, 25)
+_OWN = slice(8, 23)
+_USUAL_KEYS = slice(11, 13)  # of a call's own: its caller's and its module's, which are often those of the call before
+_SAME_KEYS = ("", "")
 
-shared_in_finish = operator.itemgetter(slice(7, 12), slice(25, None))
+shared_in_finish = operator.itemgetter(slice(1, 8), slice(23, None))
 """The part of the parameters of `of_finish` in which calls must agree that end together."""
 
 
 def of_finish_many(ends: Sequence[Parameters]) -> Parameters:
     """Return the parameters of `FINISH` for calls that end together, of their own parameters."""
-    first, *others = ends
-    keys = (*first[_KEYS], *chain.from_iterable(end[_OWN_KEYS] for end in others))
-    return (len(keys), *keys, *first[12:], *chain.from_iterable(end[_OWN_ARGUMENTS] for end in others))
+    parameters = list(ends[0])
+    keys = parameters[_OWN][_USUAL_KEYS]
+    for end in ends[1:]:
+        own = list(end[_OWN])
+        if own[_USUAL_KEYS] == keys:
+            own[_USUAL_KEYS] = _SAME_KEYS
+        else:
+            keys = own[_USUAL_KEYS]
+        parameters += own
+    return tuple(parameters)
 
 
 def of_end(

@@ -102,6 +102,9 @@ class CallKeys(NamedTuple):
     audit_stream: str
     data_id: str
     queue_states: str
+    records: str = ""
+    """What stands before the call's id in the name of its record, and of its result."""
+    results: str = ""
 
     @property
     def of_attempt(self) -> tuple[str, ...]:
@@ -131,6 +134,7 @@ class LedgerKeys:
         self._dead, self._dead_order = keys.dead, keys.dead_order
         self._data_id, self._audit = keys.data_id, keys.audit
         self._queue_states = keys.queue_states
+        self._records, self._results = keys.call(""), keys.result("")
         self._caller_limit = functools.lru_cache(_MOST_KEPT)(keys.caller_limit)
         self._of_module = functools.lru_cache(_MOST_KEPT)(functools.partial(_of_module, keys))
 
@@ -138,10 +142,10 @@ class LedgerKeys:
         """A call's keys."""
         module = ToolName.parse(call.tool_name).module
         running, breaker = self._of_module(module)
-        record = self._keys.call(call.call_id)
+        record = self._records + call.call_id
         return CallKeys(
             record,
-            self._keys.result(call.call_id),
+            self._results + call.call_id,
             self._caller_limit(call.lane, call.user_id),
             running if module in self._bounded else record,
             breaker,
@@ -151,12 +155,14 @@ class LedgerKeys:
             self._audit,
             self._data_id,
             self._queue_states,
+            self._records,
+            self._results,
         )
 
     def of_unknown(self, call_id: str) -> CallKeys:
         """The keys of a call of which nothing but its id is known."""
         record = self._keys.call(call_id)
-        return CallKeys._make((record, self._keys.result(call_id), *[record] * 6, self._audit, record, record))
+        return CallKeys._make((record, self._keys.result(call_id), *[record] * 6, self._audit, record, record, "", ""))
 
 
 def _of_module(keys: Keys, module: str) -> tuple[str, str]:

@@ -464,41 +464,60 @@ if found[1] ~= 'done' then return {'open', '', ''} end
 redis.call('HSET', record, 'recalled', token)
 return {'recalled', found[2], found[4] or ''}
 
--- script: finish(record, result, caller_limit, running, breaker, intent, dead, dead_order, audit_stream, unacked, unacked_index,
---   others(record, result, caller_limit, running, breaker, intent)...;
---   token, call_id, attempt, outcome, away, effect_state, result_seconds, record_seconds, value, announcement, letter, line, tag,
---   failures, longest_ms, letters_kept, lines_kept,
---   ends(token, call_id, attempt, outcome, away, effect_state, result_seconds, record_seconds, value, announcement, letter, line,
---     tag)...)
+-- script: finish(dead, dead_order, audit_stream, unacked, unacked_index;
+--   record, result, token, call_id, attempt, outcome, away, effect_state, value, announcement, letter, line, tag, caller_limit,
+--   breaker, running, intent, time, result_seconds, record_seconds, failures, longest_ms, letters_kept, lines_kept,
+--   ends(token, call_id, attempt, outcome, away, effect_state, value, announcement, letter, line, tag, caller_limit, breaker,
+--     running, intent)...)
 -- The call's one result, from who holds it, and those of others that end with it, each decided by itself: then an answer for
 -- each, none for one that has failed, which is sent again alone. effect_state: what has happened.
+-- record, result: before calls' ids in the names of those keys. caller_limit, breaker: '' as the call before has them.
+-- running, intent: '' for none. token: without the tag before it, where it begins with that.
 -- value: for its key, '' where Celery writes it itself. announcement: '' for the value itself; without a value, the result.
+-- line: the whole line; or, with `,` before it, the parts of it before and behind what the result says of attempts, and what
+--   Celery's value has beside the result, each in a line. Then the value is the result's text, and both are made of it here.
+-- time: the second in which they end.
 -- tag: of the message that has brought it, which is forgotten with the end; '' where that is not here, or must stay.
 local FIELDS_OF_A_CLAIM = 7
+local records, results = record, result
 local is_quiet, ended_of, tags = {}, {}, {} -- breakers that are not there; calls that count no longer, by their callers' limits
+
+-- Makes Celery's value and the whole line. The result's text ends with what was seen of the call.
+local function written_out()
+  local head, ts, seen = string.match(value, '.*"audit":{(.-,"ts":([^,]+))(,"attempts":.*)}}$')
+  local before, behind, more = string.match(line, '^(.*)\n(.*)\n(.*)$')
+  line = '{' .. head .. before .. seen .. behind
+  value = '{"status": "SUCCESS", "result": ' .. cjson.encode(value) .. ', "traceback": null, "children": [], "date_done": "'
+    .. time .. string.sub(string.format('%.6f', ts), -7) .. '+00:00", "task_id": ' .. cjson.encode(call_id) .. more .. '}'
+end
 
 -- So it is with nearly every call: its record is as one claim has written it, its result is small, and nobody else need hear of
 -- its end. What is written here, `finished` would write.
 local function finished_at_once()
   if outcome == '' or away ~= '0' or effect_state == 'none' or letter ~= '' or value == '' then return end
-  if #value >= COUNTED_FROM_BYTES or redis.call('HLEN', record) ~= FIELDS_OF_A_CLAIM then return end
-  local found = redis.call('HMGET', record, 'token', 'log')
+  local found = #value < COUNTED_FROM_BYTES and redis.call('HGETALL', record) or {}
+  if #found ~= 2 * FIELDS_OF_A_CLAIM then return end
+  local fields = {}
+  for i = 1, #found, 2 do fields[found[i]] = found[i + 1] end
   if is_quiet[breaker] == nil then is_quiet[breaker] = redis.call('EXISTS', breaker) == 0 end
-  if found[1] ~= token or not found[2] or not is_quiet[breaker] then return end
-  redis.call('HSET', record, 'state', 'done', 'by', token, 'log', found[2] .. attempt .. ' ' .. outcome .. ';')
+  if fields.token ~= token or not fields.log or not is_quiet[breaker] then return end
+  redis.call('HSET', record, 'state', 'done', 'by', token, 'log', fields.log .. attempt .. ' ' .. outcome .. ';')
   redis.call('HDEL', record, 'token', 'lease', 'as')
   redis.call('SET', result, value, 'EX', result_seconds)
   announce(record, call_id, result, announcement == '' and value or announcement)
   redis.call('EXPIRE', record, record_seconds)
-  if caller_limit ~= record then
-    ended_of[caller_limit] = ended_of[caller_limit] or {}
-    table.insert(ended_of[caller_limit], call_id)
-  end
+  ended_of[caller_limit] = ended_of[caller_limit] or {}
+  table.insert(ended_of[caller_limit], call_id)
   if running ~= record then redis.call('ZREM', running, call_id) end
   return audit(audit_stream, lines_kept, line) and 1 or 2
 end
 
 local function finish_it()
+  record, result = records .. call_id, results .. call_id
+  if running == '' then running = record end
+  if intent == '' then intent = record end
+  if token == '' or string.sub(token, 1, 1) == '~' then token = tag .. token end
+  if string.sub(line, 1, 1) == ',' then written_out() end
   local answer = finished_at_once()
   if not answer then
     answer, is_quiet = finished(), {}
@@ -520,16 +539,13 @@ if #ends == 0 then
   let_go()
   return answer
 end
-local answers = {}
 local is_done, answer = pcall(finish_it)
-answers[1] = is_done and answer
+local answers = {is_done and answer}
 for i, one in ipairs(ends) do
-  local keys = others[i]
-  record, result, caller_limit = keys.record, keys.result, keys.caller_limit
-  running, breaker, intent = keys.running, keys.breaker, keys.intent
   token, call_id, attempt, outcome, away = one.token, one.call_id, one.attempt, one.outcome, one.away
-  effect_state, result_seconds, record_seconds = one.effect_state, one.result_seconds, one.record_seconds
-  value, announcement, letter, line, tag = one.value, one.announcement, one.letter, one.line, one.tag
+  effect_state, value, announcement, letter = one.effect_state, one.value, one.announcement, one.letter
+  line, tag, running, intent = one.line, one.tag, one.running, one.intent
+  if one.caller_limit ~= '' then caller_limit, breaker = one.caller_limit, one.breaker end
   is_done, answer = pcall(finish_it)
   answers[i + 1] = is_done and answer
 end

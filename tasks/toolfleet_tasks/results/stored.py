@@ -49,11 +49,15 @@ def celery_value(call_id: str, text: str, signature: str = "") -> str:
 
     Its `signature` is a field that Celery's readers ignore.
     """
-    signed = f', "signature": {_quoted(signature)}' if signature else ""
     return (
         f'{{"status": "SUCCESS", "result": {_quoted(text)}, "traceback": null, "children": [], '
-        f'"date_done": "{datetime.fromtimestamp(machine_clock.wall(), UTC).isoformat()}", "task_id": {_quoted(call_id)}{signed}}}'
+        f'"date_done": "{datetime.fromtimestamp(machine_clock.wall(), UTC).isoformat()}", "task_id": {_quoted(call_id)}{signed(signature)}}}'
     )
+
+
+def signed(signature: str) -> str:
+    """Return the end of a value with this signature, behind its other fields."""
+    return f', "signature": {_quoted(signature)}' if signature else ""
 
 
 def announcement(call_id: str, value: str) -> str:

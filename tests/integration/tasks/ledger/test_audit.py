@@ -11,6 +11,7 @@ import structlog
 from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
+from support.fleet import SIGNING_KEY
 from support.published_call import published
 from support.workers.ledgers import ENDING, SUCCESS, begun, close, finish, refused, worker_ledger
 from toolfleet_registry.contracts import Audit, Caller, PublishedCall, Terms, ToolCall, ToolResult
@@ -18,8 +19,10 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.audit import EVENT, Auditor
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
-from toolfleet_tasks.messages.signing import arguments_digest
+from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.signing import Signatures, arguments_digest
 from toolfleet_tasks.redis_connection import RedisConnectionLost
+from toolfleet_tasks.results.stored import celery_value
 
 CALL = published(user_id="ada", arguments={"query": "owls", "pin": "1234"}, sensitive=("/pin",))
 OTHER_PIN = CALL.model_copy(update={"arguments": {"pin": "9999", "query": "owls"}})
@@ -116,6 +119,31 @@ def test_a_line_is_written_as_ever() -> None:
         r',"decisions":{"published":"yes"},"attempts":2,"duration_ms":2.5,"worker":"celery@here"'
         r',"outcome":"unknown","effect_state":"unknown","error_code":"timed_out"}'
     )
+
+
+@pytest.mark.parametrize("key", [None, SIGNING_KEY], ids=["", "signed"])
+@pytest.mark.parametrize("size", [0, 5_000], ids=["made by Redis", "large"])
+async def test_what_redis_makes_of_a_result_is_what_a_worker_writes(
+    redis: Redis, redis_url: str, key: str | None, size: int
+) -> None:
+    """Celery's value, which older processes read, and the line, to the byte, whatever the tool has answered."""
+    value = {"audit": {"call_id": "x", "ts": 1, "attempts": 9}, "text": 'a/b "\\" \u00fc %1 \n', "more": "x" * size}
+    seen = SEEN.model_copy(update={"ts": 1_700_000_000.25})
+    result = SUCCESS.result.model_copy(update={"audit": seen, "result": value})
+    async with worker_ledger(redis_url, signing_key=key) as ledger:
+        await ledger.finish(await begun(ledger, CALL), result, attempt=SUCCESS, decisions={"gate": "allowed"})
+        line = Auditor(Settings(signing_key=key)).line_of(CALL, result, {"gate": "allowed"})
+        text = json_text.dump(result)
+        written = json.loads(
+            celery_value("call-1", text, Signatures(Settings(signing_key=key), "result").of("call-1", text))
+        )
+
+    stored = json.loads(str(await redis.get(Keys().result("call-1"))))
+    assert list(stored) == list(written)
+    assert {**stored, "date_done": ""} == {**written, "date_done": ""}
+    assert size or stored["date_done"] == "2023-11-14T22:13:20.250000+00:00"
+    entries: Any = await redis.xrange(KEY)
+    assert entries[0][1]["line"] == line
 
 
 async def test_who_is_late_writes_none(ledger: Ledger, redis: Redis, other: Ledger) -> None:
