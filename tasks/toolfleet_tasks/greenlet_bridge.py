@@ -221,7 +221,7 @@ class Bridge(Generic[T]):
                     error = exc
                 if self._interrupt is not None:  # it comes before all else
                     error = self._take_interrupt()
-                if isinstance(error, JobKilled):
+                if error is not None and isinstance(error, JobKilled):
                     _close(steps)
                     raise error
         except SoftLimitCancelled as exc:

@@ -40,9 +40,9 @@ class Message(BaseModel):
         """Return a copy with the fields of `update`, which are not validated."""
         if deep or self.__pydantic_private__ is not None:
             return super().model_copy(update=update, deep=deep)
-        copied, set_, fields = object.__new__(type(self)), object.__setattr__, update or {}
+        copied, set_, fields = object.__new__(self.__class__), object.__setattr__, update or {}
         set_(copied, "__dict__", {**self.__dict__, **fields})
-        set_(copied, "__pydantic_fields_set__", self.__pydantic_fields_set__ | fields.keys())
+        set_(copied, "__pydantic_fields_set__", {*self.__pydantic_fields_set__, *fields})
         set_(copied, "__pydantic_extra__", None)
         set_(copied, "__pydantic_private__", None)
         return copied

@@ -229,6 +229,8 @@ class Ledger:
             value, announced = "", self._value(call.call_id, text) if self.verifier.is_on else text
         letter = "" if result.success else self._letter_of_end(claim, result, attempt)
         own_ms = None if attempt is None else claim.own_ms(seconds)
+        key = call.idempotency_key
+        kept = self._kept_seconds if key is None else kept_seconds(key, self._settings)
         line = self._auditor.line_of(call, result, decisions, own_ms, is_short=is_short)
         if is_short:
             line += f"\n{signed(self._results.of(call.call_id, text))}" if self.verifier.is_on else "\n"
@@ -241,7 +243,7 @@ class Ledger:
             letter=letter,
             line=line,
             time=_time_of(int(seen.ts)) if is_short else "",
-            seconds=self._seconds_of(call, seen.ts if seen.call_id else None),
+            seconds=Seconds(kept, claim.ttl_seconds or kept),
             message=message,
             letters_kept=self._settings.dead_letters_kept,
             lines_kept=self._auditor.kept,

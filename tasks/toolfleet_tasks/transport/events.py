@@ -136,14 +136,14 @@ class EventBuffer:
 
     def note(self, *events: Event | Describe, is_of_task: bool = True) -> None:
         """Publish the events with the next ones; `type` is among their fields."""
-        now = machine_clock.wall()
+        now, noted = machine_clock.wall(), self._noted
+        if not noted:
+            self._has_changed.set()
         for event in events:
-            if not self._noted:
-                self._has_changed.set()
-            elif len(self._noted) >= KEPT_AT_MOST:
-                self._noted.popleft()
-                self._dropped += 1
-            self._noted.append((is_of_task, now, event))
+            noted.append((is_of_task, now, event))
+        while len(noted) > KEPT_AT_MOST:
+            noted.popleft()
+            self._dropped += 1
 
     async def close(self) -> None:
         """Publish what was noted, and then no more."""

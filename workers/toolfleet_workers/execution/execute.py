@@ -93,14 +93,15 @@ async def run(task: RunningTask, message: str) -> str:
         except (MessageRefused, NewerMessage) as exc:
             shared.give_back(fetched, request)
             return _stored_end(task, ledger, await turn_away(task, ledger, exc))
-        is_due = call.deadline_at > fleet_clock.now()
+        now = fleet_clock.now()
+        is_due = call.deadline_at > now
         has_died = getattr(request, DIED, None) is not None
         deaths = (len(deaths_of(request)) if has_died else 0) if ledger.writes_results else None
         if fetched is not None and not (is_due and not deaths and shared.may_begin(fetched, call)):
             shared.give_back(fetched, request)
             fetched = None
         if is_due or (deaths is not None and deaths >= MOST_DEATHS):
-            text = await _claim(task, shared, call, fetched, tag, deaths)
+            text = await _claim(task, shared, call, fetched, tag, deaths=deaths, now=now)
         else:
             text = _stored_end(task, ledger, await _end_at_deadline(task, ledger, call))
         if call.job_id is not None:
@@ -142,26 +143,35 @@ def _tag_of(request: Any) -> str:
 
 
 async def _claim(
-    task: RunningTask, shared: _Shared, call: PublishedCall, fetched: FetchedClaim | None, tag: str, deaths: int | None
+    task: RunningTask,
+    shared: _Shared,
+    call: PublishedCall,
+    fetched: FetchedClaim | None,
+    tag: str,
+    *,
+    deaths: int | None,
+    now: float,
 ) -> str:
     """Claim a call, or take over the claim that came with its message, and run it."""
     ledger, runner = shared.ledger, task.app.runner
     known: Known = None
     try:
         if deaths is None or deaths < MOST_DEATHS:
-            known = runner.ticket(call) or await ticket_of(task, call)  # what waits for it is no attempt
+            known = runner.ticket(call)
+            if known is None:
+                known, now = await ticket_of(task, call), fleet_clock.now()  # what waits for it is no attempt
             retry = known.retry if isinstance(known, RunTicket) else None
             if call.retry is not None or retry is not None:
                 call = bounded(call, fewest_retries(call.retry, retry))
         if fetched is None:
-            claim = await shared.checks.claim(call, deaths=deaths)
+            claim, now = await shared.checks.claim(call, deaths=deaths), fleet_clock.now()
         else:
             claim, fetched = ledger.claimed(call, fetched.token, fetched.sent_at), None
     except BaseException:
         shared.give_back(fetched, task.request)
         raise
     if isinstance(claim, Claim):
-        return await claimed(task, ledger, claim, known, shared.fetched.ending, tag)
+        return await claimed(task, ledger, claim, known, shared.fetched.ending, tag, started_at=now)
     return _stored_end(task, ledger, await unclaimed(task, ledger, call, claim, deaths=deaths))
 
 
@@ -182,25 +192,30 @@ async def ticket_of(task: RunningTask, call: PublishedCall) -> RunTicket | ToolR
 
 
 async def claimed(
-    task: RunningTask, ledger: Ledger, claim: Claim, known: Known, leases: Leases | None = None, tag: str = ""
+    task: RunningTask,
+    ledger: Ledger,
+    claim: Claim,
+    known: Known,
+    leases: Leases | None = None,
+    tag: str = "",
+    *,
+    started_at: float | None = None,
 ) -> str:
-    """Run a claimed call to its end or to its retry, by what is `known` of its tool.
-
-    `leases`: those of its message, by its `tag`, if the end of its call can forget it: unless what follows is published afterwards.
-    """
+    """Run a claimed call to its end or to its retry, as an `Execution` of these."""
     if claim.granted != "go" or claim.call.effect not in _HARMLESS:
         claim.granted = accepted.granted_to(task, claim)
     ledger.claims.hold(claim)
     try:
-        execution = Execution(task, ledger, claim, known, leases, tag)
+        execution = Execution(task, ledger, claim, known, leases, tag, started_at=started_at)
         return await (execution.run() if task.app.tracing is None else processed(task, claim, execution))
     finally:
         ledger.claims.leave(claim)
 
 
 class Execution:
-    """One claimed call, from here to its end or to the retry.
+    """One claimed call, from here to its end or to the retry, by what is `known` of its tool.
 
+    `leases`: those of its message, by its `tag`, if the end of its call can forget it: unless what follows is published afterwards.
     `came_to`: its end, or what its attempt came to before a retry; `None` if it goes on elsewhere.
     """
 
@@ -217,6 +232,8 @@ class Execution:
         known: Known,
         leases: Leases | None = None,
         tag: str = "",
+        *,
+        started_at: float | None = None,
     ) -> None:
         self._task = task
         self._leases, self._tag = None if task.is_followed else leases, tag
@@ -226,7 +243,7 @@ class Execution:
         self._call = claim.call
         self._decisions = calls.collecting(self._call.decisions)
         self._runner: CallRunner = task.app.runner
-        self._started_at = fleet_clock.now()
+        self._started_at = fleet_clock.now() if started_at is None else started_at
         self.came_to: ToolResult | None = None
         self._attempts = claim.attempts - (claim.granted == "go")  # those that have met the runner
 
@@ -235,11 +252,11 @@ class Execution:
         claim, call = self._claim, self._call
         if claim.granted != "go":
             return await self._without_attempt()
-        lost = list[bool]()
-        claim.on_lost = lambda: lost.append(True)  # before we wait for anything
         now = self._started_at
         known = self._known.terms if isinstance(self._known, RunTicket) else self._known
         if known is not None or call.terms is not None or call.approval is not None:
+            lost = list[bool]()
+            claim.on_lost = lambda: lost.append(True)
             refusal = await refusal_of(self._ledger, claim, known, self._decisions, self._task.app.settings)
             if lost:  # it was cancelled, say, or Redis was away for longer than the lease
                 raise self._late()
@@ -250,7 +267,7 @@ class Execution:
         if seconds <= 0:  # claiming has waited for Redis
             late = fleet_results.at_deadline(call)
             return await self._finish(self._settled(late.unbegun if claim.so_far == "none" else late.unknown))
-        if claim.seconds_left() <= 0:
+        if claim.begin_by[1] <= now:
             await self._on_lease()
             seconds = call.deadline_at - fleet_clock.now()
         attempt = await self._attempt(min(call.limit_seconds, seconds))

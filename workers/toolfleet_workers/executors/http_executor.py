@@ -329,8 +329,11 @@ class HttpExecutor:
             module = ToolName.parse(call.tool_name).module
         except InvalidToolName as exc:
             return unsuccessful(call, Outcome.PERMANENT, "invalid_tool_name", str(exc))
-        if (address := address or self._book.first(module)) is None:
-            return unsuccessful(call, Outcome.PERMANENT, "unknown_module", self._book.why_unknown(module))
+        book = self._book
+        if address is None:
+            address = book.first(module) if book.replicas else book.single.get(module)
+        if address is None:
+            return unsuccessful(call, Outcome.PERMANENT, "unknown_module", book.why_unknown(module))
         try:
             return build_request(call, address.call, seconds=seconds, lease=lease, caller_token=self._caller_token)
         except ValueError as exc:
@@ -355,6 +358,14 @@ class HttpExecutor:
                     return not_sent(call, _LEFT, Health.AWAY)
                 if state is not None:
                     state.reached()
+                body = response.plain
+                if body is not None and len(body) <= self._max_reply_bytes:
+                    attempt = judge_reply(call, body)
+                    return (
+                        attempt
+                        if attempt.outcome is Outcome.SUCCESS
+                        else self._hidden(judge_reply, call, body, attempt)
+                    )
                 return await self._judge(call, response)
             finally:
                 response.release()
@@ -369,11 +380,8 @@ class HttpExecutor:
         if response.status != _OK:
             return await _judge_error(call, response, self._headers_of(call))
         try:
-            body, limit = response.plain, self._max_reply_bytes
-            if body is None or len(body) > limit:
-                body = await (read_last_line if is_stream(response) else read_reply)(response, limit)
-            attempt = judge_reply(call, body)
-            return attempt if attempt.outcome is Outcome.SUCCESS else self._hidden(judge_reply, call, body, attempt)
+            body = await (read_last_line if is_stream(response) else read_reply)(response, self._max_reply_bytes)
+            return self._hidden(judge_reply, call, body, judge_reply(call, body))
         except BodyTooLarge as exc:
             return too_large(call, exc)
         except BodyUnreadable as exc:

@@ -91,7 +91,7 @@ class Sender:
         if left == math.inf:
             return b"Toolfleet-Attempt: %d\r\n" % lease.attempt
         offset = now - fleet_clock.suspend_aware()
-        if abs(offset - self._offset) > _STEADY_SECONDS:
+        if not -_STEADY_SECONDS <= offset - self._offset <= _STEADY_SECONDS:
             self._name, self._offset = randomness.uuid4().hex, offset
         return (
             f"Toolfleet-Attempt: {lease.attempt}\r\n"
@@ -149,7 +149,7 @@ def request_about(
     if "\n" in call.call_id or "\r" in call.call_id or "\0" in call.call_id:
         raise ValueError("the call's id must not have a line break or a null byte in it")
     fields = (
-        f"Idempotency-Key: {call.call_id}\r\nToolfleet-Time-Left-Ms: {max(0, int(seconds * 1000))}\r\n{token}"
+        f"Idempotency-Key: {call.call_id}\r\nToolfleet-Time-Left-Ms: {int(seconds * 1000) if seconds > 0 else 0}\r\n{token}"
         f"Content-Length: {len(body)}\r\n"
     )
     return ModuleRequest(target.origin, target.head + fields.encode(), body, lease)

@@ -453,7 +453,8 @@ class AsyncioPool(BasePool):
 
     def _begin(self, job: PoolRun) -> asyncio.Task[None]:
         task = self._running[job] = self.hub_loop.loop.create_task(job.run(), name=job.call_id)
-        self._most_running = max(self._most_running, len(self._running))
+        if (running := len(self._running)) > self._most_running:
+            self._most_running = running
         return task
 
     def _on_end(self, job: PoolRun) -> None:
