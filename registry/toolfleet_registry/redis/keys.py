@@ -162,7 +162,9 @@ class _Key:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, names: "RegistryKeys | HostKeys | Keys", owner: type | None = None) -> str:
+    def __get__(
+        self, names: "RegistryKeys | HostKeys | Keys | ApprovalKeys | GatewayKeys", owner: type | None = None
+    ) -> str:
         return names.begin + self._name
 
 
@@ -281,7 +283,7 @@ class Keys:
     @property
     def hosts(self) -> HostKeys:
         """The keys of hosts that announce modules."""
-        return HostKeys(f"{self.begin}")
+        return HostKeys(self.begin)
 
     def probe(self, which: int | Literal["asked", ""]) -> str:
         """The number of requested probes of all modules; for a single one, whether it is done, which expires.
@@ -451,10 +453,8 @@ class Keys:
     wakes_due = _Key("wakes-due")
     """Ids of wake-ups, by when (ms) the next attempt is due."""
 
-    @property
-    def calls_due(self) -> str:
-        """The same of those that are calls: a core that is slow must not hold them up."""
-        return f"{self.wakes_due}:calls"
+    calls_due = _Key("wakes-due:calls")
+    """The same of those that are calls: a core that is slow must not hold them up."""
 
     def webhooks_due(self, receiver: str) -> str:
         """The same of the registry's events for one receiver of webhooks: one that is slow must not hold up others."""
@@ -536,35 +536,27 @@ class ApprovalKeys:
 
     def approval(self, approval_id: str) -> str:
         """A hash: what people see of a call that waits for them, and what they decide. Expires a week after it is settled, at the latest."""
-        return f"{self._begin}:{approval_id}"
+        return f"{self.begin}:{approval_id}"
 
     def asked(self, user_id: str | None, idempotency_key: str) -> str:
         """The id of a call that a framework's step has made, and that was deferred, for people or for its time: the step may run again after its end. Expires a week after people's time, or its own."""
-        digest = hashlib.sha256(json.dumps([user_id, idempotency_key]).encode()).hexdigest()
-        return f"{self._begin}-asked:{digest[:32]}"
+        return f"{self.begin}-asked:{_digest(json.dumps([user_id, idempotency_key]))[:32]}"
+
+    waiting = _Key("s-waiting")
+    """The calls that wait for people, or whose approval is not settled, by the time of the next necessary step."""
+
+    settled = _Key("s-settled")
+    """The last approvals that were settled, by when that was. Expires a week after the last."""
+
+    events = _Key("s-events")
+    """A stream: what happens to approvals, the last 10,000 of it. Expires a week after the last."""
+
+    changed = _Key("s-changed")
+    """A pub/sub channel, no key: carries the id of an approval to which something has happened."""
 
     @property
-    def waiting(self) -> str:
-        """The calls that wait for people, or whose approval is not settled, by the time of the next necessary step."""
-        return f"{self._begin}s-waiting"
-
-    @property
-    def settled(self) -> str:
-        """The last approvals that were settled, by when that was. Expires a week after the last."""
-        return f"{self._begin}s-settled"
-
-    @property
-    def events(self) -> str:
-        """A stream: what happens to approvals, the last 10,000 of it. Expires a week after the last."""
-        return f"{self._begin}s-events"
-
-    @property
-    def changed(self) -> str:
-        """A pub/sub channel, no key: carries the id of an approval to which something has happened."""
-        return f"{self._begin}s-changed"
-
-    @property
-    def _begin(self) -> str:
+    def begin(self) -> str:
+        """What stands before each."""
         return f"{self.keys.begin}approval"
 
 
@@ -584,83 +576,75 @@ class GatewayKeys:
 
         Expires when the full rate is available again.
         """
-        return f"{self._begin}requests:{_holder_digest(holder)}"
+        return f"{self.begin}gateway-requests:{_digest(holder)[:32]}"
 
     def streams(self, holder: str) -> str:
         """The event streams that the holder of a key has open, by until when its gateway has said so. Expires with the last."""
-        return f"{self._begin}streams:{_holder_digest(holder)}"
+        return f"{self.begin}gateway-streams:{_digest(holder)[:32]}"
 
     def console_signed_out(self, csrf: str) -> str:
         """The mark of a signed-out session of the console. Expires after the session's twelve hours."""
-        return f"{self.keys.begin}console-signed-out:{_holder_digest(csrf)}"
+        return f"{self.begin}console-signed-out:{_digest(csrf)[:32]}"
 
     def mcp_followers(self, call_id: str) -> str:
         """The number of MCP clients that follow a call, and whether it was cancelled when none did. Expires."""
-        return f"{self.keys.begin}mcp-followers:{call_id}"
+        return f"{self.begin}mcp-followers:{call_id}"
 
     def mcp_window(self, intention: str) -> str:
         """The call that stands for all calls of one user, tool and arguments within a window.
 
         Expires with the window.
         """
-        return f"{self.keys.begin}mcp-window:{_holder_digest(intention)}"
+        return f"{self.begin}mcp-window:{_digest(intention)[:32]}"
 
     def mcp_session(self, session_id: str) -> str:
         """The session of an older MCP client: its owner, and what the client has said of itself, as JSON.
 
         Expires when it is silent.
         """
-        return f"{self.keys.begin}mcp-session:{_holder_digest(session_id)}"
+        return f"{self.begin}mcp-session:{_digest(session_id)[:32]}"
 
     def mcp_sessions(self, holder: str) -> str:
         """A set: the keys of the sessions that older MCP clients have opened with one key. Expires days after the last was opened."""
-        return f"{self.keys.begin}mcp-sessions:{_holder_digest(holder)}"
+        return f"{self.begin}mcp-sessions:{_digest(holder)[:32]}"
 
     def mcp_request(self, session_id: str, request_id: str | int) -> str:
         """The call that a request of an older MCP client's session has become. Expires with the session."""
-        return f"{self.keys.begin}mcp-request:{_holder_digest(f'{session_id} {request_id!r}')}"
+        return f"{self.begin}mcp-request:{_digest(f'{session_id} {request_id!r}')[:32]}"
 
     def mcp_answers(self, call_id: str, number: int) -> str:
         """A hash: the answers to a task's question so far, by the requests' keys. Expires an hour after the last."""
-        return f"{self.keys.begin}mcp-answers:{call_id}:{number}"
+        return f"{self.begin}mcp-answers:{call_id}:{number}"
 
     def mcp_question(self, session_id: str, number: str) -> str:
         """A list: an older MCP client's answer to a question, until the asking process takes it.
 
         Expires a minute later.
         """
-        return f"{self.keys.begin}mcp-question:{_holder_digest(f'{session_id} {number}')}"
+        return f"{self.begin}mcp-question:{_digest(f'{session_id} {number}')[:32]}"
 
     def mcp_watched(self, module: str) -> str:
         """The addresses of a module's resources that clients watch, by until when (ms). Expires when no gateway says so any more."""
-        return f"{self.keys.begin}mcp-watched:{module}"
+        return f"{self.begin}mcp-watched:{module}"
 
-    @property
-    def mcp_changes(self) -> str:
-        """A stream: what has changed in modules' MCP servers, about 5,000 entries, for gateways to read."""
-        return f"{self.keys.begin}mcp-changes"
+    mcp_changes = _Key("mcp-changes")
+    """A stream: what has changed in modules' MCP servers, about 5,000 entries, for gateways to read."""
 
     def mcp_session_watches(self, session_id: str) -> str:
         """A set: the addresses of resources that an older MCP client's session watches. Expires with the session."""
-        return f"{self.keys.begin}mcp-session-watches:{_holder_digest(session_id)}"
+        return f"{self.begin}mcp-session-watches:{_digest(session_id)[:32]}"
 
     def mcp_session_stream(self, session_id: str) -> str:
         """The session's current stream of changes: a stream opened before it sends no more.
 
         Expires with the session.
         """
-        return f"{self.keys.begin}mcp-session-stream:{_holder_digest(session_id)}"
+        return f"{self.begin}mcp-session-stream:{_digest(session_id)[:32]}"
+
+    mcp_state_key = _Key("mcp-state-key")
+    """The key that seals the states carried by MCP clients, in a fleet that does not sign."""
 
     @property
-    def mcp_state_key(self) -> str:
-        """The key that seals the states carried by MCP clients, in a fleet that does not sign."""
-        return f"{self.keys.begin}mcp-state-key"
-
-    @property
-    def _begin(self) -> str:
-        return f"{self.keys.begin}gateway-"
-
-
-def _holder_digest(holder: str) -> str:
-    """Return a short digest: users' names have any length and any characters, and are private."""
-    return hashlib.sha256(holder.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    def begin(self) -> str:
+        """What stands before each."""
+        return self.keys.begin
