@@ -145,13 +145,7 @@ class NumberPlans:
 
     def international(self, text: str) -> str | None:
         """Return the number as E.164 writes it, for what begins with `+`; `None` if there is none such."""
-        try:
-            number = self._library.parse(text, None)
-        except self._library.NumberParseException:
-            return None
-        if not self._library.is_valid_number(number):
-            return None
-        return str(self._library.format_number(number, self._library.PhoneNumberFormat.E164))
+        return _e164(self._library, text, None)
 
     def e164(self, text: str) -> str | None:
         """Return the E.164 form of an international number, or of the first region whose number the text is."""
@@ -206,13 +200,17 @@ class NumberPlan:
 
     def e164(self, text: str) -> str | None:
         """Return the number as E.164 writes it; `None` if it does not exist here."""
-        try:
-            number = self._library.parse(text, self.region)
-        except self._library.NumberParseException:
-            return None
-        if not self._library.is_valid_number_for_region(number, self.region):
-            return None
-        return str(self._library.format_number(number, self._library.PhoneNumberFormat.E164))
+        return _e164(self._library, text, self.region)
+
+
+def _e164(library: Any, text: str, region: str | None) -> str | None:
+    """Return the number as E.164 writes it; `None` if it does not exist in this region, or, without one, anywhere."""
+    try:
+        number = library.parse(text, region)
+    except library.NumberParseException:
+        return None
+    exists = library.is_valid_number(number) if region is None else library.is_valid_number_for_region(number, region)
+    return str(library.format_number(number, library.PhoneNumberFormat.E164)) if exists else None
 
 
 def _plan(library: ModuleType, region: str) -> NumberPlan:
