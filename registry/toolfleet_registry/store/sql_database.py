@@ -15,28 +15,8 @@ from datetime import UTC, datetime
 from threading import RLock
 from typing import Any
 
+import sqlalchemy as sa
 from pydantic import ValidationError
-from sqlalchemy import (
-    URL,
-    BigInteger,
-    Boolean,
-    Column,
-    Connection,
-    Engine,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    create_engine,
-    event,
-    func,
-    insert,
-    inspect,
-    make_url,
-    select,
-    text,
-)
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import NullPool, StaticPool
 
@@ -49,56 +29,56 @@ from toolfleet_registry.system.loggers import get_logger
 
 _log = get_logger(__name__)
 
-METADATA = MetaData()
+METADATA = sa.MetaData()
 
 
-def _texts(names: str) -> list[Column[Any]]:
-    return [Column(name, Text, nullable=False) for name in names.split()]
+def _texts(names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, sa.Text, nullable=False) for name in names.split()]
 
 
-def _numbers(names: str) -> list[Column[Any]]:
-    return [Column(name, BigInteger, nullable=False) for name in names.split()]
+def _numbers(names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, sa.BigInteger, nullable=False) for name in names.split()]
 
 
-def _key(name: str) -> Column[Any]:
+def _key(name: str) -> sa.Column[Any]:
     """Return the column of a key that is short: an index takes no long ones."""
-    return Column(name, String(64), primary_key=True)
+    return sa.Column(name, sa.String(64), primary_key=True)
 
 
-def _one_row(name: str, *columns: Column[Any]) -> Table:
+def _one_row(name: str, *columns: sa.Column[Any]) -> sa.Table:
     """Define a table of one row, number 1."""
-    return Table(name, METADATA, Column("id", Integer, primary_key=True, autoincrement=False), *columns)
+    return sa.Table(name, METADATA, sa.Column("id", sa.Integer, primary_key=True, autoincrement=False), *columns)
 
 
-def _word(name: str) -> Column[Any]:
-    return Column(name, String(32), nullable=False)
+def _word(name: str) -> sa.Column[Any]:
+    return sa.Column(name, sa.String(32), nullable=False)
 
 
-TOOLS = Table(
+TOOLS = sa.Table(
     "toolfleet_registry_tools",
     METADATA,
     _key("key"),  # names are of any length
     *_texts("tool_name version digest"),
-    Column("enabled", Boolean, nullable=False),
+    sa.Column("enabled", sa.Boolean, nullable=False),
     *_texts("created_at spec"),
 )
 
-VERSIONS = Table(
+VERSIONS = sa.Table(
     "toolfleet_registry_versions",
     METADATA,
     _key("id"),
-    Column("key", String(64), nullable=False, index=True),  # the tool's, as in the table of tools
+    sa.Column("key", sa.String(64), nullable=False, index=True),  # the tool's, as in the table of tools
     *_numbers("place"),  # grows: the greater, the later it was in force
     *_texts("version digest created_at spec"),
 )
 
 # The name of the tool is null where the module is pinned, if only to no digest at all.
-PINS = Table("toolfleet_registry_pins", METADATA, _key("key"), *_texts("module tool_name digest"))
+PINS = sa.Table("toolfleet_registry_pins", METADATA, _key("key"), *_texts("module tool_name digest"))
 
-EVENTS = Table(
+EVENTS = sa.Table(
     "toolfleet_registry_events",
     METADATA,
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
     *_texts("kind tool_name version digest"),
     *_numbers("at_us"),  # microseconds since the epoch
 )
@@ -106,25 +86,25 @@ EVENTS = Table(
 STATE = _one_row("toolfleet_registry_state", *_numbers("epoch_ms revision events"))
 """Who changes anything locks its row."""
 
-MANIFESTS = Table(
+MANIFESTS = sa.Table(
     "toolfleet_registry_manifests",
     METADATA,
     _key("module"),
-    Column("digest", String(64), nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
     *_texts("manifest"),
 )
 
-MODULES = Table("toolfleet_registry_modules", METADATA, _key("module"), *_texts("entry"))
+MODULES = sa.Table("toolfleet_registry_modules", METADATA, _key("module"), *_texts("entry"))
 
 IDENTITY = _one_row("toolfleet_registry_identity", _word("identity"))
 """Its row never changes."""
 
-API_KEYS = Table("toolfleet_registry_api_keys", METADATA, _key("id"), *_texts("entry"), *_numbers("used_at"))
+API_KEYS = sa.Table("toolfleet_registry_api_keys", METADATA, _key("id"), *_texts("entry"), *_numbers("used_at"))
 """`used_at` is in seconds since the epoch; 0: never."""
 
 API_KEYS_STATE = _one_row("toolfleet_registry_api_keys_state", _word("revision"))
 
-AGENTS = Table("toolfleet_registry_agents", METADATA, _key("name"), *_texts("entry history"))
+AGENTS = sa.Table("toolfleet_registry_agents", METADATA, _key("name"), *_texts("entry history"))
 """`entry` is what is in force; "" for a removed one."""
 
 AGENTS_STATE = _one_row("toolfleet_registry_agents_state", _word("revision"))
@@ -144,7 +124,7 @@ _DRIVERS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 # What the tables of one row begin with.
-_ROWS: dict[Table, Callable[[], dict[str, Any]]] = {
+_ROWS: dict[sa.Table, Callable[[], dict[str, Any]]] = {
     STATE: lambda: {"epoch_ms": 0, "revision": 0, "events": 0},
     IDENTITY: lambda: {"identity": randomness.uuid4().hex},
     API_KEYS_STATE: lambda: {"revision": ""},
@@ -300,7 +280,7 @@ class Database:
         self._has_tables = False
 
     @contextmanager
-    def reading(self) -> Generator[Connection]:
+    def reading(self) -> Generator[sa.Connection]:
         """Open a transaction that sees one moment, however much it reads. Raises `FleetUnavailable`."""
         with self._answering(), self._turn:
             self._make_tables()
@@ -308,7 +288,7 @@ class Database:
                 yield connection
 
     @contextmanager
-    def writing(self) -> Generator[Connection]:
+    def writing(self) -> Generator[sa.Connection]:
         """Open a transaction that writes; in SQLite it locks all others out. Raises `FleetUnavailable`."""
         with self._answering(), self._turn:
             self._make_tables()
@@ -320,15 +300,15 @@ class Database:
         self._engine.dispose()
 
     @contextmanager
-    def _begin(self, *, writes: bool) -> Generator[Connection]:
+    def _begin(self, *, writes: bool) -> Generator[sa.Connection]:
         with self._engine.begin() as connection:
             if self._is_sqlite:
-                connection.execute(text("BEGIN IMMEDIATE" if writes else "BEGIN"))
+                connection.execute(sa.text("BEGIN IMMEDIATE" if writes else "BEGIN"))
             else:
                 if not writes:
-                    connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-                limits = (func.set_config(name, str(ms), True) for name, ms in _SERVER_LIMITS.items())
-                connection.execute(select(*limits))
+                    connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+                limits = (sa.func.set_config(name, str(ms), True) for name, ms in _SERVER_LIMITS.items())
+                connection.execute(sa.select(*limits))
             yield connection
 
     def _make_tables(self) -> None:
@@ -340,11 +320,11 @@ class Database:
             return
         with self._begin(writes=True) as connection:
             if not self._is_sqlite:
-                connection.execute(select(func.pg_advisory_xact_lock(_TABLES_LOCK)))
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_TABLES_LOCK)))
             METADATA.create_all(connection)
             for table, row in _ROWS.items():
                 if not _has_row(connection, table):
-                    connection.execute(insert(table).values(id=1, **row()))
+                    connection.execute(sa.insert(table).values(id=1, **row()))
         self._has_tables = True
 
     @contextmanager
@@ -356,15 +336,15 @@ class Database:
             raise FleetUnavailable(f"The registry's database {self._where} does not answer: {_reason(exc)}") from exc
 
 
-def waits_of(url: URL) -> dict[str, Any]:
+def waits_of(url: sa.URL) -> dict[str, Any]:
     """Return the driver's options, for `create_engine`, that bound its waits; none for an unknown driver."""
     return dict(_DRIVERS.get(url.get_backend_name(), {}).get(url.get_driver_name(), {}))
 
 
-def _read(url: str) -> URL:
+def _read(url: str) -> sa.URL:
     """Parse the URL. Raises `SettingsError`, which never repeats the URL: it may hold a password."""
     try:
-        parts = make_url(url)
+        parts = sa.make_url(url)
         backend = parts.get_backend_name()
         driver = parts.get_driver_name() if backend in _DRIVERS else None
     except (ArgumentError, ValueError, SQLAlchemyError) as exc:
@@ -376,23 +356,23 @@ def _read(url: str) -> URL:
     return parts
 
 
-def _engine(url: URL, options: dict[str, Any], *, pool: Any) -> Engine:
+def _engine(url: sa.URL, options: dict[str, Any], *, pool: Any) -> sa.Engine:
     try:
-        return close_failed(create_engine(url, connect_args=options, poolclass=pool, hide_parameters=True))
+        return close_failed(sa.create_engine(url, connect_args=options, poolclass=pool, hide_parameters=True))
     except ImportError as exc:
         raise SettingsError(
             f"The registry's URL needs the package {exc.name!r}, or must name another driver, as in postgresql+pg8000://…"
         ) from exc
 
 
-def _is_complete(connection: Connection) -> bool:
-    if not all(inspect(connection).has_table(name) for name in METADATA.tables):
+def _is_complete(connection: sa.Connection) -> bool:
+    if not all(sa.inspect(connection).has_table(name) for name in METADATA.tables):
         return False
     return all(_has_row(connection, table) for table in _ROWS)
 
 
-def _has_row(connection: Connection, table: Table) -> bool:
-    return connection.execute(select(table.c.id)).first() is not None
+def _has_row(connection: sa.Connection, table: sa.Table) -> bool:
+    return connection.execute(sa.select(table.c.id)).first() is not None
 
 
 def _reason(exc: BaseException) -> str:
@@ -404,13 +384,13 @@ def _reason(exc: BaseException) -> str:
     return lines[0] if lines else f"no answer within {_PATIENCE_SECONDS} s"
 
 
-def close_failed(engine: Engine) -> Engine:
+def close_failed(engine: sa.Engine) -> sa.Engine:
     """Have an engine close the socket of a connection that cannot be made; returns it.
 
     pg8000 asks first whether the server speaks TLS. If no answer comes it loses the socket, open. So it gets one of ours.
     """
     if engine.dialect.driver == "pg8000":
-        event.listen(engine, "do_connect", _connect)
+        sa.event.listen(engine, "do_connect", _connect)
     return engine
 
 

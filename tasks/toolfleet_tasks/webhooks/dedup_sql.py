@@ -9,23 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    CursorResult,
-    Engine,
-    MetaData,
-    String,
-    Table,
-    and_,
-    create_engine,
-    delete,
-    func,
-    make_url,
-    select,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -39,17 +23,17 @@ from toolfleet_tasks.webhooks.dedup import REMEMBERED_SECONDS, check_kept
 
 T = TypeVar("T")
 
-METADATA = MetaData()
+METADATA = sa.MetaData()
 
-SEEN = Table(
+SEEN = sa.Table(
     "toolfleet_seen_wakes",
     METADATA,
-    Column("receiver", String(100), primary_key=True),
-    Column("wake_id", String(300), primary_key=True),
-    Column("token", String(40), nullable=False),
-    Column("until_ms", BigInteger, nullable=False),  # the lease's end, by the database's clock
-    Column("done_at_ms", BigInteger, nullable=True),
-    Column("forget_at_ms", BigInteger, nullable=False),
+    sa.Column("receiver", sa.String(100), primary_key=True),
+    sa.Column("wake_id", sa.String(300), primary_key=True),
+    sa.Column("token", sa.String(40), nullable=False),
+    sa.Column("until_ms", sa.BigInteger, nullable=False),  # the lease's end, by the database's clock
+    sa.Column("done_at_ms", sa.BigInteger, nullable=True),
+    sa.Column("forget_at_ms", sa.BigInteger, nullable=False),
 )
 
 _PATIENCE_SECONDS = 10
@@ -66,9 +50,9 @@ class SQLSeen:
     """
 
     def __init__(
-        self, database: str | Engine, *, receiver: str = "core", remember_seconds: int = REMEMBERED_SECONDS
+        self, database: str | sa.Engine, *, receiver: str = "core", remember_seconds: int = REMEMBERED_SECONDS
     ) -> None:
-        self._engine = database if isinstance(database, Engine) else _engine(database)
+        self._engine = database if isinstance(database, sa.Engine) else _engine(database)
         if self._engine.dialect.name not in _INSERTS:
             raise SettingsError("Seen wake-ups are remembered in SQLite or PostgreSQL only.")
         self._receiver = receiver
@@ -98,7 +82,7 @@ class SQLSeen:
         if execute is None or inspect.iscoroutinefunction(execute):
             raise TypeError("SQLSeen marks in a synchronous SQLAlchemy Connection or Session.")
         now = int(machine_clock.wall() * 1000)  # only for people to read
-        mark = update(SEEN).where(self._is(name), SEEN.c.token == seen)
+        mark = sa.update(SEEN).where(self._is(name), SEEN.c.token == seen)
         answer = execute(mark.values(token=record.token, done_at_ms=now, forget_at_ms=now + self._remember_ms))
         if answer.rowcount != 1:
             raise WakeLost(name)
@@ -107,19 +91,19 @@ class SQLSeen:
         """Close all connections, also of your own engine: it reopens them when needed."""
         await asyncio.to_thread(self._engine.dispose)
 
-    def _get(self, on: Connection, name: str) -> Record | None:
+    def _get(self, on: sa.Connection, name: str) -> Record | None:
         columns = SEEN.c.token, SEEN.c.until_ms, SEEN.c.done_at_ms
-        found = on.execute(select(*columns).where(self._is(name))).first()
+        found = on.execute(sa.select(*columns).where(self._is(name))).first()
         if found is None:
             return None
         if found.done_at_ms is not None:
             return Record("done", found.token)
         return Record("running", found.token, until=machine_clock.wall() + (found.until_ms - _now(on)) / 1000)
 
-    def _swap(self, on: Connection, name: str, seen: str | None, record: Record | None) -> bool:
-        is_seen = and_(self._is(name), SEEN.c.token == seen)
+    def _swap(self, on: sa.Connection, name: str, seen: str | None, record: Record | None) -> bool:
+        is_seen = sa.and_(self._is(name), SEEN.c.token == seen)
         if record is None:
-            return _changed(on, delete(SEEN).where(is_seen))
+            return _changed(on, sa.delete(SEEN).where(is_seen))
         now = _now(on)
         values = {
             "token": record.token,
@@ -128,16 +112,16 @@ class SQLSeen:
             "forget_at_ms": now + self._remember_ms,
         }
         if seen is not None:
-            return _changed(on, update(SEEN).where(is_seen).values(**values))
+            return _changed(on, sa.update(SEEN).where(is_seen).values(**values))
         if randomness.randrange(_CLEAN_ONCE_IN) == 0:  # a share of the work
-            on.execute(delete(SEEN).where(SEEN.c.forget_at_ms < now))
+            on.execute(sa.delete(SEEN).where(SEEN.c.forget_at_ms < now))
         new = _INSERTS[on.dialect.name](SEEN).values(receiver=self._receiver, wake_id=name, **values)
         return _changed(on, new.on_conflict_do_nothing())
 
     def _is(self, name: str) -> Any:
-        return and_(SEEN.c.receiver == self._receiver, SEEN.c.wake_id == name)
+        return sa.and_(SEEN.c.receiver == self._receiver, SEEN.c.wake_id == name)
 
-    async def _in_thread(self, work: Callable[[Connection], T]) -> T:
+    async def _in_thread(self, work: Callable[[sa.Connection], T]) -> T:
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
                 return await asyncio.to_thread(self._transact, work)
@@ -146,7 +130,7 @@ class SQLSeen:
             reason = type(getattr(exc, "orig", None) or exc).__name__
             raise FleetUnavailable(f"The database of seen wake-ups does not answer ({reason}).") from exc
 
-    def _transact(self, work: Callable[[Connection], T]) -> T:
+    def _transact(self, work: Callable[[sa.Connection], T]) -> T:
         self._make_table()
         with self._engine.begin() as connection:
             _limit(connection)
@@ -161,35 +145,35 @@ class SQLSeen:
                 connection.execute(CreateTable(SEEN, if_not_exists=True))
         except SQLAlchemyError:  # PostgreSQL, where another process makes it at the same moment; or it is really away
             with self._engine.begin() as connection:
-                connection.execute(select(SEEN.c.wake_id).limit(1))
+                connection.execute(sa.select(SEEN.c.wake_id).limit(1))
         self._has_table = True
 
 
-_INSERTS: dict[str, Callable[[Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+_INSERTS: dict[str, Callable[[sa.Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
-def _changed(on: Connection, statement: Any) -> bool:
-    answer: CursorResult[Any] = on.execute(statement)
+def _changed(on: sa.Connection, statement: Any) -> bool:
+    answer: sa.CursorResult[Any] = on.execute(statement)
     return answer.rowcount == 1
 
 
-def _now(on: Connection) -> int:
+def _now(on: sa.Connection) -> int:
     """Return the time in ms. SQLite is on this machine."""
     if on.dialect.name == "sqlite":
         return int(machine_clock.wall() * 1000)
-    return int(on.execute(select(func.extract("epoch", func.clock_timestamp()) * 1000)).scalar_one())
+    return int(on.execute(sa.select(sa.func.extract("epoch", sa.func.clock_timestamp()) * 1000)).scalar_one())
 
 
-def _limit(on: Connection) -> None:
+def _limit(on: sa.Connection) -> None:
     if on.dialect.name == "postgresql":
-        on.execute(select(*(func.set_config(name, str(ms), True) for name, ms in _SERVER_LIMITS.items())))
+        on.execute(sa.select(*(sa.func.set_config(name, str(ms), True) for name, ms in _SERVER_LIMITS.items())))
 
 
-def _engine(url: str) -> Engine:
+def _engine(url: str) -> sa.Engine:
     try:
-        parts = make_url(url)
+        parts = sa.make_url(url)
         return close_failed(
-            create_engine(parts, connect_args=waits_of(parts), poolclass=NullPool, hide_parameters=True)
+            sa.create_engine(parts, connect_args=waits_of(parts), poolclass=NullPool, hide_parameters=True)
         )
     except (ArgumentError, ValueError, SQLAlchemyError, ImportError) as exc:
         raise SettingsError(
