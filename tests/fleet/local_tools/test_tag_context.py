@@ -91,12 +91,6 @@ async def test_a_context_among_the_arguments_is_refused(fleet: ToolFleet) -> Non
         assert name in (result.error or "")
 
 
-async def test_without_a_context_a_function_is_told_who_asks(fleet: ToolFleet) -> None:
-    """And what stands in the arguments."""
-    result = await fleet.call(ToolCall(tool_name="local.told", arguments={"raw_arg": "owls"}), ADA)
-    assert told(result) == ToolContext("owls", user="@ada", groups={"raw_arg": "owls"}).model_dump()
-
-
 async def test_a_tag_is_told_what_stood_after_it(fleet: ToolFleet) -> None:
     """As it was written, with its groups and all that the agent knows."""
     registry = registry_of(fleet, bare_tag, beside_tag)
@@ -106,16 +100,6 @@ async def test_a_tag_is_told_what_stood_after_it(fleet: ToolFleet) -> None:
     groups = {"category": "factual", "content": "owls see"}
     assert json.loads(result.message or "") == {**written.model_dump(), "groups": groups}
     assert (await registry.execute("beside", written)).message == "factual/owls see/7"
-
-
-async def test_a_function_without_a_tag_is_told_it_too(fleet: ToolFleet) -> None:
-    """Beside its own arguments."""
-    asked = ToolCall(tool_name="local.alone", arguments={"question": "Where?"})
-    result = await fleet.call(asked, ADA, context=KNOWN)
-    assert result.result == {"question": "Where?", "chat_id": 7, "user": "@ada"}
-
-    forged = asked.model_copy(update={"arguments": {"question": "Where?", "context": {"chat_id": 999}}})
-    assert (await fleet.call(forged, ADA)).error_code == "invalid_arguments"
 
 
 @pytest.mark.usefixtures("same_day")
@@ -149,10 +133,3 @@ async def test_a_context_has_the_bound_of_arguments(fleet: ToolFleet, bed: TestB
     assert (result.error_code, result.effect_state) == ("invalid_arguments", "none")
     assert (result.error or "").startswith("Arguments and context have")
     assert (await fleet.call(ToolCall(tool_name="owls.echo"), ADA, context=large)).success
-
-
-async def test_a_sync_fleet_tells_it_as_well(bed: TestBed) -> None:
-    """The same methods."""
-    with ToolFleet.sync(settings=bed.settings) as fleet:
-        result = fleet.call(ToolCall(tool_name="local.told", arguments={"raw_arg": "x"}), ADA, context=KNOWN)
-    assert told(result)["chat_id"] == 7

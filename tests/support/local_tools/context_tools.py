@@ -18,11 +18,6 @@ async def beside(category: str, content: str, where: "ToolContext | None" = None
     return f"{category}/{content}/{where.chat_id if where else None}"
 
 
-async def alone(question: str, context: ToolContext) -> dict[str, Any]:
-    """Answers a question."""
-    return {"question": question, "chat_id": context.chat_id, "user": context.user}
-
-
 _PAIR: dict[str, Any] = {"arg_pattern": r"(\w+)\s+(.+)", "arg_groups": ["category", "content"]}
 
 told_tag = tag("told", handler=told)
@@ -30,4 +25,4 @@ bare_tag = tag("bare", handler=bare, **_PAIR)
 beside_tag = tag("beside", handler=beside, **_PAIR)
 hidden_tag = tag("hidden", handler=told, listed=False, daily_limit=3)
 
-tools = [told_tag, bare_tag, beside_tag, hidden_tag, alone]
+tools = [told_tag, bare_tag, beside_tag, hidden_tag]

@@ -287,9 +287,10 @@ async def test_what_does_not_end_with_its_call_keeps_its_thread(executor: LocalE
 
 
 async def test_where_all_threads_hang_calls_are_turned_away_at_once(
-    executor: LocalExecutor, later: Later, caplog: pytest.LogCaptureFixture
+    executor: LocalExecutor, later: Later, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Held by functions whose calls have ended, they may never be free: nobody waits for them, and the log says so once."""
+    monkeypatch.setattr(threads, "_HANGING_SECONDS", 0.02)
     for _ in range(THREADS):
         await run_out(executor, later, "block")
     with capture_logs() as logs:
