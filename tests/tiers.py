@@ -53,7 +53,6 @@ TIERS = {
     "fleet/gateway/mcp/test_real_clients.py": "usual",
     "fleet/gateway/test_calls.py": "usual",
     "fleet/gateway/test_guide.py": "usual",
-    "fleet/gateway/test_keys.py": "usual",
     "fleet/jobs/test_jobs.py": "usual",
     "fleet/local_tools/test_tag_context.py": "usual",
     "fleet/logs/test_logs.py": "usual",

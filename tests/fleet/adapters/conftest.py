@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
+from agents import set_tracing_disabled
 
 from support.fleet import TestBed
 from support.local_tools.talkers import Talker
@@ -26,6 +27,14 @@ SPENT = {
 }
 
 NewTool = Callable[[], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def _untraced() -> Iterator[None]:
+    """Traces of the OpenAI Agents SDK would be sent to OpenAI."""
+    set_tracing_disabled(disabled=True)
+    yield
+    set_tracing_disabled(disabled=False)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from agents import set_tracing_disabled
 
 from support.fleet import TestBed, program
 from support.frameworks.deferred_runs import RUNS, DeferredRun
@@ -50,14 +49,6 @@ class LongWork:
         """A run of that framework's that calls it."""
         name = self.tool.replace(".", "__")
         return RUNS[framework](caller, name, {}, uuid4().hex, **{**self.options, **options})
-
-
-@pytest.fixture(autouse=True)
-def _untraced() -> Iterator[None]:
-    """Traces would be sent to OpenAI."""
-    set_tracing_disabled(disabled=True)
-    yield
-    set_tracing_disabled(disabled=False)
 
 
 @pytest.fixture(scope="module")
