@@ -44,7 +44,6 @@ TIERS = {
     "fleet/adapters/test_calling.py": "usual",
     "fleet/agents/test_own_middleware.py": "usual",
     "fleet/agents/test_sync_threads.py": "usual",
-    "fleet/approvals/test_approvals.py": "usual",
     "fleet/calls/test_call_bounds.py": "usual",
     "fleet/calls/test_calls.py": "usual",
     "fleet/calls/test_files.py": "usual",

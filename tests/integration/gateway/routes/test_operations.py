@@ -12,19 +12,6 @@ from toolfleet import Caller, ToolCall, ToolFleet
 OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
 
 
-async def test_a_module_is_pinned_and_unpinned(gateway: KeyedGateway) -> None:
-    """Its tools are approved as they are; a second time there is nothing to do, which is said."""
-    pinned = await gateway.post("olga", "/operations/modules/owls/pin")
-    again = await gateway.post("olga", "/operations/modules/owls/pin")
-    state = (await gateway.get("vera", "/operations/tools")).json()
-    unpinned = await gateway.post("olga", "/operations/modules/owls/unpin")
-
-    assert len(pinned.json()["digests"]) == 10
-    assert (again.status_code, again.json()["error_code"]) == (409, "operation_refused")
-    assert state["pinned"] == ["owls"]
-    assert unpinned.status_code == 204
-
-
 async def test_a_module_on_this_machine_is_added_where_the_setting_says_so(gateway: KeyedGateway, bed: TestBed) -> None:
     """By default HTTP adds modules at public addresses only: an operator elsewhere could have workers ask what only they reach."""
     urls = ("http://127.0.0.1:9", "http://localhost:9", "http://10.0.0.7", "http://[::1]:9", "http://0.0.0.0")
