@@ -323,6 +323,10 @@ class CallScene(Scene):
                 found.append(f"told {result}, and again {again}")
             if len(self.module.requests) != count:
                 found.append("executed again for who asks under its key")
+            other = call.model_copy(update={"arguments": {"ref": f"{ref}-other"}})
+            refused = await self.fleet.call(other, _OWNER, timeout=TIMEOUT_SECONDS)
+            if refused.error_code != "conflict" or len(self.module.requests) != count:
+                found.append(f"another call under its key is told {refused}")
         return found
 
 

@@ -173,6 +173,15 @@ def _own_execution(evidence: Evidence) -> Iterator[_Fact]:
                 yield f"{_of(result)} brought {result.result}, its executions gave {own}", call_id, None
 
 
+def _own_arguments(evidence: Evidence) -> Iterator[_Fact]:
+    """A success was brought by the caller's own arguments, not by others under the same key."""
+    for ending in evidence.endings:
+        if ending.result and ending.result.success and ending.call_id:
+            refs = {effect.ref for effect in evidence.journal.effects.get(ending.call_id, [])}
+            if refs - {ending.ref}:
+                yield f"{_shown(ending)}: brought by {sorted(refs)}", ending.call_id, ending.ref
+
+
 def _one_result(evidence: Evidence) -> Iterator[_Fact]:
     """All who asked for a call were told the same, and it is what is stored, but for whom the deadline cut off."""
     told: defaultdict[str, set[str]] = defaultdict(set)
@@ -276,6 +285,7 @@ _CHECKS = (
     _none_means_none,
     _done_means_done,
     _own_execution,
+    _own_arguments,
     _one_result,
     _honest_codes,
     _honest_words,

@@ -126,8 +126,14 @@ def test_a_missing_ending_is_found() -> None:
         # a success with what another call's execution gave
         (
             [ending(result("c2"))],
-            [effect("c2", ref="r2", execution="e2")],
+            [effect("c2", execution="e2")],
             "A success brings what one of its own executions gave",
+        ),
+        # another call's result under the same key
+        (
+            [ending(result(), ref="r2", key="k")],
+            [effect()],
+            "A success was brought by the caller's own arguments, not by others under the same key",
         ),
         # two who asked for one call, told different things by workers
         (
