@@ -85,7 +85,7 @@ ROWS: tuple[Row, ...] = (
     Row("call", "worker", "idempotent_repels"),
     Row("crowd", "agent", "read_lasts", is_bounded=True),
     *(Row("crowd", "worker", f"{each}_works", n) for n in (1, 2) for each in ("once", "read")),
-    *(Row("queued", "worker", f"{each}_works", 2) for each in ("once", "read")),
+    *(Row("queued", "worker", f"{each}_{how}", 2) for how in ("works", "lasts") for each in ("once", "read")),
     *(Row("late", "worker", f"{each}_lasts") for each in ("once", "read")),
     *(Row("call", "agent", f"{each}_works") for each in EFFECTS),
     *(Row("approved", victim) for victim in ("worker", "beat", "agent", "approver")),
