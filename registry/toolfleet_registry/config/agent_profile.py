@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
-from toolfleet_registry.config.setting_values import Mapped, Names
+from toolfleet_registry.config.setting_values import MappedModels, Names
 from toolfleet_registry.contracts import ErrorCode, Level, ToolDefinition
 from toolfleet_registry.contracts.calls import LONGEST_PAUSE_SECONDS, MOST_RETRIES, Pause
 from toolfleet_registry.contracts.limits import MOST_CALLS, ExitBehavior, ProfileLimits
@@ -315,7 +315,7 @@ class AgentProfile(BaseModel):
 class AgentSettings(BaseSettings, defer_build=True):
     """Settings of agents' profiles in this process; profiles in the registry apply as well."""
 
-    agents: Mapped[str, AgentProfile] = {}
+    agents: MappedModels[str, AgentProfile] = {}
     """Name of an agent -> its profile: `[agents.production]` with `tools`, `allowed_modules`, `permission_at_most`
     and `middleware`. Both agents and workers need the profiles: from the same file, or by `toolfleet agents put`."""
     default_agent: str | None = None

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
-from toolfleet_registry.config.setting_values import Count, Mapped, Names, Ordered, read_json
+from toolfleet_registry.config.setting_values import Count, MappedModels, Names, Ordered, read_json
 from toolfleet_registry.contracts.message import DEFERS_BUILD, Seconds
 from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.contracts.tool_definition import ToolLines
@@ -329,10 +329,10 @@ ToolSecurity = Literal["off", "warn", "strict"]
 class HostSettings(BaseSettings, defer_build=True):
     """Settings of the hosted modules, and of reading and watching tool folders."""
 
-    hosts: Mapped[str, HostSpec] = {}
+    hosts: MappedModels[str, HostSpec] = {}
     """Module name -> what `toolfleet up` serves as this module, such as `[hosts.owls]` with `folder = "owls"`: a
     folder of Python files, an MCP server (`command` or `url`), or an OpenAPI document (`document`)."""
-    secrets: Mapped[str, SecretSource] = {}
+    secrets: MappedModels[str, SecretSource] = {}
     """Secret's name -> where hosts read it: `[secrets.GITHUB_TOKEN]` with `variable`, `file` or `command`. One that is not here is the environment variable of its name."""
     tool_security: ToolSecurity = "warn"
     """Whether files are scanned before they are imported: `warn` logs what is found, `strict` refuses the file."""

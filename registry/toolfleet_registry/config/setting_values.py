@@ -1,10 +1,13 @@
 """Defines the types of settings, and reads those that are lists or mappings from an environment variable."""
 
+import functools
 import json
+from collections.abc import Callable
 from ipaddress import ip_network
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
+from pydantic_core import CoreSchema, core_schema
 from pydantic_settings import NoDecode
 
 K = TypeVar("K")
@@ -37,10 +40,23 @@ def _check_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
     return networks
 
 
+class _Later:
+    """Has pydantic build a setting's validator with its first value: those of agents and hosts take half as long as all others."""
+
+    def __get_pydantic_core_schema__(self, source: type[Any], _: Callable[[Any], CoreSchema]) -> CoreSchema:
+        adapter = functools.cache(lambda: TypeAdapter[Any](source))
+        return core_schema.no_info_plain_validator_function(
+            lambda value: adapter().validate_python(value) if value != {} else {}
+        )
+
+
 Count = Annotated[int, Field(gt=0)]
 
 Mapped = Annotated[dict[K, V], NoDecode, BeforeValidator(read_json)]
 """A mapping, as JSON."""
+
+MappedModels = Annotated[dict[K, V], NoDecode, _Later(), BeforeValidator(read_json)]
+"""The same, for values that few processes have, and whose validators take long to build."""
 
 Names = Annotated[frozenset[K], NoDecode, BeforeValidator(read_list)]
 """A set, comma-separated or as a list in JSON."""

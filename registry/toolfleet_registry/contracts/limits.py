@@ -5,9 +5,9 @@ All that only passes limits on reads their names in `LIMITS`.
 
 from typing import Annotated, Final, Literal, TypedDict, cast
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from toolfleet_registry.contracts.message import Message, Seconds, Since
+from toolfleet_registry.contracts.message import DEFERS_BUILD, Message, Seconds, Since
 from toolfleet_registry.contracts.tool_definition import CostClass
 
 MOST_CALLS = 2**53
@@ -34,6 +34,8 @@ LIMITS: Final = tuple(LimitFacts.__annotations__)
 
 class ProfileLimits(BaseModel):
     """The entry of an agent's profile that adds limits."""
+
+    model_config = ConfigDict(defer_build=DEFERS_BUILD)
 
     name: Literal["limits"]
     """Which one it is."""

@@ -2,14 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema
 
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_gateway.hooks import approval_hook_routes
 from toolfleet_registry.config.host_settings import FolderSpec, HostBase, McpSpec, OAuthSpec, OpenApiSpec, is_safe_url
 from toolfleet_registry.config.setting_sources import channel_secret
+from toolfleet_registry.config.setting_values import MappedModels
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_tasks.client.fleet import ToolFleet
@@ -291,3 +294,35 @@ def test_an_issuer_on_this_machine_needs_no_tls(host: str) -> None:
 def test_credentials_are_sent_unseen(url: str, *, is_safe: bool) -> None:
     """Over https, or without leaving the machine."""
     assert is_safe_url(url) == is_safe
+
+
+class Talon(BaseModel, defer_build=True):
+    """What few settings have."""
+
+    length: int
+    built: ClassVar[list[object]] = []
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Note that a validator is built."""
+        cls.built.append(source)
+        return handler(source)
+
+
+class Owls(BaseModel):
+    """A part of settings."""
+
+    model_config = ConfigDict(validate_default=True)
+
+    talons: MappedModels[str, Talon] = {}
+
+
+def test_the_validator_of_models_is_built_with_the_first_one() -> None:
+    """Most processes have no agents and hosts in their settings; a wrong one is reported with its place all the same."""
+    assert Owls().talons == Owls(talons={}).talons == {}
+    assert not Talon.built
+
+    assert Owls.model_validate({"talons": '{"left": {"length": 3}}'}).talons == {"left": Talon(length=3)}
+    with pytest.raises(ValidationError) as caught:
+        Owls.model_validate({"talons": {"left": {"length": "long"}}})
+    assert [error["loc"] for error in caught.value.errors()] == [("talons", "left", "length")]
