@@ -16,6 +16,7 @@ import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -38,7 +39,7 @@ from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.scripts import script
 from toolfleet_tasks.tracing import going_on, sent, system_of
-from toolfleet_tasks.transport.publisher import Publisher
+from toolfleet_tasks.transport.publisher import Following, Outcome, Publisher
 
 READ = script("consumers/read")
 """Returns for how many ms the queue has had no worker; -1 if it has one."""
@@ -462,15 +463,20 @@ class Dispatcher:
         self._back = Backpressure(publisher, self._wait_queue)
         self._loop = asyncio.get_running_loop()
 
-    def post(self, call: PublishedCall, *, waits: bool, waits_for_worker: bool = False) -> Coroutine[Any, Any, Started]:
+    def post(
+        self, call: PublishedCall, *, waits: bool, waits_for_worker: bool = False, until_end: bool = False
+    ) -> Coroutine[Any, Any, Started]:
         """Publish a call, or end it.
 
         A call over its caller's limit waits for its turn until its deadline, if it `waits`.
 
         While no worker consumes its queue it is held back for a while; one that `waits_for_worker` waits in the queue.
+
+        `until_end`: the caller only waits for the call's end, so this may return when that has come.
         """
         needs_worker = not waits_for_worker and self._workers.needs_worker(call)
-        posting = self._post(call, waits=waits, needs_worker=needs_worker)
+        until_end = until_end and self._tracing is None and call.idempotency_key is None
+        posting = self._post(call, waits=waits, needs_worker=needs_worker, until_end=until_end)
         return posting if self._tracing is None else self._traced(call, posting, self._tracing)
 
     async def _traced(self, call: PublishedCall, posting: Awaitable[Started], tracing: Tracing) -> Started:
@@ -483,10 +489,10 @@ class Dispatcher:
         finally:
             drop(token)
 
-    async def _post(self, call: PublishedCall, *, waits: bool, needs_worker: bool) -> Started:
+    async def _post(self, call: PublishedCall, *, waits: bool, needs_worker: bool, until_end: bool) -> Started:
         started: PendingCall | Refusal | ToolResult
         try:
-            started = await self._start(call, waits=waits, needs_worker=needs_worker)
+            started = await self._start(call, waits=waits, needs_worker=needs_worker, until_end=until_end)
         except TimeoutError:
             started = fleet_results.expired(call.tool_name)
         except NotPublished as exc:
@@ -546,7 +552,9 @@ class Dispatcher:
         until = self._loop.time() + left
         return Hold(self._back, (call.lane, call.user_id), until=until, waits=waits, is_sent=is_sent)
 
-    async def _start(self, call: PublishedCall, *, waits: bool, needs_worker: bool) -> PendingCall | Refusal:
+    async def _start(
+        self, call: PublishedCall, *, waits: bool, needs_worker: bool, until_end: bool
+    ) -> PendingCall | Refusal:
         """Try until the call is published, or surely not. Raises `NotPublished`, and `TimeoutError` at its deadline.
 
         Nearly every call is published at once, and pays nothing for the waiting of others.
@@ -556,7 +564,7 @@ class Dispatcher:
         caller_lane = call.lane, call.user_id
         tried: _Tried | None = None
         if self._back.takes_at_once(caller_lane, waits=waits):
-            tried = await self._try(call, until, waits=waits, needs_worker=needs_worker)
+            tried = await self._try(call, until, waits=waits, needs_worker=needs_worker, until_end=until_end)
             if isinstance(tried, PendingCall):
                 return tried
         hold = Hold(self._back, caller_lane, until=until, waits=waits, ticket=ticket)
@@ -576,45 +584,64 @@ class Dispatcher:
             hold.end()
         return tried
 
-    async def _try(self, call: PublishedCall, until: float, *, waits: bool, needs_worker: bool) -> _Tried:
+    async def _try(
+        self, call: PublishedCall, until: float, *, waits: bool, needs_worker: bool, until_end: bool = False
+    ) -> _Tried:
         """Listen for the call's end, and publish it, with a place in the window, which is given back.
 
-        `until`: its deadline, by the loop's clock.
+        `until`: its deadline, by the loop's clock. `until_end`: return a published call when it has ended.
         """
-        follow, refusal = self._follow(call), None
+        follow = self._follow(call)
         if call.idempotency_key is not None:
             self._keyed_calls.offer(follow)  # a repeat may hear of it before we do
+        told = partial(self._told, follow, call, until, waits)
+        following = (follow.ending, told) if until_end else None
+        outcome: Outcome
         try:
             limit = self._admission.backlog_limit(call)
-            refusal = await self._publish(call, limit=limit, needs_worker=needs_worker)
-            follow.is_sent = refusal is None
-        except BegunBefore:
-            pass  # its end will come
-        except PublishUnconfirmed as exc:
-            self._publish_again(call, follow, exc, waits=waits)
-        except NotPublished as exc:
-            follow.unpublished()
-            return exc
+            outcome = await self._publish(call, limit=limit, needs_worker=needs_worker, follow=following)
+        except (NotPublished, PublishUnconfirmed) as exc:
+            outcome = exc
         except BaseException:
+            if not follow.is_told:
+                self._back.window.leave()
             follow.give_up()  # it may have got into its queue just now
             raise
-        finally:
-            self._back.window.leave()
-        if refusal is not None:
+        if not follow.is_told:
+            told(outcome)
+        return outcome if isinstance(outcome, Refusal | NotPublished) else follow
+
+    def _told(self, follow: PendingCall, call: PublishedCall, until: float, waits: bool, outcome: Outcome) -> bool:  # noqa: FBT001 - all by position
+        """Note what has become of a try; return whether the call may be in its queue. Gives its place back."""
+        follow.is_told = True
+        self._back.window.leave()
+        if self._back.has_failed and not isinstance(outcome, Exception):
+            self._back.succeeded()
+        if outcome is None:
+            follow.is_sent = True
+        elif not isinstance(outcome, PublishUnconfirmed):
             follow.unpublished()
-            return refusal
+            return False
+        elif not isinstance(outcome, BegunBefore):  # else its end will come
+            self._publish_again(call, follow, outcome, waits=waits)
         follow.published(call.deadline_at, self._wait_queue, until=until)
-        return follow
+        return True
 
     async def _publish(
-        self, call: PublishedCall, *, limit: int, needs_worker: bool = False, again: bool = False
+        self,
+        call: PublishedCall,
+        *,
+        limit: int,
+        needs_worker: bool = False,
+        again: bool = False,
+        follow: Following | None = None,
     ) -> Refusal | None:
         """Put the call into its queue; return why it is not in it, or `None`. Raises as `Publisher.publish` does."""
         self._before(call)
         refusal = await self._publisher.publish(
-            call, seconds=_PUBLISH_SECONDS, limit=limit, needs_worker=needs_worker, again=again
+            call, seconds=_PUBLISH_SECONDS, limit=limit, needs_worker=needs_worker, again=again, follow=follow
         )
-        if self._back.has_failed:
+        if self._back.has_failed and follow is None:
             self._back.succeeded()
         return refusal
 

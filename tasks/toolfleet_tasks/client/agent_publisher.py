@@ -49,6 +49,7 @@ def agent_publisher(
         settings.broker == settings.redis_url
     ):  # calls leave where their results arrive, so that Redis hears of who listens before it has the call
         publisher: RedisPublisher = publisher_to(connection, admission=admission)
+        publisher.spawn = spawn
         publisher.reads_apart = ApartReaders(
             connection,
             settings,
@@ -106,8 +107,10 @@ class AdmittedPublisher:
         limit: int,
         needs_worker: bool = False,
         again: bool = False,
+        follow: object = None,
     ) -> Refusal | None:
         """Implements `Publisher.publish`. A call that is surely not published counts towards no limit."""
+        del follow
         seconds = min(seconds, call.deadline_at - fleet_clock.now())
         give_up_at = self._loop.time() + seconds
         await self._retracted(call, seconds)

@@ -315,10 +315,13 @@ class ToolFleet:
         around = parts.Circumstances(context) if context is not None else parts.NOTHING_MORE
         call = call if on_input is None else call.model_copy(update={"takes_input": True})
         asked = call, caller, conversation, timeout
-        follow = await self._sessions.begin(*asked, waits=True, waits_for_worker=waits_for_worker, around=around)
+        until_end = on_progress is None and on_input is None
+        follow = await self._sessions.begin(
+            *asked, waits=True, waits_for_worker=waits_for_worker, around=around, until_end=until_end
+        )
         if not isinstance(follow, ToolResult) and follow.may_wait:
             follow = await parts.decided(follow, waits_for_approval)
-        if (on_progress is None and on_input is None) or isinstance(follow, ToolResult):
+        if until_end or isinstance(follow, ToolResult):
             result = await parts.end_of(follow)
         else:
             async with parts.listening(parts.handle_of(follow), on_progress, on_input):
@@ -350,7 +353,8 @@ class ToolFleet:
             ValueError: The timeout is not a number.
 
         """
-        follow = await self._sessions.begin(call, caller, conversation, timeout, waits=True, around=around)
+        asked = call, caller, conversation, timeout
+        follow = await self._sessions.begin(*asked, waits=True, around=around, until_end=True)
         if not isinstance(follow, ToolResult) and follow.may_wait:
             follow = await parts.decided(follow, 0)
         return await parts.end_of(follow)

@@ -369,6 +369,7 @@ class Session:
         replay_of: str | None = None,
         around: Circumstances = NOTHING_MORE,
         owner: Owner | None = None,
+        until_end: bool = False,
     ) -> PendingCall | Joined | ToolResult:
         """Judge and publish a call, which is to end in `seconds`.
 
@@ -376,6 +377,7 @@ class Session:
 
         `waits`: over its caller's limit it is published later, if there is time, and else it is `busy`. `waits_for_worker`: it
         is published also where no worker consumes its queue. `owner`: any process may go on with it, in their name.
+        `until_end`: the caller only waits for the call's end, so this may return when that has come.
         """
         self._timekeeper.read_over(self._commands)
         asked = call, caller, conversation, seconds
@@ -385,7 +387,7 @@ class Session:
         if prepared.approval is not None:
             post = self._waiting.begin(prepared, None if conversation is None else conversation.conversation_id)
         else:
-            post = self._dispatcher.post(prepared, waits=waits, waits_for_worker=waits_for_worker)
+            post = self._dispatcher.post(prepared, waits=waits, waits_for_worker=waits_for_worker, until_end=until_end)
         started = await (post if owner is None else self.begun.owned(post, prepared, owner))
         return self.trail.unpublished(prepared, started) if isinstance(started, ToolResult) else started
 
@@ -539,6 +541,7 @@ class Sessions:
         waits: bool,
         waits_for_worker: bool = False,
         around: Circumstances = NOTHING_MORE,
+        until_end: bool = False,
     ) -> PendingCall | Joined | ToolResult:
         """Begin a call as `Session.begin` does.
 
@@ -559,7 +562,9 @@ class Sessions:
                 return refused_without_redis(self._settings, call, caller, result)
             seconds = None if seconds is None else seconds - (clock() - began_at)
         asked = call, caller, conversation, seconds
-        return await session.begin(*asked, waits=waits, waits_for_worker=waits_for_worker, around=around)
+        return await session.begin(
+            *asked, waits=waits, waits_for_worker=waits_for_worker, around=around, until_end=until_end
+        )
 
     def forked(self) -> None:
         """Drop the copies, which are the parent's: this process opens its own."""

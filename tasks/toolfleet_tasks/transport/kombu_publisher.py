@@ -68,13 +68,14 @@ class KombuPublisher:
         limit: int = 0,
         needs_worker: bool = False,
         again: bool = False,
+        follow: object = None,
     ) -> Refusal | None:
         """Implements `Publisher.publish`. A call that is published `again` may be in its queue twice.
 
         The queue's length is read at most once a second, unless the queue seems to be full; until then, calls published
         here are added.
         """
-        del needs_worker, again
+        del needs_worker, again, follow
         turn = threading.Lock()  # the first to take it decides: a thread that sends, or we, who have waited enough
         give_up_at = machine_clock.monotonic() + seconds
         try:

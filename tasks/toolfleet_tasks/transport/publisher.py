@@ -4,7 +4,8 @@ Behind it are our own connection to Redis and kombu, and a step of admission bef
 Not behind it are only Celery's beat, and the transport, which is what writes for kombu.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,6 +17,18 @@ REPUBLISH_SECONDS = 10.0
 """To get a call into its queue again; after that its first attempt's end is the call's."""
 CONTROL_SECONDS = 5.0
 """To get a task of our own into its queue. Nothing depends on it: due work is looked for anyway."""
+
+
+Outcome = Refusal | Exception | None
+"""What has become of a publish: the broker has the call, refuses it, or `Publisher.publish` would raise this."""
+
+
+Following = tuple["asyncio.Future[Any]", Callable[[Outcome], bool]]
+"""Has `Publisher.publish` return at a call's ending, the future, so that its caller is woken once.
+
+The function gets the outcome of the publish as soon as that is known, and returns whether the call may be in its queue:
+only then is its ending waited for.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +68,16 @@ class Publisher(Protocol):
         limit: int,
         needs_worker: bool = False,
         again: bool = False,
+        follow: Following | None = None,
     ) -> Refusal | None:
         """Return when the broker has the call, or refuses it, as if `limit` messages wait in its queue (0: any number).
 
         `needs_worker`: it is also refused if no worker consumes its queue. `again`: the broker may have the call
         already, for an earlier attempt was not confirmed. Raises `NotPublished` (of this attempt) or
         `PublishUnconfirmed`, in `seconds` or at the call's deadline; if it is not ready, as soon as that is known.
+
+        `follow`: a publisher that can do so returns at the call's end, if it may be in its queue. One that cannot tells
+        nothing.
         """
         ...
 

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import math
 import operator
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.keys import Keys
-from toolfleet_registry.redis.script import Parameters
+from toolfleet_registry.redis.script import Parameters, Script
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.signing import SigningSettings
@@ -42,11 +42,19 @@ from toolfleet_tasks.redis_connection import (
     Part,
     PipelinedConnection,
     RedisConnectionLost,
+    ReplyWaiter,
     is_one_of,
     is_unknown_script,
     unavailable,
 )
-from toolfleet_tasks.transport.publisher import CONTROL_SECONDS, REPUBLISH_SECONDS, Delivered, Publisher
+from toolfleet_tasks.transport.publisher import (
+    CONTROL_SECONDS,
+    REPUBLISH_SECONDS,
+    Delivered,
+    Following,
+    Outcome,
+    Publisher,
+)
 from toolfleet_tasks.transport.scripts import PUBLISH
 from toolfleet_tasks.worker_runtime import WorkerRuntime
 
@@ -70,95 +78,94 @@ class AdmissionBatcher:
 
     def __init__(self, connection: PipelinedConnection, loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
-        self._loop = loop
         self._timers = shared_timers(loop)
         self._open: dict[_Command, _Batch] = {}
 
-    def send(self, parameters: _Command, give_up_at: float) -> Awaitable[Any]:
-        """Send the parameters of `ADMIT`, and return its reply.
-
-        That raises as the future of `PipelinedConnection.send` does, and `TimeoutError` at `give_up_at`.
-        """
-        shared = _shared_of(parameters)
-        if shared is None:
-            return _answered(self._timers, give_up_at, self._send_alone(parameters))
-        batch = self._open.get(shared)
+    def send(self, parameters: _Command, give_up_at: float, waiter: ReplyWaiter, script: Script = ADMIT) -> None:
+        """Send the parameters of `script`; the waiter gets its reply, or `TimeoutError` at `give_up_at`."""
+        shared = _shared_of(parameters) if script is ADMIT else None
+        batch = None if shared is None else self._open.get(shared)
         is_new = batch is None or len(batch) == _MOST
         if batch is None or is_new:
-            batch = self._open[shared] = _Batch(self._timers, self._answer, shared)
-        reply: asyncio.Future[Any] = self._loop.create_future()
-        batch.append((parameters, reply, give_up_at))
+            batch = _Batch(self._timers, self._answer, script, shared)
+            if shared is not None:
+                self._open[shared] = batch
+        batch.append((parameters, waiter, give_up_at))
         if give_up_at < batch.ends_at:
             batch.end_at(give_up_at)
         if is_new:
             self._connection.send_for(batch, partial(self._close, batch))
-        return reply
 
     def _close(self, batch: "_Batch") -> _Command:
         """Return the command, as it leaves.
 
         A caller that has gone meanwhile may be in it, as one whose command had just left.
         """
-        if self._open.get(batch.shared) is batch:
+        self._forget(batch)
+        return ("EVALSHA", batch.script.digest, *batch.parameters)
+
+    def _forget(self, batch: "_Batch") -> None:
+        if batch.shared is not None and self._open.get(batch.shared) is batch:
             del self._open[batch.shared]
-        if len(batch) == 1:
-            return ("EVALSHA", ADMIT.digest, *batch[0][0])
-        return ("EVALSHA", ADMIT_MANY.digest, *_together(batch))
 
     def _answer(self, batch: "_Batch", answer: Any, error: Exception | None) -> None:
-        if self._open.get(batch.shared) is batch:  # the connection was lost before it left
-            del self._open[batch.shared]
+        self._forget(batch)  # the connection was lost before it left
         batch.stop()
-        if len(batch) > 1 and isinstance(error, ResponseError):
-            again = _Batch(self._timers, self._answer, batch.shared, (each for each in batch if not each[1].done()))
-            if is_unknown_script(error) and len(again) > 1:
+        if isinstance(error, ResponseError) and is_unknown_script(error):
+            if again := batch.of([each for each in batch if not each[1].done()]):
                 again.end_next()
-                self._connection.send_for(again, lambda: ("EVAL", ADMIT_MANY.text, *_together(again)))
-            else:
-                self._send_each(again)
-        elif error is None and len(batch) > 1 and answer is None:
-            self._send_each(batch)
+                self._connection.send_for(again, lambda: ("EVAL", again.script.text, *again.parameters))
+        elif len(batch) > 1 and (isinstance(error, ResponseError) or (error is None and answer is None)):
+            for each in batch:  # it did nothing: each is sent alone, but those of callers that have gone
+                if not each[1].done():
+                    alone = batch.of([each])
+                    alone.end_next()
+                    self._connection.send_for(alone, partial(self._close, alone))
         else:
-            for _, reply, _ in batch:
-                if reply.done():  # its caller has gone
+            for _, waiter, _ in batch:
+                if waiter.done():  # its caller has gone
                     continue
                 if error is None:
-                    reply.set_result(answer)
+                    waiter.set_result(answer)
                 else:
-                    reply.set_exception(error)
-
-    def _send_each(self, batch: "_Batch") -> None:
-        """Send each call alone after a refused batch, which did nothing; calls of callers that have gone are left out."""
-        for parameters, reply, give_up_at in batch:
-            if not reply.done():
-                timer = self._timers.call_at(give_up_at, _expire, reply)
-                reply.add_done_callback(partial(_stop, timer))
-                self._send_alone(parameters).add_done_callback(partial(_pass_on, reply))
-
-    def _send_alone(self, parameters: _Command) -> "asyncio.Future[Any]":
-        return self._connection.send("EVALSHA", ADMIT.digest, *parameters)
+                    waiter.set_exception(error)
 
 
-class _Batch(list[tuple[_Command, "asyncio.Future[Any]", float]]):
-    """The parameters of `ADMIT` of each call, who waits for its reply, and until when by the loop's clock.
+class _Batch(list[tuple[_Command, ReplyWaiter, float]]):
+    """The parameters of each call, who waits for its reply, and until when by the loop's clock.
 
     It gets the reply itself, and hands it to `answer` in the same turn of the loop. One timer stands for all of them:
-    those of one tick end at nearly the same time.
+    those of one tick end at nearly the same time. `script` is that of a call that is alone in it.
     """
 
     def __init__(
         self,
         timers: SharedTimers,
         answer: "Callable[[_Batch, Any, Exception | None], None]",
-        shared: _Command,
-        calls: "Iterable[tuple[_Command, asyncio.Future[Any], float]]" = (),
+        script: Script,
+        shared: _Command | None,
+        calls: "Iterable[tuple[_Command, ReplyWaiter, float]]" = (),
     ) -> None:
         super().__init__(calls)
         self.shared = shared
-        self._timers, self._answer = timers, answer
+        self._timers, self._answer, self._alone = timers, answer, script
         self._timer: SharedTimer | None = None
         self.ends_at = math.inf
         """When the first wait ends."""
+
+    def of(self, calls: "Iterable[tuple[_Command, ReplyWaiter, float]]") -> "_Batch":
+        """Return a batch of some of its calls, which is sent again, and which no other joins."""
+        return _Batch(self._timers, self._answer, self._alone, self.shared, calls)
+
+    @property
+    def script(self) -> Script:
+        """Return the script that admits its calls."""
+        return self._alone if len(self) == 1 else ADMIT_MANY
+
+    @property
+    def parameters(self) -> Parameters:
+        """Return the parameters of `script`."""
+        return self[0][0] if len(self) == 1 or self.shared is None else _together(self, self.shared)
 
     def done(self) -> bool:
         """Return False: any of its callers may still wait."""
@@ -180,7 +187,7 @@ class _Batch(list[tuple[_Command, "asyncio.Future[Any]", float]]):
 
     def end_next(self) -> None:
         """Have the first of the waits that go on end at its time."""
-        left = [give_up_at for _, reply, give_up_at in self if not reply.done()]
+        left = [give_up_at for _, waiter, give_up_at in self if not waiter.done()]
         if left:
             self.end_at(min(left))
 
@@ -190,10 +197,62 @@ class _Batch(list[tuple[_Command, "asyncio.Future[Any]", float]]):
             self._timer.cancel()
 
     def _expire(self) -> None:
-        for _, reply, give_up_at in self:
-            if give_up_at <= self.ends_at:
-                _expire(reply)
+        for _, waiter, give_up_at in self:
+            if give_up_at <= self.ends_at and not waiter.done():
+                waiter.set_exception(TimeoutError())
         self.end_next()
+
+
+class _Publishing:
+    """Gets Redis's reply about one call, and tells what it means, in the same turn of the loop.
+
+    `times`: how often calls had been sent for workers of any version when this one was sent apart; `None`: it was not.
+    """
+
+    __slots__ = ("_admission", "_call", "_is_told", "_publisher", "_tell", "_times", "_waited")
+
+    def __init__(
+        self,
+        publisher: "RedisPublisher",
+        admission: AdmissionControl,
+        call: PublishedCall,
+        times: int | None,
+        waited: "asyncio.Future[Any]",
+        tell: Callable[[Outcome], bool] | None,
+    ) -> None:
+        self._publisher, self._admission, self._call, self._times = publisher, admission, call, times
+        self._waited, self._tell, self._is_told = waited, tell, False
+
+    def done(self) -> bool:
+        """Implements `ReplyWaiter.done`."""
+        return self._is_told or self._waited.done()
+
+    def set_result(self, reply: Any) -> None:
+        """Implements `ReplyWaiter.set_result`."""
+        outcome: Outcome
+        try:
+            outcome = self._admission.parse_reply(self._call, reply)
+            if outcome is None and self._times not in {None, self._publisher.times_for_all}:
+                self._publisher.publish_once_more(self._call)
+        except Exception as exc:  # noqa: BLE001 - a defect of ours, too, is its caller's to hear of
+            outcome = exc
+        self._end(outcome)
+
+    def set_exception(self, error: Exception) -> None:
+        """Implements `ReplyWaiter.set_exception`."""
+        self._end(_refused(error) if isinstance(error, ResponseError) else _not_answered(error))
+
+    def _end(self, outcome: Outcome) -> None:
+        self._is_told = True
+        try:
+            if self._tell is not None and self._tell(outcome):
+                return
+        except Exception as exc:  # noqa: BLE001 - as above
+            outcome = exc
+        if isinstance(outcome, Exception):
+            self._waited.set_exception(outcome)
+        else:
+            self._waited.set_result(outcome)
 
 
 # The parameters of `ADMIT` for a call without an idempotency key, in their order.
@@ -223,8 +282,8 @@ def _shared_of(parameters: _Command) -> _Command | None:
     return None if not is_fitting or keep_ms or marks or int(bound) <= 0 else _shared(parameters)
 
 
-def _together(batch: _Batch) -> Parameters:
-    queue, notify_key, breaker, queue_states, limit, bound, backlog_bytes = batch.shared
+def _together(batch: _Batch, shared: _Command) -> Parameters:
+    queue, notify_key, breaker, queue_states, limit, bound, backlog_bytes = shared
     sent = [_sent(parameters) for parameters, _, _ in batch]
     return ADMIT_MANY.parameters(
         queue=queue,
@@ -237,16 +296,6 @@ def _together(batch: _Batch) -> Parameters:
         backlog_bytes=backlog_bytes,
         calls=[(call_id, math.ceil(float(deadline)), message) for call_id, deadline, message in sent],
     )
-
-
-def _pass_on(reply: "asyncio.Future[Any]", sent: "asyncio.Future[Any]") -> None:
-    error = sent.exception()
-    if reply.done():
-        return
-    if error is not None:
-        reply.set_exception(error)
-    else:
-        reply.set_result(sent.result())
 
 
 class RedisPublisher:
@@ -282,7 +331,10 @@ class RedisPublisher:
         self._revoked: list[str] = []
         self.reads_apart: Callable[[], bool] = _nobody
         """Whether every live worker reads calls whose arguments stand apart."""
-        self._times_for_all = 0
+        self.times_for_all = 0
+        """How often calls had to be published in a form that workers of any version read."""
+        self.spawn: Callable[[Coroutine[Any, Any, None]], object] = self._loop.create_task
+        """Runs something in the background."""
 
     @property
     def is_ready(self) -> bool:
@@ -304,6 +356,7 @@ class RedisPublisher:
         limit: int = 0,
         needs_worker: bool = False,
         again: bool = False,
+        follow: Following | None = None,
     ) -> Refusal | None:
         """Implements `Publisher.publish`.
 
@@ -313,7 +366,6 @@ class RedisPublisher:
         """
         queue, now = queue_for(call), fleet_clock.now()
         seconds = min(seconds, call.deadline_at - now)
-        times = self._times_for_all
         sealed = self._seal.seal_apart(call) if is_sent_apart(call) and self.reads_apart() else None
         text = call_message(call, queue, text=sealed or self._seal.seal(call), origin=self._origin, now=now)
         if self._admission is None:
@@ -323,25 +375,20 @@ class RedisPublisher:
         rest = self._admission.build_command(
             call, queue, now=now, message=text, limit=limit, needs_worker=needs_worker, again=again
         )
-        script, give_up_at = script_for(call), self._loop.time() + seconds
-        try:
-            if script is ADMIT:
-                reply = await self._batcher.send(rest, give_up_at)
-            else:
-                sent = self._connection.send("EVALSHA", script.digest, *rest)
-                reply = await _answered(self._timers, give_up_at, sent)
-        except (RedisConnectionLost, TimeoutError) as exc:
-            raise _not_answered(exc) from exc
-        except ResponseError as exc:
-            if not is_unknown_script(exc):
-                raise _refused(exc) from exc
-            reply = await self._put(give_up_at, "EVAL", script.text, *rest)
-        refusal = self._admission.parse_reply(call, reply)
-        # An older worker has come meanwhile, or since the call was sent in a form that such a worker does not read.
-        is_again = (again and self._times_for_all) if sealed is None else self._times_for_all != times
-        if is_again and refusal is None and is_sent_apart(call):
-            await self._publish_for_all(call)
-        return refusal
+        if sealed is not None:
+            times: int | None = self.times_for_all
+        else:  # an earlier try may have sent it apart
+            times = 0 if again else None
+        waited, tell = follow or (self._loop.create_future(), None)
+        publishing = _Publishing(self, self._admission, call, times, waited, tell)
+        self._batcher.send(rest, self._loop.time() + seconds, publishing, script_for(call))
+        found = await waited
+        return found if isinstance(found, Refusal) else None
+
+    def publish_once_more(self, call: PublishedCall) -> None:
+        """Publish a call in the form for all: an older worker has come that does not read the one in which it was sent."""
+        if is_sent_apart(call):
+            self.spawn(self._publish_for_all(call))
 
     async def put(self, message: str, queue_name: str, *, seconds: float, limit: int = 0) -> Refusal | None:
         """Put any message into a queue, once, without admission control; waits for the connection to stand, if it must.
@@ -366,7 +413,7 @@ class RedisPublisher:
 
     async def publish_for_all(self, calls: Iterable[PublishedCall]) -> None:
         """Put calls into their queues once more, in a form that workers of any version read: they may be there already."""
-        self._times_for_all += 1
+        self.times_for_all += 1
         await asyncio.gather(*map(self._publish_for_all, filter(is_sent_apart, calls)))
 
     async def _publish_for_all(self, call: PublishedCall) -> None:
@@ -465,15 +512,11 @@ def _expire(reply: "asyncio.Future[Any]") -> None:
         reply.set_exception(TimeoutError())
 
 
-def _stop(timer: SharedTimer, _: object) -> None:
-    timer.cancel()
-
-
-def _not_answered(error: RedisConnectionLost | TimeoutError) -> BrokerUnavailable | PublishUnconfirmed:
+def _not_answered(error: Exception) -> BrokerUnavailable | PublishUnconfirmed:
     """Return what it means for the message that there was no answer: without a connection it was surely not sent."""
-    if isinstance(error, TimeoutError):
-        return PublishUnconfirmed("no answer")
-    return PublishUnconfirmed(str(error)) if error.sent else BrokerUnavailable(str(error), passes=True)
+    if isinstance(error, RedisConnectionLost):
+        return PublishUnconfirmed(str(error)) if error.sent else BrokerUnavailable(str(error), passes=True)
+    return PublishUnconfirmed("no answer")
 
 
 def _refused(error: ResponseError) -> NotPublished | PublishUnconfirmed:

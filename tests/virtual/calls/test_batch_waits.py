@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from support.clocks import run_virtually
+from support.published_call import published
+from toolfleet_registry.errors import PublishUnconfirmed
 from toolfleet_registry.system.shared_timers import shared_timers
 from toolfleet_tasks.redis_connection import ReplyWaiter
-from toolfleet_tasks.transport.redis_publisher import _ASKED, _KEYS, AdmissionBatcher
+from toolfleet_tasks.transport.redis_publisher import _ASKED, _KEYS, AdmissionBatcher, _Publishing
 
 
 class Line:
@@ -46,9 +48,11 @@ class Bed:
 
     async def _send(self, call_id: str, seconds: float) -> tuple[object, float]:
         try:
-            result: object = await self.batcher.send(asked(call_id), self.loop.time() + seconds)
+            reply: asyncio.Future[object] = self.loop.create_future()
+            self.batcher.send(asked(call_id), self.loop.time() + seconds, reply)
+            result = await reply
         except TimeoutError:
-            result = "no answer"
+            return "no answer", self.loop.time()
         return result, self.loop.time()
 
     @property
@@ -103,3 +107,25 @@ def test_those_that_are_sent_again_alone_wait_as_long_as_before(is_answered: boo
 
     assert timers == 0
     assert found == ([(7, 2.0)] * 3 if is_answered else [("no answer", each) for each in (30.0, 10.0, 20.0)])
+
+
+async def answered_late() -> list[object]:
+    """A caller that is told, and waits on, is told once."""
+    bed, heard = Bed(), list[object]()
+    call, ending = published("owls.count"), bed.loop.create_future()
+    ours: Any = None  # of what is told after a time-out nothing is read
+
+    def tell(outcome: object) -> bool:
+        heard.append(type(outcome))
+        return True
+
+    bed.batcher.send(asked("0"), bed.loop.time() + 10, _Publishing(ours, ours, call, None, ending, tell))
+    await asyncio.sleep(11)
+    bed.line.replies[0].set_result(0)
+    await asyncio.sleep(1)
+    return heard
+
+
+def test_an_answer_that_comes_too_late_is_not_told() -> None:
+    """The call was found to be unconfirmed before."""
+    assert run_virtually(answered_late())[0] == [PublishUnconfirmed]

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncGenerator
+import types
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from toolfleet_tasks.admission import ADMIT, AdmissionControl, Refusal
 from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.scripts import FILES
 from toolfleet_tasks.transport import redis_publisher
+from toolfleet_tasks.transport.publisher import Outcome
 from toolfleet_tasks.transport.redis_publisher import RedisPublisher
 
 QUEUE, TOKENS = "tools.owls", Keys().notify_key("tools.owls")
@@ -178,6 +180,78 @@ async def test_an_answer_that_is_lost_confirms_none_of_them(redis: Redis, redis_
         await asyncio.wait(calls)
 
         assert [type(call.exception()) for call in calls] == [PublishUnconfirmed] * 2
+        await redis.ping()
+
+
+class Followed:
+    """A call whose end is waited for: what its publisher tells, and how often its waiter is woken."""
+
+    def __init__(self, publisher: RedisPublisher, call_id: str, *, seconds: float = 10) -> None:
+        self.ending: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self.heard, self.answered, self.wakes = list[Outcome](), asyncio.Event(), 0
+        publishing = publisher.publish(published(call_id), seconds=seconds, follow=(self.ending, self._told))
+        self.task = asyncio.ensure_future(self._followed(publishing))
+
+    def _told(self, outcome: Outcome) -> bool:
+        self.heard.append(outcome)
+        self.answered.set()
+        return not isinstance(outcome, Refusal | NotPublished)
+
+    async def _followed(self, publishing: Coroutine[Any, Any, Refusal | None]) -> Refusal | None:
+        return await self._counted(publishing)
+
+    @types.coroutine
+    def _counted(self, publishing: Coroutine[Any, Any, Refusal | None]) -> Generator[Any, Any, Refusal | None]:
+        while True:
+            try:
+                waited = publishing.send(None)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            yield waited
+            self.wakes += 1
+
+
+async def test_who_waits_for_the_end_is_woken_once(redis: Redis, redis_url: str) -> None:
+    """Not by the answer of the queue, which is told meanwhile: also by a Redis that has forgotten the script."""
+    async with warm_publisher(redis, redis_url) as ours:
+        await redis.script_flush()
+        call = Followed(ours, "c0")
+        await call.answered.wait()
+        await redis.ping()
+        assert (call.heard, call.wakes, await queued(redis)) == ([None], 0, 1)
+        call.ending.set_result("the end")
+
+        assert await call.task is None
+        assert call.wakes == 1
+
+
+async def test_who_waits_for_the_end_hears_of_a_refusal_at_once(redis: Redis, redis_url: str) -> None:
+    """The same of a call that has its record already, and of a refusal."""
+    async with warm_publisher(redis, redis_url, calls_per_caller=1) as ours:
+        await redis.hset(Keys().call("c0"), "state", "done")
+        calls = [Followed(ours, f"c{at}") for at in range(3)]
+        await asyncio.gather(*(call.answered.wait() for call in calls))
+
+        assert await calls[2].task == Refusal("share", count=1)
+        assert [type(call.heard[0]) for call in calls] == [BegunBefore, type(None), Refusal]
+        assert [call.task.done() for call in calls] == [False, False, True]
+        for call in calls:
+            call.task.cancel()
+
+
+async def test_who_waits_for_the_end_waits_on_when_the_answer_is_lost(redis: Redis, redis_url: str) -> None:
+    """The connection goes after the call was sent: it may be in its queue, and its end may be heard."""
+    async with warm_publisher(redis, redis_url) as ours:
+        await redis.execute_command("CLIENT", "PAUSE", "500")
+        call = Followed(ours, "c0")
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await ours._connection.aclose()
+        await call.answered.wait()
+
+        assert [type(each) for each in call.heard] == [PublishUnconfirmed]
+        call.ending.set_result("the end")
+        assert await call.task is None
         await redis.ping()
 
 

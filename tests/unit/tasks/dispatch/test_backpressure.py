@@ -46,6 +46,7 @@ class Broker:
         limit: int,
         needs_worker: bool = False,
         again: bool = False,
+        follow: object = None,
     ) -> Refusal | None:
         raise NotImplementedError
 
