@@ -52,7 +52,7 @@ ADMIT_MANY = script("admission/admit_many")
 """Returns 0 if all calls were let in, or nothing if none was, and each is to be sent alone, by `ADMIT`."""
 
 ADMIT_LIMITED = script("admission/admit_limited")
-"""Returns the same as `ADMIT`, or ['limited', which limit is the last to be free again, 1 if that is for the day's, the ms until then,
+"""For calls with limits, as those without must not pay for them. Returns the same as `ADMIT`, or ['limited', which limit is the last to be free again, 1 if that is for the day's, the ms until then,
 the server's time (ms)].
 """
 
@@ -62,6 +62,7 @@ _BOUND_SECONDS = 5.0  # a lane's slots are looked up so often: workers note them
 _SERVED_SECONDS = 1.0  # a consumed queue is checked so often
 _KEEP_SECONDS = 300.0  # far less than the key of a caller's limit lives
 _MOST_CALLER_KEYS = 10_000  # of which it is remembered when they were kept
+_NO_KEYS, _NO_BOUND = ("", "", -math.inf), (0, 0.0)
 _MARGIN_SECONDS = 30  # a key outlives its call's deadline: clocks differ. The call's record must outlive its key
 _FULL = {
     "backlog": "its module is busy, and {count} calls wait for it already",
@@ -124,6 +125,7 @@ class AdmissionControl:
         self._bounds: dict[str, tuple[int, float]] = {}  # by lane: a caller's limit, and when that was found
         self._names: dict[str, tuple[str, str, str]] = {}  # by queue: its key, its notify key, its module's breaker
         self._served: dict[str, float] = {}  # by queue: until when it counts as served, without another look
+        self._record = settings.keys.call("")
         self._queue_states = settings.keys.queue_states
         self._slots = {lane: self._keys.slots(lane) for lane in ("fast", "slow")}
         # By lane and user: the limit's key, that of stored results, and when the first was last told to live longer.
@@ -144,15 +146,21 @@ class AdmissionControl:
         needs_worker: bool = False,
         again: bool = False,
     ) -> tuple[Part, ...]:
-        """Return the number of keys, keys and arguments of the call's `script_for`; with a `message` it is published as well.
+        """Return the number of keys, keys and arguments of the call's script; with a `message` it is published as well.
 
         `limit` is `backlog_limit`, if the queue is in the same Redis. `needs_worker`: a worker must consume the queue.
         `again`: the call may have been admitted before.
         """
-        caller_limit, stored, keep_ms = self._caller_keys_of(call, now)
+        caller_limit, stored, kept_at = self._caller_keys.get((call.lane, call.user_id), _NO_KEYS)
+        keep_ms, left = 0, call.deadline_at - now
+        if now - kept_at >= _KEEP_SECONDS or left >= CALLER_LIMIT_KEPT_SECONDS / 2:
+            caller_limit, stored, keep_ms = self._keep_keys(call, now, left)
+        # A caller's limit, if it is known; else what it is without workers, negative: Redis shall look.
+        bound, found_at = self._bounds.get(call.lane, _NO_BOUND)
+        bound = self._calls_per_caller or (bound if now - found_at < _BOUND_SECONDS else 0) or self._least_bound
         queue_key, notify_key, breaker = self._names.get(queue) or self._names_of(queue)
         intent, intent_seconds, intention = self._intent_of(call, now) if call.idempotency_key else (None, 0, "")
-        record, build = self._keys.call(call.call_id), ADMIT.parameters
+        record, build = self._record + call.call_id, ADMIT.parameters
         if call.terms is not None:
             intent, build = intent or record, partial(ADMIT_LIMITED.parameters, **self._limits_of(call))
         return build(
@@ -169,7 +177,7 @@ class AdmissionControl:
             deadline=call.deadline_at,
             message=message,
             limit=limit,
-            bound=self._bound_of(call.lane, now),
+            bound=bound,
             keep_ms=keep_ms,
             intent_seconds=intent_seconds,
             intention=intention,
@@ -222,7 +230,7 @@ class AdmissionControl:
         """
         now = fleet_clock.now()
         command = self.build_command(call, queue, now=now, needs_worker=needs_worker, again=again)
-        return self.parse_reply(call, await _run(connection, script_for(call), command))
+        return self.parse_reply(call, await _run(connection, ADMIT if call.terms is None else ADMIT_LIMITED, command))
 
     async def retract(self, connection: PipelinedConnection, call: PublishedCall) -> None:
         """Undo the admission of a call that is surely in no queue.
@@ -263,28 +271,15 @@ class AdmissionControl:
         self._names[queue] = names
         return names
 
-    def _bound_of(self, lane: str, now: float) -> int:
-        """A caller's limit, if it is known; else what it is without workers, negative: Redis shall look."""
-        bound, found_at = self._bounds.get(lane, (0, 0.0))
-        return self._calls_per_caller or (bound if now - found_at < _BOUND_SECONDS else 0) or self._least_bound
-
-    def _caller_keys_of(self, call: PublishedCall, now: float) -> tuple[str, str, int]:
-        """The keys of the caller's limit and stored results, and for how many ms the first must live: asked for once in a while only."""
+    def _keep_keys(self, call: PublishedCall, now: float, left: float) -> tuple[str, str, int]:
+        """Return the keys of the caller's limit and stored results, and for how many ms the first must live: asked for once in a while only."""
         who = (call.lane, call.user_id)
-        name, stored, kept_at = self._caller_keys.get(who, ("", "", 0.0))
-        left = call.deadline_at - now
-        if now - kept_at < _KEEP_SECONDS and left < CALLER_LIMIT_KEPT_SECONDS / 2:
-            return name, stored, 0
+        name, stored, _ = self._caller_keys.get(who) or ("", "", 0.0)
         if len(self._caller_keys) >= _MOST_CALLER_KEYS:
             self._caller_keys.clear()
         name, stored = name or self._keys.caller_limit(*who), stored or self._keys.stored(call.user_id)
         self._caller_keys[who] = (name, stored, now)
         return name, stored, math.ceil(max(left, CALLER_LIMIT_KEPT_SECONDS) * 1000)
-
-
-def script_for(call: PublishedCall) -> Script:
-    """Return the script that admits the call: calls without limits must not pay for those with."""
-    return ADMIT if call.terms is None else ADMIT_LIMITED
 
 
 def refusal_in(reply: Any) -> Refusal | None:

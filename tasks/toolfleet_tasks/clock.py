@@ -59,7 +59,8 @@ class Timekeeper:
         self._keys = (settings.keys.clock, settings.keys.clock_notes)
         self._source = str(settings.redis_url)
         self._worker = worker
-        self._next_read_at = 0.0
+        self.due_at = 0.0
+        """When (monotonic) `read_over` asks again."""
         self._contradicted_by = 0.0  # how many seconds workers' clocks are ahead of a time that is not confirmed
         # Who holds messages listens at the broker; others do not announce that they live.
         self._holders = settings.keys.holder("*") if settings.broker == settings.redis_url else ""
@@ -113,9 +114,9 @@ class Timekeeper:
         The answer is not waited for.
         """
         asked_at = self.clock.monotonic()
-        if asked_at < self._next_read_at or not connection.is_connected:
+        if asked_at < self.due_at or not connection.is_connected:
             return
-        self._next_read_at = asked_at + (_YOUNG_POLL_SECONDS if self.clock.is_young else _POLL_SECONDS)
+        self.due_at = asked_at + (_YOUNG_POLL_SECONDS if self.clock.is_young else _POLL_SECONDS)
 
         def heard(reply: "asyncio.Future[Any]") -> None:
             if _is_answered(reply) and (bridge := self._take(reply.result(), asked_at)):

@@ -109,7 +109,7 @@ class PipelinedConnection:
         self, connect: Callable[[], AbstractConnection], *, name: str, loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
         self._connect = connect
-        self._name = name
+        self.name = name
         self._loop = loop or asyncio.get_running_loop()
         self._protocol: RespProtocol | None = None
         self._ready = asyncio.Event()  # also set when the connection is closed, for those who wait
@@ -135,7 +135,7 @@ class PipelinedConnection:
 
     def start(self) -> None:
         """Connect, and keep at it until `aclose`."""
-        self._task = self._loop.create_task(self._run(), name=f"toolfleet-line-{self._name}")
+        self._task = self._loop.create_task(self._run(), name=f"toolfleet-line-{self.name}")
 
     async def aclose(self) -> None:
         """Give the connection back; who still waits gets `RedisConnectionLost` or `RedisConnectionClosed`."""
@@ -149,7 +149,7 @@ class PipelinedConnection:
         self._wanted.set()
         await self._ready.wait()
         if self._is_closed:
-            raise RedisConnectionClosed(f"the line to Redis was closed ({self._name})", sent=True)
+            raise RedisConnectionClosed(f"the line to Redis was closed ({self.name})", sent=True)
 
     def send(self, *command: Part) -> "asyncio.Future[Any]":
         """Send a command with the others of this tick. The future brings its reply, `ResponseError` or `RedisConnectionLost`."""
@@ -224,12 +224,12 @@ class PipelinedConnection:
 
     def _loss(self) -> RedisConnectionLost:
         kind = RedisConnectionClosed if self._is_closed else RedisConnectionLost
-        return kind(f"no connection to Redis ({self._name})", sent=False)
+        return kind(f"no connection to Redis ({self.name})", sent=False)
 
     def _complain(self, error: ResponseError) -> None:
         if self._loop.time() >= self._silent_until:
             self._silent_until = self._loop.time() + _COMPLAINT_SECONDS
-            log.warning("redis_refuses_for_now", line=self._name, error=str(error))
+            log.warning("redis_refuses_for_now", line=self.name, error=str(error))
 
     async def _run(self) -> None:
         backoff = 0.0
@@ -239,9 +239,9 @@ class PipelinedConnection:
             try:
                 await self._live(await self._open())
             except (RedisError, OSError, TimeoutError) as exc:
-                log.warning("redis_line_away", line=self._name, error=str(exc) or repr(exc))
+                log.warning("redis_line_away", line=self.name, error=str(exc) or repr(exc))
             except Exception:  # a hook's, or redis-py's: without its connection a worker would wait for ever
-                log.exception("redis_line_broken", line=self._name)
+                log.exception("redis_line_broken", line=self.name)
             # One that lived for longer than was waited for it has proved the server well: so a connection that is cut again and
             # again stands for at least half of the time, and a server that hangs up at once is tried ever more seldom.
             lived = self._loop.time() - began_at
@@ -261,18 +261,12 @@ class PipelinedConnection:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 await connection.connect()
-                protocol = RespProtocol(connection, self._hear, self._disconnected)
+                protocol = RespProtocol(connection, self, self._disconnected)
                 await protocol.send(("PING",))  # a server that is loading its data takes connections, too
         except BaseException:
             connection._close()  # noqa: SLF001 - its public sibling waits for the server
             raise
         return protocol
-
-    def _hear(self, frame: Push) -> None:
-        try:
-            self.on_push(frame)
-        except Exception:  # the other replies must get through
-            log.exception("push_frame_not_taken", line=self._name)
 
     def _disconnected(self) -> None:
         self._ready.clear()
@@ -377,16 +371,14 @@ class RespProtocol(asyncio.BufferedProtocol):
     It has a buffer of its own: asyncio's, new with each read, costs ten times as much as its content.
     """
 
-    def __init__(
-        self, connection: AbstractConnection, on_push: Callable[[Push], None], on_end: Callable[[], None]
-    ) -> None:
+    def __init__(self, connection: AbstractConnection, line: PipelinedConnection, on_end: Callable[[], None]) -> None:
         # redis-py's reader is not asked any more. Its writer is kept: it would close the transport when collected.
         self._connection = connection
         writer: asyncio.StreamWriter = connection._writer  # type: ignore[assignment] # noqa: SLF001 - it has just connected
         self._transport: asyncio.WriteTransport = writer.transport
         self._transport.set_protocol(self)
         self._loop = asyncio.get_running_loop()
-        self._on_push = on_push
+        self._line = line
         self._on_end = on_end
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._replies = hiredis.Reader(replyError=ResponseError, notEnoughData=_INCOMPLETE)
@@ -511,7 +503,10 @@ class RespProtocol(asyncio.BufferedProtocol):
                 sent.left -= 1
                 if not sent.left:
                     self._pending.popleft()
-            self._on_push(frame)
+            try:
+                self._line.on_push(frame)
+            except Exception:  # the other replies must get through
+                log.exception("push_frame_not_taken", line=self._line.name)
             return
         if not self._pending:
             self.close(f"Redis says something unasked: {str(frame)[:100]}")

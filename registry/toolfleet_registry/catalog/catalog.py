@@ -41,6 +41,7 @@ from toolfleet_registry.permissions import Modules, Permission, denial, level_of
 from toolfleet_registry.policy.call_faults import fault_in_call
 from toolfleet_registry.policy.hints import CLOSED_TO_ALL
 from toolfleet_registry.schemas.arguments import size_fault
+from toolfleet_registry.schemas.checker import Checker
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.schemas.effort import is_small
 from toolfleet_registry.schemas.validation import Checked, checked
@@ -328,17 +329,23 @@ class Catalog:
         return arguments if isinstance(arguments, ToolResult) else Judged(tool, arguments, reach)
 
     def judge_arguments(
-        self, call: ToolCall, caller: Caller, tool: ToolDefinition, context: Mapping[str, Any] | None = None
+        self,
+        call: ToolCall,
+        caller: Caller,
+        tool: ToolDefinition,
+        context: Mapping[str, Any] | None = None,
+        checker: Checker | None = None,
     ) -> dict[str, Any] | ToolResult:
-        """Return the arguments as `judge` does, of a call whose caller may use the tool."""
+        """Return the arguments as `judge` does, of a call whose caller may use the tool. `checker`: as of `checked`."""
         most, are_small = self._settings.max_arguments_bytes, is_small(call.arguments)
         if fault := fault_in_call(call, caller, most_bytes=most, are_small=are_small):
             return _refused(call, "invalid_arguments", fault)
-        numbers = ToolName.parse(tool.name).module in self._settings.coerce_numbers_modules
+        coerced = self._settings.coerce_numbers_modules
+        numbers = bool(coerced) and ToolName.parse(tool.name).module in coerced
         if context:
             result = _checked_with(context, tool, call.arguments, coerces_numbers=numbers)
         else:
-            result = checked(tool, call.arguments, coerces_numbers=numbers, are_small=are_small)
+            result = checked(tool, call.arguments, coerces_numbers=numbers, are_small=are_small, checker=checker)
         if result.arguments is None:
             return _refused(call, "invalid_arguments", str(result.fault))
         if result.arguments is not call.arguments and (fault := size_fault(result.arguments, most=most)):

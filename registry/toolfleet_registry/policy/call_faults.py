@@ -76,8 +76,10 @@ def fault_in_call(call: ToolCall, caller: Caller, *, most_bytes: int, are_small:
 
     `are_small`: whether its arguments are known to be small values, so that they need no further check.
     """
-    names = (call.user_id, caller.user_id)
-    fault = fault_in_names(user_ids=names, idempotency_key=call.idempotency_key, tool_version=call.tool_version)
+    key, version, users = call.idempotency_key, call.tool_version, (call.user_id, caller.user_id)
+    fault = None
+    if key is not None or version is not None or users != (None, None):
+        fault = fault_in_names(user_ids=users, idempotency_key=key, tool_version=version)
     if fault or (are_small and type(call.arguments) is dict and most_bytes >= MOST_BYTES):
         return fault
     return fault_in(call.arguments) or size_fault(call.arguments, most=most_bytes)

@@ -399,8 +399,12 @@ class Checker:
     def fits(self, value: Any) -> bool:
         """Return whether the value is valid. About a microsecond for a usual one."""
         try:
-            return _guarded(self._validator.is_valid, value)
+            return self._validator.is_valid(value)
         except ValueError:  # of a Python type that the validator does not know, such as a subclass of `str`
+            return self._fits_as_json(value)
+        except BaseException as exc:
+            if not _is_defect(exc):
+                raise
             return self._fits_as_json(value)
 
     def price(self, value: Any, *, values: int) -> int | None:
@@ -540,9 +544,14 @@ def _guarded(function: Callable[..., T], *args: Any) -> T:
     except Exception:
         raise
     except BaseException as exc:
-        if type(exc).__name__ != "PanicException":
+        if not _is_defect(exc):
             raise
         raise ValueError("the validator has failed") from exc
+
+
+def _is_defect(error: BaseException) -> bool:
+    """Return whether the validator itself has failed."""
+    return type(error).__name__ == "PanicException"
 
 
 def _shown(text: str) -> str:

@@ -129,7 +129,9 @@ def is_small(value: Any) -> bool:
 
     A value that has no plain type of Python's may be JSON too, and is checked elsewhere.
     """
-    values, texts, count, characters = [value], list[str](), 1, 0
+    values, count = [value], 1
+    texts: list[str] = []
+    names: list[str] = []
     for kind, each in zip(map(type, values), values, strict=False):  # grows meanwhile
         if kind is str:
             texts.append(each)
@@ -140,17 +142,16 @@ def is_small(value: Any) -> bool:
             if kind is list:
                 values += each
                 continue
-            try:
-                names = "".join(each)
-            except TypeError:  # a name that is no text
-                return False
-            characters += 4 * len(names)
-            if not names.isascii():
-                return False
+            names += each
             values += each.values()
         elif not ((kind is int and -PLAIN_INTEGER < each < PLAIN_INTEGER) or _is_usual(each, kind)):
             return False
-    return characters + sum(map(len, texts)) <= _CHARACTERS and all(map(str.isascii, texts))
+    try:
+        name = "".join(names)
+    except TypeError:  # a name that is no text
+        return False
+    characters = 4 * len(name) + sum(map(len, texts))
+    return characters <= _CHARACTERS and name.isascii() and all(map(str.isascii, texts))
 
 
 def _is_usual(each: Any, kind: type) -> bool:

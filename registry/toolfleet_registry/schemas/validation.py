@@ -59,16 +59,32 @@ class Checked:
     fault: str | None = None
 
 
+def input_checker(tool: ToolDefinition) -> Callable[[], Checker | None]:
+    """Return a function that returns the tool's compiled input schema, as long as that is kept."""
+    checker = _inputs.checker(tool)
+    return _no_checker if isinstance(checker, str) else weakref.ref(checker)
+
+
+def _no_checker() -> None:
+    """Stand for a schema that cannot be used."""
+
+
 def checked(
-    tool: ToolDefinition, arguments: dict[str, Any], *, coerces_numbers: bool = False, are_small: bool = False
+    tool: ToolDefinition,
+    arguments: dict[str, Any],
+    *,
+    coerces_numbers: bool = False,
+    are_small: bool = False,
+    checker: _Compiled | None = None,
 ) -> Checked:
     """Hold a call's arguments against the tool's input schema, and fill in its defaults.
 
     The arguments are JSON already: see `arguments.fault_in`. They are never changed; without a default to fill in they
     come back as they are. `coerces_numbers`: texts that are clearly numbers are taken for them where numbers are wanted.
-    `are_small`: whether they are known to be small values.
+    `are_small`: whether they are known to be small values. `checker`: that of the tool, if it is known.
     """
-    checker = _inputs.checker(tool)
+    if checker is None:
+        checker = _inputs.checker(tool)
     if isinstance(checker, str):
         return Checked(None, f"Tool {tool.name!r} is closed: {checker}.")
     if not (are_small and checker.is_light) and checker.price(arguments, values=_MOST_NAMES) is None:

@@ -30,6 +30,7 @@ from toolfleet_registry.spans import TraceContext, Tracing, Unrecorded, carry, d
 from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.admission import AdmissionControl, Refusal, refused
+from toolfleet_tasks.calls.begun_calls import BegunCalls
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.calls.pending_call import PendingCall
 from toolfleet_tasks.fairness import CallerLane, WaitQueue
@@ -39,7 +40,7 @@ from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_tasks.scripts import script
 from toolfleet_tasks.tracing import going_on, sent, system_of
-from toolfleet_tasks.transport.publisher import Following, Outcome, Publisher
+from toolfleet_tasks.transport.publisher import Outcome, Publisher
 
 READ = script("consumers/read")
 """Returns for how many ms the queue has had no worker; -1 if it has one."""
@@ -435,7 +436,7 @@ class Dispatcher:
 
     `follow` listens for the end of a call; `spawn` runs something in the background.
 
-    `before` is told of each call when it is about to be published, in the same tick. Belongs to the running loop.
+    `begun` writes what another process needs to continue a call, in the same tick. Belongs to the running loop.
     """
 
     def __init__(
@@ -443,16 +444,16 @@ class Dispatcher:
         publisher: Publisher,
         admission: AdmissionControl,
         keyed_calls: KeyedCalls,
+        begun: BegunCalls,
         workers: WorkerWait,
         settings: Settings,
         *,
-        follow: Callable[[PublishedCall], PendingCall],
+        follow: Callable[..., PendingCall],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
-        before: Callable[[PublishedCall], None],
         tracing: Tracing | None = None,
     ) -> None:
         self._publisher = publisher
-        self._before = before
+        self._begun = begun
         self._tracing, self._system = tracing, system_of(settings.broker)
         self._admission = admission
         self._keyed_calls = keyed_calls
@@ -490,9 +491,18 @@ class Dispatcher:
             drop(token)
 
     async def _post(self, call: PublishedCall, *, waits: bool, needs_worker: bool, until_end: bool) -> Started:
+        """Publish a call. Nearly every one is published at once, and pays nothing for the waiting of others."""
         started: PendingCall | Refusal | ToolResult
+        ticket, asked_at = self._wait_queue.ticket(), self._loop.time()
+        until = asked_at + call.deadline_at - fleet_clock.now()
+        tried: _Tried | None = None
         try:
-            started = await self._start(call, waits=waits, needs_worker=needs_worker, until_end=until_end)
+            if self._back.takes_at_once((call.lane, call.user_id), waits=waits):
+                tried = await self._try(call, until, waits=waits, needs_worker=needs_worker, until_end=until_end)
+                if isinstance(tried, PendingCall):
+                    return tried
+            hold = Hold(self._back, (call.lane, call.user_id), until=until, waits=waits, ticket=ticket)
+            started = await self._wait(call, hold, tried, asked_at, needs_worker=needs_worker)
         except TimeoutError:
             started = fleet_results.expired(call.tool_name)
         except NotPublished as exc:
@@ -552,22 +562,13 @@ class Dispatcher:
         until = self._loop.time() + left
         return Hold(self._back, (call.lane, call.user_id), until=until, waits=waits, is_sent=is_sent)
 
-    async def _start(
-        self, call: PublishedCall, *, waits: bool, needs_worker: bool, until_end: bool
+    async def _wait(
+        self, call: PublishedCall, hold: Hold, tried: _Tried | None, asked_at: float, *, needs_worker: bool
     ) -> PendingCall | Refusal:
-        """Try until the call is published, or surely not. Raises `NotPublished`, and `TimeoutError` at its deadline.
+        """Try again until the call is published, or surely not. Raises `NotPublished`, and `TimeoutError` at its deadline.
 
-        Nearly every call is published at once, and pays nothing for the waiting of others.
+        `tried`: the outcome of its first try at `asked_at`, if it had one.
         """
-        ticket, asked_at = self._wait_queue.ticket(), self._loop.time()
-        until = asked_at + call.deadline_at - fleet_clock.now()
-        caller_lane = call.lane, call.user_id
-        tried: _Tried | None = None
-        if self._back.takes_at_once(caller_lane, waits=waits):
-            tried = await self._try(call, until, waits=waits, needs_worker=needs_worker, until_end=until_end)
-            if isinstance(tried, PendingCall):
-                return tried
-        hold = Hold(self._back, caller_lane, until=until, waits=waits, ticket=ticket)
         try:
             while not isinstance(tried, PendingCall):
                 if isinstance(tried, NotPublished) and not hold.tries_again(tried):
@@ -579,7 +580,7 @@ class Dispatcher:
                         return self._workers.end_of(call, refusal)
                     await self._workers.change(queue_for(call), until=hold.until)
                 refused_before, asked_at = await hold.admitted(), self._loop.time()
-                tried = refused_before or await self._try(call, until, waits=waits, needs_worker=needs_worker)
+                tried = refused_before or await self._try(call, hold.until, waits=hold.waits, needs_worker=needs_worker)
         finally:
             hold.end()
         return tried
@@ -591,7 +592,10 @@ class Dispatcher:
 
         `until`: its deadline, by the loop's clock. `until_end`: return a published call when it has ended.
         """
-        follow = self._follow(call)
+        is_own = self._begun.is_own(call.call_id)
+        follow = self._follow(call, had=self._begun.had) if is_own else self._follow(call)
+        if is_own:
+            self._begun.write(call)
         if call.idempotency_key is not None:
             self._keyed_calls.offer(follow)  # a repeat may hear of it before we do
         told = partial(self._told, follow, call, until, waits)
@@ -599,7 +603,9 @@ class Dispatcher:
         outcome: Outcome
         try:
             limit = self._admission.backlog_limit(call)
-            outcome = await self._publish(call, limit=limit, needs_worker=needs_worker, follow=following)
+            outcome = await self._publisher.publish(
+                call, seconds=_PUBLISH_SECONDS, limit=limit, needs_worker=needs_worker, follow=following
+            )
         except (NotPublished, PublishUnconfirmed) as exc:
             outcome = exc
         except BaseException:
@@ -627,21 +633,12 @@ class Dispatcher:
         follow.published(call.deadline_at, self._wait_queue, until=until)
         return True
 
-    async def _publish(
-        self,
-        call: PublishedCall,
-        *,
-        limit: int,
-        needs_worker: bool = False,
-        again: bool = False,
-        follow: Following | None = None,
-    ) -> Refusal | None:
-        """Put the call into its queue; return why it is not in it, or `None`. Raises as `Publisher.publish` does."""
-        self._before(call)
-        refusal = await self._publisher.publish(
-            call, seconds=_PUBLISH_SECONDS, limit=limit, needs_worker=needs_worker, again=again, follow=follow
-        )
-        if self._back.has_failed and follow is None:
+    async def _publish(self, call: PublishedCall, *, limit: int, again: bool = False) -> Refusal | None:
+        """Put the call into its queue, without following it; return why it is not in it, or `None`. Raises as `Publisher.publish` does."""
+        if self._begun.is_own(call.call_id):
+            self._begun.write(call)
+        refusal = await self._publisher.publish(call, seconds=_PUBLISH_SECONDS, limit=limit, again=again)
+        if self._back.has_failed:
             self._back.succeeded()
         return refusal
 

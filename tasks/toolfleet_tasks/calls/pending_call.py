@@ -19,7 +19,7 @@ from toolfleet_registry.system.shared_timers import SharedTimer
 from toolfleet_tasks.fairness import WaitQueue
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.ledger.waiting import KeptQuestion, Verdict
-from toolfleet_tasks.messages import fleet_results
+from toolfleet_tasks.messages import fleet_results, json_text
 from toolfleet_tasks.messages.envelope import Label, args_shown, call_message, sender
 from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.messages.signing import seal_of
@@ -114,7 +114,7 @@ class InputAnswers:
         verdict = await self._asked.answer(call_id, found.pending.round, responses, queue=queue, message=message)
         is_new = self._verdict(call_id, verdict)
         if not self._has_queues:  # twice does no harm, and an earlier try may have been lost
-            label = Label(call_id, call.tool_name, args_shown(call), queue, nets_around(call.limit_seconds))
+            label = Label(call_id, call.tool_name, args_shown(call.arguments), queue, nets_around(call.limit_seconds))
             await self._publisher.republish(Delivered(text, label), delay=0, retries=0)
         return is_new
 
@@ -227,7 +227,7 @@ class PendingCall:
         if self.ending.done():
             self._over()
         elif until is not None:
-            self._timer = timers.call_at(until, self._expire)
+            self._timer = SharedTimer(timers, until, self._expire, ())
         else:
             self._timer = timers.call_later(deadline_at - fleet_clock.now(), self._expire)
 
@@ -257,7 +257,10 @@ class PendingCall:
         """Implements `Waiter.ended`."""
         if meta["status"] == "SUCCESS":
             text = str(meta.get("result"))
-            result = result_in(text, self.tool_name)
+            try:
+                result = json_text.load(ToolResult, text)
+            except ValueError:
+                result = result_in(text, self.tool_name)
             self._end(result)
             if not self._is_guest:
                 self._had(self._call, result, text)
@@ -365,7 +368,9 @@ class PendingCall:
         if not self.ending.done():
             if result.tool_name != self.tool_name:  # of a refused message, whose header may be forged
                 result = result.model_copy(update={"tool_name": self.tool_name})
-            self.ending.set_result(audited(self.call_id, result))
+            # Nearly every result has its audit already.
+            is_whole = result.success and result.audit.call_id
+            self.ending.set_result(result if is_whole else audited(self.call_id, result))
 
     def _expire(self) -> None:
         if self._is_guest:

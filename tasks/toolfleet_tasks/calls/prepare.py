@@ -9,7 +9,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from toolfleet_registry.agents import profile_rules as rules_of
 from toolfleet_registry.agents.data_guards import counted
@@ -21,7 +21,6 @@ from toolfleet_registry.config.agent_profile import OwnMiddlewareSpec, PiiSpec
 from toolfleet_registry.contracts import (
     Caller,
     Conversation,
-    Effect,
     PublishedCall,
     Terms,
     ToolCall,
@@ -38,6 +37,8 @@ from toolfleet_registry.policy.call_faults import LONGEST, fault_in_version, res
 from toolfleet_registry.policy.limits import strictest
 from toolfleet_registry.policy.redaction import has_sensitive_results, sensitive_paths
 from toolfleet_registry.schemas.arguments import size_of
+from toolfleet_registry.schemas.checker import Checker
+from toolfleet_registry.schemas.validation import input_checker
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.specs import effect_of
 from toolfleet_registry.system import fleet_clock
@@ -90,19 +91,19 @@ class Step:
 class Ticket:
     """The decisions that depend only on a caller and a tool that it may use, until anything that they rest on changes.
 
-    `caller`: as it is sent. `has_context`: whether the module gets fields of the conversation.
+    `caller`: as it is sent. `has_context`: whether the module gets fields of the conversation. `seconds`: the time of a
+    call whose caller gives it none. `facts`: what its message says of the tool. `checker` returns the tool's compiled schema.
     """
 
     tool: ToolDefinition
     reach: Reach
     caller: Caller
     has_context: bool
-    limit_seconds: float
+    seconds: float
     terms: Terms | None
-    effect: Effect | None
-    lane: Literal["fast", "slow"]
-    sensitive: tuple[str, ...]
     hides_results: bool
+    facts: Mapping[str, Any]
+    checker: Callable[[], Checker | None]
     approval_rules: tuple[ApprovalRule, ...]
 
 
@@ -168,7 +169,7 @@ class CallPreparation:
             return self._trail.refused(call, caller, judged, noted)
         tool, arguments, ticket = judged.tool, judged.arguments, judged.ticket
         around = around if judged.reach.profile is None else self.ruled(tool, caller, conversation, around)
-        now, left = fleet_clock.now(), self._bounded(ticket.limit_seconds, seconds)
+        now, left = fleet_clock.now(), ticket.seconds if seconds is None else min(seconds, _LONGEST_TIMEOUT)
         deadline_at = now + left
         refusal = fleet_results.expired(tool.name) if left <= 0 else None
         if refusal is None and around.terms is not None:
@@ -181,6 +182,10 @@ class CallPreparation:
             now = fleet_clock.now()
         if refusal is not None:
             return self._trail.refused(call, caller, refusal, noted, tool)
+        facts = ticket.facts
+        is_usual = around is NOTHING_MORE and step is None and tool.name != ADD_JOB
+        if not is_usual or call.tool_version is not None or call.takes_input or call.log_level is not None:
+            facts = {**facts, **self._facts_of(ticket, arguments, around, asked=call, is_step=step is not None)}
         asked_by: tuple[str, ...] = ()
         if ticket.approval_rules or tool.name == ADD_JOB:
             asked_by = tuple(dict.fromkeys((*asked_by_here(user_id), *around.asked_by)))
@@ -196,7 +201,7 @@ class CallPreparation:
             decisions=noted,
             job_id=None if step is None else step.job_id,
             asked_by=asked_by if tool.name == ADD_JOB else (),
-            **self._facts_of(ticket, arguments, around, asked=call, is_step=step is not None),
+            **facts,
         )
         return with_approval(published, ticket, asked_by) if ticket.approval_rules else published
 
@@ -264,7 +269,7 @@ class CallPreparation:
         shared: dict[str, Any] | None = None
         if ticket.has_context:
             shared, call = conversation_for(conversation, call.tool_name, modules), models_part(call, modules)
-        arguments = self._catalog.judge_arguments(call, caller, tool, shared)
+        arguments = self._catalog.judge_arguments(call, caller, tool, shared, ticket.checker())
         if isinstance(arguments, ToolResult):
             return arguments
         if around.context is not None:
@@ -315,17 +320,30 @@ class CallPreparation:
         if isinstance(found, ToolResult):
             return found
         tool, reach = found
+        limit, terms, hides_results = (
+            limit_of(tool, settings),
+            terms_for(tool, None, self._settings),
+            has_sensitive_results(tool),
+        )
+        facts = {
+            "tool_name": tool.name,
+            "effect": effect_of(tool),
+            "limit_seconds": limit,
+            "terms": terms,
+            "lane": lane_of(tool.name.partition(".")[0], settings),
+            "sensitive": sensitive_paths(tool),
+            "hides_results": hides_results,
+        }
         return Ticket(
             tool,
             reach,
             resolved(reach.caller, self._guest_modules),
             bool(_fields_for(call.tool_name, self._context_modules)),
-            limit_of(tool, settings),
-            terms_for(tool, None, self._settings),
-            effect_of(tool),
-            lane_of(tool.name.partition(".")[0], settings),
-            sensitive_paths(tool),
-            has_sensitive_results(tool),
+            self._bounded(limit, None),
+            terms,
+            hides_results,
+            facts,
+            input_checker(tool),
             approval_rules(tool, reach),
         )
 
@@ -401,19 +419,13 @@ class CallPreparation:
         asked: ToolCall,
         is_step: bool,  # which has no client that answers or listens
     ) -> dict[str, Any]:
-        """Return the message's facts about the tool.
+        """Return the message's facts about the tool in addition to those of its ticket, of which some may be others.
 
         A call with sensitive results has no log messages: they could quote them.
         """
         tool, hides_results = ticket.tool, ticket.hides_results
         return {
-            "tool_name": tool.name,
-            "effect": ticket.effect,
-            "limit_seconds": ticket.limit_seconds,
             "terms": ticket.terms if around.terms is None else terms_for(tool, around.terms, self._settings),
-            "lane": ticket.lane,
-            "sensitive": ticket.sensitive,
-            "hides_results": hides_results,
             "context": None if around.context is None else context_for(tool, around, self._context_modules),
             "newer_job": tool.name == ADD_JOB and is_newer_job(tool.name, arguments),
             "tool_version": asked.tool_version,

@@ -166,7 +166,7 @@ def _signed(app: "FleetApp", call: PublishedCall, trace: TraceContext | None) ->
         soft_time_limit=soft_limit,
         time_limit=hard_limit,
         expiration=seconds_kept(call),
-        argsrepr=args_shown(call),
+        argsrepr=args_shown(call.arguments),
         kwargsrepr="{}",
         **traced,
     )

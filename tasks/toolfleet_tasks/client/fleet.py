@@ -321,7 +321,9 @@ class ToolFleet:
         )
         if not isinstance(follow, ToolResult) and follow.may_wait:
             follow = await parts.decided(follow, waits_for_approval)
-        if until_end or isinstance(follow, ToolResult):
+        if isinstance(follow, ToolResult):
+            result = follow
+        elif until_end:
             result = await parts.end_of(follow)
         else:
             async with parts.listening(parts.handle_of(follow), on_progress, on_input):

@@ -377,9 +377,10 @@ class Session:
 
         `waits`: over its caller's limit it is published later, if there is time, and else it is `busy`. `waits_for_worker`: it
         is published also where no worker consumes its queue. `owner`: any process may go on with it, in their name.
-        `until_end`: the caller only waits for the call's end, so this may return when that has come.
+        `until_end`: the caller only waits for the call's end, so this may return its result when that has come.
         """
-        self._timekeeper.read_over(self._commands)
+        if self._timekeeper.due_at <= self._timekeeper.clock.monotonic():
+            self._timekeeper.read_over(self._commands)
         asked = call, caller, conversation, seconds
         prepared = await self.preparation.prepare(*asked, replay_of=replay_of, around=around)
         if isinstance(prepared, ToolResult):
@@ -389,7 +390,9 @@ class Session:
         else:
             post = self._dispatcher.post(prepared, waits=waits, waits_for_worker=waits_for_worker, until_end=until_end)
         started = await (post if owner is None else self.begun.owned(post, prepared, owner))
-        return self.trail.unpublished(prepared, started) if isinstance(started, ToolResult) else started
+        if isinstance(started, ToolResult):
+            return self.trail.unpublished(prepared, started)
+        return started.ending.result() if until_end and started.ending.done() else started
 
     def prepare(
         self, call: ToolCall, caller: Caller, conversation: Conversation | None, seconds: float
@@ -432,8 +435,9 @@ class Session:
 
     def _make_dispatcher(self, known: KnownModules) -> Dispatcher:
         workers, tracing = WorkerWait(self._commands, self.settings, known, spawn=self._spawn), self.tracing
-        parts, before = (self._publisher, self._admission, self._keyed_calls, workers, self.settings), self.begun.write
-        return Dispatcher(*parts, follow=self._follow, spawn=self._spawn, before=before, tracing=tracing)
+        parts = self._publisher, self._admission, self._keyed_calls, self.begun, workers, self.settings
+        follow = functools.partial(self._follow, had=self._receipts.had)
+        return Dispatcher(*parts, follow=follow, spawn=self._spawn, tracing=tracing)
 
     def _make_begun(self, reader: ResultReader) -> BegunCalls:
         parts = self._connection, self._listener, self.settings
@@ -531,7 +535,7 @@ class Sessions:
                 opening.add_done_callback(_seen)
         return await asyncio.shield(opening)  # others may wait for it, too
 
-    async def begin(
+    def begin(
         self,
         call: ToolCall,
         caller: Caller,
@@ -542,7 +546,7 @@ class Sessions:
         waits_for_worker: bool = False,
         around: Circumstances = NOTHING_MORE,
         until_end: bool = False,
-    ) -> PendingCall | Joined | ToolResult:
+    ) -> Coroutine[Any, Any, PendingCall | Joined | ToolResult]:
         """Begin a call as `Session.begin` does.
 
         The running loop's session is opened with the first call, within the call's time.
@@ -550,21 +554,32 @@ class Sessions:
         if seconds is not None:
             check_timeout(seconds)
         session = self.here()
-        if session is None:
-            clock = asyncio.get_running_loop().time
-            began_at = clock()
-            try:
-                async with asyncio.timeout(seconds):
-                    session = await self.opened()
-            except (FleetUnavailable, TimeoutError) as exc:
-                reason = str(exc) or "Redis does not answer"
-                result = fleet_results.fleet_unavailable(call.tool_name, reason)
-                return refused_without_redis(self._settings, call, caller, result)
-            seconds = None if seconds is None else seconds - (clock() - began_at)
-        asked = call, caller, conversation, seconds
-        return await session.begin(
-            *asked, waits=waits, waits_for_worker=waits_for_worker, around=around, until_end=until_end
+        begin = self._open_and_begin if session is None else session.begin
+        return begin(
+            call,
+            caller,
+            conversation,
+            seconds,
+            waits=waits,
+            waits_for_worker=waits_for_worker,
+            around=around,
+            until_end=until_end,
         )
+
+    async def _open_and_begin(
+        self, call: ToolCall, caller: Caller, conversation: Conversation | None, seconds: float | None, **how: Any
+    ) -> PendingCall | Joined | ToolResult:
+        clock = asyncio.get_running_loop().time
+        began_at = clock()
+        try:
+            async with asyncio.timeout(seconds):
+                session = await self.opened()
+        except (FleetUnavailable, TimeoutError) as exc:
+            reason = str(exc) or "Redis does not answer"
+            result = fleet_results.fleet_unavailable(call.tool_name, reason)
+            return refused_without_redis(self._settings, call, caller, result)
+        seconds = None if seconds is None else seconds - (clock() - began_at)
+        return await session.begin(call, caller, conversation, seconds, **how)
 
     def forked(self) -> None:
         """Drop the copies, which are the parent's: this process opens its own."""

@@ -15,7 +15,7 @@ import re
 import socket
 from base64 import b64encode
 from binascii import a2b_base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -75,6 +75,7 @@ _LONGEST_SECONDS = 10 * 365 * 86_400.0  # RabbitMQ takes none that shall live lo
 # Straight into the queue. With a name, kombu would look for bindings when it puts a lost message back.
 _EXCHANGE = ""
 
+_USUAL_CHARACTERS = 2**14  # of a sealed call
 _NAMES_SHOWN, _SHOWN = 100, 2_000  # names, and characters of all of them: they travel with the message, in its headers
 
 _NO_CALL = ""  # the calls are in the text
@@ -139,9 +140,8 @@ def sender() -> str:
     return f"gen{os.getpid()}@{socket.gethostname()}"
 
 
-def args_shown(call: PublishedCall) -> str:
+def args_shown(arguments: Collection[str]) -> str:
     """Return the text about a call for Flower and the logs: the names of its arguments, of very many the first, and never their values."""
-    arguments = call.arguments
     names = sorted(islice(arguments, _NAMES_SHOWN))
     text = "=…, ".join([*names, ""])[:-2]
     is_whole = len(names) == len(arguments) and len(text) <= _SHOWN
@@ -180,16 +180,26 @@ def time_after(delay: float) -> datetime:
 
 def call_message(call: PublishedCall, queue: str, *, text: str, origin: str, now: float) -> str:
     """Return a call's message for its queue; `text` is the sealed call, `now` the fleet's time."""
-    shown, nets, is_apart = args_shown(call), nets_around(call.limit_seconds), text.startswith(APART)
-    if is_apart:
-        headers = _headers_apart(call.tool_name, shown, nets, origin)
+    if is_apart := text.startswith(APART):
+        if len(text) <= _USUAL_CHARACTERS:
+            headers = _headers_of(call.tool_name, tuple(call.arguments), call.limit_seconds, origin)
+        else:
+            headers = _headers_apart(
+                call.tool_name, args_shown(call.arguments), nets_around(call.limit_seconds), origin
+            )
         written = _message_apart(text, call.call_id, headers, carried())
     else:
+        shown, nets = args_shown(call.arguments), nets_around(call.limit_seconds)
         written = message(text, Label(call.call_id, call.tool_name, shown, queue, nets, trace=carried()), origin=origin)
     if not begins_when_taken(call):
         return written
-    # Workers that do not read the second form claim no call of which they could not give the claim back.
-    return f'{{"{BEGIN_APART if is_apart else BEGIN}":{_begin(call, now)},{written[1:]}'
+    # For `RESERVE` of `transport/scripts.py`: how long a claim's record lives, the effect, and the id. Workers that do not
+    # read the second form claim no call of which they could not give the claim back.
+    seconds = call.deadline_at - now + _RECORD_MARGIN_SECONDS
+    if not _RECORD_MARGIN_SECONDS <= seconds <= _LONGEST_SECONDS:
+        seconds = _LONGEST_SECONDS if seconds > _LONGEST_SECONDS else _RECORD_MARGIN_SECONDS
+    begin = _quoted(f"{seconds:.0f} {call.effect} {call.call_id}")
+    return f'{{"{BEGIN_APART if is_apart else BEGIN}":{begin},{written[1:]}'
 
 
 def begins_when_taken(call: PublishedCall) -> bool:
@@ -233,7 +243,11 @@ def _message_apart(
     )
 
 
-@functools.lru_cache(maxsize=512)  # as below
+@functools.lru_cache(maxsize=512)  # as below; with the names in a message of the usual size
+def _headers_of(tool_name: str, names: tuple[str, ...], limit_seconds: float, origin: str) -> str:
+    return _headers_apart(tool_name, args_shown(names), nets_around(limit_seconds), origin)
+
+
 def _headers_apart(shadow: str, args_shown: str, limits: tuple[float | None, float | None], origin: str) -> str:
     return (
         f'"shadow":{_quoted(shadow)},"timelimit":[{_limit(limits[1])},{_limit(limits[0])}],'
@@ -361,12 +375,6 @@ def revocation_message(call_ids: Iterable[str], settings: SigningSettings | None
 def revocation_topic(database: int) -> str:
     """Return the pub/sub channel of the order, without a prefix: kombu has one for each of Redis's databases."""
     return f"/{database}.{REVOCATIONS}"
-
-
-def _begin(call: PublishedCall, now: float) -> str:
-    """Return the value of the envelope's first field, for `RESERVE` of `transport/scripts.py`: how long a claim's record lives, the effect, and the id."""
-    seconds = max(call.deadline_at - now, 0) + _RECORD_MARGIN_SECONDS
-    return _quoted(f"{min(seconds, _LONGEST_SECONDS):.0f} {call.effect} {call.call_id}")
 
 
 def _limit(seconds: float | None) -> str:

@@ -76,9 +76,17 @@ def load(kind: type[M], text: str, make: Callable[[Any], M] | None = None) -> M:
 
     `make` validates what was read; by default as a `kind`.
     """
-    make = make or kind.model_validate
+    make = make or kind.__pydantic_validator__.validate_python
     try:
-        read = _without_version(_read(text))
+        try:
+            # To look each text up among those seen before takes longer than to make it; names are worth it.
+            read: Any = from_json(text, allow_inf_nan=False, cache_strings="keys")
+        except ValueError:
+            read = json.loads(text)  # takes a lone surrogate
+        if isinstance(read, dict) and "v" in read:
+            version = read.pop("v")
+            if not isinstance(version, int) or version > VERSION:
+                raise NewerMessage(version if isinstance(version, int) else None)
         try:
             return make(read)
         except ValidationError as exc:
@@ -116,14 +124,6 @@ def _written(message: Message, without: set[str] | None = None) -> str:
     if text.isascii() and text and "null" not in text:
         return text
     return _encode(message.model_dump(exclude_defaults=True, exclude=without))
-
-
-def _without_version(read: object) -> object:
-    if isinstance(read, dict) and "v" in read:
-        version = read.pop("v")
-        if not isinstance(version, int) or version > VERSION:
-            raise NewerMessage(version if isinstance(version, int) else None)
-    return read
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +167,3 @@ def _types_in(annotation: Any) -> Iterator[type[Message]]:
         yield annotation
     for inner in get_args(annotation):
         yield from _types_in(inner)
-
-
-def _read(text: str) -> object:
-    try:
-        # To look each text up among those seen before takes longer than to make it; names are worth it.
-        return from_json(text, allow_inf_nan=False, cache_strings="keys")
-    except ValueError:
-        return json.loads(text)  # takes a lone surrogate

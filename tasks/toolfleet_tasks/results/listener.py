@@ -230,7 +230,7 @@ class ResultListener:
 
         Several may wait for one call: each of them hears.
         """
-        channel, now = self._channel(call_id), self._loop.time()
+        channel, now = self._result_key + call_id.encode(), self._loop.time()
         expected = Expected(channel, waiter, now)
         first = self._expected.setdefault(channel, expected)
         if first is not expected:

@@ -168,7 +168,7 @@ class KombuPublisher:
             soft_time_limit=soft_limit,
             time_limit=hard_limit,
             # What Flower and the logs show: which arguments, never their values.
-            argsrepr=args_shown(call),
+            argsrepr=args_shown(call.arguments),
             kwargsrepr="{}",
             headers=None if trace is None else trace.headers,
         )

@@ -24,7 +24,7 @@ from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.shared_timers import SharedTimer, SharedTimers, shared_timers
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.admission import ADMIT, ADMIT_MANY, AdmissionControl, Refusal, refusal_in, script_for
+from toolfleet_tasks.admission import ADMIT, ADMIT_LIMITED, ADMIT_MANY, AdmissionControl, Refusal, refusal_in
 from toolfleet_tasks.messages.envelope import (
     call_message,
     control_message,
@@ -83,7 +83,11 @@ class AdmissionBatcher:
 
     def send(self, parameters: _Command, give_up_at: float, waiter: ReplyWaiter, script: Script = ADMIT) -> None:
         """Send the parameters of `script`; the waiter gets its reply, or `TimeoutError` at `give_up_at`."""
-        shared = _shared_of(parameters) if script is ADMIT else None
+        shared: _Command | None = None
+        if script is ADMIT and parameters[0] == _KEYS:
+            message, keep_ms, marks, bound = _alone(parameters)
+            if not (keep_ms or marks) and bound > 0 and 0 < len(message) <= _LARGEST:
+                shared = _shared(parameters)
         batch = None if shared is None else self._open.get(shared)
         is_new = batch is None or len(batch) == _MOST
         if batch is None or is_new:
@@ -183,7 +187,7 @@ class _Batch(list[tuple[_Command, ReplyWaiter, float]]):
         """Have the first wait end at this time."""
         if self._timer is not None:
             self._timer.cancel()
-        self.ends_at, self._timer = when, self._timers.call_at(when, self._expire)
+        self.ends_at, self._timer = when, SharedTimer(self._timers, when, self._expire, ())
 
     def end_next(self) -> None:
         """Have the first of the waits that go on end at its time."""
@@ -263,23 +267,15 @@ _ASKED = (
 )
 
 
-def _picking(*names: str) -> Callable[[_Command], _Command]:
+def _picking(*names: str) -> Callable[[_Command], tuple[Any, ...]]:
     return operator.itemgetter(*map(_ASKED.index, names))
 
 
+# What calls of one batch must share, and what tells whether a call must be judged alone.
 _shared = _picking("queue", "notify_key", "breaker", "queue_states", "limit", "bound", "backlog_bytes")
 _alone = _picking("message", "keep_ms", "marks", "bound")
 _known = _picking("record", "caller_limit", "stored")
 _sent = _picking("call_id", "deadline", "message")
-
-
-def _shared_of(parameters: _Command) -> _Command | None:
-    """Return the parameters that calls of one batch must share; `None` for one that must be judged alone."""
-    if parameters[0] != _KEYS:
-        return None
-    message, keep_ms, marks, bound = _alone(parameters)
-    is_fitting = 0 < len(str(message)) <= _LARGEST
-    return None if not is_fitting or keep_ms or marks or int(bound) <= 0 else _shared(parameters)
 
 
 def _together(batch: _Batch, shared: _Command) -> Parameters:
@@ -381,7 +377,9 @@ class RedisPublisher:
             times = 0 if again else None
         waited, tell = follow or (self._loop.create_future(), None)
         publishing = _Publishing(self, self._admission, call, times, waited, tell)
-        self._batcher.send(rest, self._loop.time() + seconds, publishing, script_for(call))
+        self._batcher.send(
+            rest, self._loop.time() + seconds, publishing, ADMIT if call.terms is None else ADMIT_LIMITED
+        )
         found = await waited
         return found if isinstance(found, Refusal) else None
 

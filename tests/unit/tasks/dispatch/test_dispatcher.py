@@ -102,13 +102,16 @@ class Others:
 
     give_up = take_back
 
+    def is_own(self, _: object) -> bool:
+        return False
+
 
 class Bed:
     def __init__(self, *answers: Answer) -> None:
         self.broker, self.followed = Broker(*answers), list[Follow]()
         broker, others, settings = self.broker, Others(), Settings()
-        parts: Any = broker, others, others, others, settings
-        self.dispatcher = Dispatcher(*parts, follow=self.follow, spawn=asyncio.ensure_future, before=lambda _: None)
+        parts: Any = broker, others, others, others, others, settings
+        self.dispatcher = Dispatcher(*parts, follow=self.follow, spawn=asyncio.ensure_future)
 
     def follow(self, call: PublishedCall) -> Follow:
         self.followed.append(Follow(call))
