@@ -24,7 +24,7 @@ from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.limits import limits_of_call, refused_by
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.ids import is_later_step, kept_seconds
-from toolfleet_tasks.queues import queue_for, queue_of
+from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.redis_connection import (
     Part,
     PipelinedConnection,
@@ -62,6 +62,7 @@ _BOUND_SECONDS = 5.0  # a lane's slots are looked up so often: workers note them
 _SERVED_SECONDS = 1.0  # a consumed queue is checked so often
 _KEEP_SECONDS = 300.0  # far less than the key of a caller's limit lives
 _MOST_CALLER_KEYS = 10_000  # of which it is remembered when they were kept
+_MOST_TOOLS = 10_000  # of which names are remembered
 _NO_KEYS, _NO_BOUND = ("", "", -math.inf), (0, 0.0)
 _MARGIN_SECONDS = 30  # a key outlives its call's deadline: clocks differ. The call's record must outlive its key
 _FULL = {
@@ -123,7 +124,8 @@ class AdmissionControl:
         self._calls_per_caller = settings.calls_per_caller
         self._least_bound = -2 * settings.worker_concurrency  # without workers; negative: Redis shall look
         self._bounds: dict[str, tuple[int, float]] = {}  # by lane: a caller's limit, and when that was found
-        self._names: dict[str, tuple[str, str, str]] = {}  # by queue: its key, its notify key, its module's breaker
+        # By tool: its queue, that one's key and notify key, and its module's breaker.
+        self._names: dict[str, tuple[str, str, str, str]] = {}
         self._served: dict[str, float] = {}  # by queue: until when it counts as served, without another look
         self._record = settings.keys.call("")
         self._queue_states = settings.keys.queue_states
@@ -138,7 +140,6 @@ class AdmissionControl:
     def build_command(
         self,
         call: PublishedCall,
-        queue: str,
         *,
         now: float,
         message: str = "",
@@ -158,7 +159,7 @@ class AdmissionControl:
         # A caller's limit, if it is known; else what it is without workers, negative: Redis shall look.
         bound, found_at = self._bounds.get(call.lane, _NO_BOUND)
         bound = self._calls_per_caller or (bound if now - found_at < _BOUND_SECONDS else 0) or self._least_bound
-        queue_key, notify_key, breaker = self._names.get(queue) or self._names_of(queue)
+        queue, queue_key, notify_key, breaker = self._names.get(call.tool_name) or self._names_of(call)
         intent, intent_seconds, intention = self._intent_of(call, now) if call.idempotency_key else (None, 0, "")
         record, build = self._record + call.call_id, ADMIT.parameters
         if call.terms is not None:
@@ -218,7 +219,6 @@ class AdmissionControl:
         self,
         connection: PipelinedConnection,
         call: PublishedCall,
-        queue: str,
         *,
         needs_worker: bool = False,
         again: bool = False,
@@ -229,7 +229,7 @@ class AdmissionControl:
         it, and `RedisConnectionClosed`.
         """
         now = fleet_clock.now()
-        command = self.build_command(call, queue, now=now, needs_worker=needs_worker, again=again)
+        command = self.build_command(call, now=now, needs_worker=needs_worker, again=again)
         return self.parse_reply(call, await _run(connection, ADMIT if call.terms is None else ADMIT_LIMITED, command))
 
     async def retract(self, connection: PipelinedConnection, call: PublishedCall) -> None:
@@ -265,10 +265,12 @@ class AdmissionControl:
             "terms": [limit.args for limit in limits],
         }
 
-    def _names_of(self, queue: str) -> tuple[str, str, str]:
-        keys = self._keys
-        names = (keys.queue(queue), keys.notify_key(queue), keys.breaker(queue.removeprefix(queue_of(""))))
-        self._names[queue] = names
+    def _names_of(self, call: PublishedCall) -> tuple[str, str, str, str]:
+        keys, queue = self._keys, queue_for(call)
+        if len(self._names) >= _MOST_TOOLS:
+            self._names.clear()
+        names = queue, keys.queue(queue), keys.notify_key(queue), keys.breaker(_module(call))
+        self._names[call.tool_name] = names
         return names
 
     def _keep_keys(self, call: PublishedCall, now: float, left: float) -> tuple[str, str, int]:

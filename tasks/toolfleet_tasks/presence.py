@@ -133,20 +133,23 @@ class ApartReaders:
         self._is_awaited, self._on_older = is_awaited, on_older
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._are_all = self._were_all = self._is_asked = self._has_answered = False
+        self._were_all = self._has_answered = False
+        self.are_all = False
+        """Whether every live worker is known to read such calls."""
+        self.is_wanted = False
+        """Whether that was wanted since it was asked for last. Each call reads both: functions would take longer."""
 
-    def are_all(self) -> bool:
-        """Return whether every live worker is known to read such calls."""
-        self._is_asked = True
+    def want(self) -> None:
+        """Ask within a second. Call this before `are_all` is read, unless it `is_wanted` already."""
+        self.is_wanted = True
         if self._timer is None:
             self._ask()
-        return self._are_all
 
     def _ask(self) -> None:
         self._timer, is_answered = None, self._has_answered
-        is_needed = (self._is_asked or self._is_awaited()) and not self._connection.is_closed
-        self._are_all = self._are_all and is_answered and is_needed
-        self._is_asked = self._has_answered = False
+        is_needed = (self.is_wanted or self._is_awaited()) and not self._connection.is_closed
+        self.are_all = self.are_all and is_answered and is_needed
+        self.is_wanted = self._has_answered = False
         if is_needed:
             self._timer = self._loop.call_later(_READERS_SECONDS, self._ask)
             asked = [self._connection.send("ZRANGE", key, 0, -1) for key in self._keys]
@@ -158,10 +161,10 @@ class ApartReaders:
             return
         workers = read_notes(note for notes in asked.result() for note in notes)
         self._has_answered = True
-        self._are_all = bool(workers) and all(worker.version >= json_text.READS_APART for worker in workers)
-        if self._were_all and workers and not self._are_all:
+        self.are_all = bool(workers) and all(worker.version >= json_text.READS_APART for worker in workers)
+        if self._were_all and workers and not self.are_all:
             self._on_older()
-        self._were_all = self._are_all or (self._were_all and not workers)
+        self._were_all = self.are_all or (self._were_all and not workers)
 
 
 async def older_workers(settings: Settings, version: int) -> tuple[str, ...]:

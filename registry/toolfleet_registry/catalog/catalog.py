@@ -342,6 +342,10 @@ class Catalog:
             return _refused(call, "invalid_arguments", fault)
         coerced = self._settings.coerce_numbers_modules
         numbers = bool(coerced) and ToolName.parse(tool.name).module in coerced
+        is_plain = are_small and not (numbers or context)
+        if is_plain and checker is not None and checker.takes_small and checker.fits(call.arguments):
+            arguments: dict[str, Any] = call.arguments
+            return arguments
         if context:
             result = _checked_with(context, tool, call.arguments, coerces_numbers=numbers)
         else:

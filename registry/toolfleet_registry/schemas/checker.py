@@ -433,6 +433,11 @@ class Checker:
         return outline_of(self._document)
 
     @cached_property
+    def takes_small(self) -> bool:
+        """Whether all there is to do about a small value is to ask whether it `fits`."""
+        return self.is_light and not self.has_defaults
+
+    @cached_property
     def has_defaults(self) -> bool:
         """Whether the schema may have a default."""
         return '"default"' in self.text

@@ -110,7 +110,7 @@ class InputAnswers:
         if call.deadline_at <= now:
             raise InputNotTaken(call_id, "ended")
         queue, text = queue_for(call), self._seal.seal(call)
-        message = call_message(call, queue, text=text, origin=self._origin, now=now) if self._has_queues else ""
+        message = call_message(call, text=text, origin=self._origin, now=now) if self._has_queues else ""
         verdict = await self._asked.answer(call_id, found.pending.round, responses, queue=queue, message=message)
         is_new = self._verdict(call_id, verdict)
         if not self._has_queues:  # twice does no harm, and an earlier try may have been lost

@@ -14,7 +14,6 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.admission import AdmissionControl, Refusal
 from toolfleet_tasks.presence import ApartReaders
-from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost, unavailable
 from toolfleet_tasks.transport.publisher import Delivered, Publisher
 from toolfleet_tasks.transport.redis_publisher import RedisPublisher, database_of
@@ -50,12 +49,12 @@ def agent_publisher(
     ):  # calls leave where their results arrive, so that Redis hears of who listens before it has the call
         publisher: RedisPublisher = publisher_to(connection, admission=admission)
         publisher.spawn = spawn
-        publisher.reads_apart = ApartReaders(
+        publisher.readers = ApartReaders(
             connection,
             settings,
             is_awaited=lambda: any(True for _ in pending()),
             on_older=lambda: spawn(publisher.publish_for_all(pending())),
-        ).are_all
+        )
         return publisher
     return behind(publisher_to(broker_connection()), admission)
 
@@ -147,7 +146,7 @@ class AdmittedPublisher:
 
     async def _ask(
         self,
-        ask: Callable[[PipelinedConnection, PublishedCall, str], Awaitable[Refusal | None]],
+        ask: Callable[[PipelinedConnection, PublishedCall], Awaitable[Refusal | None]],
         call: PublishedCall,
         *,
         give_up_at: float,
@@ -156,7 +155,7 @@ class AdmittedPublisher:
         try:
             async with asyncio.timeout_at(give_up_at):
                 await self._listening(call.call_id)
-                return await ask(self._connection, call, queue_for(call))
+                return await ask(self._connection, call)
         except TimeoutError as exc:
             if not again:
                 self._retract_soon(call)

@@ -35,7 +35,7 @@ from toolfleet_registry.spans import TRACEPARENT, TRACESTATE, TraceContext, carr
 from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_tasks.messages.ids import is_wake_key
 from toolfleet_tasks.messages.signing import APART, Signatures
-from toolfleet_tasks.queues import nets_around
+from toolfleet_tasks.queues import nets_around, queue_for
 
 _BESIDE_ARGUMENTS = 2**18  # characters: thousands of modules may be named for a caller
 
@@ -178,7 +178,7 @@ def time_after(delay: float) -> datetime:
     return fleet_clock.utc_now() + timedelta(seconds=delay)
 
 
-def call_message(call: PublishedCall, queue: str, *, text: str, origin: str, now: float) -> str:
+def call_message(call: PublishedCall, *, text: str, origin: str, now: float) -> str:
     """Return a call's message for its queue; `text` is the sealed call, `now` the fleet's time."""
     if is_apart := text.startswith(APART):
         if len(text) <= _USUAL_CHARACTERS:
@@ -189,8 +189,8 @@ def call_message(call: PublishedCall, queue: str, *, text: str, origin: str, now
             )
         written = _message_apart(text, call.call_id, headers, carried())
     else:
-        shown, nets = args_shown(call.arguments), nets_around(call.limit_seconds)
-        written = message(text, Label(call.call_id, call.tool_name, shown, queue, nets, trace=carried()), origin=origin)
+        about = args_shown(call.arguments), queue_for(call), nets_around(call.limit_seconds)
+        written = message(text, Label(call.call_id, call.tool_name, *about, trace=carried()), origin=origin)
     if not begins_when_taken(call):
         return written
     # For `RESERVE` of `transport/scripts.py`: how long a claim's record lives, the effect, and the id. Workers that do not

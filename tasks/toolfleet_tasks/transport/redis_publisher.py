@@ -9,7 +9,7 @@ import math
 import operator
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from redis.exceptions import ResponseError
 
@@ -207,6 +207,16 @@ class _Batch(list[tuple[_Command, ReplyWaiter, float]]):
         self.end_next()
 
 
+class Readers(Protocol):
+    """What is known of workers; see `presence.ApartReaders`."""
+
+    are_all: bool
+    is_wanted: bool
+
+    def want(self) -> None:
+        """Ask soon."""
+
+
 class _Publishing:
     """Gets Redis's reply about one call, and tells what it means, in the same turn of the loop.
 
@@ -325,8 +335,8 @@ class RedisPublisher:
         self._topic = keys.prefix + revocation_topic(database)
         self._origin = sender()
         self._revoked: list[str] = []
-        self.reads_apart: Callable[[], bool] = _nobody
-        """Whether every live worker reads calls whose arguments stand apart."""
+        self.readers: Readers | None = None
+        """Knows whether every live worker reads calls whose arguments stand apart; without it none is known to."""
         self.times_for_all = 0
         """How often calls had to be published in a form that workers of any version read."""
         self.spawn: Callable[[Coroutine[Any, Any, None]], object] = self._loop.create_task
@@ -360,16 +370,20 @@ class RedisPublisher:
 
         With admission control a call that is published `again` is in its queue once; without one it may be there twice.
         """
-        queue, now = queue_for(call), fleet_clock.now()
+        now = fleet_clock.now()
         seconds = min(seconds, call.deadline_at - now)
-        sealed = self._seal.seal_apart(call) if is_sent_apart(call) and self.reads_apart() else None
-        text = call_message(call, queue, text=sealed or self._seal.seal(call), origin=self._origin, now=now)
+        sealed, readers = None, self.readers
+        if readers is not None and not readers.is_wanted:
+            readers.want()
+        if readers is not None and readers.are_all and is_sent_apart(call):
+            sealed = self._seal.seal_apart(call)
+        text = call_message(call, text=sealed or self._seal.seal(call), origin=self._origin, now=now)
         if self._admission is None:
-            return await self.put(text, queue, seconds=seconds, limit=limit)
+            return await self.put(text, queue_for(call), seconds=seconds, limit=limit)
         if seconds <= 0:
             raise NotPublished("no time is left")
         rest = self._admission.build_command(
-            call, queue, now=now, message=text, limit=limit, needs_worker=needs_worker, again=again
+            call, now=now, message=text, limit=limit, needs_worker=needs_worker, again=again
         )
         if sealed is not None:
             times: int | None = self.times_for_all
@@ -416,7 +430,7 @@ class RedisPublisher:
 
     async def _publish_for_all(self, call: PublishedCall) -> None:
         queue, now = queue_for(call), fleet_clock.now()
-        text = call_message(call, queue, text=self._seal.seal(call), origin=self._origin, now=now)
+        text = call_message(call, text=self._seal.seal(call), origin=self._origin, now=now)
         try:
             await self.put(text, queue, seconds=REPUBLISH_SECONDS)
         except (NotPublished, PublishUnconfirmed) as exc:
@@ -490,10 +504,6 @@ def is_sent_apart(call: PublishedCall) -> bool:
     before: they cannot be published again for an older worker.
     """
     return call.job_id is None and call.approval is None
-
-
-def _nobody() -> bool:
-    return False
 
 
 async def _answered(timers: SharedTimers, give_up_at: float, reply: "asyncio.Future[Any]") -> Any:

@@ -164,6 +164,28 @@ async def test_a_call_that_has_ended_goes_without_the_collector(
     assert result.success
 
 
+async def test_a_call_whose_end_was_awaited_goes_without_the_collector(
+    fleet: ToolFleet, worker: WorkerProcess, owner: Caller
+) -> None:
+    """Also what told its publisher's answer meanwhile."""
+    await fleet.call(ECHO, owner)
+    session = fleet._sessions.here()
+    assert session is not None
+    gc.collect()
+    gc.disable()
+    try:
+        calling = asyncio.create_task(fleet.call(ECHO, owner))
+        await asyncio.sleep(0)  # it is published
+        (follow,) = map(weakref.ref, session._listener.waiters())
+        result = await calling
+        del calling
+        await asyncio.sleep(0)  # the loop's own last reference
+        assert follow() is None
+    finally:
+        gc.enable()
+    assert result.success
+
+
 async def lasting_keys(redis: Redis) -> set[str]:
     """Keys of calls that have no time to live."""
     found: set[str] = set()

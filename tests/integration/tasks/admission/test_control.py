@@ -239,8 +239,8 @@ async def test_a_key_stands_for_one_call(
         published("owls.echo", call_id=f"call-{place}", arguments={"n": each}, user_id="ada", idempotency_key="k")
         for place, each in enumerate((1, number))
     )
-    assert await control.ask(connection, first, "tools.owls") is None
-    refusal = await control.ask(connection, second, "tools.owls")
+    assert await control.ask(connection, first) is None
+    refusal = await control.ask(connection, second)
 
     assert refusal is not None
     assert (refusal.kind, refusal.call_id) == (kind, first.call_id)

@@ -69,7 +69,7 @@ class World:
     async def call(self, *, bypasses: bool, effect: Effect | None) -> None:
         said: Any = {"effect": effect, "terms": None if bypasses else TERMS, "run_id": "run-1", "thread_id": "thread-1"}
         call = published(call_id=f"c{len(self.calls)}", user_id="ada", **said)
-        refusal = await AdmissionControl(SETTINGS).ask(self.line, call, "tools.research")
+        refusal = await AdmissionControl(SETTINGS).ask(self.line, call)
         is_full = len(self.counted) >= DAILY
         assert (refusal is not None) == (is_full and not bypasses)
         self.calls.append(Called(call, counts=not bypasses and refusal is None, is_over=refusal is not None))

@@ -281,7 +281,7 @@ async def let_in(settings: Settings, call: PublishedCall) -> AsyncGenerator[Ledg
     line = PipelinedConnection(connection_factory(str(settings.redis_url)), name="test")
     line.start()
     await line.connected()
-    assert await AdmissionControl(settings).ask(line, call, "tools.owls") is None
+    assert await AdmissionControl(settings).ask(line, call) is None
     yield Ledger(line, settings, writes_results=True)
     await line.aclose()
 

@@ -29,7 +29,7 @@ def call(name: str, terms: Terms | None = None, **fields: Any) -> PublishedCall:
 
 async def admit(ledger: Ledger, one: PublishedCall) -> Refusal | None:
     admission = AdmissionControl(Settings(cost_budgets={"cheap": 9}))
-    return await admission.ask(ledger._connection, one, "tools.research")
+    return await admission.ask(ledger._connection, one)
 
 
 async def test_a_call_that_was_not_counted_is_counted_where_it_begins(ledger: Ledger, redis: Redis) -> None:

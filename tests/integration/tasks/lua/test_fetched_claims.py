@@ -26,11 +26,7 @@ RECORD, STATES = KEYS.call(READ.call_id), Keys().queue_states
 
 async def take(redis: Redis, call: PublishedCall | str = READ, *, lease_ms: int = 15_000, **others: Any) -> str:
     """Publish a call, or any message, and take it; return the id of the call that was claimed so, or nothing."""
-    text = (
-        call
-        if isinstance(call, str)
-        else call_message(call, QUEUE, text=json_text.dump(call), origin="", now=time.time())
-    )
+    text = call if isinstance(call, str) else call_message(call, text=json_text.dump(call), origin="", now=time.time())
     await redis.lpush(KEYS.queue(QUEUE), text)
     _, _, tag, _, item, call_id = await reserve(redis, lease_ms=lease_ms, **others)
     assert (tag, item) == ("wab-0-0", text)
@@ -81,7 +77,7 @@ async def test_a_call_whose_arguments_stand_apart_is_claimed_alike(redis: Redis)
     """And its claim is given back with it."""
     text = Seal(None).seal_apart(READ)
     assert text is not None
-    item = call_message(READ, QUEUE, text=text, origin="", now=time.time())
+    item = call_message(READ, text=text, origin="", now=time.time())
 
     assert await take(redis, item) == READ.call_id
     assert await redis.hget(RECORD, "as") == "go"
@@ -147,7 +143,7 @@ async def test_of_messages_that_are_taken_together_each_is_judged(redis: Redis, 
         await redis.expire(KEYS.call(known), 60)
     for number in (0, 1, 2, 2):
         call = READ.model_copy(update={"call_id": f"call-{number}"})
-        text = call_message(call, QUEUE, text=json_text.dump(call), origin="", now=time.time())
+        text = call_message(call, text=json_text.dump(call), origin="", now=time.time())
         await redis.lpush(KEYS.queue(QUEUE), text)
     _, mark, *found = await reserve(redis, wanted=4)
 
@@ -166,7 +162,7 @@ async def test_a_worker_says_whether_it_claims(redis: Redis, others: dict[str, A
 
 async def test_a_redelivered_call_is_judged(redis: Redis) -> None:
     """Somebody has had it, and may have died with it."""
-    text = call_message(READ, QUEUE, text="{}", origin="", now=time.time())
+    text = call_message(READ, text="{}", origin="", now=time.time())
 
     assert await take(redis, '{"redelivered":true,' + text[1:]) == ""
 

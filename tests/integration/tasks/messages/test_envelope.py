@@ -24,6 +24,7 @@ from toolfleet_tasks.messages.envelope import (
     revocation_topic,
     sender,
 )
+from toolfleet_tasks.queues import queue_for
 
 QUEUE = "tools.research"
 ARGUMENTS = {"b": {"__type__": "datetime"}, "a": '🦉 "quoted" \\ \u2028', "na\u00efve\n": 2**70}
@@ -55,9 +56,9 @@ def ours(text: str) -> dict[str, Any]:
     return found
 
 
-def first_message(call: PublishedCall, queue: str = QUEUE, origin: str | None = None) -> str:
+def first_message(call: PublishedCall, origin: str | None = None) -> str:
     origin = sender() if origin is None else origin
-    return call_message(call, queue, text=json_text.dump(call), origin=origin, now=call.published_at)
+    return call_message(call, text=json_text.dump(call), origin=origin, now=call.published_at)
 
 
 async def test_a_call_reads_as_if_kombu_had_published_it(app: FleetApp, redis: Redis) -> None:
@@ -119,7 +120,7 @@ def test_a_message_carries_its_text_as_it_is() -> None:
     """It may be signed: not a byte of it changes on its way."""
     text = 'eyJ."\\🦉\u2028.x'
 
-    assert ours(call_message(published(), QUEUE, text=text, origin="", now=0))["body"][0] == [text]
+    assert ours(call_message(published(), text=text, origin="", now=0))["body"][0] == [text]
 
 
 async def test_a_revocation_reads_as_if_celery_had_sent_it(app: FleetApp, redis: Redis) -> None:
@@ -149,12 +150,13 @@ def test_no_text_breaks_out_of_its_place(hostile: str) -> None:
     """Names and values of arguments are data, whatever they hold."""
     call = published(f"research.{hostile}", call_id=hostile, arguments={hostile: hostile})
     label = Label(hostile, hostile, hostile, hostile, (2, 3))
-    first = ours(first_message(call, hostile, hostile))
+    first = ours(first_message(call, hostile))
     again = ours(message(hostile, label, origin=hostile, reply_to=hostile, retries=1, eta=hostile))
 
     assert json.loads(first["body"][0][0])["arguments"] == {hostile: hostile}
     assert first["headers"]["shadow"] == f"research.{hostile}"
-    assert first["properties"]["delivery_info"]["routing_key"] == hostile
+    assert first["properties"]["delivery_info"]["routing_key"] == queue_for(call)
+    assert again["properties"]["delivery_info"]["routing_key"] == hostile
     assert again["body"][0] == [hostile]
     assert {again["headers"][name] for name in ("id", "shadow", "argsrepr", "eta", "origin")} == {hostile}
     assert again["properties"]["reply_to"] == hostile

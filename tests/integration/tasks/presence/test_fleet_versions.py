@@ -38,15 +38,15 @@ class Readers:
 
     def is_known(self) -> bool:
         """Whether all are known to read such calls, without a question."""
-        return self.apart._are_all
+        return self.apart.are_all
 
     async def are_all(self) -> bool:
         """Whether all read calls whose arguments stand apart, by an answer that has come since now."""
-        self.apart.are_all()
+        self.apart.want()
         if self.apart._has_answered:
             self.apart._ask()
         await wait_until(lambda: self.apart._has_answered, "Redis has said who lives")
-        return self.apart.are_all()
+        return self.apart.are_all
 
 
 @pytest.fixture
@@ -136,7 +136,8 @@ async def test_the_apart_form_is_for_workers_that_all_read_it(
     for key, note in notes.items():
         await redis.zadd(key, {note: time.time()})
 
-    assert not readers.apart.are_all()
+    readers.apart.want()
+    assert not readers.apart.are_all
     assert await readers.are_all() == are_all
     assert readers.told == 0
 
@@ -165,7 +166,7 @@ async def test_without_an_answer_nothing_is_known(readers: Readers, redis: Redis
     readers.apart._ask()  # the answer has not come within the second
     assert not readers.is_known()
 
-    readers.pending = readers.apart._is_asked = False
+    readers.pending = readers.apart.is_wanted = False
     readers.apart._ask()
     assert readers.apart._timer is None
 

@@ -30,7 +30,7 @@ async def bound_of(settings: Settings, *, lane: str = "fast") -> int:
     admission, number = AdmissionControl(settings), 0
     for number in range(50):
         call = published(call_id=f"call-{number}", lane=lane)
-        if (refusal := await admission.ask(line, call, "tools.research")) is not None:
+        if (refusal := await admission.ask(line, call)) is not None:
             assert (refusal.kind, refusal.count) == ("share", number)
             break
     await line.aclose()

@@ -9,6 +9,7 @@ import time
 from base64 import b64decode
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -287,6 +288,11 @@ async def admitting(url: str) -> AsyncGenerator[RedisPublisher]:
     await line.aclose()
 
 
+def readers(*, are_all: bool) -> Any:
+    """What an agent knows of workers."""
+    return SimpleNamespace(are_all=are_all, is_wanted=True)
+
+
 async def forms(redis: Redis) -> list[str]:
     """In which form each message waits, the first one first."""
     items = reversed(await redis.lrange("tools.owls", 0, -1))
@@ -297,7 +303,7 @@ async def test_arguments_stand_apart_while_every_worker_reads_that(redis: Redis,
     """Not those of a job's step, which nobody could publish again for an older worker."""
     async with admitting(redis_url) as ours:
         await ours.publish(published(call_id="c1"), seconds=10)
-        ours.reads_apart = lambda: True
+        ours.readers = readers(are_all=True)
         await ours.publish(published(call_id="c2"), seconds=10)
         await ours.publish(published(call_id="c3", job_id="j"), seconds=10)
         await ours.publish(published(call_id="c4", arguments={"text": "\ud800"}), seconds=10)
@@ -309,7 +315,7 @@ async def test_what_an_older_worker_cannot_read_is_published_once_more(redis: Re
     """In the form that all versions read, under the same id: the ledger has it run once."""
     step = published(call_id="c2", job_id="j")
     async with admitting(redis_url) as ours:
-        ours.reads_apart = lambda: True
+        ours.readers = readers(are_all=True)
         await ours.publish(published(call_id="c1"), seconds=10)
         await ours.publish_for_all([published(call_id="c1"), step])
 
@@ -323,10 +329,10 @@ async def test_a_call_that_was_not_confirmed_before_is_published_once_more_as_we
 ) -> None:
     """It may be in its queue in the newest form, and is not put there again."""
     async with admitting(redis_url) as ours:
-        ours.reads_apart = lambda: True
+        ours.readers = readers(are_all=True)
         await ours.publish(published(call_id="c1"), seconds=10)
         await ours.publish_for_all([])
-        ours.reads_apart = lambda: False
+        ours.readers = readers(are_all=False)
         await ours.publish(published(call_id="c1"), seconds=10, again=True)
 
     assert await forms(redis) == ["apart", "usual"]
@@ -335,7 +341,7 @@ async def test_a_call_that_was_not_confirmed_before_is_published_once_more_as_we
 async def test_a_call_that_leaves_just_then_is_published_once_more_as_well(redis: Redis, redis_url: str) -> None:
     """The word of an older worker may come before the answer about a call that had left in the newest form."""
     async with admitting(redis_url) as ours:
-        ours.reads_apart = lambda: True
+        ours.readers = readers(are_all=True)
         posting = asyncio.ensure_future(ours.publish(published(call_id="c1"), seconds=10))
         await asyncio.sleep(0)
         await ours.publish_for_all([])

@@ -17,7 +17,6 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.admission import digest_of
 from toolfleet_tasks.messages.envelope import call_message
 from toolfleet_tasks.messages.signing import arguments_digest, seal_of
-from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.transport.fetcher import read_message
 from toolfleet_workers.executors.request import _dump
 
@@ -73,7 +72,7 @@ def steps_of(arguments: dict[str, Any]) -> Iterator[tuple[str, Callable[[], obje
         call_id="c" * 32, tool_name=TOOL.name, user_id="ada", caller=Caller(), arguments=arguments, **facts
     )
     text = seal.seal(call)
-    item = call_message(call, queue_for(call), text=text, origin="test", now=0).encode()
+    item = call_message(call, text=text, origin="test", now=0).encode()
     body = read_message(item, "q", "t")["body"]
     kept = redacted(arguments, ("/*",))
     yield "judge", lambda: fault_in(arguments)
@@ -82,7 +81,7 @@ def steps_of(arguments: dict[str, Any]) -> Iterator[tuple[str, Callable[[], obje
     yield "check, with numbers in texts", lambda: checked(TOOL, arguments, coerces_numbers=True)
     yield "compare with another", lambda: digest_of(call)
     yield "write and sign", lambda: seal.seal(call)
-    yield "make the message", lambda: call_message(call, queue_for(call), text=text, origin="test", now=0).encode()
+    yield "make the message", lambda: call_message(call, text=text, origin="test", now=0).encode()
     yield "read the message", lambda: read_message(item, "q", "t")
     yield "read the body", lambda: json.loads(base64.b64decode(str(body)))
     yield "verify and read the call", lambda: seal.open(text, task_id=call.call_id)

@@ -232,9 +232,7 @@ def test_what_is_no_strict_json_goes_the_usual_way(arguments: dict[str, Any]) ->
 def test_the_message_is_one_json_object_around_it() -> None:
     """Nothing is quoted twice, and workers find its headers without reading the call."""
     text = sealed()
-    item = call_message(
-        CALL.model_copy(update={"inputs": None}), QUEUE, text=text, origin="here", now=CALL.published_at
-    )
+    item = call_message(CALL.model_copy(update={"inputs": None}), text=text, origin="here", now=CALL.published_at)
     found = read_message(item.encode(), QUEUE, "w1")
 
     assert json.loads(item)["sealed"]["arguments"] == ARGUMENTS
@@ -285,5 +283,5 @@ def test_a_message_that_is_none_is_set_aside(item: str) -> None:
 def test_the_age_of_what_waits_is_found(seal: Seal) -> None:
     """In both forms."""
     for text in (seal.seal(CALL), sealed(seal=seal)):
-        item = call_message(CALL, QUEUE, text=text, origin="", now=time.time())
+        item = call_message(CALL, text=text, origin="", now=time.time())
         assert age_of(item.encode(), CALL.published_at + 5) == pytest.approx(5)
