@@ -34,17 +34,22 @@ ALSO = (
     "claim-not-renewed",
     "dead-letter-lost",
     "attempt-given-back-counts",
-    "job-taken-twice",
     "approval-never-too-late",
-    "redelivery-not-marked",
     "key-of-other-arguments-joins",
     "other-bytes-signed",
 )
-"""The faults of `tests/faults/planted.toml` that are about the same."""
+"""The faults of `tests/faults/planted.toml` that are about the same.
+
+Without two that do no harm here. `job-taken-twice`: of two pollers one moves the job, and its step has one id.
+`redelivery-not-marked`: what a dead worker held is marked with its death, and the mark counts only where Redis has lost the
+call's record: then the simulation allows another end.
+"""
 
 _FOLDER = ROOT / ".cache" / "simulation"
 _MOST_POINTS = 5
 """Of a row each time that its turn comes, more or less: rows differ more than a row's points do."""
+_TURNS = 4
+"""Of the rows that are about a file, before one of each other row: a row has few points at which a fault is seen."""
 _ROUNDS = 50
 _SHARE_OF_ROWS = 0.7
 """Of the time; the rest is the plans'."""
@@ -52,7 +57,7 @@ _HANGS_FACTOR = 2
 """What works for so many times as long as it may has no end: a process whose clock jumps does not wait."""
 _CALLS, _FAULTS = 300, 20
 _SCENES = {"approvals": {"approved", "rejected", "expired"}, "jobs": {"job"}, "wakeups": {"core", "stream", "job"}}
-"""Of the rows, by the folder of what they are about; all others are about calls."""
+"""Of the rows, by the folder or file of what they are about; all others are about calls."""
 _OF_CALLS = {"call", "crowd", "queued", "late"}
 _LIFE: dict[str, Mapping[Life, int]] = {"approvals": {"approvals": 40}, "jobs": {"jobs": 20}, "wakeups": {"jobs": 20}}
 """Of plans about the same, which have few calls beside it."""
@@ -209,10 +214,10 @@ def _played(near: str, seed: int) -> dict[str, Any]:
 
 
 def _ordered(near: str, dice: Random) -> list[Row]:
-    """Order the rows: those that are about a file first, and all in an order that the seed gives."""
-    about = next((found for word, found in _SCENES.items() if f"/{word}/" in near), _OF_CALLS)
+    """Order the rows as the seed says: those that are about a file come first, and several times."""
+    about = next((found for word, found in _SCENES.items() if f"/{word}" in near), _OF_CALLS)
     rows = dice.sample(ROWS, len(ROWS))
-    return sorted(rows, key=lambda row: row.scene not in about)
+    return [row for row in rows if row.scene in about] * _TURNS + [row for row in rows if row.scene not in about]
 
 
 def _digest(*words: object) -> str:
