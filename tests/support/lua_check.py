@@ -30,6 +30,7 @@ IN_REDIS = frozenset(
         "ARGV",
         "redis",
         "cjson",
+        "error",
         "string",
         "table",
         "math",

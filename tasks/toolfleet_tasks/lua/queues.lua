@@ -63,25 +63,26 @@ local length = redis.call('LPUSH', queue, message)
 if redis.call('EXISTS', notify_key) == 0 then redis.call('LPUSH', notify_key, '1') end
 return length
 
--- script: reserve(unacked, unacked_index, queue_states, queues(key, notify_key)...;
---   wanted, tag, prefix_length, reserve_ms, lease_ms, worker, record_seconds, record_prefix, breaker_prefix,
---   avoided..., bounds(queue, bound, running)...)
+-- script: reserve(unacked, unacked_index, queues...;
+--   wanted, tag, base, reserve_ms, lease_ms, worker, record_seconds, avoided..., bounds(queue, bound, running)...)
 -- Moves messages from queues into the hands of a worker: each queue's portion first, then whatever there is.
 -- The next worker is notified of queues in which something is left that may be taken, and not of one of a module that is
 -- full: see `release_slot`. A message that must wait for its time takes no place.
--- queues: they come in this order. tag: what their tags begin with. prefix_length: of the prefix before each queue's name.
+-- queues: they come in this order. tag: what their tags begin with. base: what our own keys begin with.
 -- reserve_ms: for how long a place is kept for a call until it is claimed.
 -- lease_ms: of the claims that are made here, 0 for none. A message that says so is that of a call of which a repeat does no harm:
 --   if nothing is known of it, of its module's breaker or of a paused queue, its first attempt begins, as `ledger/claim` would
 --   have it; its token is its tag with a mark, which says when it was made, and by which worker: '' if that is not known.
 -- record_seconds: how long its record lives at least.
 -- avoided: queues of whose calls none is claimed, from 1.
--- record_prefix, breaker_prefix: before calls' ids, and before modules.
 -- bounds: of the modules that have one: the queue's number, from 1, the bound, and the key of the running calls.
--- Wrong types must show before anything is taken: a script that fails is not undone.
-redis.call('HLEN', unacked)
-redis.call('ZCARD', unacked_index)
-wanted, prefix_length = tonumber(wanted), tonumber(prefix_length)
+wanted = tonumber(wanted)
+local queue_states, taken = base .. 'queue-states', queues
+queues = {}
+for i, key in ipairs(taken) do
+  local name = string.sub(key, #base - 9) -- `toolfleet:` is behind the prefix that queues have, too
+  queues[i] = {key = key, name = name, notify_key = base .. 'bell:' .. name}
+end
 local left, count, rest = {}, 0, {}
 -- The worker cannot say when: it may have sent this long before.
 local mark = worker == '' and '' or string.format('~%x~', clock[1] * 1000000 + clock[2]) .. worker
@@ -117,7 +118,7 @@ local claimed = {}
 
 local function claim(queue, calls, records)
   if #calls == 0 then return end
-  queue.breaker = queue.breaker or breaker_prefix .. string.match(queue.key, '[^.]*$', prefix_length + 1)
+  queue.breaker = queue.breaker or base .. 'breaker:' .. string.match(queue.name, '[^.]*$')
   local are_new = redis.call('EXISTS', queue.breaker, queue_states, unpack(records)) == 0
   for at, call in ipairs(calls) do
     local record = records[at]
@@ -131,6 +132,19 @@ local function claim(queue, calls, records)
   end
 end
 
+-- Holds messages that were taken. A script that fails is not undone: where somebody's key of another type is in the way, they go
+-- back.
+local function hold(queue, items, leases, held)
+  local done = redis.pcall('HSET', unacked, unpack(held))
+  if type(done) == 'number' then done = redis.pcall('ZADD', unacked_index, unpack(leases)) end
+  if type(done) == 'number' then return end
+  for at = #items, 1, -1 do
+    redis.pcall('HDEL', unacked, leases[2 * at])
+    redis.call('RPUSH', queue.key, items[at])
+  end
+  error(done.err)
+end
+
 local function take(i, portion)
   local queue, is_full = queues[i], false
   local items
@@ -141,12 +155,12 @@ local function take(i, portion)
     if type(items) ~= 'table' or items.err then items = {} end -- empty, or somebody's key of another type
   end
   local may_claim = is_claiming and not queue.bound and not queue.is_avoided
-  local leases, held, calls, records, source = {}, {}, {}, {}, string.sub(queue.key, prefix_length + 1)
+  local leases, held, calls, records = {}, {}, {}, {}
   for at, item in ipairs(items) do
     local id = tag .. count
     count = count + 1
     leases[2 * at - 1], leases[2 * at] = now_s, id
-    held[2 * at - 1], held[2 * at] = id, '[' .. item .. ',"","' .. source .. '"]'
+    held[2 * at - 1], held[2 * at] = id, '[' .. item .. ',"","' .. queue.name .. '"]'
     found[#found + 1] = id
     found[#found + 1] = i
     found[#found + 1] = item
@@ -155,13 +169,10 @@ local function take(i, portion)
     if may_claim then seconds, effect, call_id = string.match(item, '^{"%l+":"(%d+) (%l+) ([^"\\]+)",') end
     if seconds and #seconds <= 9 then
       calls[#calls + 1] = {id = call_id, tag = id, seconds = seconds, effect = effect, place = #found}
-      records[#calls] = record_prefix .. call_id
+      records[#calls] = base .. 'call:' .. call_id
     end
   end
-  if #items > 0 then
-    redis.call('ZADD', unacked_index, unpack(leases))
-    redis.call('HSET', unacked, unpack(held))
-  end
+  if #items > 0 then hold(queue, items, leases, held) end
   claim(queue, calls, records)
   if is_full or (#items > 0 and #items < portion) then redis.call('DEL', queue.notify_key) end
   return #items == portion and not is_full
@@ -170,6 +181,13 @@ end
 local portion = math.max(math.ceil(wanted / #queues), 4)
 for i = 1, #queues do
   if count == wanted or take(i, math.min(portion, wanted - count)) then rest[#rest + 1] = i end
+end
+-- A worker that has waited for a single message has nearly always emptied the queues with it.
+local keys, notify_keys = {}, {}
+for at, i in ipairs(rest) do keys[at], notify_keys[at] = queues[i].key, queues[i].notify_key end
+if count == wanted and #rest > 1 and redis.call('EXISTS', unpack(keys)) == 0 then
+  redis.call('DEL', unpack(notify_keys))
+  rest = {}
 end
 for _, i in ipairs(rest) do
   local queue = queues[i]

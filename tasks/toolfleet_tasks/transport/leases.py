@@ -269,8 +269,7 @@ class LeaseStore:
     seconds: float
     holder_prefix: str = Keys().holder("")
     record_prefix: str = Keys().call("")
-    breaker_prefix: str = Keys().breaker("")
-    queue_states: str = Keys().queue_states
+    base: str = Keys().begin
     left_prefix: str = Keys().left("")
 
     @classmethod
@@ -284,8 +283,7 @@ class LeaseStore:
             seconds=seconds,
             holder_prefix=keys.holder(""),
             record_prefix=keys.call(""),
-            breaker_prefix=keys.breaker(""),
-            queue_states=keys.queue_states,
+            base=keys.begin,
             left_prefix=keys.left(""),
         )
 

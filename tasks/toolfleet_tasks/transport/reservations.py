@@ -270,14 +270,11 @@ class Reservations:
         return RESERVE.parameters(
             unacked=store.unacked,
             unacked_index=store.unacked_index,
-            queue_states=store.queue_states,
-            queues=[(store.queue_prefix + queue, store.notify_prefix + queue) for queue in queues],
+            queues=[store.queue_prefix + queue for queue in queues],
             wanted=wanted,
             tag=tag,
-            prefix_length=len(store.queue_prefix),
+            base=store.base,
             reserve_ms=_SLOT_MS,
-            record_prefix=store.record_prefix,
-            breaker_prefix=store.breaker_prefix,
             **asked(claims, queues),
             bounds=[(number, one.bound, one.running) for number, one in bounded],
         )

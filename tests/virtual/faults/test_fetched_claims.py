@@ -46,17 +46,14 @@ def _taken_by_the_dead(bed: Bed) -> bool:
     command = RESERVE.command(
         unacked="unacked",
         unacked_index="unacked_index",
-        queue_states=Keys().queue_states,
-        queues=[(KEYS.queue(QUEUE), KEYS.notify_key(QUEUE))],
+        queues=[KEYS.queue(QUEUE)],
         wanted=1,
         tag="wb0b-0-",
-        prefix_length=0,
+        base=KEYS.begin,
         reserve_ms=1000,
         lease_ms=500,
         worker="dead",
         record_seconds=600,
-        record_prefix=KEYS.call(""),
-        breaker_prefix=KEYS.breaker(""),
     )
     _, _, tag, _, _, call_id = bed.ask(*command)
     bed.ask("ZADD", "unacked_index", 1, tag)

@@ -37,17 +37,14 @@ async def reserve(redis: Redis, *, wanted: int = 1, lease_ms: int = 15_000, **ot
     command = queues.RESERVE.command(
         unacked="unacked",
         unacked_index="unacked_index",
-        queue_states=STATES,
-        queues=[(KEYS.queue(QUEUE), KEYS.notify_key(QUEUE))],
+        queues=[KEYS.queue(QUEUE)],
         wanted=wanted,
         tag="wab-0-",
-        prefix_length=0,
+        base=KEYS.begin,
         reserve_ms=1000,
         lease_ms=lease_ms,
         worker=WORKER,
         record_seconds=kept_seconds(None, Settings()),
-        record_prefix=KEYS.call(""),
-        breaker_prefix=KEYS.breaker(""),
         **others,
     )
     return await redis.eval(*command[1:])

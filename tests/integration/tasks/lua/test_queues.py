@@ -58,17 +58,14 @@ def reserving(keys: Keys, queues: list[str], wanted: int, *, tag: str = "t-") ->
     _, *command = scripts.RESERVE.command(
         unacked=unacked,
         unacked_index=index,
-        queue_states=keys.queue_states,
-        queues=[(keys.queue(queue), keys.notify_key(queue)) for queue in queues],
+        queues=[keys.queue(queue) for queue in queues],
         wanted=wanted,
         tag=tag,
-        prefix_length=len(keys.prefix),
+        base=keys.begin,
         reserve_ms=1000,
         lease_ms=0,
         worker="",
         record_seconds=0,
-        record_prefix=keys.call(""),
-        breaker_prefix=keys.breaker(""),
     )
     return tuple(command)
 

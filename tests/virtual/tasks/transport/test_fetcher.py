@@ -115,7 +115,7 @@ async def test_a_turn_asks_for_the_queues_that_hold_something(ring: bool, redis_
         await wait_until(lambda: worker.taker.ids == ["1"], "it was taken")
         reserves = [command for command in sent if command[1] == scripts.RESERVE.digest]
 
-    assert [command[2] for command in reserves] == [5], "two keys of its own"
+    assert [command[2] for command in reserves] == [3], "one key of its own"
 
 
 async def test_a_redis_that_forgets_its_scripts_is_told_them_again(worker: FetchingWorker, redis: Redis) -> None:
