@@ -220,6 +220,7 @@ class Ledger:
         call, text, seen = claim.call, json_text.dump(result), result.audit
         # Redis makes Celery's value and the line of the text, which says nearly all that is in them, if that is short.
         is_short = self.writes_results and seen.attempts > 0 and len(text) < COUNTED_FROM_BYTES
+        is_short = is_short and (seen.call_id, seen.tool) == (call.call_id, call.tool_name)
         if is_short:
             value, announced = text, ""
         elif self.writes_results:
