@@ -21,6 +21,11 @@ _FILL = "INSERT INTO tools(rowid, name, tags, description, arguments) VALUES(?,?
 # A name says most, a tag nearly as much; arguments are about how, not what.
 _ASK = "SELECT rowid FROM tools WHERE tools MATCH ? ORDER BY bm25(tools, 10, 6, 3, 1), rowid"
 
+# They are in nearly every text: to look for them takes most of a search's time, and finds nothing more.
+_COMMON = frozenset(
+    "a an and are as at be by can do for from has have how i in is it its me my of on or our please so that the "
+    "then there these this to up us want was we what when where which will with you your".split()
+)
 _HUMP = r"([a-z0-9])([A-Z])"
 _WORD = r"[^\W_]+"
 
@@ -84,7 +89,8 @@ class TextIndex(Generic[T]):
             self._index.close()
 
     def _matching(self, text: str) -> Iterator[tuple[SearchDocument, T]]:
-        words = re.findall(_WORD, _split(text[:_LONGEST]))[:_MOST_WORDS]
+        said = re.findall(_WORD, _split(text[:_LONGEST]))
+        words = ([word for word in said if word.casefold() not in _COMMON] or said)[:_MOST_WORDS]
         if not words:
             if not text.strip():
                 yield from self._things

@@ -47,6 +47,9 @@ def found(index: ToolSearch, text: str, *tags: str, limit: int = 20, never: str 
         ("invoices", ["mail.send_invoice", "mail.send"]),  # one or many
         ("INVOICE", ["mail.send_invoice", "mail.send"]),
         ("send bill", ["mail.send_invoice", "mail.send"]),  # the more words the better
+        ("an appointment for my customer to be in", ["calendar.add", "mail.send_invoice"]),  # without its common words
+        ("of your own", ["mail.send"]),
+        ("of", ["mail.send"]),  # alone they are looked for
         ("issue", ["git.createIssue"]),  # the hump in a name
         ("createissue", ["git.createIssue"]),
         ("invit", ["calendar.add"]),  # the beginning of a word, in an argument
