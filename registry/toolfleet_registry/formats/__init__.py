@@ -8,6 +8,7 @@ provider's package is needed.
 from toolfleet_registry.formats.calls import call_from_openai, to_call
 from toolfleet_registry.formats.dialects import Format
 from toolfleet_registry.formats.offers import convert, tools_to_openai_format
+from toolfleet_registry.formats.on_demand import SearchRequest, ToolsOnDemand
 from toolfleet_registry.formats.relaxing import Converted, Note
 from toolfleet_registry.formats.results import as_spoken, from_result
 
@@ -15,6 +16,8 @@ __all__ = [
     "Converted",
     "Format",
     "Note",
+    "SearchRequest",
+    "ToolsOnDemand",
     "as_spoken",
     "call_from_openai",
     "convert",

@@ -44,7 +44,19 @@ def to_call(
 
     """
     dialect_of(format)
-    name, spoken = _READERS[format](obj)
+    name, spoken = spoken_call(obj, format)
+    return named_call(name, spoken, format, tools, dotted=dotted)
+
+
+def spoken_call(obj: Any, format: Format) -> tuple[str, Any]:
+    """Return the name in a provider's tool call, "" without one, and its arguments as they were written."""
+    return _READERS[format](obj)
+
+
+def named_call(
+    name: str, spoken: Any, format: Format, tools: Iterable[ToolDefinition], *, dotted: bool = False
+) -> ToolCall:
+    """Return the call of the tool that was offered under `name`; otherwise as `to_call`."""
     arguments = spoken_arguments(spoken)
     offered = list(tools)
     tool = meant_tool(name, offered) if name else None
@@ -117,37 +129,38 @@ def _has_null(value: Any, depth: int) -> bool:
 
 
 def _openai_chat(obj: Any) -> tuple[str, Any]:
-    function = _field(obj, "function")
-    if function is None and (custom := _field(obj, "custom")) is not None:
-        return _name(custom), _field(custom, "input")
-    return _name(function), _field(function, "arguments")
+    function = field_of(obj, "function")
+    if function is None and (custom := field_of(obj, "custom")) is not None:
+        return _name(custom), field_of(custom, "input")
+    return _name(function), field_of(function, "arguments")
 
 
 def _openai_responses(obj: Any) -> tuple[str, Any]:
-    arguments = _field(obj, "arguments")
-    return _name(obj), _field(obj, "input") if arguments is None else arguments
+    arguments = field_of(obj, "arguments")
+    return _name(obj), field_of(obj, "input") if arguments is None else arguments
 
 
 def _anthropic(obj: Any) -> tuple[str, Any]:
-    return _name(obj), _field(obj, "input")
+    return _name(obj), field_of(obj, "input")
 
 
 def _gemini(obj: Any) -> tuple[str, Any]:
-    call = _field(obj, "function_call") or _field(obj, "functionCall") or obj
-    return _name(call), _field(call, "args")
+    call = field_of(obj, "function_call") or field_of(obj, "functionCall") or obj
+    return _name(call), field_of(call, "args")
 
 
 def _mcp(obj: Any) -> tuple[str, Any]:
-    request = _field(obj, "params") or obj
-    return _name(request), _field(request, "arguments")
+    request = field_of(obj, "params") or obj
+    return _name(request), field_of(request, "arguments")
 
 
 def _name(obj: Any) -> str:
-    name = _field(obj, "name")
+    name = field_of(obj, "name")
     return name if isinstance(name, str) else ""
 
 
-def _field(obj: Any, name: str) -> Any:
+def field_of(obj: Any, name: str) -> Any:
+    """Return a member of a provider's object or of its JSON; `None` without one."""
     return obj.get(name) if isinstance(obj, Mapping) else getattr(obj, name, None)
 
 

@@ -19,6 +19,8 @@ def convert(
     format: Format,
     strict: bool = False,  # noqa: FBT001, FBT002 - a call reads convert(tools, "openai_chat", strict=True)
     dotted: bool = False,  # noqa: FBT001, FBT002 - as above
+    *,
+    programmatic: bool = False,
 ) -> Converted:
     """Convert tools to a provider's format, for the `tools` of a request.
 
@@ -31,6 +33,8 @@ def convert(
         strict: Whether a tool is marked as strict if its schema can be enforced to the letter. A note says why another
             tool cannot.
         dotted: Whether names keep the form `module.method` where the provider accepts dots.
+        programmatic: Whether the provider's own programs may call the tools that only read and have an output schema,
+            with Anthropic and OpenAI's Responses. The request needs the provider's tool for programs, too.
 
     Returns:
         The converted tools, sorted by name so that prompt caches hold; `.notes` says what differs from the definitions.
@@ -44,7 +48,7 @@ def convert(
     notes: list[Note] = []
     budget = StrictBudget(dialect.strictness)
     offers = [
-        _offer(tool, format, dotted, budget if strict else None, notes)
+        _offer(tool, format, dotted, budget if strict else None, notes, programmatic)
         for tool in sorted(tools, key=lambda tool: tool.name)
     ]
     if dialect.tools is not None and len(offers) > dialect.tools:
@@ -96,6 +100,7 @@ def _offer(
     dotted: bool,  # noqa: FBT001 - private
     budget: StrictBudget | None,
     all_notes: list[Note],
+    programmatic: bool,  # noqa: FBT001 - private
 ) -> dict[str, Any]:
     notes = Notes(tool.name)
     name = offered_name(tool.name, format, dotted=dotted)
@@ -115,6 +120,9 @@ def _offer(
             schema = strict if strict is not None and is_strict else schema
             notes.taken += taken if is_strict or strict is None else []
         offer = _of_provider(format, name, description, schema, is_strict, notes)
+        # Anthropic's programs call no strict tools.
+        if programmatic and not (is_strict and format == "anthropic"):
+            offer = _for_programs(offer, tool, format)
     all_notes += notes.taken
     return offer
 
@@ -139,6 +147,21 @@ def _of_provider(
     parameters = gemini_schema(schema, notes)
     declaration: dict[str, Any] = {"name": name, "description": description}
     return declaration if parameters is None else {**declaration, "parameters": parameters}
+
+
+def _for_programs(offer: dict[str, Any], tool: ToolDefinition, format: Format) -> dict[str, Any]:
+    """Return the offer with what the provider's programs need, if they may call the tool."""
+    schema = tool.output_schema
+    if schema is None or schema.get("type") != "object" or effect_of(tool) != "read":
+        return offer
+    if format == "openai_responses":
+        return {**offer, "output_schema": localized(schema), "allowed_callers": ["direct", "programmatic"]}
+    if format == "anthropic":
+        text = json.dumps(localized(schema), ensure_ascii=False, separators=(",", ":"))
+        returns = f"\nReturns JSON that fits: {text}" if len(text) <= _LONGEST_OUTPUT else "\nReturns a JSON object."
+        description = f"{offer['description']}{returns}".strip()
+        return {**offer, "description": description, "allowed_callers": ["direct", _ANTHROPIC_PROGRAMS]}
+    return offer
 
 
 def _mcp(tool: ToolDefinition, name: str, notes: Notes) -> dict[str, Any]:
@@ -177,3 +200,5 @@ def _description(tool: ToolDefinition, own: JsonObject, dialect: Dialect, notes:
 
 
 _LONGEST_CONDITION = 600
+_LONGEST_OUTPUT = 2000  # characters of a schema; Anthropic has no field for it
+_ANTHROPIC_PROGRAMS = "code_execution_20260120"  # since this version programs call tools without a beta header

@@ -11,6 +11,7 @@ from toolfleet_registry.contracts.attempts import checked_part, content_blocks, 
 from toolfleet_registry.contracts.calls import Spoken
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.contracts.tool_definition import ToolDefinition
+from toolfleet_registry.formats.calls import field_of
 from toolfleet_registry.formats.dialects import Format, answered_name, dialect_of, offered_name
 from toolfleet_registry.formats.references import localized
 from toolfleet_registry.formats.relaxing import Notes, renamed_properties, rooted
@@ -97,6 +98,7 @@ def from_result(
     *,
     dotted: bool = False,
     files: bool = True,
+    caller: Any = None,
 ) -> Any:
     """Return the answer to a tool call in a provider's format, as a plain dictionary. Nothing is cut.
 
@@ -113,6 +115,8 @@ def from_result(
         tool_call_id: The provider's id of the tool call. MCP does not use it: the id is the request's.
         dotted: Whether the tool was offered with dots in its name.
         files: Whether the model can read files; False for models that read only text, such as Gemini's before version 3.
+        caller: The `caller` of the tool call, if the provider has given it one. A program of the provider's gets a
+            success as JSON alone, without files and hints.
 
     Returns:
         The dictionary, which fits the provider's own types.
@@ -122,6 +126,8 @@ def from_result(
 
     """
     dialect_of(format)
+    if field_of(caller, "type") not in {None, "direct"}:
+        return _program_message(result, format, tool_call_id, caller)
     shown, unseen = shown_files(result.files if result.success else (), format, is_on=files)
     if format == "openai_chat":
         return {"role": "tool", "tool_call_id": tool_call_id or "", "content": _marked_text(result) + unseen}
@@ -138,6 +144,18 @@ def from_result(
         answer = _gemini_message(result, tool_call_id, unseen, dotted=dotted)
         return {"functionResponse": {**answer, "parts": shown} if shown else answer}
     return _mcp_message(result, shown, unseen)
+
+
+def _program_message(result: ToolResult, format: Format, tool_call_id: str | None, caller: Any) -> dict[str, Any]:
+    text = _marked_text(result)
+    if result.success:
+        value = _shown(checked_part(result.result))
+        text = _sendable(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    if format == "openai_responses":
+        program = {"type": "program", "caller_id": field_of(caller, "caller_id")}
+        return {"type": "function_call_output", "call_id": tool_call_id or "", "output": text, "caller": program}
+    block = {"type": "tool_result", "tool_use_id": tool_call_id or "", "content": text}
+    return block if result.success else {**block, "is_error": True}
 
 
 def _gemini_message(result: ToolResult, tool_call_id: str | None, unseen: str, *, dotted: bool) -> dict[str, Any]:

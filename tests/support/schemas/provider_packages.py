@@ -9,8 +9,15 @@ from google.genai import types as gemini
 from mcp.shared.tool_name_validation import validate_tool_name
 from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionToolMessageParam
 from openai.types.chat.chat_completion_message_function_tool_call import ChatCompletionMessageFunctionToolCall
-from openai.types.responses import FunctionToolParam, ResponseFunctionToolCall
+from openai.types.responses import (
+    FunctionToolParam,
+    ResponseFunctionToolCall,
+    ResponseToolSearchOutputItemParamParam,
+    ToolSearchOutputNamespaceToolParam,
+    ToolSearchToolParam,
+)
 from openai.types.responses.response_input_item_param import FunctionCallOutput
+from openai.types.responses.tool_search_output_namespace_tool_param import ToolFunction
 from pydantic import ConfigDict, TypeAdapter, with_config
 
 from toolfleet_registry.formats import Format
@@ -28,7 +35,7 @@ def accepts_tools(provider: Format, offers: list[dict[str, Any]]) -> None:
         _STRICT_MCP.validate_python(offers)
     else:
         for offer in offers:
-            _TOOL[provider].validate_python(offer)
+            (_SEARCH if offer.get("type") == "tool_search" else _TOOL[provider]).validate_python(offer)
 
 
 def accepts_result(provider: Format, message: dict[str, Any]) -> None:
@@ -37,6 +44,12 @@ def accepts_result(provider: Format, message: dict[str, Any]) -> None:
         gemini.Part.model_validate(message)
     elif provider == "mcp":
         mcp.types.CallToolResult.model_validate(message)
+    elif message.get("type") == "tool_search_output":
+        _FOUND.validate_python(message)
+        for namespace in message["tools"]:
+            _NAMESPACE.validate_python(namespace)
+            for tool in namespace["tools"]:
+                _LOADED.validate_python(tool)
     else:
         _RESULT[provider].validate_python(message)
 
@@ -74,4 +87,8 @@ _RESULT: dict[Format, TypeAdapter[Any]] = {
     "openai_responses": _closed(FunctionCallOutput),
     "anthropic": _closed(ToolResultBlockParam),
 }
+_SEARCH = _closed(ToolSearchToolParam)
+_FOUND = _closed(ResponseToolSearchOutputItemParamParam)
+_NAMESPACE = _closed(ToolSearchOutputNamespaceToolParam)
+_LOADED = _closed(ToolFunction)
 _STRICT_MCP = TypeAdapter(list[mcp.types.Tool])
