@@ -21,7 +21,8 @@ CALL_TOOL: Final = "call_tool"
 
 MOST_BYTES: Final = 5_000_000
 """How many bytes of definitions a request has at most; the model does not read them, and each request sends them again."""
-_MOST_DEFERRED = 10_000  # tools that Anthropic takes in a request
+MOST_DEFERRED: Final = 10_000
+"""How many tools Anthropic takes in a request."""
 _FOUND, _MOST_FOUND = 5, 20  # tools that one search finds
 _MOST_NAMED = 1000  # characters for the modules' names in the search's description
 
@@ -155,7 +156,7 @@ class ToolsOnDemand:
 
     def _deferred(self, tools: Sequence[ToolDefinition]) -> Converted | None:
         """Return the definitions that the provider keeps from the model; `None` if they are too many for a request."""
-        if len(tools) > _MOST_DEFERRED:
+        if len(tools) > MOST_DEFERRED:
             return None
         converted = convert(tools, self._format, programmatic=self._programmatic)
         offers = [{**offer, "defer_loading": True} for offer in converted]

@@ -27,9 +27,11 @@ from toolfleet_registry.contracts.names import provider_name
 from toolfleet_registry.errors import ApprovalNotTaken, FleetUnavailable
 from toolfleet_registry.formats import as_spoken, from_result
 from toolfleet_registry.formats.dialects import near_names
+from toolfleet_registry.formats.on_demand import CALL_TOOL, MOST_BYTES, MOST_DEFERRED, SEARCH_TOOL, ToolsOnDemand
 from toolfleet_registry.formats.results import shown_files
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.policy.redaction import redacted
+from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_tasks.approvals.approvers import Approver, missing_votes
 from toolfleet_tasks.approvals.records import StoredApproval
 from toolfleet_tasks.calls.begun_calls import BegunHandle, Owner
@@ -40,8 +42,11 @@ from toolfleet_tasks.messages.ids import job_id_for
 
 C = TypeVar("C")
 T = TypeVar("T")
+_MOST_SEARCHED = 200  # tools, of which those that are not offered are left out
 _MOST_CALLERS = 64  # kinds of callers whose listings are kept
 Kind = Literal["call", "job", "approval"]
+Loading = Literal["all", "native", "search"]
+"""How tools reach a model: all definitions at once, by the framework's own deferred loading, or by `search_tools` and `call_tool`."""
 CALL: Final = "toolfleet_call_id"
 TOOL: Final = "toolfleet_tool"
 RUN: Final = "toolfleet_run_id"
@@ -619,6 +624,83 @@ class ToolOffers(Generic[T]):
         listing: Mapping[str, T] = MappingProxyType(made)
         self._kept[kind] = tools, listing
         return listing
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A caller's tools by the names shown to a model, and how they reach it. `demand` finds them and reads `call_tool`."""
+
+    tools: Mapping[str, ToolDefinition]
+    load: Loading
+    demand: ToolsOnDemand
+
+    def inner(self, arguments: Any) -> ToolCall:
+        """Return the call that `call_tool` is asked for: without a tool in `spoken`, if none has its name."""
+        return self.demand.call({"name": CALL_TOOL, "arguments": arguments})
+
+    def own(self) -> list[dict[str, Any]]:
+        """Return `search_tools` and `call_tool` as MCP has them; none where all tools are listed, or the framework defers them."""
+        return list(self.demand.offers) if self.load == "search" else []
+
+
+class ToolLoading:
+    """Decides which tools a model is shown at once, and searches the others for it, as its caller may see them.
+
+    `load` and `always` are as of the adapters.
+    """
+
+    def __init__(
+        self,
+        fleet: ToolFleet,
+        load: Loading,
+        always: Callable[[ToolDefinition], bool] | None,
+        where: Callable[[ToolDefinition], bool] | None,
+    ) -> None:
+        self._fleet, self._load, self._always = fleet, load, always
+        self._tools = ToolOffers(fleet.tools, lambda tool, _: tool, where)
+        self._kept: dict[tuple[object, object], Listing] = {}
+
+    def defers(self, tool: ToolDefinition) -> bool:
+        """Return whether the model finds the tool by a search."""
+        return self._load != "all" and not (self._always is not None and self._always(tool))
+
+    async def of(self, caller: Caller) -> Listing:
+        """Return the caller's present tools. While nothing changes, the same object."""
+        tools = await self._tools.of(caller)
+        kind = caller.permission, caller.allowed_modules
+        listing = self._kept.get(kind)
+        if listing is None or listing.tools is not tools:
+            load: Loading = "search" if self._load == "native" and _is_too_much(tools.values()) else self._load
+            while len(self._kept) >= _MOST_CALLERS:
+                self._kept.pop(next(iter(self._kept)))
+            demand = ToolsOnDemand(() if load == "all" else tools.values(), "mcp")
+            listing = self._kept[kind] = Listing(tools, load, demand)
+        return listing
+
+    async def found(self, query: str, limit: int, caller: Caller) -> list[ToolDefinition]:
+        """Search the tools that the caller is offered."""
+        listing = await self.of(caller)
+        found = await self._fleet.search(query, caller, limit=_MOST_SEARCHED)
+        return [tool for tool in found if provider_name(tool.name) in listing.tools][:limit]
+
+    async def answer(self, arguments: Any, caller: Caller) -> str:
+        """Return the answer to a call of `search_tools`: the definitions of what is found."""
+        demand, call = (await self.of(caller)).demand, {"name": SEARCH_TOOL, "arguments": arguments}
+        asked = demand.search(call)
+        found = [] if asked is None else await self.found(asked.query, asked.limit, caller)
+        return str(demand.answer(call, found)["content"][0]["text"])
+
+
+def inner_arguments(name: str, arguments: Any) -> Any:
+    """Return the arguments of the tool that is called, by `call_tool` or by its own name."""
+    return arguments.get("arguments") if name == CALL_TOOL and isinstance(arguments, Mapping) else arguments
+
+
+def _is_too_much(tools: Iterable[ToolDefinition]) -> bool:
+    listed = list(tools)
+    if len(listed) > MOST_DEFERRED:
+        return True
+    return sum(len(json.dumps([tool.name, tool.description, input_schema(tool)])) for tool in listed) > MOST_BYTES
 
 
 def call_key(run_id: str | None, call_id: str | None, tool_name: str, arguments: Any) -> str | None:

@@ -1,6 +1,7 @@
 """Offers the fleet's tools to Claude's agent SDK, as an MCP server in the agent's own process, and as a hook that defers long calls."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal, Protocol, TypedDict
 
 import mcp_types as types
@@ -10,13 +11,17 @@ from mcp.server.lowlevel import Server
 from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.contracts.jobs import Poll
+from toolfleet_registry.contracts.names import provider_name
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.formats import convert, from_result
+from toolfleet_registry.formats.on_demand import CALL_TOOL, SEARCH_TOOL
 from toolfleet_tasks.adapters.calling import (
     AdapterCalls,
     DeferredStep,
     FrameworkCall,
+    Loading,
     StillRunning,
+    ToolLoading,
     ToolOffers,
     WaitsForApproval,
     no_such_tool,
@@ -49,6 +54,7 @@ _DEFERRED: Mapping[str, Any] = {
 }
 
 _MOST_SHOWN = "anthropic/maxResultSizeChars"
+_FIRST = "anthropic/alwaysLoad"
 _LEAST_STEP = 0.001  # the protocol has progress grow each time
 
 
@@ -93,6 +99,10 @@ class FleetSession:
         most_characters: How long a result may be that the model is shown whole; Claude Code keeps a longer one in a
             file.
         where: Tells which tools are offered; by default all that the caller may use.
+        load: How the tools reach the model: `"all"`: as Claude Code decides; `"native"`: by Claude
+            Code's own search; `"search"`: by `search_tools` and `call_tool`, which every model takes. Of more than 10,000 tools, or
+            5 MB, `"native"` becomes `"search"`.
+        always: Tells which tools are in each request as they are; by default none.
 
     """
 
@@ -110,12 +120,17 @@ class FleetSession:
         jobs: Mapping[str, Poll | None] | None = None,
         most_characters: int | None = None,
         where: Callable[[ToolDefinition], bool] | None = None,
+        load: Loading = "all",
+        always: Callable[[ToolDefinition], bool] | None = None,
     ) -> None:
         self._calls = AdapterCalls(
             fleet, timeout=timeout, defer_after=defer_after, defer_approvals=defer_approvals, jobs=jobs
         )
         self._caller, self._conversation, self._run_id = caller, conversation, run_id
-        self._offers = ToolOffers(fleet.tools, lambda tool, _: (tool, offered(tool, most_characters)), where)
+        self._loading = ToolLoading(fleet, load, always, where)
+        self._defers = None if load == "all" else self._loading.defers
+        self._offers = ToolOffers(fleet.tools, self._offered, where)
+        self._most_characters = most_characters
         self._following = FollowingTools(fleet, self._calls, caller, defer_after or _LONGEST_WAIT_SECONDS)
         self._own = FOLLOWING_TOOLS if self._calls.is_deferring else {}
         self._ended: dict[str | None, ToolResult] = {}  # by their keys: of calls that the hook has made
@@ -191,34 +206,39 @@ class FleetSession:
         return None if step is None else step.to_json()
 
     async def _asked(self, name: str, arguments: Any, call_id: str | None) -> FrameworkCall | None:
-        name = name.removeprefix(self._prefix)
-        offer = (await self._offers.of(self._caller)).get(name)
-        if offer is None:
+        name, listing = name.removeprefix(self._prefix), await self._loading.of(self._caller)
+        tool, arguments = listing.tools.get(name), arguments or {}
+        if listing.load == "search" and name == CALL_TOOL:
+            meant = listing.inner(arguments)
+            tool, arguments, name = meant.spoken.tool, meant.arguments, provider_name(meant.tool_name)
+        if tool is None:
             return None
-        named = offer[0], name, arguments or {}, self._caller, self._run_id, call_id
+        named = tool, name, arguments, self._caller, self._run_id, call_id
         return FrameworkCall(*named, self._conversation)
 
+    def _offered(self, tool: ToolDefinition, _: str) -> types.Tool:
+        first = None if self._defers is None else not self._defers(tool)
+        return offered(tool, self._most_characters, is_first=first)
+
     async def _list(self, _: Asking, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        listed = [offer for _, offer in (await self._offers.of(self._caller)).values()]
+        listing, offers = await self._loading.of(self._caller), await self._offers.of(self._caller)
+        listed = [types.Tool.model_validate({**own, "_meta": {_FIRST: True}}) for own in listing.own()]
+        is_whole = listing.load != "search"
+        listed += [offer for name, offer in offers.items() if is_whole or not self._loading.defers(listing.tools[name])]
         return types.ListToolsResult(tools=[*listed, *map(types.Tool.model_validate, self._own.values())])
 
     async def _call(self, ctx: Asking, params: types.CallToolRequestParams) -> types.CallToolResult:
-        listed = await self._offers.of(self._caller)
-        if params.name in self._own and params.name not in listed:
+        listing = await self._loading.of(self._caller)
+        if params.name in self._own and params.name not in listing.tools:
             return await answer(self._following.run(params.name, params.arguments or {}))
-        if params.name not in listed:
-            return _result_shown(no_such_tool(params.name, [tool for tool, _ in listed.values()]))
+        if listing.load == "search" and params.name == SEARCH_TOOL:
+            return await answer(self._loading.answer(params.arguments, self._caller))
         call_id: object = {**ctx.meta}.get(_CALL_ID) if ctx.meta else None
-        asked = FrameworkCall(
-            listed[params.name][0],
-            params.name,
-            params.arguments or {},
-            self._caller,
-            self._run_id,
-            call_id if isinstance(call_id, str) else None,
-            self._conversation,
-            on_progress=_reporter(ctx),
-        )
+        asked = await self._asked(params.name, params.arguments, call_id if isinstance(call_id, str) else None)
+        if asked is None:
+            said = listing.inner(params.arguments).tool_name if params.name == CALL_TOOL else params.name
+            return _result_shown(no_such_tool(said, listing.tools.values()))
+        asked = replace(asked, on_progress=_reporter(ctx))
         result = self._ended.pop(asked.key, None)
         return await answer(self._calls.call(asked)) if result is None else _result_shown(result)
 
@@ -235,6 +255,8 @@ def fleet_server(
     jobs: Mapping[str, Poll | None] | None = None,
     most_characters: int | None = None,
     where: Callable[[ToolDefinition], bool] | None = None,
+    load: Loading = "all",
+    always: Callable[[ToolDefinition], bool] | None = None,
 ) -> FleetServer:
     """Make a server with the tools that a caller may use; `allowed_tools=["mcp__toolfleet"]` lets a session call all of them.
 
@@ -257,6 +279,10 @@ def fleet_server(
         most_characters: How long a result may be that the model is shown whole; Claude Code keeps a longer one in a
             file.
         where: Tells which tools are offered; by default all that the caller may use.
+        load: How the tools reach the model: `"all"`: as Claude Code decides; `"native"`: by Claude
+            Code's own search; `"search"`: by `search_tools` and `call_tool`, which every model takes. Of more than 10,000 tools, or
+            5 MB, `"native"` becomes `"search"`.
+        always: Tells which tools are in each request as they are; by default none.
 
     Returns:
         A value for `ClaudeAgentOptions(mcp_servers={"toolfleet": …})`.
@@ -273,15 +299,18 @@ def fleet_server(
         jobs=jobs,
         most_characters=most_characters,
         where=where,
+        load=load,
+        always=always,
     )
     return session.server
 
 
-def offered(tool: ToolDefinition, most_characters: int | None) -> types.Tool:
-    """Return a tool as a server lists it."""
+def offered(tool: ToolDefinition, most_characters: int | None, *, is_first: bool | None = None) -> types.Tool:
+    """Return a tool as a server lists it. `is_first`: whether Claude reads it without a search; `None`: Claude Code decides."""
     (offer,) = convert([tool], "mcp")
-    meta = {} if most_characters is None else {"_meta": {_MOST_SHOWN: most_characters}}
-    return types.Tool.model_validate({**offer, **meta})
+    said = {_MOST_SHOWN: most_characters, _FIRST: is_first}
+    meta = {name: value for name, value in said.items() if value is not None}
+    return types.Tool.model_validate({**offer, "_meta": {**offer.get("_meta", {}), **meta}} if meta else offer)
 
 
 def _reporter(ctx: ServerRequestContext[Any, Any]) -> Callable[[Progress], Awaitable[None]]:

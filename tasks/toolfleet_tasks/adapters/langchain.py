@@ -7,6 +7,7 @@ from langchain.agents.middleware import AgentMiddleware, AgentState, ModelReques
 from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededError
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, interrupt
@@ -14,13 +15,17 @@ from langgraph.types import Command, interrupt
 from toolfleet_registry.contracts import Caller, Conversation, ResultFile, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.contracts.jobs import Poll
+from toolfleet_registry.contracts.names import provider_name
+from toolfleet_registry.formats.on_demand import CALL_TOOL, SEARCH_TOOL
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_tasks.adapters.calling import (
     AdapterCalls,
     Decision,
     DeferredStep,
     FrameworkCall,
+    Loading,
     StillRunning,
+    ToolLoading,
     ToolOffers,
     WaitsForApproval,
     caller_of,
@@ -64,6 +69,10 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         jobs: Tools whose calls are jobs, which interrupt the graph at once: by a poll, or with `None` by their own end.
         approver: The person who votes by the value that the graph is resumed with; or a function of that value.
         where: Tells which tools are offered; by default all that the caller may use.
+        load: How the tools reach the model: `"all"` definitions in each request; `"native"`: by LangChain's
+            `ProviderToolSearchMiddleware`, which follows this one; `"search"`: by `search_tools` and `call_tool`, which every model takes. Of more than 10,000 tools, or
+            5 MB, `"native"` becomes `"search"`.
+        always: Tells which tools are in each request as they are; by default none.
 
     """
 
@@ -79,12 +88,15 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         jobs: Mapping[str, Poll | None] | None = None,
         approver: Approver | Callable[[Mapping[str, Any]], Approver | None] | None = None,
         where: Callable[[ToolDefinition], bool] | None = None,
+        load: Loading = "all",
+        always: Callable[[ToolDefinition], bool] | None = None,
     ) -> None:
         super().__init__()
         self._caller = caller
         self._conversation = conversation
-        self._tools = ToolOffers(fleet.tools, lambda tool, _: tool, where)
+        self._loading = ToolLoading(fleet, load, always, where)
         self._offers = ToolOffers(fleet.tools, _offered, where)
+        self._deferred = ToolOffers(fleet.tools, _deferred, where)
         self._approver = approver
         self._calls = AdapterCalls(
             fleet, timeout=timeout, defer_after=defer_after, defer_approvals=defer_approvals, jobs=jobs
@@ -121,8 +133,14 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             FleetUnavailable: Redis does not answer on a loop's first use.
 
         """
-        offers = await self.offers(caller_of(self._caller, request.runtime.context))
-        return await handler(request.override(tools=[*request.tools, *offers]))
+        caller = caller_of(self._caller, request.runtime.context)
+        listing, offers = await self._loading.of(caller), await self._offers.of(caller)
+        shown: list[Any] = [offer for name, offer in offers.items() if not self._loading.defers(listing.tools[name])]
+        if listing.load == "native":
+            later = await self._deferred.of(caller)
+            shown += [tool for name, tool in later.items() if self._loading.defers(listing.tools[name])]
+        shown += [_function(own["name"], own["description"], own["inputSchema"]) for own in listing.own()]
+        return await handler(request.override(tools=[*request.tools, *shown]))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answer]]
@@ -144,14 +162,21 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             return await handler(request)
         name, runtime = request.tool_call["name"], request.runtime
         caller = caller_of(self._caller, runtime.context)
-        tools = await self._tools.of(caller)
-        tool = tools.get(name)
+        listing = await self._loading.of(caller)
+        tool, arguments = listing.tools.get(name), request.tool_call["args"]
+        if listing.load == "search" and name == SEARCH_TOOL:
+            text = await self._loading.answer(arguments, caller)
+            return ToolMessage(content=text, tool_call_id=request.tool_call["id"] or "", name=name)
+        if listing.load == "search" and name == CALL_TOOL:
+            meant = listing.inner(arguments)
+            tool, arguments, name = meant.spoken.tool, meant.arguments, meant.tool_name
+            name = name if tool is None else provider_name(tool.name)
         if tool is None:
-            return _message(request, no_such_tool(name, tools.values()))
+            return _message(request, no_such_tool(name, listing.tools.values()))
         asked = FrameworkCall(
             tool,
             name,
-            request.tool_call["args"],
+            arguments,
             caller,
             _origin_of(request),
             request.tool_call["id"],
@@ -193,8 +218,26 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
 def _offered(tool: ToolDefinition, name: str) -> dict[str, Any]:
     """Return a tool as a dictionary, whose schema LangChain leaves as it is."""
-    function = {"name": name, "description": tool.description, "parameters": input_schema(tool)}
-    return {"type": "function", "function": function}
+    return _function(name, tool.description, input_schema(tool))
+
+
+def _function(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+
+
+def _deferred(tool: ToolDefinition, name: str) -> BaseTool:
+    """Return a tool as an object, which alone LangChain defers; its calls come to the middleware."""
+    return StructuredTool(
+        name=name,
+        description=tool.description or name,
+        args_schema=input_schema(tool),
+        coroutine=_nothing,
+        extras={"defer_loading": True},
+    )
+
+
+async def _nothing(**_: Any) -> None:
+    raise NotImplementedError
 
 
 def _writer(request: ToolCallRequest) -> Callable[[Progress], None]:

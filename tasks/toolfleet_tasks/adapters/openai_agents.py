@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -16,6 +17,8 @@ from agents import (
     ToolApprovalItem,
     ToolErrorFormatter,
     ToolErrorFormatterArgs,
+    ToolSearchTool,
+    tool_namespace,
 )
 from agents.exceptions import AgentsException
 from agents.tool import ToolOutputFileContent, ToolOutputImage, ToolOutputText
@@ -23,14 +26,18 @@ from agents.tool_context import ToolContext
 
 from toolfleet_registry.contracts import Caller, Conversation, ResultFile, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.jobs import Poll
+from toolfleet_registry.contracts.names import provider_name
 from toolfleet_registry.formats.calls import spoken_arguments
+from toolfleet_registry.formats.on_demand import CALL_TOOL, SEARCH_TOOL
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.system import randomness
 from toolfleet_tasks.adapters.calling import (
     AdapterCalls,
     Decision,
     FrameworkCall,
+    Loading,
     StillRunning,
+    ToolLoading,
     ToolOffers,
     WaitsForApproval,
     caller_of,
@@ -111,6 +118,10 @@ class FleetTools:
         approver: The person who votes if the `RunState` approves; or a function of the run's context. `decide`
             takes more than that.
         where: Tells which tools are offered; by default all that the caller may use.
+        load: How the tools reach the model: `"all"` definitions in each request; `"native"`: by the SDK's `ToolSearchTool`,
+            over a namespace for each module, for OpenAI's Responses models; `"search"`: by `search_tools` and `call_tool`, which every model takes. Of more than 10,000 tools, or
+            5 MB, `"native"` becomes `"search"`.
+        always: Tells which tools are in each request as they are; by default none.
 
     """
 
@@ -127,6 +138,8 @@ class FleetTools:
         jobs: Mapping[str, Poll | None] | None = None,
         approver: Approver | Callable[[Context], Approver | None] | None = None,
         where: Callable[[ToolDefinition], bool] | None = None,
+        load: Loading = "all",
+        always: Callable[[ToolDefinition], bool] | None = None,
     ) -> None:
         self._calls = AdapterCalls(
             fleet, timeout=timeout, defer_after=defer_after, defer_approvals=defer_approvals, jobs=jobs
@@ -138,11 +151,13 @@ class FleetTools:
         self._conversation = conversation
         self._run_id = run_id
         self._where = where
+        self._loading = ToolLoading(fleet, load, always, where)
+        self._is_native = load == "native"
         self._approver = approver
         self._defer_approvals = defer_approvals
         self._runs: WeakKeyDictionary[Context, ToolOffers[OfferedFunction]] = WeakKeyDictionary()
 
-    async def of(self, run: Context) -> list[FunctionTool]:
+    async def of(self, run: Context) -> list[Tool]:
         """List the tools that the run's caller may use now. While nothing changes, the same objects in each of its turns.
 
         Args:
@@ -161,7 +176,54 @@ class FleetTools:
             asks = functools.partial(self._waits, offer)
             needs = self._defers(name) or (self._defer_approvals and await self._fleet.approvals.rules(name, caller))
             offer.tool.needs_approval = asks if needs else False
-        return [offer.tool for offer in offers]
+        listing = await self._loading.of(caller)
+        if listing.load != "search":
+            deferred = [ToolSearchTool()] if listing.load == "native" and offers else []
+            return [*(offer.tool for offer in offers), *deferred]
+        shown = [offer.tool for offer in offers if not self._loading.defers(offer.definition)]
+        return [*(self._own_tool(own) for own in listing.own()), *shown]
+
+    def _own_tool(self, own: Mapping[str, Any]) -> FunctionTool:
+        """Return `search_tools` or `call_tool`."""
+        tool = FunctionTool(
+            name=own["name"],
+            description=own["description"],
+            params_json_schema=own["inputSchema"],
+            on_invoke_tool=self._search if own["name"] == SEARCH_TOOL else self._call,
+            strict_json_schema=False,
+        )
+        if self._calls.is_deferring and own["name"] == CALL_TOOL:
+            tool.needs_approval = self._inner_waits
+        return tool
+
+    async def _search(self, run: ToolContext[Any], arguments: str) -> Output:
+        return await self._loading.answer(spoken_arguments(arguments), caller_of(self._caller, run))
+
+    async def _call(self, run: ToolContext[Any], arguments: str) -> Output:
+        found = await self._inner(run, spoken_arguments(arguments))
+        if isinstance(found, ToolResult):
+            return shown_output(found)
+        return await self._invoke(found[0], run, json.dumps(found[1]))
+
+    async def _inner_waits(self, run: Context, arguments: dict[str, Any], call_id: str) -> bool:
+        found = await self._inner(run, arguments)
+        if isinstance(found, ToolResult):
+            return False
+        offer, inner = found
+        name = offer.definition.name
+        needs = self._defers(name) or (
+            self._defer_approvals and await self._fleet.approvals.rules(name, caller_of(self._caller, run))
+        )
+        return bool(needs) and await self._waits(offer, run, inner, call_id)
+
+    async def _inner(self, run: Context, arguments: Any) -> tuple[OfferedFunction, Any] | ToolResult:
+        """Return the tool that `call_tool` is asked for, with its arguments; the refusal if there is none."""
+        offers = await self._offers_of(run)
+        meant = (await self._loading.of(caller_of(self._caller, run))).inner(arguments)
+        offer = None if meant.spoken.tool is None else offers.get(provider_name(meant.tool_name))
+        if offer is None:
+            return no_such_tool(meant.tool_name, [each.definition for each in offers.values()])
+        return offer, meant.arguments
 
     def run_config(self, config: RunConfig | None = None) -> RunConfig:
         """Make a configuration for `Runner.run` with which a tool name that does not exist ends no run.
@@ -273,8 +335,11 @@ class FleetTools:
         return None if step is None else step.to_json()
 
     async def _asked_by(self, item: ToolApprovalItem, run: Context) -> FrameworkCall | None:
-        offer = (await self._offers_of(run)).get(item.name or "")
-        return None if offer is None else self._asked(offer, run, item.arguments or "", item.call_id)
+        offer, arguments = (await self._offers_of(run)).get(item.name or ""), item.arguments or ""
+        if offer is None and item.name == CALL_TOOL:
+            found = await self._inner(run, spoken_arguments(arguments))
+            offer, arguments = (None, "") if isinstance(found, ToolResult) else (found[0], json.dumps(found[1]))
+        return None if offer is None else self._asked(offer, run, arguments, item.call_id)
 
     async def _offers_of(self, run: Context) -> Mapping[str, OfferedFunction]:
         offers = self._runs.get(run)
@@ -285,7 +350,12 @@ class FleetTools:
         return await offers.of(caller_of(self._caller, run))
 
     def _offered(self, run_id: str, definition: ToolDefinition, name: str) -> OfferedFunction:
-        offer = OfferedFunction(function_tool_of(definition, name), definition, run_id)
+        tool = function_tool_of(definition, name)
+        if self._is_native and self._loading.defers(definition):
+            tool.defer_loading = True
+            module = definition.name.partition(".")[0]
+            (tool,) = tool_namespace(name=module, description=f"Tools of {module}.", tools=[tool])
+        offer = OfferedFunction(tool, definition, run_id)
         offer.tool.on_invoke_tool = functools.partial(self._invoke, offer)
         return offer
 
@@ -312,7 +382,7 @@ class FleetTools:
     async def _invoke(self, offer: OfferedFunction, run: ToolContext[Any], arguments: str) -> Output:
         asked = self._asked(offer, run, arguments, run.tool_call_id)
         # A run may come here undecided: where Redis was silent as it was to be interrupted.
-        is_approved = self._calls.is_deferring and run.is_tool_approved(asked.name, run.tool_call_id)
+        is_approved = self._calls.is_deferring and run.is_tool_approved(run.qualified_tool_name, run.tool_call_id)
         approver = self._approver(run) if callable(self._approver) else self._approver
         result = offer.ended.pop(asked.key, None)
         try:
@@ -333,7 +403,7 @@ class FleetTools:
         """
         decision = Decision(approves=True)
         # What is approved for good was not deferred yet; what is no object has interrupted the run, and is refused.
-        if run.is_tool_approved(asked.name, NO_CALL) or not isinstance(asked.arguments, dict):
+        if run.is_tool_approved(run.qualified_tool_name, NO_CALL) or not isinstance(asked.arguments, dict):
             return await self._calls.call(asked, decision, approver)
         step = await self._calls.step_before(asked)
         if step is None:

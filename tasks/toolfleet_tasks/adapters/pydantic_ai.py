@@ -2,8 +2,8 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -29,7 +29,9 @@ from pydantic_core import from_json
 from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.contracts.jobs import Poll
+from toolfleet_registry.contracts.names import provider_name
 from toolfleet_registry.formats.calls import spoken_arguments
+from toolfleet_registry.formats.on_demand import SEARCH_TOOL
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.specs import effect_of
 from toolfleet_registry.system import machine_clock
@@ -41,13 +43,17 @@ from toolfleet_tasks.adapters.calling import (
     Decision,
     DeferredStep,
     FrameworkCall,
+    Loading,
     StillRunning,
+    ToolLoading,
     ToolOffers,
     WaitsForApproval,
     call_key,
     caller_of,
     conversation_of,
     in_run,
+    inner_arguments,
+    no_such_tool,
     result_text,
     shown_parts,
 )
@@ -159,6 +165,10 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         approver: The person who votes by a decision that the run is resumed with; or a function of the resumed run's
             context.
         where: Tells which tools are offered; by default all that the caller may use.
+        load: How the tools reach the model: `"all"` definitions in each request; `"native"`: by the framework's own deferred
+            loading; `"search"`: by `search_tools` and `call_tool`, which every model takes. Of more than 10,000 tools, or
+            5 MB, `"native"` becomes `"search"`.
+        always: Tells which tools are in each request as they are; by default none.
         id: The toolset's id, as the framework uses it.
 
     """
@@ -175,10 +185,13 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         jobs: Mapping[str, Poll | None] | None = None,
         approver: Approver | Callable[[RunContext[AgentDepsT]], Approver | None] | None = None,
         where: Callable[[ToolDefinition], bool] | None = None,
+        load: Loading = "all",
+        always: Callable[[ToolDefinition], bool] | None = None,
         id: str = "toolfleet",  # noqa: A002 - the framework's word
     ) -> None:
         self._caller = caller
         self._conversation = conversation
+        self._loading = ToolLoading(fleet, load, always, where)
         self._offers = ToolOffers(fleet.tools, self._offered, where)
         self._approver = approver
         self._calls = AdapterCalls(
@@ -204,7 +217,33 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
             FleetUnavailable: Redis does not answer on a loop's first use.
 
         """
-        return dict(await self._offers.of(caller_of(self._caller, ctx)))
+        caller = caller_of(self._caller, ctx)
+        offers, listing = await self._offers.of(caller), await self._loading.of(caller)
+        if listing.load != "search":
+            return dict(offers)
+        shown = {name: offer for name, offer in offers.items() if not offer.tool_def.defer_loading}
+        return {own["name"]: self._own_tool(own) for own in listing.own()} | shown
+
+    async def search(
+        self, ctx: RunContext[AgentDepsT], queries: Sequence[str], tools: Sequence[OfferedTool]
+    ) -> list[str]:
+        """Search the tools for `capabilities=[ToolSearch(strategy=toolset.search)]`: those of the run's caller.
+
+        Args:
+            ctx: The run's context.
+            queries: The model's words.
+            tools: The tools that may be found.
+
+        Returns:
+            The tools' names, the best first.
+
+        Raises:
+            FleetUnavailable: Redis does not answer on a loop's first use.
+
+        """
+        names = {tool.name for tool in tools}
+        found = await self._loading.found(" ".join(queries), len(names), caller_of(self._caller, ctx))
+        return [name for tool in found if (name := provider_name(tool.name)) in names]
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[AgentDepsT], tool: ToolsetTool[AgentDepsT]
@@ -227,8 +266,19 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
             UsageLimitExceeded: The `exit_behavior` of the agent's profile ends the run.
 
         """
-        definition = _definition_of(tool)
         run_id, arguments = asked_by(ctx, name, tool_args)
+        if isinstance(tool, _OwnTool):
+            caller = caller_of(self._caller, ctx)
+            if name == SEARCH_TOOL:
+                return await self._loading.answer(arguments, caller)
+            listing = await self._loading.of(caller)
+            meant = listing.inner(arguments)
+            if meant.spoken.tool is None:
+                raise ToolFailed(result_text(no_such_tool(meant.tool_name, listing.tools.values())))
+            definition, arguments, tool_args = meant.spoken.tool, meant.arguments, inner_arguments(name, tool_args)
+            name = provider_name(definition.name)
+        else:
+            definition = _definition_of(tool)
         asked = FrameworkCall(
             definition,
             name,
@@ -285,10 +335,13 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         until = None if wait is None else asyncio.get_running_loop().time() + wait
         for call in (*requests.calls, *requests.approvals):
             known = requests.metadata.get(call.tool_call_id, {})
-            step, arguments = DeferredStep.of(known), spoken_arguments(call.args)
+            step, arguments = DeferredStep.of(known), inner_arguments(call.tool_name, spoken_arguments(call.args))
             if step is None:
                 continue
-            decision = decision_of(votes.get(call.tool_call_id), known, arguments)
+            said = votes.get(call.tool_call_id)
+            if isinstance(said, ToolApproved):
+                said = replace(said, override_args=inner_arguments(call.tool_name, said.override_args))
+            decision = decision_of(said, known, arguments)
             key = call_key(step.run_id, call.tool_call_id, step.tool_name, arguments) if RUN in known else None
             left = None if until is None else max(until - asyncio.get_running_loop().time(), 0)
             try:
@@ -322,8 +375,19 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
             parameters_json_schema=input_schema(tool),
             strict=False,  # else the schema may be rewritten for its provider
             metadata={"tool_name": tool.name, "tags": tool.tags, "effect": effect_of(tool)},
+            defer_loading=self._loading.defers(tool),
         )
         return _FleetTool(toolset=self, tool_def=offered, max_retries=0, args_validator=AnyArguments(), definition=tool)
+
+    def _own_tool(self, own: Mapping[str, Any]) -> "ToolsetTool[AgentDepsT]":
+        offered = OfferedTool(
+            name=own["name"], description=own["description"], parameters_json_schema=own["inputSchema"], strict=False
+        )
+        return _OwnTool(toolset=self, tool_def=offered, max_retries=0, args_validator=AnyArguments())
+
+
+class _OwnTool(ToolsetTool[AgentDepsT]):
+    """`search_tools` or `call_tool`."""
 
 
 @dataclass(kw_only=True)

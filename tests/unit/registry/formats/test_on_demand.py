@@ -94,7 +94,7 @@ def test_openai_is_sent_the_definitions_with_the_answer_in_a_namespace_for_each_
     assert offered.call(called).tool_name == "shop.price"
 
 
-@pytest.mark.parametrize("most", ["_MOST_DEFERRED", "MOST_BYTES"])
+@pytest.mark.parametrize("most", ["MOST_DEFERRED", "MOST_BYTES"])
 def test_what_is_too_much_for_a_request_is_answered_with_definitions(
     monkeypatch: pytest.MonkeyPatch, most: str
 ) -> None:
