@@ -40,6 +40,8 @@ PARTS = {
     "persistence": "benchmarks.redis_costs.persistence",
     "pii": "benchmarks.features.personal_data",
     "redis": "benchmarks.redis_costs.redis_time",
+    "tool_search": "benchmarks.features.tool_search",
+    "tool_tasks": "benchmarks.features.tool_tasks",
     "zoo": "benchmarks.features.zoo",
 }
 """The benchmarks that measure no peers, and `install`, which makes the peers' environments."""
