@@ -1,11 +1,14 @@
 """The guide's programs do what it says, letter for letter. That for Claude's SDK: `tests/clients/test_claude.py`."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from agents import set_tracing_disabled
 from agents.testing import ScriptedModel, assistant_message, function_call
+from anthropic.types import Message, MessageParam, ToolParam, ToolUseBlock
+from pydantic import TypeAdapter
 from pydantic_ai import ToolApproved, ToolCallPart
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
 
@@ -50,6 +53,36 @@ async def test_a_program_has_its_model_call_the_fleet(
     program = import_program(text, tmp_path)
 
     assert await program.ask(fleet, make_model(), "Ask the owl.") == "done"
+    assert [call["arguments"] for call in owls.calls("echo")] == [{"text": "hoo"}]
+
+
+class _Messages:
+    """Anthropic's API for a model that searches, calls what it has found, and says so; its own package reads what it is sent."""
+
+    def __init__(self) -> None:
+        self.turns = [("search_tools", {"query": "echo"}), ("owls__echo", {"text": "hoo"})]
+        self.sent = list[Any]()
+
+    async def create(self, *, messages: Any, tools: Any, **_: Any) -> Message:
+        TypeAdapter(list[ToolParam]).validate_python(tools)
+        TypeAdapter(list[MessageParam]).validate_python(messages)
+        self.sent = list(messages)
+        if not self.turns:
+            return Message.model_construct(content=[])
+        name, arguments = self.turns.pop(0)
+        return Message.model_construct(content=[ToolUseBlock(id=name, input=arguments, name=name, type="tool_use")])
+
+
+async def test_a_model_finds_a_tool_on_demand(fleet: ToolFleet, owls: ModuleServer, tmp_path: Path) -> None:
+    """The search is answered with references to tools of the request, and the tool is called."""
+    program = import_program(programs("docs/guides/tools-on-demand.md")["on-demand"], tmp_path)
+    messages = _Messages()
+
+    await program.ask(fleet, SimpleNamespace(messages=messages), "a model", "Ask the owl.")
+
+    found, result = (each["content"][0] for each in messages.sent[2::2])
+    assert found["content"][0] == {"type": "tool_reference", "tool_name": "owls__echo"}
+    assert result["content"] == '{"text":"hoo"}'
     assert [call["arguments"] for call in owls.calls("echo")] == [{"text": "hoo"}]
 
 
