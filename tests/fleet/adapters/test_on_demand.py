@@ -206,3 +206,16 @@ async def test_what_is_too_much_for_a_request_is_searched(
     model = PydanticScript()
     await Agent(model.model(), toolsets=[FleetToolset(fleet, ada, load="native")]).run("Hi.")
     assert model.seen[0] == OWN
+
+
+async def test_a_search_finds_only_what_is_offered(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
+    """What the adapter's `where` leaves out is neither found nor called."""
+    model = script(("search_tools", SEARCH, "c1"), ("call_tool", CALL, "c2"))
+    ours = FleetMiddleware(fleet, ada, load="search", where=lambda tool: tool.name != "owls.echo")
+
+    state = await create_agent(model, [], middleware=[ours]).ainvoke(ASK)
+
+    found, result = (str(each.content) for each in state["messages"] if isinstance(each, ToolMessage))
+    assert "owls__echo" not in found
+    assert "No tool owls__echo" in result
+    assert owls.calls("echo") == []
