@@ -627,7 +627,7 @@ class ToolOffers(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class OfferedTools:
     """A caller's tools by the names shown to a model, and how they reach it. `demand` finds them and reads `call_tool`."""
 
     tools: Mapping[str, ToolDefinition]
@@ -658,13 +658,13 @@ class ToolLoading:
     ) -> None:
         self._fleet, self._load, self._always = fleet, load, always
         self._tools = ToolOffers(fleet.tools, lambda tool, _: tool, where)
-        self._kept: dict[tuple[object, object], Listing] = {}
+        self._kept: dict[tuple[object, object], OfferedTools] = {}
 
     def defers(self, tool: ToolDefinition) -> bool:
         """Return whether the model finds the tool by a search."""
         return self._load != "all" and not (self._always is not None and self._always(tool))
 
-    async def of(self, caller: Caller) -> Listing:
+    async def of(self, caller: Caller) -> OfferedTools:
         """Return the caller's present tools. While nothing changes, the same object."""
         tools = await self._tools.of(caller)
         kind = caller.permission, caller.allowed_modules
@@ -674,7 +674,7 @@ class ToolLoading:
             while len(self._kept) >= _MOST_CALLERS:
                 self._kept.pop(next(iter(self._kept)))
             demand = ToolsOnDemand(() if load == "all" else tools.values(), "mcp")
-            listing = self._kept[kind] = Listing(tools, load, demand)
+            listing = self._kept[kind] = OfferedTools(tools, load, demand)
         return listing
 
     async def found(self, query: str, limit: int, caller: Caller) -> list[ToolDefinition]:
