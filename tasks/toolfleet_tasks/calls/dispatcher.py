@@ -598,8 +598,8 @@ class Dispatcher:
             self._begun.write(call)
         if call.idempotency_key is not None:
             self._keyed_calls.offer(follow)  # a repeat may hear of it before we do
-        told = partial(self._told, follow, call, until, waits)
-        following = (follow.ending, told) if until_end else None
+        answered = partial(self._answered, follow, call, until, waits)
+        following = (follow.ending, answered) if until_end else None
         outcome: Outcome
         try:
             limit = self._admission.backlog_limit(call)
@@ -609,17 +609,17 @@ class Dispatcher:
         except (NotPublished, PublishUnconfirmed) as exc:
             outcome = exc
         except BaseException:
-            if not follow.is_told:
+            if not follow.is_answered:
                 self._back.window.leave()
             follow.give_up()  # it may have got into its queue just now
             raise
-        if not follow.is_told:
-            told(outcome)
+        if not follow.is_answered:
+            answered(outcome)
         return outcome if isinstance(outcome, Refusal | NotPublished) else follow
 
-    def _told(self, follow: PendingCall, call: PublishedCall, until: float, waits: bool, outcome: Outcome) -> bool:  # noqa: FBT001 - all by position
+    def _answered(self, follow: PendingCall, call: PublishedCall, until: float, waits: bool, outcome: Outcome) -> bool:  # noqa: FBT001 - all by position
         """Note what has become of a try; return whether the call may be in its queue. Gives its place back."""
-        follow.is_told = True
+        follow.is_answered = True
         self._back.window.leave()
         if self._back.has_failed and not isinstance(outcome, Exception):
             self._back.succeeded()

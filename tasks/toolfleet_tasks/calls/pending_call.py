@@ -193,7 +193,7 @@ class PendingCall:
         if self._log is not None:
             self.ending.add_done_callback(self._log.close)
         self._expected = listener.expect(call.call_id, self)
-        self.is_told = False
+        self.is_answered = False
         """Whether it is known what has become of its publishing, or that this cannot be known."""
         self.is_sent = False
         """Whether this process has put the call into its queue, which is confirmed."""

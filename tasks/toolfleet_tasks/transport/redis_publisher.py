@@ -223,7 +223,7 @@ class _Publishing:
     `times`: how often calls had been sent for workers of any version when this one was sent apart; `None`: it was not.
     """
 
-    __slots__ = ("_admission", "_call", "_is_told", "_publisher", "_tell", "_times", "_waited")
+    __slots__ = ("_admission", "_call", "_is_answered", "_publisher", "_tell", "_times", "_waited")
 
     def __init__(
         self,
@@ -235,11 +235,11 @@ class _Publishing:
         tell: Callable[[Outcome], bool] | None,
     ) -> None:
         self._publisher, self._admission, self._call, self._times = publisher, admission, call, times
-        self._waited, self._tell, self._is_told = waited, tell, False
+        self._waited, self._tell, self._is_answered = waited, tell, False
 
     def done(self) -> bool:
         """Implements `ReplyWaiter.done`."""
-        return self._is_told or self._waited.done()
+        return self._is_answered or self._waited.done()
 
     def set_result(self, reply: Any) -> None:
         """Implements `ReplyWaiter.set_result`."""
@@ -257,7 +257,7 @@ class _Publishing:
         self._end(_refused(error) if isinstance(error, ResponseError) else _not_answered(error))
 
     def _end(self, outcome: Outcome) -> None:
-        self._is_told = True
+        self._is_answered = True
         try:
             if self._tell is not None and self._tell(outcome):
                 return
