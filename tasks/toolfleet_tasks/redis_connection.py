@@ -371,14 +371,14 @@ class RespProtocol(asyncio.BufferedProtocol):
     It has a buffer of its own: asyncio's, new with each read, costs ten times as much as its content.
     """
 
-    def __init__(self, connection: AbstractConnection, line: PipelinedConnection, on_end: Callable[[], None]) -> None:
+    def __init__(self, connection: AbstractConnection, owner: PipelinedConnection, on_end: Callable[[], None]) -> None:
         # redis-py's reader is not asked any more. Its writer is kept: it would close the transport when collected.
         self._connection = connection
         writer: asyncio.StreamWriter = connection._writer  # type: ignore[assignment] # noqa: SLF001 - it has just connected
         self._transport: asyncio.WriteTransport = writer.transport
         self._transport.set_protocol(self)
         self._loop = asyncio.get_running_loop()
-        self._line = line
+        self._owner = owner
         self._on_end = on_end
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._replies = hiredis.Reader(replyError=ResponseError, notEnoughData=_INCOMPLETE)
@@ -504,9 +504,9 @@ class RespProtocol(asyncio.BufferedProtocol):
                 if not sent.left:
                     self._pending.popleft()
             try:
-                self._line.on_push(frame)
+                self._owner.on_push(frame)
             except Exception:  # the other replies must get through
-                log.exception("push_frame_not_taken", line=self._line.name)
+                log.exception("push_frame_not_taken", line=self._owner.name)
             return
         if not self._pending:
             self.close(f"Redis says something unasked: {str(frame)[:100]}")
