@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from agents import set_tracing_disabled
 from agents.testing import ScriptedModel, assistant_message, function_call
-from anthropic.types import Message, MessageParam, ToolParam, ToolUseBlock
+from anthropic.types import Message, MessageParam, ToolParam, ToolUseBlock, Usage
 from pydantic import TypeAdapter
 from pydantic_ai import ToolApproved, ToolCallPart
 from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults
@@ -68,9 +68,14 @@ class _Messages:
         TypeAdapter(list[MessageParam]).validate_python(messages)
         self.sent = list(messages)
         if not self.turns:
-            return Message.model_construct(content=[])
+            return _message()
         name, arguments = self.turns.pop(0)
-        return Message.model_construct(content=[ToolUseBlock(id=name, input=arguments, name=name, type="tool_use")])
+        return _message(ToolUseBlock(id=name, input=arguments, name=name, type="tool_use"))
+
+
+def _message(*content: ToolUseBlock) -> Message:
+    usage = Usage(input_tokens=1, output_tokens=1)
+    return Message(id="1", type="message", role="assistant", model="a model", content=list(content), usage=usage)
 
 
 async def test_a_model_finds_a_tool_on_demand(fleet: ToolFleet, owls: ModuleServer, tmp_path: Path) -> None:
