@@ -49,6 +49,9 @@ class _Later:
             lambda value: adapter().validate_python(value) if value != {} else {}
         )
 
+    def __get_pydantic_json_schema__(self, *_: Any) -> dict[str, Any]:
+        return {"type": "object"}
+
 
 Count = Annotated[int, Field(gt=0)]
 
