@@ -16,7 +16,6 @@ from redis.exceptions import ResponseError
 
 from toolfleet_registry import metric_families, metrics
 from toolfleet_registry.contracts import PublishedCall, ToolResult
-from toolfleet_registry.contracts.calls import note
 from toolfleet_registry.errors import BegunBefore, NotPublished
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
@@ -210,7 +209,6 @@ class AdmissionControl:
         if reply[0] == b"draining":
             return Refusal("draining", result=fleet_results.draining(call.tool_name, queue_for(call)))
         if reply[0] == b"limited":
-            note("limits", "denied")
             limits = limits_of_call(call, call.terms, self._settings)
             return Refusal("limited", result=refused_by(call.tool_name, limits, reply[1:]))
         return refusal_in(reply)

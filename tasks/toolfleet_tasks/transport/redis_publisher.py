@@ -246,22 +246,29 @@ class _Publishing:
         outcome: Outcome
         try:
             outcome = self._admission.parse_reply(self._call, reply)
-            if outcome is None and self._times not in {None, self._publisher.times_for_all}:
+            if outcome is None and self._tell is not None and self._publisher.is_outdated(self._times):
                 self._publisher.publish_once_more(self._call)
-        except Exception as exc:  # noqa: BLE001 - a defect of ours, too, is its caller's to hear of
+        except (NotPublished, PublishUnconfirmed) as exc:
             outcome = exc
+        except Exception as exc:  # noqa: BLE001 - a defect of ours: it may be in its queue
+            outcome = PublishUnconfirmed(repr(exc))
         self._end(outcome)
 
     def set_exception(self, error: Exception) -> None:
         """Implements `ReplyWaiter.set_exception`."""
-        self._end(_refused(error) if isinstance(error, ResponseError) else _not_answered(error))
+        outcome: Outcome
+        try:
+            outcome = _refused(error) if isinstance(error, ResponseError) else _not_answered(error)
+        except Exception as exc:  # noqa: BLE001 - a program's logger, say; the others of the batch are to hear of theirs
+            outcome = PublishUnconfirmed(repr(exc))
+        self._end(outcome)
 
     def _end(self, outcome: Outcome) -> None:
         self._is_answered = True
         try:
             if self._tell is not None and self._tell(outcome):
                 return
-        except Exception as exc:  # noqa: BLE001 - as above
+        except Exception as exc:  # noqa: BLE001 - its caller is to hear of it, and not the connection
             outcome = exc
         if isinstance(outcome, Exception):
             self._waited.set_exception(outcome)
@@ -394,8 +401,15 @@ class RedisPublisher:
         self._batcher.send(
             rest, self._loop.time() + seconds, publishing, ADMIT if call.terms is None else ADMIT_LIMITED
         )
+        del text, sealed, rest, publishing  # while the end of a call is waited for, its message is not kept
         found = await waited
+        if tell is None and found is None and self.is_outdated(times) and is_sent_apart(call):
+            await self._publish_for_all(call)
         return found if isinstance(found, Refusal) else None
+
+    def is_outdated(self, times: int | None) -> bool:
+        """Return whether an older worker has come since a call was sent apart, when `times` were `times_for_all`; `None`: it was not."""
+        return times is not None and times != self.times_for_all
 
     def publish_once_more(self, call: PublishedCall) -> None:
         """Publish a call in the form for all: an older worker has come that does not read the one in which it was sent."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+import tracemalloc
 import types
 from collections.abc import AsyncGenerator, Coroutine, Generator
 from typing import Any
@@ -262,3 +263,48 @@ def test_the_names_of_what_is_asked_are_those_of_the_script() -> None:
 
     assert ("number", *names[0].fixed, *names[1].fixed) == redis_publisher._ASKED
     assert len(names[0].fixed) == redis_publisher._KEYS
+
+
+async def test_a_call_that_waits_for_its_end_keeps_no_message(redis: Redis, redis_url: str) -> None:
+    """What was written of it goes once it is in its queue, however long its end takes."""
+    call = published("c0", arguments={"text": "x" * 200_000})
+    end, sent = asyncio.get_running_loop().create_future(), asyncio.Event()
+
+    def answered(outcome: Outcome) -> bool:
+        assert outcome is None
+        sent.set()
+        return True
+
+    async with warm_publisher(redis, redis_url) as ours:
+        tracemalloc.start()
+        try:
+            publishing = asyncio.create_task(ours.publish(call, seconds=10, follow=(end, answered)))
+            await sent.wait()
+            await together(ours, published("c1"))
+            held = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+            end.set_result(None)
+            await publishing
+
+    assert held < 100_000
+
+
+async def test_a_logger_that_fails_keeps_no_other_call_waiting(
+    redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis refuses a script with an error that nobody knows: each call hears that nothing is certain, and the connection stands."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    async with warm_publisher(redis, redis_url) as ours:
+        monkeypatch.setattr(redis_publisher, "log", types.SimpleNamespace(warning=broken))
+        await redis.set(Keys().caller_limit("fast", "ada"), "no sorted set")
+        calls = [published("c0"), published("c1")]
+        found = await asyncio.gather(
+            *(ours.publish(call, seconds=10, again=True) for call in calls), return_exceptions=True
+        )
+        assert [repr(each) for each in found] == ["PublishUnconfirmed('BrokenPipeError()')"] * 2
+        await redis.flushdb()
+        assert await together(ours, published("c2")) == [None]
