@@ -26,7 +26,7 @@ class Follow(PendingCall):
     """Follows nothing; notes what it is told."""
 
     def __init__(self, call: PublishedCall) -> None:
-        self.call_id, self.told, self.is_told = call.call_id, list[str](), False
+        self.call_id, self.told, self.is_answered = call.call_id, list[str](), False
         self.ending = asyncio.get_running_loop().create_future()
 
     def published(self, *_: object, **__: object) -> None:
