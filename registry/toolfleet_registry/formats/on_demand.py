@@ -1,8 +1,9 @@
-"""Offers tools that the model searches for: by a provider's own deferred loading, or by two tools that find and call the others."""
+"""Offers tools that the model searches for, by a provider's own deferred loading or by two tools that find and call them."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from toolfleet_registry.contracts import ToolCall, ToolDefinition, ToolResult
@@ -21,13 +22,13 @@ CALL_TOOL: Final = "call_tool"
 
 MOST_BYTES: Final = 5_000_000
 """How many bytes of definitions a request has at most; the model does not read them, and each request sends them again."""
-MOST_DEFERRED: Final = 10_000
-"""How many tools Anthropic takes in a request."""
+MOST_TOOLS: Final = 10_000
+"""How many tools Anthropic takes in a request, the search among them."""
 _FOUND, _MOST_FOUND = 5, 20  # tools that one search finds
 _MOST_NAMED = 1000  # characters for the modules' names in the search's description
 
 _NOTHING = "No tool has one of these words. Other words may find one."
-_CALL_ABOUT = f"Call a tool that `{SEARCH_TOOL}` has found, with arguments that fit its definition."
+_CALL_ABOUT = "Call a tool that a search has found, with arguments that fit its definition."
 _CALL_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}},
@@ -36,7 +37,7 @@ _CALL_SCHEMA: Final[dict[str, Any]] = {
 _SEARCH_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
-        "query": {"type": "string", "description": "What the tool is to do: a few telling words."},
+        "query": {"type": "string", "description": "A few telling words of what the tool is to do."},
         "limit": {"type": "integer", "minimum": 1, "maximum": _MOST_FOUND, "description": f"By default {_FOUND}."},
     },
     "required": ["query"],
@@ -60,17 +61,21 @@ class ToolsOnDemand:
       with `tool_reference` blocks.
     - OpenAI's Responses: the request has a `tool_search` that the client executes. A search is answered with the
       definitions, in a `namespace` for each module.
-    - The other formats, and Anthropic with more than 10,000 tools or 5 MB of definitions: the request has `search_tools`,
-      which is answered with definitions, and `call_tool`.
+    - The other formats, and Anthropic where the request would have more than 10,000 tools or 5 MB: the request has
+      `search_tools`, which is answered with definitions, and `call_tool`.
 
-    Make one for each conversation: an answer in its history may refer to any of these tools. What a caller may find and
-    call is decided at each search and call. With thousands of tools for Anthropic it takes a second: make it in a thread.
+    A tool that is not among `tools` is not found, and its call is one of an unknown tool, as in `to_call`. If they are a
+    selection, search the fleet with a `limit` of all: an answer has the best of them, as many as the model asked for. The
+    fleet decides at each search and call what the caller may use.
+
+    Make one for each conversation: an answer in its history may refer to any of these tools. With thousands of tools for
+    Anthropic it takes a second: make it in a thread.
 
     Args:
-        tools: The tools, as `ToolFleet.tools` lists them for the caller.
+        tools: The tools, as `ToolFleet.tools` lists them for the caller, or a selection.
         format: The provider's format.
         always: Tells which tools are in each request as they are; by default none.
-        programmatic: As of `convert`.
+        programmatic: See `convert`.
 
     Raises:
         ValueError: The format is unknown.
@@ -90,19 +95,17 @@ class ToolsOnDemand:
         self._programmatic = programmatic
         self._tools = {tool.name: tool for tool in tools}
         first = [tool for tool in self._tools.values() if always is not None and always(tool)]
-        shown = {tool.name for tool in first}
-        later = [tool for tool in self._tools.values() if tool.name not in shown]
-        deferred = self._deferred(later) if format == "anthropic" else None
-        self.is_native: bool = format == "openai_responses" or deferred is not None
+        native = self._native(first) if format == "anthropic" else None
+        self.is_native: bool = format == "openai_responses" or native is not None
         """Whether the provider's own deferred loading is used."""
-        self.offers: Converted = self._request(first, deferred)
-        """The value for `tools` of each request, with notes as of `convert`."""
+        self.offers: Converted = self._request(first) if native is None else native
+        """The value for `tools` of each request, with the notes of `convert`."""
 
     def search(self, obj: Any) -> SearchRequest | None:
         """Read a tool call as a search for tools.
 
         Args:
-            obj: One tool call, as of `to_call`; or OpenAI's output item of type `tool_search_call`.
+            obj: One tool call, as `to_call` takes it; or OpenAI's output item of type `tool_search_call`.
 
         Returns:
             The search; `None` for a call of a tool.
@@ -123,7 +126,7 @@ class ToolsOnDemand:
         """Read a tool call as `to_call` does; a call by `call_tool` is a call of the tool that it names.
 
         Args:
-            obj: One tool call, as of `to_call`.
+            obj: One tool call, as `to_call` takes it.
 
         Returns:
             The call, ready for `ToolFleet.call`.
@@ -141,10 +144,10 @@ class ToolsOnDemand:
 
         Args:
             obj: The tool call.
-            outcome: The result of the call, or the tools that the search has found.
+            outcome: The result of the call, or the tools that the search has found, the best first.
 
         Returns:
-            The dictionary, as of `from_result`; for a `tool_search_call` an item of type `tool_search_output`.
+            The dictionary, as `from_result` returns it; for a `tool_search_call` an item of type `tool_search_output`.
 
         """
         if not isinstance(outcome, ToolResult):
@@ -154,45 +157,52 @@ class ToolsOnDemand:
             message["functionResponse"]["name"] = spoken_call(obj, "gemini")[0]
         return message
 
-    def _deferred(self, tools: Sequence[ToolDefinition]) -> Converted | None:
-        """Return the definitions that the provider keeps from the model; `None` if they are too many for a request."""
-        if len(tools) > MOST_DEFERRED:
+    def _native(self, first: Sequence[ToolDefinition]) -> Converted | None:
+        """Return Anthropic's request with all definitions; `None` if they are too many for one."""
+        if len(self._tools) >= MOST_TOOLS:
             return None
-        converted = convert(tools, self._format, programmatic=self._programmatic)
-        offers = [{**offer, "defer_loading": True} for offer in converted]
+        shown = {tool.name for tool in first}
+        later = [tool for tool in self._tools.values() if tool.name not in shown]
+        request, deferred = self._request(first, has_all=True), self._converted(later)
+        offers = [*request, *({**offer, "defer_loading": True} for offer in deferred)]
         is_small = len(json.dumps(offers, ensure_ascii=False).encode("utf-8", "replace")) <= MOST_BYTES
-        return Converted(offers, converted.notes) if is_small else None
+        return Converted(offers, (*request.notes, *deferred.notes)) if is_small else None
 
-    def _request(self, first: Sequence[ToolDefinition], deferred: Converted | None) -> Converted:
-        shown = convert(first, self._format, programmatic=self._programmatic)
-        about = f"Find tools by words. All tools but the listed ones are found so. {_modules_of(self._tools)}"
+    def _request(self, first: Sequence[ToolDefinition], *, has_all: bool = False) -> Converted:
+        """Return the search and the `first` tools; with `call_tool`, unless the request has all tools."""
+        shown = self._converted(first)
+        about = f"Find tools by words: all tools but those listed here. {_modules_of(self._tools)}"
         if self._format == "openai_responses":
             search = {"type": "tool_search", "execution": "client", "description": about, "parameters": _SEARCH_SCHEMA}
             return Converted([search, *shown], shown.notes)
         own = [_own_offer(self._format, SEARCH_TOOL, about, _SEARCH_SCHEMA)]
-        if deferred is None:
+        if not has_all:
             own.append(_own_offer(self._format, CALL_TOOL, _CALL_ABOUT, _CALL_SCHEMA))
-        if self._format == "gemini":
-            declared = shown[0]["functionDeclarations"] if shown else []
-            return Converted([{"functionDeclarations": [*own, *declared]}], shown.notes)
-        rest = Converted([], ()) if deferred is None else deferred
-        return Converted([*own, *shown, *rest], (*shown.notes, *rest.notes))
+        offers = [*own, *shown]
+        return Converted([{"functionDeclarations": offers}] if self._format == "gemini" else offers, shown.notes)
+
+    def _converted(self, tools: Iterable[ToolDefinition], *, programmatic: bool = True) -> Converted:
+        """Return each tool's offer, in Gemini's format its declaration, sorted by name."""
+        converted = convert(tools, self._format, programmatic=programmatic and self._programmatic)
+        if self._format != "gemini":
+            return converted
+        return Converted(converted[0]["functionDeclarations"] if converted else [], converted.notes)
 
     def _found(self, obj: Any, found: Iterable[ToolDefinition]) -> Any:
-        tools = list(found)
+        asked = self.search(obj)
+        offered = (tool for tool in found if tool.name in self._tools)
+        tools = {tool.name: tool for tool in islice(offered, asked.limit if asked else _FOUND)}
         if self._format == "anthropic" and self.is_native:
-            # A reference to a tool that is not in the request would have it refused.
-            named = [provider_name(tool.name) for tool in tools if tool.name in self._tools]
-            references = [{"type": "tool_reference", "tool_name": name} for name in named]
+            references = [{"type": "tool_reference", "tool_name": provider_name(name)} for name in tools]
             content: Any = references or _NOTHING
             return {"type": "tool_result", "tool_use_id": self._id_of(obj), "content": content}
-        self._tools |= {tool.name: tool for tool in tools}  # modules may have come since
-        converted = convert(tools, self._format, programmatic=self._programmatic and self.is_native)
+        self._tools |= tools  # as the model reads them now
+        by_name = dict(zip(sorted(tools), self._converted(tools.values(), programmatic=self.is_native), strict=True))
+        offers = {name: by_name[name] for name in tools}  # the best first
         if self.is_native:
             output = {"type": "tool_search_output", "call_id": self._id_of(obj), "execution": "client"}
-            return {**output, "status": "completed", "tools": _namespaces(tools, converted)}
-        offers = converted[0]["functionDeclarations"] if self._format == "gemini" and converted else converted
-        said = ToolResult.ok(SEARCH_TOOL, {"tools": [offer.get("function", offer) for offer in offers]})
+            return {**output, "status": "completed", "tools": _namespaces(offers)}
+        said = ToolResult.ok(SEARCH_TOOL, {"tools": [offer.get("function", offer) for offer in offers.values()]})
         return self.answer(obj, said if offers else ToolResult.ok(SEARCH_TOOL, _NOTHING))
 
     def _id_of(self, obj: Any) -> str:
@@ -224,12 +234,12 @@ def _modules_of(names: Iterable[str]) -> str:
     return f"There are tools of: {text}." if modules else "There are none now."
 
 
-def _namespaces(tools: Iterable[ToolDefinition], converted: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the converted tools, each in the namespace of its module."""
+def _namespaces(offers: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the offers of tools, each in the namespace of its module."""
     by_module = dict[str, list[dict[str, Any]]]()
-    for tool, offer in zip(sorted(tools, key=lambda tool: tool.name), converted, strict=True):
-        by_module.setdefault(tool.name.partition(".")[0], []).append({**offer, "defer_loading": True})
+    for name, offer in offers.items():
+        by_module.setdefault(name.partition(".")[0], []).append({**offer, "defer_loading": True})
     return [
-        {"type": "namespace", "name": module, "description": f"Tools of {module}.", "tools": offers}
-        for module, offers in by_module.items()
+        {"type": "namespace", "name": module, "description": f"Tools of {module}.", "tools": within}
+        for module, within in by_module.items()
     ]

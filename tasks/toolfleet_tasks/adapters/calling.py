@@ -27,7 +27,7 @@ from toolfleet_registry.contracts.names import provider_name
 from toolfleet_registry.errors import ApprovalNotTaken, FleetUnavailable
 from toolfleet_registry.formats import as_spoken, from_result
 from toolfleet_registry.formats.dialects import near_names
-from toolfleet_registry.formats.on_demand import CALL_TOOL, MOST_BYTES, MOST_DEFERRED, SEARCH_TOOL, ToolsOnDemand
+from toolfleet_registry.formats.on_demand import CALL_TOOL, MOST_BYTES, MOST_TOOLS, SEARCH_TOOL, ToolsOnDemand
 from toolfleet_registry.formats.results import shown_files
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.policy.redaction import redacted
@@ -698,7 +698,7 @@ def inner_arguments(name: str, arguments: Any) -> Any:
 
 def _is_too_much(tools: Iterable[ToolDefinition]) -> bool:
     listed = list(tools)
-    if len(listed) > MOST_DEFERRED:
+    if len(listed) > MOST_TOOLS:
         return True
     return sum(len(json.dumps([tool.name, tool.description, input_schema(tool)])) for tool in listed) > MOST_BYTES
 

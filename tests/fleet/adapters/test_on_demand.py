@@ -30,7 +30,7 @@ from toolfleet.adapters.pydantic_ai import FleetToolset
 from toolfleet_tasks.adapters import calling
 
 OWN = ["search_tools", "call_tool"]
-SEARCH = {"query": "echo admin only", "limit": 20}
+SEARCH = {"query": "nap once echo admin only", "limit": 20}
 CALL = {"name": "owls__echo", "arguments": {"text": "hoo"}}
 MISTAKE = {"name": "owls__ecko", "arguments": {}}
 ASKED: list[tuple[str, dict[str, Any]]] = [("search_tools", SEARCH), ("call_tool", CALL), ("call_tool", MISTAKE)]
@@ -49,7 +49,8 @@ def names_in(answer: str) -> list[str]:
 def check_answers(owls: ModuleServer, *answers: str) -> None:
     """Check the answers to a search, a call and a mistake, alike in every adapter: what the caller may not use is not found, and the call is one of the tool itself."""
     found, result, mistake = answers
-    assert names_in(found)[0] == "owls__echo"
+    assert names_in(found).index("owls__nap_once") < names_in(found).index("owls__brief_nap")
+    assert "owls__echo" in names_in(found)
     assert "owls__admin_only" not in names_in(found)
     assert json.loads(result) == {"text": "hoo"}
     assert "No tool owls__ecko; did you mean owls__echo" in mistake
@@ -197,7 +198,7 @@ def text(result: CallToolResult) -> str:
     return block.text
 
 
-@pytest.mark.parametrize("most", ["MOST_BYTES", "MOST_DEFERRED"])
+@pytest.mark.parametrize("most", ["MOST_BYTES", "MOST_TOOLS"])
 async def test_what_is_too_much_for_a_request_is_searched(
     fleet: ToolFleet, ada: Caller, monkeypatch: pytest.MonkeyPatch, most: str
 ) -> None:

@@ -74,18 +74,17 @@ def test_anthropic_reads_no_definition_before_a_search_refers_to_it() -> None:
         ("owls__count", True),
         ("owls__release", True),
     ]
-    stranger = ToolDefinition(name="new.tool", description="Has come since.")
-    answer = offered.answer(search_call("anthropic"), [COUNT, stranger])
-    assert answer["content"] == [{"type": "tool_reference", "tool_name": "owls__count"}]
+    answer = offered.answer(search_call("anthropic"), [RELEASE, COUNT])
+    assert [each["tool_name"] for each in answer["content"]] == ["owls__release", "owls__count"]
 
 
 def test_openai_is_sent_the_definitions_with_the_answer_in_a_namespace_for_each_module() -> None:
     offered = ToolsOnDemand(TOOLS, "openai_responses")
     assert [(offer["type"], offer["execution"]) for offer in offered.offers] == [("tool_search", "client")]
-    answer = offered.answer(search_call("openai_responses"), TOOLS)
+    answer = offered.answer(search_call("openai_responses"), [RELEASE, PRICE, COUNT])
     assert (answer["call_id"], answer["execution"]) == ("call_1", "client")
     assert [(space["name"], [tool["name"] for tool in space["tools"]]) for space in answer["tools"]] == [
-        ("owls", ["owls__count", "owls__release"]),
+        ("owls", ["owls__release", "owls__count"]),
         ("shop", ["shop__price"]),
     ]
     called = ResponseFunctionToolCall(
@@ -94,24 +93,44 @@ def test_openai_is_sent_the_definitions_with_the_answer_in_a_namespace_for_each_
     assert offered.call(called).tool_name == "shop.price"
 
 
-@pytest.mark.parametrize("most", ["MOST_DEFERRED", "MOST_BYTES"])
+@pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "deferred"])
+@pytest.mark.parametrize("most", ["MOST_TOOLS", "MOST_BYTES"])
 def test_what_is_too_much_for_a_request_is_answered_with_definitions(
-    monkeypatch: pytest.MonkeyPatch, most: str
+    monkeypatch: pytest.MonkeyPatch, most: str, is_listed: bool
 ) -> None:
-    monkeypatch.setattr(on_demand, most, 2)
+    """The search and the tools that are always listed count, too: one more than the whole request is not too much."""
+
+    def offer() -> ToolsOnDemand:
+        return ToolsOnDemand(TOOLS, "anthropic", always=lambda tool: is_listed and tool is not COUNT)
+
+    whole = offer().offers
+    size = len(whole) if most == "MOST_TOOLS" else len(json.dumps(whole))
+    monkeypatch.setattr(on_demand, most, size)
+    assert offer().is_native
+    monkeypatch.setattr(on_demand, most, size - 1)
+    assert not offer().is_native
     offered = ToolsOnDemand(TOOLS, "anthropic")
-    assert not offered.is_native
     assert [offer["name"] for offer in offered.offers] == ["search_tools", "call_tool"]
     answer = offered.answer(search_call("anthropic"), [COUNT])
     accepts_result("anthropic", answer)
     assert json.loads(answer["content"])["tools"] == list(convert([COUNT], "anthropic"))
 
 
-def test_a_found_tool_that_has_come_since_can_be_called() -> None:
-    offered = ToolsOnDemand([PRICE], "gemini")
-    offered.answer(search_call("gemini"), [COUNT])
-    arguments = {"name": "owls__count", "arguments": {}}
-    assert offered.call(made_call("gemini", "call_tool", arguments, "")).tool_name == "owls.count"
+@pytest.mark.parametrize("provider", DIALECTS)
+def test_the_offered_tools_bound_what_is_found_and_called(provider: Format) -> None:
+    """The answer has the best of them in the search's order, as many as were asked for."""
+    others = [ToolDefinition(name=f"new.tool{number}") for number in range(5)]
+    offered = ToolsOnDemand([*TOOLS, ToolDefinition(name="owls.feed")], provider)
+    found = [*others, RELEASE, PRICE, COUNT, ToolDefinition(name="owls.feed")]
+    text = json.dumps(offered.answer(search_call(provider), found))
+    assert "new__tool" not in text
+    assert "owls__feed" not in text
+    assert text.index("owls__release") < text.index("owls__count")
+    assert provider == "openai_responses" or text.index("owls__release") < text.index("shop__price")
+    arguments: dict[str, Any] = {"name": "new__tool1", "arguments": {}}
+    name = "new__tool1" if offered.is_native else "call_tool"
+    asked = offered.call(made_call(provider, name, arguments, json.dumps(arguments)))
+    assert (asked.tool_name, asked.spoken.tool) == ("new__tool1", None)
 
 
 @pytest.mark.parametrize("said", ["owls", 7, None, {"query": 3, "limit": "x"}, {"limit": True}])
