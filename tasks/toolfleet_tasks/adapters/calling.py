@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -26,6 +27,7 @@ from toolfleet_registry.contracts.jobs import ENDED, Job, JobRefused, Poll
 from toolfleet_registry.contracts.names import provider_name
 from toolfleet_registry.errors import ApprovalNotTaken, FleetUnavailable
 from toolfleet_registry.formats import as_spoken, from_result
+from toolfleet_registry.formats.calls import field_of, spoken_arguments
 from toolfleet_registry.formats.dialects import near_names
 from toolfleet_registry.formats.on_demand import CALL_TOOL, MOST_BYTES, MOST_TOOLS, SEARCH_TOOL, ToolsOnDemand
 from toolfleet_registry.formats.results import shown_files
@@ -42,11 +44,10 @@ from toolfleet_tasks.messages.ids import job_id_for
 
 C = TypeVar("C")
 T = TypeVar("T")
-_MOST_SEARCHED = 200  # tools, of which those that are not offered are left out
 _MOST_CALLERS = 64  # kinds of callers whose listings are kept
 Kind = Literal["call", "job", "approval"]
 Loading = Literal["all", "native", "search"]
-"""How tools reach a model: all definitions at once, by the framework's own deferred loading, or by `search_tools` and `call_tool`."""
+"""How tools reach a model: all definitions at once, by the framework's own deferred loading, or by a search and `call_tool`."""
 CALL: Final = "toolfleet_call_id"
 TOOL: Final = "toolfleet_tool"
 RUN: Final = "toolfleet_run_id"
@@ -628,9 +629,10 @@ class ToolOffers(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class OfferedTools:
-    """A caller's tools by the names shown to a model, and how they reach it. `demand` finds them and reads `call_tool`."""
+    """A caller's tools by their names for a model. `shown` are not deferred; `demand` finds the others and reads `call_tool`."""
 
     tools: Mapping[str, ToolDefinition]
+    shown: frozenset[str]
     load: Loading
     demand: ToolsOnDemand
 
@@ -644,10 +646,7 @@ class OfferedTools:
 
 
 class ToolLoading:
-    """Decides which tools a model is shown at once, and searches the others for it, as its caller may see them.
-
-    `load` and `always` are as of the adapters.
-    """
+    """Decides which tools a model is shown at once, and searches the others for it, as its caller may see them."""
 
     def __init__(
         self,
@@ -670,37 +669,41 @@ class ToolLoading:
         kind = caller.permission, caller.allowed_modules
         listing = self._kept.get(kind)
         if listing is None or listing.tools is not tools:
-            load: Loading = "search" if self._load == "native" and _is_too_much(tools.values()) else self._load
+            if self._load == "all":
+                listing = OfferedTools(tools, frozenset(tools), "all", ToolsOnDemand((), "mcp"))
+            else:  # takes 0.2 s for thousands of tools
+                listing = await asyncio.to_thread(self._deferred, tools)
             while len(self._kept) >= _MOST_CALLERS:
                 self._kept.pop(next(iter(self._kept)))
-            demand = ToolsOnDemand(() if load == "all" else tools.values(), "mcp")
-            listing = self._kept[kind] = OfferedTools(tools, load, demand)
+            self._kept[kind] = listing
         return listing
 
-    async def found(self, query: str, limit: int, caller: Caller) -> list[ToolDefinition]:
-        """Search the tools that the caller is offered."""
-        listing = await self.of(caller)
-        found = await self._fleet.search(query, caller, limit=_MOST_SEARCHED)
-        return [tool for tool in found if provider_name(tool.name) in listing.tools][:limit]
+    async def found(self, query: str, caller: Caller) -> list[ToolDefinition]:
+        """Search all the caller's tools. An answer leaves out those that are not offered, and has as many as it was asked for."""
+        return await self._fleet.search(query, caller, limit=sys.maxsize)
 
     async def answer(self, arguments: Any, caller: Caller) -> str:
         """Return the answer to a call of `search_tools`: the definitions of what is found."""
         demand, call = (await self.of(caller)).demand, {"name": SEARCH_TOOL, "arguments": arguments}
         asked = demand.search(call)
-        found = [] if asked is None else await self.found(asked.query, asked.limit, caller)
+        found = [] if asked is None else await self.found(asked.query, caller)
         return str(demand.answer(call, found)["content"][0]["text"])
 
+    def _deferred(self, tools: Mapping[str, ToolDefinition]) -> OfferedTools:
+        load: Loading = "search" if self._load == "native" and _is_too_much(tools.values()) else self._load
+        shown = frozenset(name for name, tool in tools.items() if not self.defers(tool))
+        return OfferedTools(tools, shown, load, ToolsOnDemand(tools.values(), "mcp"))
 
-def inner_arguments(name: str, arguments: Any) -> Any:
-    """Return the arguments of the tool that is called, by `call_tool` or by its own name."""
-    return arguments.get("arguments") if name == CALL_TOOL and isinstance(arguments, Mapping) else arguments
+
+def inner_arguments(arguments: Any) -> Any:
+    """Return the arguments that `call_tool` passes on, as the call has them: see `ToolsOnDemand.call`."""
+    return spoken_arguments(field_of(spoken_arguments(arguments), "arguments"))
 
 
-def _is_too_much(tools: Iterable[ToolDefinition]) -> bool:
-    listed = list(tools)
-    if len(listed) > MOST_TOOLS:
-        return True
-    return sum(len(json.dumps([tool.name, tool.description, input_schema(tool)])) for tool in listed) > MOST_BYTES
+def _is_too_much(tools: Collection[ToolDefinition]) -> bool:
+    """Return whether a request with all these tools and a search would be too large."""
+    sizes = (len(json.dumps([tool.name, tool.description, input_schema(tool)])) for tool in tools)
+    return len(tools) >= MOST_TOOLS or sum(sizes) > MOST_BYTES
 
 
 def call_key(run_id: str | None, call_id: str | None, tool_name: str, arguments: Any) -> str | None:

@@ -99,9 +99,8 @@ class FleetSession:
         most_characters: How long a result may be that the model is shown whole; Claude Code keeps a longer one in a
             file.
         where: Tells which tools are offered; by default all that the caller may use.
-        load: How the tools reach the model: `"all"`: as Claude Code decides; `"native"`: by Claude
-            Code's own search; `"search"`: by `search_tools` and `call_tool`, which every model takes. Of more than 10,000 tools, or
-            5 MB, `"native"` becomes `"search"`.
+        load: How the tools reach the model: `"all"`, which lets Claude Code decide, `"native"` or `"search"`, as in the guide
+            to tools on demand.
         always: Tells which tools are in each request as they are; by default none.
 
     """
@@ -224,7 +223,7 @@ class FleetSession:
         listing, offers = await self._loading.of(self._caller), await self._offers.of(self._caller)
         listed = [types.Tool.model_validate({**own, "_meta": {_FIRST: True}}) for own in listing.own()]
         is_whole = listing.load != "search"
-        listed += [offer for name, offer in offers.items() if is_whole or not self._loading.defers(listing.tools[name])]
+        listed += [offer for name, offer in offers.items() if is_whole or name in listing.shown]
         return types.ListToolsResult(tools=[*listed, *map(types.Tool.model_validate, self._own.values())])
 
     async def _call(self, ctx: Asking, params: types.CallToolRequestParams) -> types.CallToolResult:
@@ -279,9 +278,8 @@ def fleet_server(
         most_characters: How long a result may be that the model is shown whole; Claude Code keeps a longer one in a
             file.
         where: Tells which tools are offered; by default all that the caller may use.
-        load: How the tools reach the model: `"all"`: as Claude Code decides; `"native"`: by Claude
-            Code's own search; `"search"`: by `search_tools` and `call_tool`, which every model takes. Of more than 10,000 tools, or
-            5 MB, `"native"` becomes `"search"`.
+        load: How the tools reach the model: `"all"`, which lets Claude Code decide, `"native"` or `"search"`, as in the guide
+            to tools on demand.
         always: Tells which tools are in each request as they are; by default none.
 
     Returns:

@@ -69,9 +69,7 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         jobs: Tools whose calls are jobs, which interrupt the graph at once: by a poll, or with `None` by their own end.
         approver: The person who votes by the value that the graph is resumed with; or a function of that value.
         where: Tells which tools are offered; by default all that the caller may use.
-        load: How the tools reach the model: `"all"` definitions in each request; `"native"`: by LangChain's
-            `ProviderToolSearchMiddleware`, which follows this one; `"search"`: by `search_tools` and `call_tool`, which every model takes. Of more than 10,000 tools, or
-            5 MB, `"native"` becomes `"search"`.
+        load: How the tools reach the model: `"all"`, `"native"` or `"search"`, as in the guide to tools on demand.
         always: Tells which tools are in each request as they are; by default none.
 
     """
@@ -135,10 +133,10 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         """
         caller = caller_of(self._caller, request.runtime.context)
         listing, offers = await self._loading.of(caller), await self._offers.of(caller)
-        shown: list[Any] = [offer for name, offer in offers.items() if not self._loading.defers(listing.tools[name])]
+        shown: list[Any] = [offer for name, offer in offers.items() if name in listing.shown]
         if listing.load == "native":
             later = await self._deferred.of(caller)
-            shown += [tool for name, tool in later.items() if self._loading.defers(listing.tools[name])]
+            shown += [tool for name, tool in later.items() if name not in listing.shown]
         shown += [_function(own["name"], own["description"], own["inputSchema"]) for own in listing.own()]
         return await handler(request.override(tools=[*request.tools, *shown]))
 

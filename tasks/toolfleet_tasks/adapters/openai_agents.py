@@ -36,9 +36,9 @@ from toolfleet_tasks.adapters.calling import (
     Decision,
     FrameworkCall,
     Loading,
+    OfferedTools,
     StillRunning,
     ToolLoading,
-    ToolOffers,
     WaitsForApproval,
     caller_of,
     conversation_of,
@@ -69,6 +69,14 @@ class OfferedFunction:
     run_id: str
     ended: dict[str | None, ToolResult] = field(default_factory=dict)
     """By their keys: of calls that have ended before the SDK runs them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The offers of a run by the names shown to models; the SDK's context of a call is another object than its run's."""
+
+    run_id: str
+    offers: dict[str, OfferedFunction] = field(default_factory=dict)
 
 
 def function_tool_of(definition: ToolDefinition, name: str) -> FunctionTool:
@@ -118,9 +126,8 @@ class FleetTools:
         approver: The person who votes if the `RunState` approves; or a function of the run's context. `decide`
             takes more than that.
         where: Tells which tools are offered; by default all that the caller may use.
-        load: How the tools reach the model: `"all"` definitions in each request; `"native"`: by the SDK's `ToolSearchTool`,
-            over a namespace for each module, for OpenAI's Responses models; `"search"`: by `search_tools` and `call_tool`, which every model takes. Of more than 10,000 tools, or
-            5 MB, `"native"` becomes `"search"`.
+        load: How the tools reach the model: `"all"`, `"native"` or `"search"`, as in the guide to tools on demand. `"native"`
+            is for OpenAI's Responses models.
         always: Tells which tools are in each request as they are; by default none.
 
     """
@@ -150,12 +157,11 @@ class FleetTools:
         self._caller = caller
         self._conversation = conversation
         self._run_id = run_id
-        self._where = where
         self._loading = ToolLoading(fleet, load, always, where)
         self._is_native = load == "native"
         self._approver = approver
         self._defer_approvals = defer_approvals
-        self._runs: WeakKeyDictionary[Context, ToolOffers[OfferedFunction]] = WeakKeyDictionary()
+        self._runs: WeakKeyDictionary[Context, _Run] = WeakKeyDictionary()
 
     async def of(self, run: Context) -> list[Tool]:
         """List the tools that the run's caller may use now. While nothing changes, the same objects in each of its turns.
@@ -170,60 +176,54 @@ class FleetTools:
             FleetUnavailable: Nothing is known yet, and Redis does not answer.
 
         """
-        offers, caller = (await self._offers_of(run)).values(), caller_of(self._caller, run)
-        for offer in offers if self._calls.is_deferring else ():
-            name = offer.definition.name
-            asks = functools.partial(self._waits, offer)
-            needs = self._defers(name) or (self._defer_approvals and await self._fleet.approvals.rules(name, caller))
-            offer.tool.needs_approval = asks if needs else False
+        caller = caller_of(self._caller, run)
         listing = await self._loading.of(caller)
-        if listing.load != "search":
-            deferred = [ToolSearchTool()] if listing.load == "native" and offers else []
-            return [*(offer.tool for offer in offers), *deferred]
-        shown = [offer.tool for offer in offers if not self._loading.defers(offer.definition)]
-        return [*(self._own_tool(own) for own in listing.own()), *shown]
+        names = sorted(listing.shown) if listing.load == "search" else listing.tools
+        made = self._made(run)
+        offers = [self._offer(made, listing, name) for name in names]
+        for offer in offers if self._calls.is_deferring else ():
+            needs = await self._may_wait(offer, caller)
+            offer.tool.needs_approval = functools.partial(self._waits, offer) if needs else False
+        found = [ToolSearchTool()] if listing.load == "native" and offers else []
+        return [*(self._own_tool(made, own) for own in listing.own()), *(offer.tool for offer in offers), *found]
 
-    def _own_tool(self, own: Mapping[str, Any]) -> FunctionTool:
+    def _own_tool(self, made: _Run, own: Mapping[str, Any]) -> FunctionTool:
         """Return `search_tools` or `call_tool`."""
         tool = FunctionTool(
             name=own["name"],
             description=own["description"],
             params_json_schema=own["inputSchema"],
-            on_invoke_tool=self._search if own["name"] == SEARCH_TOOL else self._call,
+            on_invoke_tool=self._search if own["name"] == SEARCH_TOOL else functools.partial(self._call, made),
             strict_json_schema=False,
         )
         if self._calls.is_deferring and own["name"] == CALL_TOOL:
-            tool.needs_approval = self._inner_waits
+            tool.needs_approval = functools.partial(self._inner_waits, made)
         return tool
 
     async def _search(self, run: ToolContext[Any], arguments: str) -> Output:
         return await self._loading.answer(spoken_arguments(arguments), caller_of(self._caller, run))
 
-    async def _call(self, run: ToolContext[Any], arguments: str) -> Output:
-        found = await self._inner(run, spoken_arguments(arguments))
+    async def _call(self, made: _Run, run: ToolContext[Any], arguments: str) -> Output:
+        found = await self._inner(made, run, spoken_arguments(arguments))
         if isinstance(found, ToolResult):
             return shown_output(found)
         return await self._invoke(found[0], run, json.dumps(found[1]))
 
-    async def _inner_waits(self, run: Context, arguments: dict[str, Any], call_id: str) -> bool:
-        found = await self._inner(run, arguments)
+    async def _inner_waits(self, made: _Run, run: Context, arguments: dict[str, Any], call_id: str) -> bool:
+        found = await self._inner(made, run, arguments)
         if isinstance(found, ToolResult):
             return False
         offer, inner = found
-        name = offer.definition.name
-        needs = self._defers(name) or (
-            self._defer_approvals and await self._fleet.approvals.rules(name, caller_of(self._caller, run))
-        )
-        return bool(needs) and await self._waits(offer, run, inner, call_id)
+        needs = await self._may_wait(offer, caller_of(self._caller, run))
+        return needs and await self._waits(offer, run, inner, call_id)
 
-    async def _inner(self, run: Context, arguments: Any) -> tuple[OfferedFunction, Any] | ToolResult:
+    async def _inner(self, made: _Run, run: Context, arguments: Any) -> tuple[OfferedFunction, Any] | ToolResult:
         """Return the tool that `call_tool` is asked for, with its arguments; the refusal if there is none."""
-        offers = await self._offers_of(run)
-        meant = (await self._loading.of(caller_of(self._caller, run))).inner(arguments)
-        offer = None if meant.spoken.tool is None else offers.get(provider_name(meant.tool_name))
-        if offer is None:
-            return no_such_tool(meant.tool_name, [each.definition for each in offers.values()])
-        return offer, meant.arguments
+        listing = await self._loading.of(caller_of(self._caller, run))
+        meant = listing.inner(arguments)
+        if meant.spoken.tool is None:
+            return no_such_tool(meant.tool_name, listing.tools.values())
+        return self._offer(made, listing, provider_name(meant.tool_name)), meant.arguments
 
     def run_config(self, config: RunConfig | None = None) -> RunConfig:
         """Make a configuration for `Runner.run` with which a tool name that does not exist ends no run.
@@ -246,8 +246,8 @@ class FleetTools:
         text = await said if inspect.isawaitable(said) else said
         if text is not None or error.kind != "tool_not_found":
             return text
-        offers = await self._offers_of(error.run_context)
-        return shown_parts(no_such_tool(error.tool_name, [each.definition for each in offers.values()]))[0]
+        listing = await self._loading.of(caller_of(self._caller, error.run_context))
+        return shown_parts(no_such_tool(error.tool_name, listing.tools.values()))[0]
 
     async def question(self, item: ToolApprovalItem, run: Context) -> dict[str, Any] | None:
         """Read the question of an interruption of the run, with who may decide until when.
@@ -335,19 +335,26 @@ class FleetTools:
         return None if step is None else step.to_json()
 
     async def _asked_by(self, item: ToolApprovalItem, run: Context) -> FrameworkCall | None:
-        offer, arguments = (await self._offers_of(run)).get(item.name or ""), item.arguments or ""
-        if offer is None and item.name == CALL_TOOL:
-            found = await self._inner(run, spoken_arguments(arguments))
-            offer, arguments = (None, "") if isinstance(found, ToolResult) else (found[0], json.dumps(found[1]))
-        return None if offer is None else self._asked(offer, run, arguments, item.call_id)
+        listing = await self._loading.of(caller_of(self._caller, run))
+        name, arguments, made = item.name or "", spoken_arguments(item.arguments), self._made(run)
+        if name in listing.tools:
+            return self._asked(self._offer(made, listing, name), run, arguments, item.call_id)
+        found = await self._inner(made, run, arguments) if name == CALL_TOOL else None
+        return self._asked(found[0], run, found[1], item.call_id) if isinstance(found, tuple) else None
 
-    async def _offers_of(self, run: Context) -> Mapping[str, OfferedFunction]:
-        offers = self._runs.get(run)
-        if offers is None:
+    def _made(self, run: Context) -> _Run:
+        made = self._runs.get(run)
+        if made is None:
             run_id = randomness.uuid4_text() if self._run_id is None else self._run_id(run)
-            offered = functools.partial(self._offered, run_id)
-            offers = self._runs[run] = ToolOffers(self._fleet.tools, offered, self._where)
-        return await offers.of(caller_of(self._caller, run))
+            made = self._runs[run] = _Run(run_id)
+        return made
+
+    def _offer(self, made: _Run, listing: OfferedTools, name: str) -> OfferedFunction:
+        """Return the run's offer of a listed tool. A run makes only those that it shows or calls: there may be thousands."""
+        offer, definition = made.offers.get(name), listing.tools[name]
+        if offer is None or (offer.definition is not definition and offer.definition != definition):
+            offer = made.offers[name] = self._offered(made.run_id, definition, name)
+        return offer
 
     def _offered(self, run_id: str, definition: ToolDefinition, name: str) -> OfferedFunction:
         tool = function_tool_of(definition, name)
@@ -367,6 +374,12 @@ class FleetTools:
 
     def _defers(self, tool_name: str) -> bool:
         return self._calls.patience(tool_name) is not None
+
+    async def _may_wait(self, offer: OfferedFunction, caller: Caller) -> bool:
+        name = offer.definition.name
+        if self._defers(name):
+            return True
+        return self._defer_approvals and bool(await self._fleet.approvals.rules(name, caller))
 
     async def _waits(self, offer: OfferedFunction, run: Context, arguments: dict[str, Any], call_id: str) -> bool:
         """Make the call, and return whether it interrupts the run. Its result is kept if it comes in time."""

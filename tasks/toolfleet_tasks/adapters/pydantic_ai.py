@@ -61,6 +61,8 @@ from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.client.fleet import ToolFleet
 
 _WAITS = "toolfleet_waits"  # it is undecided, or still runs: the resumed run only asks again
+_IS_INNER = "toolfleet_is_inner"  # it was made by `call_tool`, which other toolsets may rename
+_FIND_TOOL = "find_tools"
 
 
 @dataclass(kw_only=True)
@@ -73,14 +75,15 @@ class ToolProgress(CustomEvent):
     """What is going on."""
 
 
-def asked_by(ctx: RunContext[Any], name: str, arguments: Any) -> tuple[str | None, Any]:
+def asked_by(ctx: RunContext[Any], arguments: Any) -> tuple[str | None, Any]:
     """Return the run whose model has asked for the call, and the model's arguments.
 
-    A resumed run has another id, and people may edit the arguments.
+    A resumed run has another id, and people may edit the arguments. The message has the tool's name as other toolsets
+    have changed it.
     """
     for message in reversed(ctx.messages):
         for part in message.parts if isinstance(message, ModelResponse) else ():
-            if isinstance(part, ToolCallPart) and (part.tool_call_id, part.tool_name) == (ctx.tool_call_id, name):
+            if isinstance(part, ToolCallPart) and part.tool_call_id == ctx.tool_call_id:
                 asked = spoken_arguments(part.args) if ctx.tool_call_approved else arguments
                 return message.run_id or ctx.run_id, asked
     return ctx.run_id, arguments
@@ -165,9 +168,8 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         approver: The person who votes by a decision that the run is resumed with; or a function of the resumed run's
             context.
         where: Tells which tools are offered; by default all that the caller may use.
-        load: How the tools reach the model: `"all"` definitions in each request; `"native"`: by the framework's own deferred
-            loading; `"search"`: by `search_tools` and `call_tool`, which every model takes. Of more than 10,000 tools, or
-            5 MB, `"native"` becomes `"search"`.
+        load: How the tools reach the model: `"all"`, `"native"` or `"search"`, as in the guide to tools on demand. The search
+            is `find_tools`: the framework keeps `search_tools` for its own.
         always: Tells which tools are in each request as they are; by default none.
         id: The toolset's id, as the framework uses it.
 
@@ -221,8 +223,9 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         offers, listing = await self._offers.of(caller), await self._loading.of(caller)
         if listing.load != "search":
             return dict(offers)
-        shown = {name: offer for name, offer in offers.items() if not offer.tool_def.defer_loading}
-        return {own["name"]: self._own_tool(own) for own in listing.own()} | shown
+        shown = {name: offer for name, offer in offers.items() if name in listing.shown}
+        own = [self._own_tool(each) for each in listing.own()]
+        return {tool.tool_def.name: tool for tool in own} | shown
 
     async def search(
         self, ctx: RunContext[AgentDepsT], queries: Sequence[str], tools: Sequence[OfferedTool]
@@ -242,7 +245,7 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
 
         """
         names = {tool.name for tool in tools}
-        found = await self._loading.found(" ".join(queries), len(names), caller_of(self._caller, ctx))
+        found = await self._loading.found(" ".join(queries), caller_of(self._caller, ctx))
         return [name for tool in found if (name := provider_name(tool.name)) in names]
 
     async def call_tool(
@@ -266,17 +269,18 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
             UsageLimitExceeded: The `exit_behavior` of the agent's profile ends the run.
 
         """
-        run_id, arguments = asked_by(ctx, name, tool_args)
+        run_id, arguments = asked_by(ctx, tool_args)
+        known: dict[str, Any] = {RUN: run_id}
         if isinstance(tool, _OwnTool):
             caller = caller_of(self._caller, ctx)
-            if name == SEARCH_TOOL:
+            if name == _FIND_TOOL:
                 return await self._loading.answer(arguments, caller)
             listing = await self._loading.of(caller)
             meant = listing.inner(arguments)
             if meant.spoken.tool is None:
                 raise ToolFailed(result_text(no_such_tool(meant.tool_name, listing.tools.values())))
-            definition, arguments, tool_args = meant.spoken.tool, meant.arguments, inner_arguments(name, tool_args)
-            name = provider_name(definition.name)
+            definition, arguments, tool_args = meant.spoken.tool, meant.arguments, inner_arguments(tool_args)
+            name, known = provider_name(definition.name), {**known, _IS_INNER: True}
         else:
             definition = _definition_of(tool)
         asked = FrameworkCall(
@@ -293,9 +297,9 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         try:
             result = await self._result_of(ctx, asked, tool_args)
         except StillRunning as running:
-            raise CallDeferred({**running.step.to_json(), RUN: run_id}) from None
+            raise CallDeferred({**running.step.to_json(), **known}) from None
         except WaitsForApproval as waits:
-            raise ApprovalRequired({**waits.to_json(), RUN: run_id}) from None
+            raise ApprovalRequired({**waits.to_json(), **known}) from None
         if result.ends_run:
             raise UsageLimitExceeded(result_text(result))
         if not result.success:
@@ -335,12 +339,14 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         until = None if wait is None else asyncio.get_running_loop().time() + wait
         for call in (*requests.calls, *requests.approvals):
             known = requests.metadata.get(call.tool_call_id, {})
-            step, arguments = DeferredStep.of(known), inner_arguments(call.tool_name, spoken_arguments(call.args))
+            step, arguments = DeferredStep.of(known), spoken_arguments(call.args)
             if step is None:
                 continue
             said = votes.get(call.tool_call_id)
-            if isinstance(said, ToolApproved):
-                said = replace(said, override_args=inner_arguments(call.tool_name, said.override_args))
+            if known.get(_IS_INNER):
+                arguments = inner_arguments(arguments)
+                if isinstance(said, ToolApproved) and said.override_args is not None:
+                    said = replace(said, override_args=inner_arguments(said.override_args))
             decision = decision_of(said, known, arguments)
             key = call_key(step.run_id, call.tool_call_id, step.tool_name, arguments) if RUN in known else None
             left = None if until is None else max(until - asyncio.get_running_loop().time(), 0)
@@ -380,14 +386,15 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         return _FleetTool(toolset=self, tool_def=offered, max_retries=0, args_validator=AnyArguments(), definition=tool)
 
     def _own_tool(self, own: Mapping[str, Any]) -> "ToolsetTool[AgentDepsT]":
+        name = _FIND_TOOL if own["name"] == SEARCH_TOOL else own["name"]
         offered = OfferedTool(
-            name=own["name"], description=own["description"], parameters_json_schema=own["inputSchema"], strict=False
+            name=name, description=own["description"], parameters_json_schema=own["inputSchema"], strict=False
         )
         return _OwnTool(toolset=self, tool_def=offered, max_retries=0, args_validator=AnyArguments())
 
 
 class _OwnTool(ToolsetTool[AgentDepsT]):
-    """`search_tools` or `call_tool`."""
+    """`find_tools` or `call_tool`."""
 
 
 @dataclass(kw_only=True)

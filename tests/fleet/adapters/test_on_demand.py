@@ -1,33 +1,40 @@
 """Models that search for their tools, through each adapter: the real packages, and models that follow a script."""
 
+import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from agents import FunctionTool, Runner, ToolSearchTool, set_tracing_disabled
+from agents import FunctionTool, Runner, ToolSearchTool
 from agents.models.openai_responses import Converter
 from agents.testing import ScriptedModel, assistant_message, function_call
 from langchain.agents import create_agent
 from langchain.agents.middleware import ProviderToolSearchMiddleware
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
 from mcp import Client
 from mcp_types import CallToolResult, TextContent
 from openai.types.responses import ToolParam
 from pydantic import TypeAdapter
-from pydantic_ai import Agent, ToolCallPart, ToolReturnPart
+from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, FunctionToolset, ToolCallPart, ToolReturnPart
 from pydantic_ai.capabilities import ToolSearch
 
 from support.frameworks.chat_script import ChatScript, script
+from support.frameworks.deferred_runs import RUNS, DeferredRun, OpenAIRun, PydanticRun
 from support.frameworks.pydantic_script import PydanticScript
+from support.local_tools.talkers import Talker
 from support.module_server import ModuleServer
-from toolfleet import Caller, ToolDefinition, ToolFleet
-from toolfleet.adapters.claude import fleet_server
+from toolfleet import Approver, Caller, ToolDefinition, ToolFleet
+from toolfleet.adapters.claude import FleetSession, fleet_server
 from toolfleet.adapters.langchain import FleetMiddleware
 from toolfleet.adapters.openai_agents import FleetAgent, FleetTools
 from toolfleet.adapters.pydantic_ai import FleetToolset
-from toolfleet_tasks.adapters import calling
+from toolfleet_tasks.adapters import calling, openai_agents
 
 OWN = ["search_tools", "call_tool"]
 SEARCH = {"query": "nap once echo admin only", "limit": 20}
@@ -79,12 +86,13 @@ async def test_pydantic_ai_shows_what_the_fleets_search_has_found(
 
 
 async def test_pydantic_ai_calls_what_a_search_has_found(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
-    model = PydanticScript(*[[ToolCallPart(name, args, f"c{n}")] for n, (name, args) in enumerate(ASKED)])
+    asked = [("find_tools", SEARCH), *ASKED[1:]]
+    model = PydanticScript(*[[ToolCallPart(name, args, f"c{n}")] for n, (name, args) in enumerate(asked)])
     agent = Agent(model.model(), toolsets=[FleetToolset(fleet, ada, load="search", always=is_nap)])
 
     ran = await agent.run("Ask the owl.")
 
-    assert model.seen[0] == [*OWN, "owls__nap"]
+    assert model.seen[0] == ["find_tools", "call_tool", "owls__nap"]
     found, result, mistake = [
         part.content for each in ran.all_messages() for part in each.parts if isinstance(part, ToolReturnPart)
     ]
@@ -130,20 +138,11 @@ async def test_langchain_calls_what_a_search_has_found(fleet: ToolFleet, ada: Ca
     check_answers(owls, *(str(each.content) for each in state["messages"] if isinstance(each, ToolMessage)))
 
 
-@pytest.fixture
-def _untraced() -> Iterator[None]:
-    """Traces would be sent to OpenAI."""
-    set_tracing_disabled(disabled=True)
-    yield
-    set_tracing_disabled(disabled=False)
-
-
 def scripted(*steps: tuple[str, dict[str, Any]]) -> ScriptedModel:
     made = [[function_call(name, json.dumps(args), call_id=f"c{n}")] for n, (name, args) in enumerate(steps)]
     return ScriptedModel([*made, [assistant_message("done")]])
 
 
-@pytest.mark.usefixtures("_untraced")
 async def test_the_openai_sdk_defers_tools_in_a_namespace_for_each_module(fleet: ToolFleet, ada: Caller) -> None:
     """What the SDK then sends is what OpenAI's own package takes."""
     model = scripted()
@@ -162,7 +161,6 @@ async def test_the_openai_sdk_defers_tools_in_a_namespace_for_each_module(fleet:
     assert "owls__nap" in [each.get("name") for each in sent]
 
 
-@pytest.mark.usefixtures("_untraced")
 async def test_the_openai_sdk_calls_what_a_search_has_found(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
     model = scripted(*ASKED)
     agent = FleetAgent[None](name="a", model=model, fleet_tools=FleetTools(fleet, ada, load="search", always=is_nap))
@@ -206,17 +204,185 @@ async def test_what_is_too_much_for_a_request_is_searched(
     monkeypatch.setattr(calling, most, 2)
     model = PydanticScript()
     await Agent(model.model(), toolsets=[FleetToolset(fleet, ada, load="native")]).run("Hi.")
-    assert model.seen[0] == OWN
+    assert model.seen[0] == ["find_tools", "call_tool"]
 
 
 async def test_a_search_finds_only_what_is_offered(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
-    """What the adapter's `where` leaves out is neither found nor called."""
-    model = script(("search_tools", SEARCH, "c1"), ("call_tool", CALL, "c2"))
-    ours = FleetMiddleware(fleet, ada, load="search", where=lambda tool: tool.name != "owls.echo")
+    """What the adapter's `where` leaves out is neither found nor called, and takes no place among what is found."""
+    model = script(("search_tools", {"query": "nap once echo", "limit": 1}, "c1"), ("call_tool", CALL, "c2"))
+    ours = FleetMiddleware(fleet, ada, load="search", where=lambda tool: tool.name == "owls.brief_nap")
 
     state = await create_agent(model, [], middleware=[ours]).ainvoke(ASK)
 
     found, result = (str(each.content) for each in state["messages"] if isinstance(each, ToolMessage))
-    assert "owls__echo" not in found
+    assert names_in(found) == ["owls__brief_nap"]
     assert "No tool owls__echo" in result
     assert owls.calls("echo") == []
+
+
+async def test_pydantic_ai_may_search_other_tools_itself(fleet: ToolFleet, ada: Caller) -> None:
+    """The fleet's search has another name than the framework's, which that keeps for itself; of two toolsets one has a prefix."""
+    model = PydanticScript()
+    others = FunctionToolset[object]()
+    others.add_function(lambda: "later", name="later", takes_ctx=False, defer_loading=True)
+    ours = [FleetToolset[object](fleet, ada, load="search", id=name) for name in "ab"]
+    await Agent(model.model(), toolsets=[ours[0], ours[1].prefixed("b"), others]).run("Hi.")
+    assert sorted(model.seen[0]) == ["b_call_tool", "b_find_tools", "call_tool", "find_tools"]
+
+
+async def test_the_openai_sdk_is_made_no_tools_that_it_does_not_need(
+    fleet: ToolFleet, ada: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fleet may have thousands: a run makes those that are always shown, and the one that it calls."""
+    made, make = list[str](), openai_agents.function_tool_of
+
+    def noted(tool: ToolDefinition, name: str) -> FunctionTool:
+        made.append(name)
+        return make(tool, name)
+
+    monkeypatch.setattr(openai_agents, "function_tool_of", noted)
+    tools = FleetTools(fleet, ada, load="search", always=is_nap, defer_approvals=True, run_id=lambda _: "r1")
+
+    await Runner.run(FleetAgent[None](name="a", model=scripted(*ASKED), fleet_tools=tools), "Ask the owl.")
+
+    assert made == ["owls__nap", "owls__echo"]
+
+
+class PrefixedRun(PydanticRun):
+    prefix = "f"
+
+
+class NamespacedRun(OpenAIRun):
+    """What its model has found by OpenAI's own search has the module's namespace."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.call = self.call.model_copy(update={"namespace": "owls"})
+
+
+each_way_to_say = pytest.mark.parametrize(
+    "said", [{"arguments": {"text": "hoo"}}, {}, {"arguments": '{"text": "hoo"}'}], ids=["object", "left out", "text"]
+)
+
+
+@each_way_to_say
+@pytest.mark.parametrize("framework", [*RUNS, "prefixed"])
+async def test_a_call_through_call_tool_is_deferred_and_resumed(
+    fleet: ToolFleet, ada: Caller, talker: Talker, framework: str, said: dict[str, Any]
+) -> None:
+    made = PrefixedRun if framework == "prefixed" else RUNS[framework]
+    name = "f_call_tool" if framework == "prefixed" else "call_tool"
+    run = made(ada, name, {"name": "owls__talk", **said}, uuid4().hex, load="search", defer_after=0.1)
+    await is_resumed(fleet, run, talker)
+
+
+async def test_a_call_of_a_namespace_is_deferred_and_resumed(fleet: ToolFleet, ada: Caller, talker: Talker) -> None:
+    await is_resumed(fleet, NamespacedRun(ada, "owls__talk", {}, uuid4().hex, load="native", defer_after=0.1), talker)
+
+
+async def is_resumed(fleet: ToolFleet, run: DeferredRun, talker: Talker) -> None:
+    """Check that the run ends with the result of the call that it was deferred for."""
+    talker.forget()
+    known, kept = await run.begin(fleet)
+    assert known["toolfleet_tool"] == "owls.talk"
+    early, kept = await run.go_on(fleet, kept, wait=0)
+    assert early is None
+    talker.go_on(3)
+    shown, _ = await run.go_on(fleet, kept)
+    assert "done" in str(shown)
+    assert talker.calls == 1
+
+
+BOB = Approver("web", "bob", "admin")
+Said = dict[str, Any]
+
+
+async def approved_in_pydantic_ai(fleet: ToolFleet, caller: Caller, said: Said) -> None:
+    """The vote is taken as the run's results are fetched."""
+    toolset = FleetToolset[object](fleet, caller, load="search", defer_approvals=True)
+    model = PydanticScript([ToolCallPart("call_tool", said, "c1")]).model()
+    agent = Agent(model, toolsets=[toolset], output_type=[str, DeferredToolRequests])
+    ran = await agent.run("Ask the owl.")
+    assert isinstance(ran.output, DeferredToolRequests)
+    results = await toolset.deferred_results(ran.output, caller, DeferredToolResults(approvals={"c1": True}), BOB)
+    again = await agent.run(message_history=ran.all_messages(), deferred_tool_results=results)
+    assert again.output == "done"
+
+
+async def approved_in_a_pydantic_ai_run(fleet: ToolFleet, caller: Caller, said: Said) -> None:
+    """The vote is taken by the run that is resumed, here behind a prefix."""
+    toolset = FleetToolset[object](fleet, caller, load="search", defer_approvals=True, approver=BOB).prefixed("f")
+    model = PydanticScript([ToolCallPart("f_call_tool", said, "c1")]).model()
+    agent = Agent(model, toolsets=[toolset], output_type=[str, DeferredToolRequests])
+    ran = await agent.run("Ask the owl.")
+    assert isinstance(ran.output, DeferredToolRequests)
+    results = DeferredToolResults(approvals={"c1": True}, metadata=ran.output.metadata)
+    again = await agent.run(message_history=ran.all_messages(), deferred_tool_results=results)
+    assert again.output == "done"
+
+
+async def approved_in_langgraph(fleet: ToolFleet, caller: Caller, said: Said) -> None:
+    thread: Any = {"configurable": {"thread_id": uuid4().hex}}
+    ours = FleetMiddleware(fleet, caller, load="search", defer_approvals=True, approver=BOB)
+    model = script(("call_tool", said, "c1"))
+    graph: Any = create_agent(model, middleware=[ours], checkpointer=InMemorySaver())
+    asked = (await graph.ainvoke(ASK, thread))["__interrupt__"][0].value["toolfleet_approval"]
+    vote = {"decision": "approve", "id": asked["id"], "digest": asked["digest"]}
+    assert "__interrupt__" not in await graph.ainvoke(Command(resume=vote), thread)
+
+
+async def approved_in_the_openai_sdk(fleet: ToolFleet, caller: Caller, said: Said, *, is_native: bool = False) -> None:
+    call = function_call("call_tool", json.dumps(said), call_id="c1")
+    if is_native:
+        call = function_call("owls__echo", json.dumps(said.get("arguments", {})), call_id="c1")
+        call = call.model_copy(update={"namespace": "owls"})
+    model, run_id = ScriptedModel([[call], [assistant_message("done")]]), uuid4().hex
+    tools = FleetTools(
+        fleet, caller, load="native" if is_native else "search", defer_approvals=True, run_id=lambda _: run_id
+    )
+    agent = FleetAgent[None](name="a", model=model, fleet_tools=tools)
+    ran = await Runner.run(agent, "Ask the owl.")
+    (item,) = ran.interruptions
+    asked = await tools.question(item, ran.context_wrapper)
+    assert asked is not None
+    vote = {"decision": "approve", "id": asked["id"], "digest": asked["digest"]}
+    await tools.decide(item, ran.context_wrapper, vote, BOB)
+    state = ran.to_state()
+    state.approve(item)
+    assert (await Runner.run(agent, state)).final_output == "done"
+
+
+async def approved_in_claude(fleet: ToolFleet, caller: Caller, said: Said) -> None:
+    session = FleetSession(fleet, caller, load="search", defer_approvals=True)
+    given, use_id = {"tool_name": "mcp__toolfleet__call_tool", "tool_input": said}, f"toolu_{uuid4().hex}"
+    assert await session.hook(given, use_id)
+    waiting = await session.deferred(SimpleNamespace(id=use_id, name=given["tool_name"], input=said))
+    assert waiting is not None
+    await fleet.approvals.approve(waiting["toolfleet_call_id"], BOB)
+    assert await session.hook(given, use_id) == {}
+    async with Client(session.server["instance"]) as client:
+        await client.call_tool("call_tool", said, meta={"claudecode/toolUseId": use_id})  # type: ignore[arg-type]
+
+
+@each_way_to_say
+@pytest.mark.parametrize(
+    "approved",
+    [
+        approved_in_pydantic_ai,
+        approved_in_a_pydantic_ai_run,
+        approved_in_langgraph,
+        approved_in_the_openai_sdk,
+        functools.partial(approved_in_the_openai_sdk, is_native=True),
+        approved_in_claude,
+    ],
+    ids=["pydantic-ai", "pydantic-ai prefixed", "langgraph", "openai", "openai native", "claude"],
+)
+async def test_a_call_through_call_tool_is_approved_and_made_once(
+    fleet: ToolFleet,
+    asking: Caller,
+    owls: ModuleServer,
+    approved: Callable[[ToolFleet, Caller, Said], Awaitable[None]],
+    said: Said,
+) -> None:
+    await approved(fleet, asking, {"name": "owls__echo", **said})
+    assert [call["arguments"] for call in owls.calls("echo")] == [{"text": "hoo"} if said else {}]

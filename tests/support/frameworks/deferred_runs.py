@@ -49,6 +49,9 @@ class DeferredRun(Protocol):
 
 
 class PydanticRun:
+    prefix = ""
+    """What the application puts before the names of the toolset's tools."""
+
     def __init__(self, caller: Caller, name: str, arguments: Mapping[str, Any], run_id: str, **options: Any) -> None:
         self.caller, self.call, self.run_id, self.options = (
             caller,
@@ -78,7 +81,8 @@ class PydanticRun:
     def _agent(self, fleet: ToolFleet, *steps: Any) -> tuple[Agent[object, Any], FleetToolset[object]]:
         toolset = FleetToolset[object](fleet, self.caller, **self.options)
         model = PydanticScript(*steps).model()
-        return Agent(model, toolsets=[toolset], output_type=[str, DeferredToolRequests]), toolset
+        offered = toolset.prefixed(self.prefix) if self.prefix else toolset
+        return Agent(model, toolsets=[offered], output_type=[str, DeferredToolRequests]), toolset
 
     def _kept(self, ran: Any) -> Kept:
         requests = TypeAdapter(DeferredToolRequests).dump_json(ran.output).decode()

@@ -1,7 +1,9 @@
 """A listing for a framework: made once, and anew where a tool has changed."""
 
+from typing import Any
+
 from toolfleet_registry.contracts import Caller, ToolDefinition
-from toolfleet_tasks.adapters.calling import ToolOffers
+from toolfleet_tasks.adapters.calling import ToolLoading, ToolOffers
 
 ADA, EVE = Caller(user_id="ada", permission="user"), Caller(user_id="eve", permission="admin")
 
@@ -70,3 +72,15 @@ async def test_listings_of_many_kinds_of_callers_do_not_grow() -> None:
         await offers.of(Caller(permission="user", allowed_modules=frozenset({f"module{number}"})))
 
     assert len(offers._kept) <= 64
+
+
+async def test_a_search_ranks_only_what_is_offered() -> None:
+    """A tool that is offered is found though hundreds of others fit better."""
+
+    class Fleet(Source):
+        async def search(self, query: str, caller: Caller, *, limit: int) -> list[ToolDefinition]:
+            return self.listed[caller.permission][:limit]
+
+    fleet: Any = Fleet(*(f"owls.t{number}" for number in range(300)), "owls.last")
+    loading = ToolLoading(fleet, "search", None, lambda tool: tool.name == "owls.last")
+    assert "owls__last" in await loading.answer({"query": "owls"}, ADA)
