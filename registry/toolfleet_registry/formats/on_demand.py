@@ -1,4 +1,4 @@
-"""Offers tools that the model searches for, by a provider's own deferred loading or by two tools that find and call them."""
+"""Offers tools that the model searches for: by a provider's deferred loading, or by two tools that find and call them."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,19 +57,19 @@ class SearchRequest:
 class ToolsOnDemand:
     """The tools of one caller for a model that searches for them, in the place of all definitions in each request.
 
-    - Anthropic: the request has all definitions with `defer_loading`, which the model does not read. A search is answered
-      with `tool_reference` blocks.
+    - Anthropic: the request has all definitions with `defer_loading`, which the model does not read. A search is
+      answered with `tool_reference` blocks.
     - OpenAI's Responses: the request has a `tool_search` that the client executes. A search is answered with the
       definitions, in a `namespace` for each module.
     - The other formats, and Anthropic where the request would have more than 10,000 tools or 5 MB: the request has
       `search_tools`, which is answered with definitions, and `call_tool`.
 
-    A tool that is not among `tools` is not found, and its call is one of an unknown tool, as in `to_call`. If they are a
-    selection, search the fleet with a `limit` of all: an answer has the best of them, as many as the model asked for. The
-    fleet decides at each search and call what the caller may use.
+    A tool that is not among `tools` is not found, and its call is one of an unknown tool, as in `to_call`. Search for a
+    selection with a `limit` of all: an answer has the best of it, as many as the model asked for. The fleet decides at
+    each search and call what the caller may use.
 
-    Make one for each conversation: an answer in its history may refer to any of these tools. With thousands of tools for
-    Anthropic it takes a second: make it in a thread.
+    Make one for each conversation: an answer in its history may refer to any of these tools. With thousands of tools
+    for Anthropic it takes a second: make it in a thread.
 
     Args:
         tools: The tools, as `ToolFleet.tools` lists them for the caller, or a selection.

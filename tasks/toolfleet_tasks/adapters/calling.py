@@ -629,7 +629,7 @@ class ToolOffers(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class OfferedTools:
-    """A caller's tools by their names for a model. `shown` are not deferred; `demand` finds the others and reads `call_tool`."""
+    """A caller's tools by their names for a model: `shown` are not deferred, `demand` is for the others."""
 
     tools: Mapping[str, ToolDefinition]
     shown: frozenset[str]
@@ -679,7 +679,7 @@ class ToolLoading:
         return listing
 
     async def found(self, query: str, caller: Caller) -> list[ToolDefinition]:
-        """Search all the caller's tools. An answer leaves out those that are not offered, and has as many as it was asked for."""
+        """Search all the caller's tools: an answer then takes the best of those that are offered."""
         return await self._fleet.search(query, caller, limit=sys.maxsize)
 
     async def answer(self, arguments: Any, caller: Caller) -> str:

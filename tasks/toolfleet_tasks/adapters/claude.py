@@ -99,8 +99,8 @@ class FleetSession:
         most_characters: How long a result may be that the model is shown whole; Claude Code keeps a longer one in a
             file.
         where: Tells which tools are offered; by default all that the caller may use.
-        load: How the tools reach the model: `"all"`, which lets Claude Code decide, `"native"` or `"search"`, as in the guide
-            to tools on demand.
+        load: How the tools reach the model: `"all"` (as Claude Code decides), `"native"` or `"search"`, as in the guide to
+            tools on demand.
         always: Tells which tools are in each request as they are; by default none.
 
     """
@@ -278,8 +278,8 @@ def fleet_server(
         most_characters: How long a result may be that the model is shown whole; Claude Code keeps a longer one in a
             file.
         where: Tells which tools are offered; by default all that the caller may use.
-        load: How the tools reach the model: `"all"`, which lets Claude Code decide, `"native"` or `"search"`, as in the guide
-            to tools on demand.
+        load: How the tools reach the model: `"all"` (as Claude Code decides), `"native"` or `"search"`, as in the guide to
+            tools on demand.
         always: Tells which tools are in each request as they are; by default none.
 
     Returns:

@@ -73,7 +73,7 @@ class OfferedFunction:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """The offers of a run by the names shown to models; the SDK's context of a call is another object than its run's."""
+    """The offers of a run, by their names. The SDK's context of a call is another object than that of its run."""
 
     run_id: str
     offers: dict[str, OfferedFunction] = field(default_factory=dict)
@@ -126,8 +126,8 @@ class FleetTools:
         approver: The person who votes if the `RunState` approves; or a function of the run's context. `decide`
             takes more than that.
         where: Tells which tools are offered; by default all that the caller may use.
-        load: How the tools reach the model: `"all"`, `"native"` or `"search"`, as in the guide to tools on demand. `"native"`
-            is for OpenAI's Responses models.
+        load: How the tools reach the model: `"all"`, `"native"` (for OpenAI's Responses models) or `"search"`, as in
+            the guide to tools on demand.
         always: Tells which tools are in each request as they are; by default none.
 
     """
@@ -350,7 +350,7 @@ class FleetTools:
         return made
 
     def _offer(self, made: _Run, listing: OfferedTools, name: str) -> OfferedFunction:
-        """Return the run's offer of a listed tool. A run makes only those that it shows or calls: there may be thousands."""
+        """Return the run's offer of a listed tool. There may be thousands: it makes those that it shows or calls."""
         offer, definition = made.offers.get(name), listing.tools[name]
         if offer is None or (offer.definition is not definition and offer.definition != definition):
             offer = made.offers[name] = self._offered(made.run_id, definition, name)

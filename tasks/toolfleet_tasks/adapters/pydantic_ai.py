@@ -168,8 +168,8 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         approver: The person who votes by a decision that the run is resumed with; or a function of the resumed run's
             context.
         where: Tells which tools are offered; by default all that the caller may use.
-        load: How the tools reach the model: `"all"`, `"native"` or `"search"`, as in the guide to tools on demand. The search
-            is `find_tools`: the framework keeps `search_tools` for its own.
+        load: How the tools reach the model: `"all"`, `"native"` or `"search"`, as in the guide to tools on demand. The
+            search is `find_tools`: the framework keeps `search_tools` for its own.
         always: Tells which tools are in each request as they are; by default none.
         id: The toolset's id, as the framework uses it.
 

@@ -54,7 +54,10 @@ def names_in(answer: str) -> list[str]:
 
 
 def check_answers(owls: ModuleServer, *answers: str) -> None:
-    """Check the answers to a search, a call and a mistake, alike in every adapter: what the caller may not use is not found, and the call is one of the tool itself."""
+    """Check the answers to a search, a call and a mistake, alike in every adapter.
+
+    The search's order is kept, a tool that the caller may not use is not found, and the call is one of the tool itself.
+    """
     found, result, mistake = answers
     assert names_in(found).index("owls__nap_once") < names_in(found).index("owls__brief_nap")
     assert "owls__echo" in names_in(found)
@@ -144,7 +147,7 @@ def scripted(*steps: tuple[str, dict[str, Any]]) -> ScriptedModel:
 
 
 async def test_the_openai_sdk_defers_tools_in_a_namespace_for_each_module(fleet: ToolFleet, ada: Caller) -> None:
-    """What the SDK then sends is what OpenAI's own package takes."""
+    """OpenAI's own package takes the request that the SDK sends."""
     model = scripted()
     await Runner.run(
         FleetAgent(name="a", model=model, fleet_tools=FleetTools(fleet, ada, load="native", always=is_nap)), "Hi."
@@ -208,7 +211,7 @@ async def test_what_is_too_much_for_a_request_is_searched(
 
 
 async def test_a_search_finds_only_what_is_offered(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
-    """What the adapter's `where` leaves out is neither found nor called, and takes no place among what is found."""
+    """The tools that the adapter's `where` leaves out are neither found nor called, and take no place among those found."""
     model = script(("search_tools", {"query": "nap once echo", "limit": 1}, "c1"), ("call_tool", CALL, "c2"))
     ours = FleetMiddleware(fleet, ada, load="search", where=lambda tool: tool.name == "owls.brief_nap")
 
@@ -221,7 +224,7 @@ async def test_a_search_finds_only_what_is_offered(fleet: ToolFleet, ada: Caller
 
 
 async def test_pydantic_ai_may_search_other_tools_itself(fleet: ToolFleet, ada: Caller) -> None:
-    """The fleet's search has another name than the framework's, which that keeps for itself; of two toolsets one has a prefix."""
+    """The framework keeps the name of its own search for itself; of two toolsets one has a prefix."""
     model = PydanticScript()
     others = FunctionToolset[object]()
     others.add_function(lambda: "later", name="later", takes_ctx=False, defer_loading=True)
@@ -253,7 +256,7 @@ class PrefixedRun(PydanticRun):
 
 
 class NamespacedRun(OpenAIRun):
-    """What its model has found by OpenAI's own search has the module's namespace."""
+    """Its model calls a tool that OpenAI's own search has found, which has the module's namespace."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
