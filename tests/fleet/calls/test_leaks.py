@@ -17,6 +17,7 @@ from support.waiting import PATIENCE_SECONDS, wait_until
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.system.shared_timers import SharedTimers
 
 CALLS = int(os.environ.get("LEAK_CHECK_CALLS", "1000"))
 AT_ONCE = 200
@@ -31,7 +32,17 @@ LARGE = ToolCall(tool_name="owls.echo", arguments={"text": "x" * 300_000})
 
 GROWTH = (20 if CALLS > 3000 else 10) * 2**20  # bytes that the process may grow by: 200 for each of 100,000 calls
 
-KINDS = {"Future", "Task", "TimerHandle", "Follow", "Expected", "CallHandle", "PublishedCall", "ToolResult"}
+KINDS = {
+    "Future",
+    "Task",
+    "TimerHandle",
+    "SharedTimer",
+    "Follow",
+    "Expected",
+    "CallHandle",
+    "PublishedCall",
+    "ToolResult",
+}
 
 
 async def one(fleet: ToolFleet, owner: Caller, number: int) -> str:
@@ -94,9 +105,14 @@ def held(bed: TestBed) -> Counter[str]:
 
 
 def is_of(thing: object, loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether it is no future and no timer of another loop (the module has one), nor one that the loop drops later."""
-    if isinstance(thing, asyncio.TimerHandle) and thing.cancelled():
-        return False
+    """Whether it is no future and no timer of another loop (the module has one), nor one that the loop drops later.
+
+    Nor the timer of a second in which shared timers were to fall due: there is one for each second that the calls took.
+    """
+    if isinstance(thing, asyncio.TimerHandle):
+        begins = getattr(getattr(thing, "_callback", None), "__func__", None) is SharedTimers._begin
+        if begins or thing.cancelled():
+            return False
     return not isinstance(thing, asyncio.Future | asyncio.TimerHandle) or getattr(thing, "_loop", loop) is loop
 
 
