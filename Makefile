@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help install demo up test test-all test-versions flakes faults simulate lint format docs lock bench \
 	list-modules refresh-tools logs-core logs-module redis-cli restart-module \
-	conformance explore proofs load-proofs chaos pauses soak clean .test-usual .test-bed
+	conformance explore proofs load-proofs chaos pauses soak clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -55,16 +55,8 @@ endif
 # Where the packages of Node.js that some tests run cannot be had, one line says so, and those tests skip.
 test: $(READY) ## All that a change must pass (TESTS=tests/unit, JOBS=1, REDIS=/path/to/redis-server)
 	@PYTHONPATH=tests $(BIN)/python -m conformance.packages
-	@$(MAKE) --no-print-directory --jobs=2 .test-usual $(if $(TESTS),,.test-bed)
-
-.test-usual:
 	@$(PYTEST) -q -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "usual or fleet" $(TESTS)
-
-# The bed has no waiting in it: it takes the cores while the others wait. What it prints comes when it has ended.
-.test-bed:
-	@mkdir -p .cache
-	@$(PYTEST) -q -n 2 --dist loadfile --no-loadscope-reorder -o cache_dir=.cache/bed tests/virtual >.cache/bed.txt 2>&1; \
-	ended=$$?; cat .cache/bed.txt; exit $$ended
+	@$(if $(TESTS),,$(PYTEST) -q -n 2 --dist loadfile --no-loadscope-reorder tests/virtual)
 
 test-all: test .venv/.playwright ## The same, and real clients, the console in a browser, the chart, the release
 	@$(PYTEST) -q -m clients tests/clients

@@ -8,7 +8,6 @@ import pytest
 from bed.fleet import Bed
 from simulation.kill_points import ROWS, walk
 
-pytestmark = pytest.mark.timeout(600)  # all of it is work, of some 40 s, and the cores have other things to do
 
 EVERY = {
     "call.once-works.worker": 1,

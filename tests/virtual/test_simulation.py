@@ -12,8 +12,6 @@ from bed.early import TESTS
 from simulation.plan import Life, Plan, Verdict
 from simulation.smaller import smallest
 
-pytestmark = pytest.mark.timeout(600)  # all of it is work, of some 40 s, and the cores have other things to do
-
 
 def played(options: str, *more: str) -> str:
     """Play plans in which all holds. Return what the command says."""
