@@ -8,7 +8,6 @@ import pytest
 from bed.fleet import Bed
 from simulation.kill_points import ROWS, walk
 
-
 EVERY = {
     "call.once-works.worker": 1,
     "call.once-works.worker-pauses.2-workers": 4,

@@ -210,7 +210,7 @@ class FleetTools:
         return await self._invoke(found[0], run, json.dumps(found[1]))
 
     async def _inner_waits(self, made: _Run, run: Context, arguments: dict[str, Any], call_id: str) -> bool:
-        found = await self._inner(made, run, arguments)
+        found = await self._inner(made, run, spoken_arguments(json.dumps(arguments)))  # as `_call` reads them
         if isinstance(found, ToolResult):
             return False
         offer, inner = found
@@ -336,11 +336,11 @@ class FleetTools:
 
     async def _asked_by(self, item: ToolApprovalItem, run: Context) -> FrameworkCall | None:
         listing = await self._loading.of(caller_of(self._caller, run))
-        name, arguments, made = item.name or "", spoken_arguments(item.arguments), self._made(run)
+        name, made = item.name or "", self._made(run)
         if name in listing.tools:
-            return self._asked(self._offer(made, listing, name), run, arguments, item.call_id)
-        found = await self._inner(made, run, arguments) if name == CALL_TOOL else None
-        return self._asked(found[0], run, found[1], item.call_id) if isinstance(found, tuple) else None
+            return self._asked(self._offer(made, listing, name), run, item.arguments, item.call_id)
+        found = await self._inner(made, run, spoken_arguments(item.arguments)) if name == CALL_TOOL else None
+        return self._asked(found[0], run, json.dumps(found[1]), item.call_id) if isinstance(found, tuple) else None
 
     def _made(self, run: Context) -> _Run:
         made = self._runs.get(run)
@@ -383,7 +383,7 @@ class FleetTools:
 
     async def _waits(self, offer: OfferedFunction, run: Context, arguments: dict[str, Any], call_id: str) -> bool:
         """Make the call, and return whether it interrupts the run. Its result is kept if it comes in time."""
-        asked = self._asked(offer, run, arguments, call_id)
+        asked = self._asked(offer, run, json.dumps(arguments), call_id)
         if not self._defers(offer.definition.name):
             return await self._calls.asks_people(asked)
         try:

@@ -75,16 +75,18 @@ class ToolProgress(CustomEvent):
     """What is going on."""
 
 
-def asked_by(ctx: RunContext[Any], arguments: Any) -> tuple[str | None, Any]:
+def asked_by(ctx: RunContext[Any], name: str, arguments: Any) -> tuple[str | None, Any]:
     """Return the run whose model has asked for the call, and the model's arguments.
 
     A resumed run has another id, and people may edit the arguments. The message has the tool's name as other toolsets
-    have changed it.
+    have changed it; or it is a call of another tool, which calls this one.
     """
+    is_deferred = DeferredStep.of(ctx.tool_call_metadata or {}) is not None
     for message in reversed(ctx.messages):
         for part in message.parts if isinstance(message, ModelResponse) else ():
             if isinstance(part, ToolCallPart) and part.tool_call_id == ctx.tool_call_id:
-                asked = spoken_arguments(part.args) if ctx.tool_call_approved else arguments
+                is_own = is_deferred or part.tool_name == name or part.tool_name.endswith(f"_{name}")
+                asked = spoken_arguments(part.args) if is_own and ctx.tool_call_approved else arguments
                 return message.run_id or ctx.run_id, asked
     return ctx.run_id, arguments
 
@@ -269,7 +271,7 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
             UsageLimitExceeded: The `exit_behavior` of the agent's profile ends the run.
 
         """
-        run_id, arguments = asked_by(ctx, tool_args)
+        run_id, arguments = asked_by(ctx, name, tool_args)
         known: dict[str, Any] = {RUN: run_id}
         if isinstance(tool, _OwnTool):
             caller = caller_of(self._caller, ctx)

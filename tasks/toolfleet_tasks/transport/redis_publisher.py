@@ -270,6 +270,8 @@ class _Publishing:
                 return
         except Exception as exc:  # noqa: BLE001 - its caller is to hear of it, and not the connection
             outcome = exc
+        if self._waited.done():
+            return
         if isinstance(outcome, Exception):
             self._waited.set_exception(outcome)
         else:

@@ -337,7 +337,8 @@ async def approved_in_langgraph(fleet: ToolFleet, caller: Caller, said: Said) ->
 async def approved_in_the_openai_sdk(fleet: ToolFleet, caller: Caller, said: Said, *, is_native: bool = False) -> None:
     call = function_call("call_tool", json.dumps(said), call_id="c1")
     if is_native:
-        call = function_call("owls__echo", json.dumps(said.get("arguments", {})), call_id="c1")
+        given = said.get("arguments", {})
+        call = function_call("owls__echo", given if isinstance(given, str) else json.dumps(given), call_id="c1")
         call = call.model_copy(update={"namespace": "owls"})
     model, run_id = ScriptedModel([[call], [assistant_message("done")]]), uuid4().hex
     tools = FleetTools(
@@ -389,3 +390,15 @@ async def test_a_call_through_call_tool_is_approved_and_made_once(
 ) -> None:
     await approved(fleet, asking, {"name": "owls__echo", **said})
     assert [call["arguments"] for call in owls.calls("echo")] == [{"text": "hoo"} if said else {}]
+
+
+async def test_arguments_that_are_written_twice_ask_nobody(
+    fleet: ToolFleet, asking: Caller, owls: ModuleServer
+) -> None:
+    """What people would be asked about is not what would run: the call is refused to its model, and is made by nobody."""
+    twice = json.dumps(json.dumps({"text": "hoo"}))
+    model = ScriptedModel([[function_call("owls__echo", twice, call_id="c1")], [assistant_message("done")]])
+    tools = FleetTools(fleet, asking, defer_approvals=True, run_id=lambda _: "a run")
+    ran = await Runner.run(FleetAgent[None](name="a", model=model, fleet_tools=tools), "Ask the owl.")
+    assert [await tools.question(item, ran.context_wrapper) for item in ran.interruptions] == [None]
+    assert owls.calls("echo") == []
