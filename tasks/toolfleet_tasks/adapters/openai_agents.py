@@ -417,6 +417,8 @@ class FleetTools:
         decision = Decision(approves=True)
         # What is approved for good was not deferred yet; what is no object has interrupted the run, and is refused.
         if run.is_tool_approved(run.qualified_tool_name, NO_CALL) or not isinstance(asked.arguments, dict):
+            if run.tool_name == CALL_TOOL:  # it calls any tool: approved for good, it says nothing of this one
+                return await self._calls.call(asked)
             return await self._calls.call(asked, decision, approver)
         step = await self._calls.step_before(asked)
         if step is None:

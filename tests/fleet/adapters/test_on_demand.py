@@ -402,3 +402,17 @@ async def test_arguments_that_are_written_twice_ask_nobody(
     ran = await Runner.run(FleetAgent[None](name="a", model=model, fleet_tools=tools), "Ask the owl.")
     assert [await tools.question(item, ran.context_wrapper) for item in ran.interruptions] == [None]
     assert owls.calls("echo") == []
+
+
+async def test_call_tool_is_approved_for_no_other_call(fleet: ToolFleet, asking: Caller, owls: ModuleServer) -> None:
+    """The SDK keeps by its name that it is always approved; it votes for nothing that people have not seen."""
+    said = [json.dumps({"name": "owls__echo", "arguments": {"text": text}}) for text in ("seen", "not seen")]
+    calls = [function_call("call_tool", each, call_id=f"c{at}") for at, each in enumerate(said)]
+    model = ScriptedModel([calls, [assistant_message("done")]])
+    tools = FleetTools(fleet, asking, load="search", defer_approvals=True, approver=BOB, run_id=lambda _: "a run")
+    agent = FleetAgent[None](name="a", model=model, fleet_tools=tools)
+    ran = await Runner.run(agent, "Ask the owl.")
+    state = ran.to_state()
+    state.approve(ran.interruptions[0], always_approve=True)
+    assert (await Runner.run(agent, state)).final_output == "done"
+    assert owls.calls("echo") == []
