@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar, get_args
 
 from redis.exceptions import ResponseError
 
@@ -655,6 +655,8 @@ class ToolLoading:
         always: Callable[[ToolDefinition], bool] | None,
         where: Callable[[ToolDefinition], bool] | None,
     ) -> None:
+        if load not in get_args(Loading):
+            raise ValueError(f"There is no load {load!r}; there are: {', '.join(get_args(Loading))}.")
         self._fleet, self._load, self._always = fleet, load, always
         self._tools = ToolOffers(fleet.tools, lambda tool, _: tool, where)
         self._kept: dict[tuple[object, object], OfferedTools] = {}

@@ -103,6 +103,9 @@ class FleetSession:
             tools on demand.
         always: Tells which tools are in each request as they are; by default none.
 
+    Raises:
+        ValueError: There is no such `load`.
+
     """
 
     def __init__(
@@ -284,6 +287,9 @@ def fleet_server(
 
     Returns:
         A value for `ClaudeAgentOptions(mcp_servers={"toolfleet": …})`.
+
+    Raises:
+        ValueError: There is no such `load`.
 
     """
     session = FleetSession(

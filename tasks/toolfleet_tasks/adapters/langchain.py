@@ -72,6 +72,9 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         load: How the tools reach the model: `"all"`, `"native"` or `"search"`, as in the guide to tools on demand.
         always: Tells which tools are in each request as they are; by default none.
 
+    Raises:
+        ValueError: There is no such `load`.
+
     """
 
     def __init__(

@@ -130,6 +130,9 @@ class FleetTools:
             the guide to tools on demand.
         always: Tells which tools are in each request as they are; by default none.
 
+    Raises:
+        ValueError: There is no such `load`.
+
     """
 
     def __init__(

@@ -175,6 +175,9 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         always: Tells which tools are in each request as they are; by default none.
         id: The toolset's id, as the framework uses it.
 
+    Raises:
+        ValueError: There is no such `load`.
+
     """
 
     def __init__(

@@ -416,3 +416,11 @@ async def test_call_tool_is_approved_for_no_other_call(fleet: ToolFleet, asking:
     state.approve(ran.interruptions[0], always_approve=True)
     assert (await Runner.run(agent, state)).final_output == "done"
     assert owls.calls("echo") == []
+
+
+@pytest.mark.parametrize("adapter", [FleetToolset, FleetMiddleware, FleetTools, fleet_server])
+async def test_another_way_to_load_is_refused_at_once(
+    fleet: ToolFleet, ada: Caller, adapter: Callable[..., object]
+) -> None:
+    with pytest.raises(ValueError, match=r"There is no load 'lazy'; there are: all, native, search\."):
+        adapter(fleet, ada, load="lazy")
