@@ -1,4 +1,4 @@
-"""What it costs a model to have 10,000 tools, and how often a search finds the right one: `python -m benchmarks tool_search`.
+"""Measures what 10,000 tools cost a model, and how often a search finds the right one: `python -m benchmarks tool_search`.
 
 The tools are the operations of two public packages, which are downloaded into `benchmarks/.envs`: botocore's, with their
 documentation and arguments, and the Azure CLI's commands, with their summaries. A question is the title of an example in
@@ -46,7 +46,7 @@ _MOST_DESCRIPTION = 1_000  # characters: a page of documentation is no descripti
 
 @dataclass(frozen=True)
 class Question:
-    """What a user wants, of which service, and the tool that does it."""
+    """A user's question, its service, and the tool that answers it."""
 
     text: str
     service: str

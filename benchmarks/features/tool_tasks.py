@@ -1,4 +1,4 @@
-"""What whole tasks cost a real model, with all definitions and with tools on demand: `python -m benchmarks tool_tasks anthropic MODEL`.
+"""Measures what whole tasks cost a real model, with all definitions and with tools on demand: `python -m benchmarks tool_tasks anthropic MODEL`.
 
 A task is the title of an example of botocore, and done when the model has called the operation that the example shows. The
 tools do nothing: each answers that it is done. Tokens are those that the provider bills. It needs the provider's key in
@@ -30,7 +30,7 @@ Answer = Callable[[Any], dict[str, Any]]
 
 @dataclass
 class Task:
-    """What one task has cost. `is_done`: the right tool was called."""
+    """The cost of one task. `is_done`: the right tool was called."""
 
     turns: int = 0
     input_tokens: int = 0

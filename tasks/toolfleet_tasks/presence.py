@@ -137,7 +137,7 @@ class ApartReaders:
         self.are_all = False
         """Whether every live worker is known to read such calls."""
         self.is_wanted = False
-        """Whether that was wanted since it was asked for last. Each call reads both: functions would take longer."""
+        """Whether `are_all` was needed since Redis was asked last. Both are attributes because each call reads them."""
 
     def want(self) -> None:
         """Ask within a second. Call this before `are_all` is read, unless it `is_wanted` already."""

@@ -64,7 +64,7 @@ class WorkerRuntime:
         self.take: Callable[[dict[str, Any]], bool] = take_none
         self.intake: Any = None
         self.execution: Any = None
-        """What all calls share that run here, once there was one. Set by those who run them, who know its type."""
+        """The parts that all calls of this worker share, once one has run. Set by `toolfleet_workers.execution`, which knows their type."""
         self._connections: dict[tuple[str, str], PipelinedConnection] = {}
         self._parts: dict[Hashable, Any] = {}
         self._later: set[asyncio.Future[object]] = set()

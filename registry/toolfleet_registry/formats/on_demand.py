@@ -21,9 +21,9 @@ CALL_TOOL: Final = "call_tool"
 """The name of the tool that calls the others, where the model cannot be given their definitions."""
 
 MOST_BYTES: Final = 5_000_000
-"""How many bytes of definitions a request has at most; the model does not read them, and each request sends them again."""
+"""The bytes of definitions that a request may have; the model does not read them, and each request sends them again."""
 MOST_TOOLS: Final = 10_000
-"""How many tools Anthropic takes in a request, the search among them."""
+"""The number of tools that Anthropic takes in a request, including the search."""
 _FOUND, _MOST_FOUND = 5, 20  # tools that one search finds
 _MOST_NAMED = 1000  # characters for the modules' names in the search's description
 
@@ -51,7 +51,7 @@ class SearchRequest:
     query: str
     """The words."""
     limit: int
-    """How many tools at most."""
+    """The greatest number of tools that it asks for."""
 
 
 class ToolsOnDemand:

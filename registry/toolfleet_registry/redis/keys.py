@@ -556,7 +556,7 @@ class ApprovalKeys:
 
     @property
     def begin(self) -> str:
-        """What stands before each."""
+        """The prefix of these keys."""
         return f"{self.keys.begin}approval"
 
 
@@ -646,5 +646,5 @@ class GatewayKeys:
 
     @property
     def begin(self) -> str:
-        """What stands before each."""
+        """The prefix of these keys."""
         return self.keys.begin

@@ -434,7 +434,7 @@ class Checker:
 
     @cached_property
     def takes_small(self) -> bool:
-        """Whether all there is to do about a small value is to ask whether it `fits`."""
+        """Return whether `fits` is the only check that a small value needs."""
         return self.is_light and not self.has_defaults
 
     @cached_property

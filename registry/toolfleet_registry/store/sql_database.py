@@ -84,7 +84,7 @@ EVENTS = sa.Table(
 )
 
 STATE = _one_row("toolfleet_registry_state", *_numbers("epoch_ms revision events"))
-"""Who changes anything locks its row."""
+"""Every change of the registry locks its row."""
 
 MANIFESTS = sa.Table(
     "toolfleet_registry_manifests",

@@ -47,7 +47,7 @@ T = TypeVar("T")
 _MOST_CALLERS = 64  # kinds of callers whose listings are kept
 Kind = Literal["call", "job", "approval"]
 Loading = Literal["all", "native", "search"]
-"""How tools reach a model: all definitions at once, by the framework's own deferred loading, or by a search and `call_tool`."""
+"""The ways in which tools reach a model: all definitions at once, the framework's own deferred loading, or a search and `call_tool`."""
 CALL: Final = "toolfleet_call_id"
 TOOL: Final = "toolfleet_tool"
 RUN: Final = "toolfleet_run_id"

@@ -491,7 +491,7 @@ class Dispatcher:
             drop(token)
 
     async def _post(self, call: PublishedCall, *, waits: bool, needs_worker: bool, until_end: bool) -> Started:
-        """Publish a call. Nearly every one is published at once, and pays nothing for the waiting of others."""
+        """Publish a call; nearly every call is published at its first try, before anything is prepared for waiting."""
         started: PendingCall | Refusal | ToolResult
         ticket, asked_at = self._wait_queue.ticket(), self._loop.time()
         until = asked_at + call.deadline_at - fleet_clock.now()
@@ -618,7 +618,7 @@ class Dispatcher:
         return outcome if isinstance(outcome, Refusal | NotPublished) else follow
 
     def _answered(self, follow: PendingCall, call: PublishedCall, until: float, waits: bool, outcome: Outcome) -> bool:  # noqa: FBT001 - all by position
-        """Note what has become of a try; return whether the call may be in its queue. Gives its place back."""
+        """Note the outcome of a try and give its place back. Return whether the call may be in its queue."""
         follow.is_answered = True
         self._back.window.leave()
         if self._back.has_failed and not isinstance(outcome, Exception):

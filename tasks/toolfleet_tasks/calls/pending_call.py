@@ -194,7 +194,7 @@ class PendingCall:
             self.ending.add_done_callback(self._log.close)
         self._expected = listener.expect(call.call_id, self)
         self.is_answered = False
-        """Whether it is known what has become of its publishing, or that this cannot be known."""
+        """Whether the outcome of its publishing is known, or known to be uncertain."""
         self.is_sent = False
         """Whether this process has put the call into its queue, which is confirmed."""
         self._timer: SharedTimer | None = None

@@ -103,7 +103,7 @@ class CallKeys(NamedTuple):
     data_id: str
     queue_states: str
     records: str = ""
-    """What stands before the call's id in the name of its record, and of its result."""
+    """The prefixes of the keys of records and of results; the call's id follows them."""
     results: str = ""
 
     @property

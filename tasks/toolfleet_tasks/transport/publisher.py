@@ -20,14 +20,14 @@ CONTROL_SECONDS = 5.0
 
 
 Outcome = Refusal | Exception | None
-"""What has become of a publish: the broker has the call, refuses it, or `Publisher.publish` would raise this."""
+"""The outcome of a publish: `None` if the broker has the call, its refusal, or the error of `Publisher.publish`."""
 
 
 Following = tuple["asyncio.Future[Any]", Callable[[Outcome], bool]]
-"""Has `Publisher.publish` return at a call's ending, the future, so that its caller is woken once.
+"""The future of a call's end, at which `Publisher.publish` returns, so that its caller is woken once; and a function.
 
 The function gets the outcome of the publish as soon as that is known, and returns whether the call may be in its queue:
-only then is its ending waited for.
+only then does the publisher wait for the end.
 """
 
 
@@ -76,8 +76,8 @@ class Publisher(Protocol):
         already, for an earlier attempt was not confirmed. Raises `NotPublished` (of this attempt) or
         `PublishUnconfirmed`, in `seconds` or at the call's deadline; if it is not ready, as soon as that is known.
 
-        `follow`: a publisher that can do so returns at the call's end, if it may be in its queue. One that cannot tells
-        nothing.
+        `follow`: a publisher that supports it returns at the call's end, if the call may be in its queue. Other publishers
+        ignore it.
         """
         ...
 

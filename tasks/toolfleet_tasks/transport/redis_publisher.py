@@ -347,7 +347,7 @@ class RedisPublisher:
         self.readers: Readers | None = None
         """Knows whether every live worker reads calls whose arguments stand apart; without it none is known to."""
         self.times_for_all = 0
-        """How often calls had to be published in a form that workers of any version read."""
+        """The number of times that calls had to be published in a form that workers of any version read."""
         self.spawn: Callable[[Coroutine[Any, Any, None]], object] = self._loop.create_task
         """Runs something in the background."""
 

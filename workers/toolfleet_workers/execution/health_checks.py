@@ -248,7 +248,7 @@ class HealthChecks:
         self._tasks: set[asyncio.Task[None]] = set()
         self._queues: dict[str, _Queue] = {}
         self.troubles = self._watches, self._queues
-        """What is known now of modules in trouble; both are empty while there are none. The caller reads only."""
+        """The modules in trouble and their queues; both are empty while there are none. Callers only read them."""
         here.settle.append(self.aclose)
         if settings.broker == settings.redis_url:
             here.part(FetchedClaims).enable(
