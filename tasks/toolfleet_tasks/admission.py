@@ -145,8 +145,8 @@ class AdmissionControl:
         limit: int = 0,
         needs_worker: bool = False,
         again: bool = False,
-    ) -> tuple[Part, ...]:
-        """Return the number of keys, keys and arguments of the call's script; with a `message` it is published as well.
+    ) -> tuple[Script, tuple[Part, ...]]:
+        """Return the script that admits the call, with its number of keys, keys and arguments; with a `message` it is published as well.
 
         `limit` is `backlog_limit`, if the queue is in the same Redis. `needs_worker`: a worker must consume the queue.
         `again`: the call may have been admitted before.
@@ -160,10 +160,11 @@ class AdmissionControl:
         bound = self._calls_per_caller or (bound if now - found_at < _BOUND_SECONDS else 0) or self._least_bound
         queue, queue_key, notify_key, breaker = self._names.get(call.tool_name) or self._names_of(call)
         intent, intent_seconds, intention = self._intent_of(call, now) if call.idempotency_key else (None, 0, "")
-        record, build = self._record + call.call_id, ADMIT.parameters
+        record, admitting, build = self._record + call.call_id, ADMIT, ADMIT.parameters
         if call.terms is not None:
-            intent, build = intent or record, partial(ADMIT_LIMITED.parameters, **self._limits_of(call))
-        return build(
+            admitting = ADMIT_LIMITED
+            intent, build = intent or record, partial(admitting.parameters, **self._limits_of(call))
+        return admitting, build(
             queue=queue_key,
             notify_key=notify_key,
             breaker=breaker,
@@ -228,7 +229,7 @@ class AdmissionControl:
         """
         now = fleet_clock.now()
         command = self.build_command(call, now=now, needs_worker=needs_worker, again=again)
-        return self.parse_reply(call, await _run(connection, ADMIT if call.terms is None else ADMIT_LIMITED, command))
+        return self.parse_reply(call, await _run(connection, *command))
 
     async def retract(self, connection: PipelinedConnection, call: PublishedCall) -> None:
         """Undo the admission of a call that is surely in no queue.

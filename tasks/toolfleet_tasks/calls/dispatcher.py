@@ -635,8 +635,7 @@ class Dispatcher:
 
     async def _publish(self, call: PublishedCall, *, limit: int, again: bool = False) -> Refusal | None:
         """Put the call into its queue, without following it; return why it is not in it, or `None`. Raises as `Publisher.publish` does."""
-        if self._begun.is_own(call.call_id):
-            self._begun.write(call)
+        self._begun.write(call)
         refusal = await self._publisher.publish(call, seconds=_PUBLISH_SECONDS, limit=limit, again=again)
         if self._back.has_failed:
             self._back.succeeded()

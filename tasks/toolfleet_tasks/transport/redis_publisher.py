@@ -24,7 +24,7 @@ from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_registry.system.shared_timers import SharedTimer, SharedTimers, shared_timers
 from toolfleet_tasks import worker_runtime
-from toolfleet_tasks.admission import ADMIT, ADMIT_LIMITED, ADMIT_MANY, AdmissionControl, Refusal, refusal_in
+from toolfleet_tasks.admission import ADMIT, ADMIT_MANY, AdmissionControl, Refusal, refusal_in
 from toolfleet_tasks.messages.envelope import (
     call_message,
     control_message,
@@ -208,7 +208,7 @@ class _Batch(list[tuple[_Command, ReplyWaiter, float]]):
 
 
 class Readers(Protocol):
-    """What is known of workers; see `presence.ApartReaders`."""
+    """The part of `presence.ApartReaders` that a publisher uses, which is on a higher floor."""
 
     are_all: bool
     is_wanted: bool
@@ -391,7 +391,7 @@ class RedisPublisher:
             return await self.put(text, queue_for(call), seconds=seconds, limit=limit)
         if seconds <= 0:
             raise NotPublished("no time is left")
-        rest = self._admission.build_command(
+        script, parameters = self._admission.build_command(
             call, now=now, message=text, limit=limit, needs_worker=needs_worker, again=again
         )
         if sealed is not None:
@@ -400,10 +400,8 @@ class RedisPublisher:
             times = 0 if again else None
         waited, tell = follow or (self._loop.create_future(), None)
         publishing = _Publishing(self, self._admission, call, times, waited, tell)
-        self._batcher.send(
-            rest, self._loop.time() + seconds, publishing, ADMIT if call.terms is None else ADMIT_LIMITED
-        )
-        del text, sealed, rest, publishing  # while the end of a call is waited for, its message is not kept
+        self._batcher.send(parameters, self._loop.time() + seconds, publishing, script)
+        del text, sealed, parameters, publishing  # while the end of a call is waited for, its message is not kept
         found = await waited
         if tell is None and found is None and self.is_outdated(times) and is_sent_apart(call):
             await self._publish_for_all(call)

@@ -172,7 +172,7 @@ class AddressBook:
 
     def __init__(self) -> None:
         self.replicas: Mapping[str, Replicas] = {}
-        self.single: Mapping[str, Address] = {}
+        self._single: Mapping[str, Address] = {}
         self._of_replicas: Mapping[str, Mapping[str, Address]] = {}
         self._headers: Mapping[str, ModuleHeaders] = {}
         self._ended = frozenset[str]()
@@ -192,8 +192,8 @@ class AddressBook:
         if served == self._served:
             return False
         self._served, self._headers, self._ended = served, headers, ended
-        before, there = self.single, {(name, id_) for name, each in self._of_replicas.items() for id_ in each}
-        self.single = {
+        before, there = self._single, {(name, id_) for name, each in self._of_replicas.items() for id_ in each}
+        self._single = {
             name: Address.at(url, self.headers_of(name), known=before.get(name)) for name, url in services.items()
         }
         self.replicas = {name: self.replicas.get(name) or Replicas() for name in several}
@@ -209,7 +209,7 @@ class AddressBook:
         """Return all addresses of the module."""
         if (several := self._of_replicas.get(module)) is not None:
             return several.values()
-        return [self.single[module]] if module in self.single else []
+        return [self._single[module]] if module in self._single else []
 
     def replica(self, module: str, replica_id: str) -> Address | None:
         """Return the address of one of its processes, if that is still there."""
@@ -218,11 +218,11 @@ class AddressBook:
     def first(self, module: str) -> Address | None:
         """Return the address of a module that has one, else one of them."""
         several = self._of_replicas.get(module)
-        return self.single.get(module) if several is None else next(iter(several.values()), None)
+        return self._single.get(module) if several is None else next(iter(several.values()), None)
 
     def every(self) -> Iterable[Address]:
         """Return all addresses."""
-        return [address for name in {*self.single, *self._of_replicas} for address in self.of(name)]
+        return [address for name in {*self._single, *self._of_replicas} for address in self.of(name)]
 
     def why_unknown(self, module: str) -> str:
         """Return the message for a call of a module that has no address."""
@@ -250,7 +250,7 @@ class AddressBook:
         first, is_alone = next(iter(self.who_knows(module, note)), None), not is_shared(note)
         if first is not None:
             return StatusTarget(first.status, first.headers, first.replica if is_alone else "")
-        if not (note and is_alone and (module in self.replicas or module in self.single)):
+        if not (note and is_alone and (module in self.replicas or module in self._single)):
             return StatusMissing()
         is_gone = self._departures.is_gone(module, id_in(note))
         return StatusMissing(is_leaving=not is_gone, is_gone=is_gone)

@@ -329,11 +329,8 @@ class HttpExecutor:
             module = ToolName.parse(call.tool_name).module
         except InvalidToolName as exc:
             return unsuccessful(call, Outcome.PERMANENT, "invalid_tool_name", str(exc))
-        book = self._book
-        if address is None:
-            address = book.first(module) if book.replicas else book.single.get(module)
-        if address is None:
-            return unsuccessful(call, Outcome.PERMANENT, "unknown_module", book.why_unknown(module))
+        if (address := address or self._book.first(module)) is None:
+            return unsuccessful(call, Outcome.PERMANENT, "unknown_module", self._book.why_unknown(module))
         try:
             return build_request(call, address.call, seconds=seconds, lease=lease, caller_token=self._caller_token)
         except ValueError as exc:

@@ -62,6 +62,6 @@ async def test_other_queues_take_calls(settings: Settings, redis: Redis, worker:
 def test_later_calls_of_a_job_are_let_in(settings: Settings, call_id: str, job_id: str | None, expected: int) -> None:
     """Its start is a new call, and its polls are none."""
     call = published(call_id=call_id, job_id=job_id)
-    command = AdmissionControl(settings).build_command(call, now=call.published_at)
+    _, command = AdmissionControl(settings).build_command(call, now=call.published_at)
     assert is_later_step(call_id, job_id) is bool(expected)
     assert (STATES not in command) is bool(expected)

@@ -102,6 +102,8 @@ class Others:
 
     give_up = take_back
 
+    write = take_back
+
     def is_own(self, _: object) -> bool:
         return False
 
