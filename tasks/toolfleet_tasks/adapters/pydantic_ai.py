@@ -249,9 +249,11 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
             FleetUnavailable: Redis does not answer on a loop's first use.
 
         """
-        names = {tool.name for tool in tools}
+        names = {
+            (tool.metadata or {}).get("tool_name"): tool.name for tool in tools
+        }  # as other toolsets have changed them
         found = await self._loading.found(" ".join(queries), caller_of(self._caller, ctx))
-        return [name for tool in found if (name := provider_name(tool.name)) in names]
+        return [names[tool.name] for tool in found if tool.name in names]
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[AgentDepsT], tool: ToolsetTool[AgentDepsT]
@@ -375,6 +377,9 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         decision = decision_of(ToolApproved(override_args=approved), known, asked.arguments)
         step = DeferredStep.of(known)
         if step is None:
+            if asked.arguments != approved and await self._calls.step_before(asked) is None:
+                # People were asked by another toolset: the fleet makes the call only now, as they have edited it.
+                asked = replace(asked, arguments=approved)
             return await self._calls.call(asked, decision, approver)
         patience = self._calls.patience(asked.tool.name)
         return await self._calls.resumed(step, asked, decision, approver, patience=patience)

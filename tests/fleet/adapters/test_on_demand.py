@@ -4,7 +4,7 @@ import functools
 import json
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import pytest
@@ -21,7 +21,15 @@ from mcp import Client
 from mcp_types import CallToolResult, TextContent
 from openai.types.responses import ToolParam
 from pydantic import TypeAdapter
-from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, FunctionToolset, ToolCallPart, ToolReturnPart
+from pydantic_ai import (
+    Agent,
+    DeferredToolRequests,
+    DeferredToolResults,
+    FunctionToolset,
+    ToolApproved,
+    ToolCallPart,
+    ToolReturnPart,
+)
 from pydantic_ai.capabilities import ToolSearch
 
 from support.frameworks.chat_script import ChatScript, script
@@ -86,6 +94,43 @@ async def test_pydantic_ai_shows_what_the_fleets_search_has_found(
     returned = [part.content for each in ran.all_messages() for part in each.parts if isinstance(part, ToolReturnPart)]
     assert returned[-1] == {"text": "hoo"}
     assert len(owls.calls("echo")) == 1
+
+
+async def test_pydantic_ai_finds_tools_behind_a_prefix(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
+    model = PydanticScript(
+        [ToolCallPart("search_tools", {"queries": ["echo"]}, "c1")],
+        [ToolCallPart("f_owls__echo", {"text": "hoo"}, "c2")],
+    )
+    toolset = FleetToolset[object](fleet, ada, load="native")
+    agent = Agent(
+        model.model(),
+        deps_type=object,
+        toolsets=[toolset.prefixed("f")],
+        capabilities=[ToolSearch(strategy=toolset.search)],
+    )
+    await agent.run("Ask the owl.", deps=None)
+    assert "f_owls__echo" in model.seen[1]
+    assert [call["arguments"] for call in owls.calls("echo")] == [{"text": "hoo"}]
+
+
+@pytest.mark.parametrize("load", ["all", "search"])
+async def test_what_people_edit_where_another_toolset_asks_them_is_what_runs(
+    fleet: ToolFleet, ada: Caller, owls: ModuleServer, load: Literal["all", "search"]
+) -> None:
+    """`approval_required` of the framework asks before the fleet knows of the call."""
+    name = "owls__echo"
+    arguments: dict[str, Any] = {"text": "hoo"}
+    edited: dict[str, Any] = {"text": "hoot"}
+    if load == "search":
+        arguments, edited = ({"name": name, "arguments": each} for each in (arguments, edited))
+        name = "call_tool"
+    toolset = FleetToolset[object](fleet, ada, load=load).approval_required()
+    model = PydanticScript([ToolCallPart(name, arguments, "c1")]).model()
+    agent = Agent(model, toolsets=[toolset], output_type=[str, DeferredToolRequests])
+    ran = await agent.run("Ask the owl.")
+    results = DeferredToolResults(approvals={"c1": ToolApproved(override_args=edited)})
+    assert (await agent.run(message_history=ran.all_messages(), deferred_tool_results=results)).output == "done"
+    assert [call["arguments"] for call in owls.calls("echo")] == [{"text": "hoot"}]
 
 
 async def test_pydantic_ai_calls_what_a_search_has_found(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
