@@ -10,9 +10,8 @@ PROGRAMS = Path("tests", "fundamentals", "programs")
 _ROOT = Path(__file__).parents[1]
 _HEAD = """# Tutorial
 
-Learn one feature after the other. Each program has at most 40 lines and says what it prints; a test runs it as it stands.
-Copy them from `tests/fundamentals/programs`. They run beside the small fleet in `tests/fundamentals/fleet`: start it there
-with `toolfleet up --module owls`.
+Learn one feature after the other. Copy the programs from `tests/fundamentals/programs`; each says what it prints. Start
+their fleet in `tests/fundamentals/fleet` with `toolfleet up --module owls`.
 """
 
 
