@@ -28,7 +28,7 @@ from toolfleet_registry.contracts.names import provider_name
 from toolfleet_registry.errors import ApprovalNotTaken, FleetUnavailable
 from toolfleet_registry.formats import as_spoken, from_result
 from toolfleet_registry.formats.calls import field_of, spoken_arguments
-from toolfleet_registry.formats.dialects import near_names
+from toolfleet_registry.formats.dialects import meant_tool, near_names
 from toolfleet_registry.formats.on_demand import CALL_TOOL, MOST_BYTES, MOST_TOOLS, SEARCH_TOOL, ToolsOnDemand
 from toolfleet_registry.formats.results import shown_files
 from toolfleet_registry.policy.hints import hint_for
@@ -97,7 +97,13 @@ class FrameworkCall:
     @property
     def key(self) -> str | None:
         """Return the key by which the call is found again: see `call_key`."""
-        return call_key(self.run_id, self.call_id, self.tool.name, self.arguments)
+        return self.keys.get(self.tool.name)
+
+    @property
+    def keys(self) -> Mapping[str, str]:
+        """Return the key under each name of the tool: a call that waits was made before the tool was renamed."""
+        made = {name: call_key(self.run_id, self.call_id, name, self.arguments) for name in self.tool.names}
+        return {name: key for name, key in made.items() if key is not None}
 
     def as_call(self) -> ToolCall:
         """Return the call with its key. Its errors have the names that the model was shown."""
@@ -263,9 +269,9 @@ class AdapterCalls:
         """Return whether a call may continue without its run."""
         return self._defer_after is not None or self._defer_approvals or bool(self._jobs)
 
-    def patience(self, tool_name: str) -> float | None:
+    def patience(self, tool: ToolDefinition) -> float | None:
         """Return how many seconds a run waits for the end of such a call; `None`: without a limit."""
-        return 0.0 if self._defer_after is None and tool_name in self._jobs else self._defer_after
+        return 0.0 if self._defer_after is None and tool in self._jobs else self._defer_after
 
     async def call(
         self, asked: FrameworkCall, decision: Decision | None = None, approver: Approver | None = None
@@ -278,9 +284,9 @@ class AdapterCalls:
         """
         call, where = asked.as_call(), asked.conversation
         key = call.idempotency_key
-        if call.tool_name in self._jobs:
-            patience = self.patience(call.tool_name) or 0.0
-            return as_spoken(await self._jobs.end_of_new(call, asked.caller, where, patience), call.spoken)
+        if asked.tool in self._jobs:
+            patience = self.patience(asked.tool) or 0.0
+            return as_spoken(await self._jobs.end_of_new(asked, patience), call.spoken)
         if not self.is_deferring or key is None:
             seconds = _sooner(self._timeout, asked.seconds)
             return await self._fleet.call(
@@ -305,7 +311,7 @@ class AdapterCalls:
         self, step: DeferredStep, asked: FrameworkCall, decision: Decision | None, approver: Approver | None
     ) -> ToolResult:
         """Resume a repeated step, and defer it again while the fleet is away: its call has been started."""
-        patience = self.patience(step.tool_name)
+        patience = self.patience(asked.tool)
         try:
             return await self.resumed(step, asked, decision, approver, patience=patience)
         except FleetUnavailable as exc:
@@ -332,7 +338,8 @@ class AdapterCalls:
         """
         call = asked.as_call()
         key = call.idempotency_key
-        if key is None or not await self._fleet.approvals.rules(asked.tool.name, asked.caller):
+        is_job = asked.tool in self._jobs
+        if key is None or is_job or not await self._fleet.approvals.rules(asked.tool.name, asked.caller):
             return
         before = await self.step_before(asked)
         if before is not None:
@@ -350,13 +357,12 @@ class AdapterCalls:
 
         The fleet knows it for longer than the call's key.
         """
-        call = asked.as_call()
-        if call.idempotency_key is None:
-            return None
-        if call.tool_name in self._jobs:
-            return self._jobs.step(call, asked.caller)
-        found = await asked_before(self._fleet, asked.user_id, call.idempotency_key)
-        return None if found is None else DeferredStep(found, call.tool_name)
+        if asked.tool in self._jobs:
+            return await self._jobs.step_before(asked)
+        for name, key in asked.keys.items():
+            if (found := await asked_before(self._fleet, asked.user_id, key)) is not None:
+                return DeferredStep(found, name)
+        return None
 
     async def resumed(
         self,
@@ -374,7 +380,7 @@ class AdapterCalls:
             asked.caller,
             decision,
             approver,
-            key=call.idempotency_key,
+            key=asked.keys.get(step.tool_name, call.idempotency_key),
             patience=patience,
             on_progress=asked.on_progress,
         )
@@ -493,37 +499,39 @@ class AdapterJobs:
         self._fleet = fleet
         self._plans = dict(plans or {})
 
-    def __contains__(self, tool_name: str) -> bool:
-        return tool_name in self._plans
+    def __contains__(self, tool: ToolDefinition) -> bool:
+        return any(name in self._plans for name in tool.names)
 
     def __bool__(self) -> bool:
         return bool(self._plans)
 
-    def step(self, call: ToolCall, caller: Caller) -> DeferredStep:
-        """Return the step of the job for a call with a key: the job's id follows from the key."""
-        return DeferredStep(self.id_of(call.idempotency_key, caller), call.tool_name, "job")
+    async def step_before(self, asked: FrameworkCall) -> DeferredStep | None:
+        """Return the job that the same step has started before, whose id follows from the key. Raises `FleetUnavailable`."""
+        for name, key in asked.keys.items():
+            step = DeferredStep(self.id_of(key, asked.caller), name, "job")
+            if await self._fleet.jobs.get(step.call_id, asked.caller) is not None:
+                return step
+        return None
 
     def id_of(self, key: str | None, caller: Caller) -> str:
         """Return the id of the job that a call of the caller's under this key becomes."""
         return job_id_for(caller.user_id, key)
 
-    async def end_of_new(
-        self, call: ToolCall, caller: Caller, conversation: Conversation | None, patience: float
-    ) -> ToolResult:
+    async def end_of_new(self, asked: FrameworkCall, patience: float) -> ToolResult:
         """Start the job, unless the step has started it before, and wait up to `patience` for its end.
 
         Raises `StillRunning`.
 
         If the waiting task is cancelled, a job that it has started is cancelled.
         """
-        step = self.step(call, caller)
+        call, caller = asked.as_call(), asked.caller
         try:
-            if call.idempotency_key and await self._fleet.jobs.get(step.call_id, caller) is not None:
+            if (step := await self.step_before(asked)) is not None:
                 return await self.end_of(step, caller, patience)
         except FleetUnavailable as exc:
             return fleet_results.fleet_unavailable(call.tool_name, str(exc))
         try:
-            job = await self._made(call, caller, conversation or Conversation(), step.call_id)
+            job = await self._made(asked, call)
         except JobRefused as exc:
             return exc.result
         except FleetUnavailable as exc:
@@ -560,14 +568,16 @@ class AdapterJobs:
         """Cancel a job of the caller's. Returns `None` if there is none."""
         return await self._fleet.jobs.cancel(job_id, caller)
 
-    async def _made(self, call: ToolCall, caller: Caller, conversation: Conversation, job_id: str) -> Job:
+    async def _made(self, asked: FrameworkCall, call: ToolCall) -> Job:
         """Start the job. Its end wakes the conversation; if that has no id, a conversation of the job's own."""
+        conversation = asked.conversation or Conversation()
         if conversation.conversation_id is None:
+            job_id = self.id_of(call.idempotency_key, asked.caller)
             conversation = conversation.model_copy(update={"conversation_id": job_id})
+        poll = next(self._plans[name] for name in asked.tool.names if name in self._plans)
         for tried in range(_TRIES):
             try:
-                poll = self._plans[call.tool_name]
-                return await self._fleet.jobs.start(call, poll, conversation=conversation, caller=caller)
+                return await self._fleet.jobs.start(call, poll, conversation=conversation, caller=asked.caller)
             except FleetUnavailable:
                 if tried == _TRIES - 1 or not call.idempotency_key:
                     raise
@@ -602,7 +612,7 @@ class ToolOffers(Generic[T]):
         self._list_tools = list_tools
         self._make = make
         self._where = where
-        self._kept: dict[tuple[object, object], tuple[list[ToolDefinition], Mapping[str, T]]] = {}
+        self._kept: dict[object, tuple[list[ToolDefinition], Mapping[str, T]]] = {}
 
     async def of(self, caller: Caller) -> Mapping[str, T]:
         """Return this caller's present offers, sorted by name.
@@ -610,7 +620,7 @@ class ToolOffers(Generic[T]):
         Raises `FleetUnavailable` if nothing is known yet, and Redis is silent.
         """
         tools = await self._list_tools(caller)
-        kind = caller.permission, caller.allowed_modules
+        kind = _kind_of(caller)
         before, offers = self._kept.get(kind, ([], None))
         if offers is not None and tools == before:
             return offers
@@ -636,9 +646,16 @@ class OfferedTools:
     load: Loading
     demand: ToolsOnDemand
 
-    def inner(self, arguments: Any) -> ToolCall:
-        """Return the call that `call_tool` is asked for: without a tool in `spoken`, if none has its name."""
-        return self.demand.call({"name": CALL_TOOL, "arguments": arguments})
+    def called(self, name: str, arguments: Any) -> ToolCall:
+        """Return the call that a model asks for, also by a former name: without a tool in `spoken`, if none has the name.
+
+        It may be by `call_tool` where that is not shown: it was before, while there were more tools.
+        """
+        if name == CALL_TOOL and self.load != "all":
+            return self.demand.call({"name": CALL_TOOL, "arguments": arguments})
+        tool = self.tools.get(name) or meant_tool(name, self.tools.values())
+        said = name if tool is None else tool.name
+        return ToolCall(tool_name=said, arguments=arguments, spoken=Spoken("mcp", name, tool))
 
     def own(self) -> list[dict[str, Any]]:
         """Return `search_tools` and `call_tool` as MCP has them; none where all tools are listed, or the framework defers them."""
@@ -659,7 +676,7 @@ class ToolLoading:
             raise ValueError(f"There is no load {load!r}; there are: {', '.join(get_args(Loading))}.")
         self._fleet, self._load, self._always = fleet, load, always
         self._tools = ToolOffers(fleet.tools, lambda tool, _: tool, where)
-        self._kept: dict[tuple[object, object], OfferedTools] = {}
+        self._kept: dict[object, OfferedTools] = {}
 
     def defers(self, tool: ToolDefinition) -> bool:
         """Return whether the model finds the tool by a search."""
@@ -668,7 +685,7 @@ class ToolLoading:
     async def of(self, caller: Caller) -> OfferedTools:
         """Return the caller's present tools. While nothing changes, the same object."""
         tools = await self._tools.of(caller)
-        kind = caller.permission, caller.allowed_modules
+        kind = _kind_of(caller)
         listing = self._kept.get(kind)
         if listing is None or listing.tools is not tools:
             if self._load == "all":
@@ -740,6 +757,11 @@ def in_run(conversation: Conversation | None, run_id: str | None) -> Conversatio
     if run_id is None or (conversation is not None and conversation.run_id is not None):
         return conversation
     return (conversation or Conversation()).model_copy(update={"run_id": run_id})
+
+
+def gone_tool(name: str) -> ToolDefinition:
+    """Return the tool of a call that waits, though it is no longer offered: of its definition only the name is needed."""
+    return ToolDefinition.model_construct(name=name)
 
 
 def no_such_tool(name: str, tools: Iterable[ToolDefinition]) -> ToolResult:
@@ -844,6 +866,11 @@ def _result_of(job: Job, tool_name: str) -> ToolResult:
         why = f"The job {job.job_id} {said}." if job.error is None else f"The job {job.job_id} {said}: {job.error}"
         result = ToolResult.failed(tool_name, code, why, effect_state=effect)
     return result.model_copy(update={"audit": result.audit.model_copy(update={"call_id": job.job_id})})
+
+
+def _kind_of(caller: Caller) -> object:
+    """Return what decides the caller's listing: all but the user."""
+    return caller.permission, caller.allowed_modules, caller.agent
 
 
 def _owner(caller: Caller) -> Owner:

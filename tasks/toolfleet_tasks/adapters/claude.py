@@ -11,10 +11,9 @@ from mcp.server.lowlevel import Server
 from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.contracts.jobs import Poll
-from toolfleet_registry.contracts.names import provider_name
 from toolfleet_registry.errors import FleetUnavailable
 from toolfleet_registry.formats import convert, from_result
-from toolfleet_registry.formats.on_demand import CALL_TOOL, SEARCH_TOOL
+from toolfleet_registry.formats.on_demand import SEARCH_TOOL
 from toolfleet_tasks.adapters.calling import (
     AdapterCalls,
     DeferredStep,
@@ -24,6 +23,7 @@ from toolfleet_tasks.adapters.calling import (
     ToolLoading,
     ToolOffers,
     WaitsForApproval,
+    gone_tool,
     no_such_tool,
     result_text,
 )
@@ -208,15 +208,11 @@ class FleetSession:
         return None if step is None else step.to_json()
 
     async def _asked(self, name: str, arguments: Any, call_id: str | None) -> FrameworkCall | None:
-        name, listing = name.removeprefix(self._prefix), await self._loading.of(self._caller)
-        tool, arguments = listing.tools.get(name), arguments or {}
-        if listing.load == "search" and name == CALL_TOOL:
-            meant = listing.inner(arguments)
-            tool, arguments, name = meant.spoken.tool, meant.arguments, provider_name(meant.tool_name)
-        if tool is None:
-            return None
-        named = tool, name, arguments, self._caller, self._run_id, call_id
-        return FrameworkCall(*named, self._conversation)
+        meant = (await self._loading.of(self._caller)).called(name.removeprefix(self._prefix), arguments or {})
+        tool, name = meant.spoken.tool, meant.spoken.name
+        named = tool or gone_tool(name.replace("__", ".")), name, meant.arguments, self._caller, self._run_id, call_id
+        asked = FrameworkCall(*named, self._conversation)
+        return None if tool is None and await self._calls.step_before(asked) is None else asked
 
     def _offered(self, tool: ToolDefinition, _: str) -> types.Tool:
         first = None if self._defers is None else not self._defers(tool)
@@ -224,7 +220,8 @@ class FleetSession:
 
     async def _list(self, _: Asking, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         listing, offers = await self._loading.of(self._caller), await self._offers.of(self._caller)
-        listed = [types.Tool.model_validate({**own, "_meta": {_FIRST: True}}) for own in listing.own()]
+        meta = {_FIRST: True} if self._most_characters is None else {_FIRST: True, _MOST_SHOWN: self._most_characters}
+        listed = [types.Tool.model_validate({**own, "_meta": meta}) for own in listing.own()]
         is_whole = listing.load != "search"
         listed += [offer for name, offer in offers.items() if is_whole or name in listing.shown]
         return types.ListToolsResult(tools=[*listed, *map(types.Tool.model_validate, self._own.values())])
@@ -233,16 +230,16 @@ class FleetSession:
         listing = await self._loading.of(self._caller)
         if params.name in self._own and params.name not in listing.tools:
             return await answer(self._following.run(params.name, params.arguments or {}))
-        if listing.load == "search" and params.name == SEARCH_TOOL:
+        if listing.load != "all" and params.name == SEARCH_TOOL:
             return await answer(self._loading.answer(params.arguments, self._caller))
         call_id: object = {**ctx.meta}.get(_CALL_ID) if ctx.meta else None
         asked = await self._asked(params.name, params.arguments, call_id if isinstance(call_id, str) else None)
         if asked is None:
-            said = listing.inner(params.arguments).tool_name if params.name == CALL_TOOL else params.name
+            said = listing.called(params.name, params.arguments).spoken.name
             return _result_shown(no_such_tool(said, listing.tools.values()))
         asked = replace(asked, on_progress=_reporter(ctx))
-        result = self._ended.pop(asked.key, None)
-        return await answer(self._calls.call(asked)) if result is None else _result_shown(result)
+        ended = [self._ended.pop(key) for key in asked.keys.values() if key in self._ended]
+        return _result_shown(ended[0]) if ended else await answer(self._calls.call(asked))
 
 
 def fleet_server(

@@ -15,8 +15,7 @@ from langgraph.types import Command, interrupt
 from toolfleet_registry.contracts import Caller, Conversation, ResultFile, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.contracts.jobs import Poll
-from toolfleet_registry.contracts.names import provider_name
-from toolfleet_registry.formats.on_demand import CALL_TOOL, SEARCH_TOOL
+from toolfleet_registry.formats.on_demand import SEARCH_TOOL
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_tasks.adapters.calling import (
     AdapterCalls,
@@ -30,6 +29,7 @@ from toolfleet_tasks.adapters.calling import (
     WaitsForApproval,
     caller_of,
     conversation_of,
+    gone_tool,
     in_run,
     no_such_tool,
     shown_parts,
@@ -164,41 +164,38 @@ class FleetMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         name, runtime = request.tool_call["name"], request.runtime
         caller = caller_of(self._caller, runtime.context)
         listing = await self._loading.of(caller)
-        tool, arguments = listing.tools.get(name), request.tool_call["args"]
-        if listing.load == "search" and name == SEARCH_TOOL:
-            text = await self._loading.answer(arguments, caller)
+        if listing.load != "all" and name == SEARCH_TOOL:
+            text = await self._loading.answer(request.tool_call["args"], caller)
             return ToolMessage(content=text, tool_call_id=request.tool_call["id"] or "", name=name)
-        if listing.load == "search" and name == CALL_TOOL:
-            meant = listing.inner(arguments)
-            tool, arguments, name = meant.spoken.tool, meant.arguments, meant.tool_name
-            name = name if tool is None else provider_name(tool.name)
-        if tool is None:
+        meant = listing.called(name, request.tool_call["args"])
+        tool, name = meant.spoken.tool, meant.spoken.name
+        step = await _interrupted_before(request) if self._calls.is_deferring else None
+        if tool is None and step is None:
             return _message(request, no_such_tool(name, listing.tools.values()))
         asked = FrameworkCall(
-            tool,
+            tool or gone_tool("" if step is None else step.tool_name),
             name,
-            arguments,
+            meant.arguments,
             caller,
             _origin_of(request),
             request.tool_call["id"],
             in_run(conversation_of(self._conversation, runtime.context), _run_id_of(request)),
             on_progress=_writer(request),
         )
-        result = await self._end_of(request, asked)
+        result = await self._end_of(request, asked, step)
         if result.ends_run:
             raise FleetLimitReached(name, shown_parts(result)[0])
         return _message(request, result)
 
-    async def _end_of(self, request: ToolCallRequest, asked: FrameworkCall) -> ToolResult:
+    async def _end_of(self, request: ToolCallRequest, asked: FrameworkCall, step: DeferredStep | None) -> ToolResult:
         """Return the call's end, whenever the graph is resumed.
 
-        It is found by the id in its last interrupt, without a new call.
+        It is found by the id in its last interrupt, the `step`, without a new call.
 
         The values that it was resumed with before come again: so a decision names its approver, and the end is waited
         for once.
         """
-        step = await _interrupted_before(request) if self._calls.is_deferring else None
-        patience, decision, approver = self._calls.patience(asked.tool.name), None, None
+        patience, decision, approver = self._calls.patience(asked.tool), None, None
         while True:
             try:
                 if step is None:

@@ -56,6 +56,8 @@ TContext = TypeVar("TContext")
 
 Output = str | Sequence[ToolOutputText | ToolOutputImage | ToolOutputFileContent]
 
+_MOST_WAITING = 1000  # runs whose calls wait
+
 NO_CALL = "toolfleet-no-call"
 """An id that no call has: it is approved only where its tool is for good."""
 
@@ -165,6 +167,7 @@ class FleetTools:
         self._approver = approver
         self._defer_approvals = defer_approvals
         self._runs: WeakKeyDictionary[Context, _Run] = WeakKeyDictionary()
+        self._waiting: dict[str, dict[str | None, str]] = {}  # by run and call: the tools that were called
 
     async def of(self, run: Context) -> list[Tool]:
         """List the tools that the run's caller may use now. While nothing changes, the same objects in each of its turns.
@@ -181,14 +184,17 @@ class FleetTools:
         """
         caller = caller_of(self._caller, run)
         listing = await self._loading.of(caller)
-        names = sorted(listing.shown) if listing.load == "search" else listing.tools
         made = self._made(run)
+        waiting = set(self._waiting.get(made.run_id, {}).values())
+        is_whole = listing.load != "search"
+        names = listing.tools if is_whole else sorted(listing.shown | waiting & listing.tools.keys())
+        own = [each for each in listing.demand.offers if not is_whole or each["name"] in waiting]
         offers = [self._offer(made, listing, name) for name in names]
         for offer in offers if self._calls.is_deferring else ():
             needs = await self._may_wait(offer, caller)
             offer.tool.needs_approval = functools.partial(self._waits, offer) if needs else False
-        found = [ToolSearchTool()] if listing.load == "native" and offers else []
-        return [*(self._own_tool(made, own) for own in listing.own()), *(offer.tool for offer in offers), *found]
+        found = [ToolSearchTool()] if any(offer.tool.defer_loading for offer in offers) else []
+        return [*(self._own_tool(made, each) for each in own), *(offer.tool for offer in offers), *found]
 
     def _own_tool(self, made: _Run, own: Mapping[str, Any]) -> FunctionTool:
         """Return `search_tools` or `call_tool`."""
@@ -207,25 +213,27 @@ class FleetTools:
         return await self._loading.answer(spoken_arguments(arguments), caller_of(self._caller, run))
 
     async def _call(self, made: _Run, run: ToolContext[Any], arguments: str) -> Output:
-        found = await self._inner(made, run, spoken_arguments(arguments))
+        found = await self._called(made, run, spoken_arguments(arguments))
         if isinstance(found, ToolResult):
             return shown_output(found)
         return await self._invoke(found[0], run, json.dumps(found[1]))
 
     async def _inner_waits(self, made: _Run, run: Context, arguments: dict[str, Any], call_id: str) -> bool:
-        found = await self._inner(made, run, spoken_arguments(json.dumps(arguments)))  # as `_call` reads them
+        found = await self._called(made, run, spoken_arguments(json.dumps(arguments)))  # as `_call` reads them
         if isinstance(found, ToolResult):
             return False
         offer, inner = found
         needs = await self._may_wait(offer, caller_of(self._caller, run))
-        return needs and await self._waits(offer, run, inner, call_id)
+        return needs and await self._waits(offer, run, inner, call_id, CALL_TOOL)
 
-    async def _inner(self, made: _Run, run: Context, arguments: Any) -> tuple[OfferedFunction, Any] | ToolResult:
-        """Return the tool that `call_tool` is asked for, with its arguments; the refusal if there is none."""
+    async def _called(
+        self, made: _Run, run: Context, arguments: Any, name: str = CALL_TOOL
+    ) -> tuple[OfferedFunction, Any] | ToolResult:
+        """Return the tool that is called, by default by `call_tool`, with its arguments; the refusal if there is none."""
         listing = await self._loading.of(caller_of(self._caller, run))
-        meant = listing.inner(arguments)
+        meant = listing.called(name, arguments)
         if meant.spoken.tool is None:
-            return no_such_tool(meant.tool_name, listing.tools.values())
+            return no_such_tool(meant.spoken.name, listing.tools.values())
         return self._offer(made, listing, provider_name(meant.tool_name)), meant.arguments
 
     def run_config(self, config: RunConfig | None = None) -> RunConfig:
@@ -338,12 +346,19 @@ class FleetTools:
         return None if step is None else step.to_json()
 
     async def _asked_by(self, item: ToolApprovalItem, run: Context) -> FrameworkCall | None:
-        listing = await self._loading.of(caller_of(self._caller, run))
         name, made = item.name or "", self._made(run)
-        if name in listing.tools:
-            return self._asked(self._offer(made, listing, name), run, item.arguments, item.call_id)
-        found = await self._inner(made, run, spoken_arguments(item.arguments)) if name == CALL_TOOL else None
-        return self._asked(found[0], run, json.dumps(found[1]), item.call_id) if isinstance(found, tuple) else None
+        found = await self._called(made, run, spoken_arguments(item.arguments), name)
+        if isinstance(found, ToolResult):
+            return None
+        self._keep(made.run_id, item.call_id, name)
+        return self._asked(found[0], run, json.dumps(found[1]), item.call_id)
+
+    def _keep(self, run_id: str, call_id: str | None, name: str) -> None:
+        """Have the tool of a call that waits listed until that ends, though there may be too many or few tools by then."""
+        if self._is_native:
+            self._waiting[run_id] = {**self._waiting.pop(run_id, {}), call_id: name}
+            while len(self._waiting) > _MOST_WAITING:
+                self._waiting.pop(next(iter(self._waiting)))
 
     def _made(self, run: Context) -> _Run:
         made = self._runs.get(run)
@@ -375,19 +390,21 @@ class FleetTools:
         named = offer.definition, offer.tool.name, read, caller_of(self._caller, run), offer.run_id, call_id
         return FrameworkCall(*named, where)
 
-    def _defers(self, tool_name: str) -> bool:
-        return self._calls.patience(tool_name) is not None
+    def _defers(self, tool: ToolDefinition) -> bool:
+        return self._calls.patience(tool) is not None
 
     async def _may_wait(self, offer: OfferedFunction, caller: Caller) -> bool:
-        name = offer.definition.name
-        if self._defers(name):
+        if self._defers(offer.definition):
             return True
-        return self._defer_approvals and bool(await self._fleet.approvals.rules(name, caller))
+        return self._defer_approvals and bool(await self._fleet.approvals.rules(offer.definition.name, caller))
 
-    async def _waits(self, offer: OfferedFunction, run: Context, arguments: dict[str, Any], call_id: str) -> bool:
+    async def _waits(
+        self, offer: OfferedFunction, run: Context, arguments: dict[str, Any], call_id: str, name: str = ""
+    ) -> bool:
         """Make the call, and return whether it interrupts the run. Its result is kept if it comes in time."""
         asked = self._asked(offer, run, json.dumps(arguments), call_id)
-        if not self._defers(offer.definition.name):
+        self._keep(offer.run_id, call_id, name or offer.tool.name)
+        if not self._defers(offer.definition):
             return await self._calls.asks_people(asked)
         try:
             offer.ended[asked.key] = await self._calls.call(asked)
@@ -397,6 +414,7 @@ class FleetTools:
 
     async def _invoke(self, offer: OfferedFunction, run: ToolContext[Any], arguments: str) -> Output:
         asked = self._asked(offer, run, arguments, run.tool_call_id)
+        self._waiting.get(offer.run_id, {}).pop(run.tool_call_id, None)
         # A run may come here undecided: where Redis was silent as it was to be interrupted.
         is_approved = self._calls.is_deferring and run.is_tool_approved(run.qualified_tool_name, run.tool_call_id)
         approver = self._approver(run) if callable(self._approver) else self._approver

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from pydantic_ai import (
     BinaryContent,
     CallDeferred,
     CustomEvent,
+    ModelMessage,
     ModelResponse,
     RunContext,
     ToolApproved,
@@ -29,9 +30,8 @@ from pydantic_core import from_json
 from toolfleet_registry.contracts import Caller, Conversation, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.call_context import Progress
 from toolfleet_registry.contracts.jobs import Poll
-from toolfleet_registry.contracts.names import provider_name
-from toolfleet_registry.formats.calls import spoken_arguments
-from toolfleet_registry.formats.on_demand import SEARCH_TOOL
+from toolfleet_registry.formats.calls import field_of, spoken_arguments
+from toolfleet_registry.formats.on_demand import CALL_TOOL, SEARCH_TOOL
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.specs import effect_of
 from toolfleet_registry.system import machine_clock
@@ -63,6 +63,7 @@ from toolfleet_tasks.client.fleet import ToolFleet
 _WAITS = "toolfleet_waits"  # it is undecided, or still runs: the resumed run only asks again
 _IS_INNER = "toolfleet_is_inner"  # it was made by `call_tool`, which other toolsets may rename
 _FIND_TOOL = "find_tools"
+_NOT_EDITED = f"An edited call of {CALL_TOOL} has the same 'name', and an object as 'arguments'."
 
 
 @dataclass(kw_only=True)
@@ -85,13 +86,34 @@ def asked_by(ctx: RunContext[Any], name: str, arguments: Any) -> tuple[str | Non
     for message in reversed(ctx.messages):
         for part in message.parts if isinstance(message, ModelResponse) else ():
             if isinstance(part, ToolCallPart) and part.tool_call_id == ctx.tool_call_id:
-                is_own = is_deferred or part.tool_name == name or part.tool_name.endswith(f"_{name}")
+                is_own = is_deferred or is_called([part], name)
                 asked = spoken_arguments(part.args) if is_own and ctx.tool_call_approved else arguments
                 return message.run_id or ctx.run_id, asked
     return ctx.run_id, arguments
 
 
-def decision_of(said: object, known: Mapping[str, Any], asked: Any) -> Decision | None:
+def is_called(calls: Iterable[ToolCallPart], name: str) -> bool:
+    """Return whether one of the calls is of the tool `name`, before which another toolset may have put a prefix."""
+    return any(call.tool_name == name or call.tool_name.endswith(f"_{name}") for call in calls)
+
+
+def open_calls(messages: Sequence[ModelMessage]) -> list[ToolCallPart]:
+    """Return the calls that have no end yet: with them a run is resumed, and its first step shows tools to no model."""
+    ended = set[str | None]()
+    for message in reversed(messages):
+        if isinstance(message, ModelResponse):
+            return [part for part in message.parts if isinstance(part, ToolCallPart) and part.tool_call_id not in ended]
+        ended |= {getattr(part, "tool_call_id", None) for part in message.parts}
+    return []
+
+
+def inner_fault(asked: Any, edited: Any) -> str | None:
+    """Return what is wrong with an edited call of `call_tool`, `asked` being the model's arguments; `None` if nothing is."""
+    is_kept = field_of(asked, "name") == field_of(edited, "name") and field_of(edited, "arguments") is not None
+    return None if edited == asked or (is_kept and isinstance(inner_arguments(edited), dict)) else _NOT_EDITED
+
+
+def decision_of(said: object, known: Mapping[str, Any], asked: Any, fault: str | None = None) -> Decision | None:
     """Return the decision on a call, `known` being its metadata, and `asked` its arguments; `None` without one."""
     seen = known.get(APPROVAL, {}).get("digest")
     if isinstance(said, ToolDenied):
@@ -101,7 +123,7 @@ def decision_of(said: object, known: Mapping[str, Any], asked: Any) -> Decision 
     before: Mapping[str, Any] = asked if isinstance(asked, dict) else {}
     edited = said.override_args if isinstance(said.override_args, dict) else before
     gone = sorted(before.keys() - edited.keys())
-    fault = f"Nothing can be left out of the arguments: {', '.join(gone)}." if gone else None
+    fault = fault or (f"Nothing can be left out of the arguments: {', '.join(gone)}." if gone else None)
     changed = {key: value for key, value in edited.items() if key not in before or before[key] != value}
     return Decision(approves=True, arguments=changed or None, seen=seen, fault=fault)
 
@@ -226,11 +248,15 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         """
         caller = caller_of(self._caller, ctx)
         offers, listing = await self._offers.of(caller), await self._loading.of(caller)
-        if listing.load != "search":
+        if listing.load == "all":
             return dict(offers)
-        shown = {name: offer for name, offer in offers.items() if name in listing.shown}
-        own = [self._own_tool(each) for each in listing.own()]
-        return {tool.tool_def.name: tool for tool in own} | shown
+        shown, calls = listing.shown if listing.load == "search" else offers.keys(), open_calls(ctx.messages)
+        own = {tool.tool_def.name: tool for tool in map(self._own_tool, listing.demand.offers)}
+        if listing.load == "native":  # there may have been too many tools for that as a call that waits was made
+            own = {name: tool for name, tool in own.items() if is_called(calls, name)}
+        return own | {
+            name: tool for name, tool in offers.items() if name in shown or (calls and is_called(calls, name))
+        }
 
     async def search(
         self, ctx: RunContext[AgentDepsT], queries: Sequence[str], tools: Sequence[OfferedTool]
@@ -278,16 +304,17 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
         """
         run_id, arguments = asked_by(ctx, name, tool_args)
         known: dict[str, Any] = {RUN: run_id}
+        fault = None
         if isinstance(tool, _OwnTool):
             caller = caller_of(self._caller, ctx)
             if name == _FIND_TOOL:
-                return await self._loading.answer(arguments, caller)
+                return await self._loading.answer(tool_args, caller)
             listing = await self._loading.of(caller)
-            meant = listing.inner(arguments)
+            meant = listing.called(CALL_TOOL, arguments)
             if meant.spoken.tool is None:
-                raise ToolFailed(result_text(no_such_tool(meant.tool_name, listing.tools.values())))
-            definition, arguments, tool_args = meant.spoken.tool, meant.arguments, inner_arguments(tool_args)
-            name, known = provider_name(definition.name), {**known, _IS_INNER: True}
+                raise ToolFailed(result_text(no_such_tool(meant.spoken.name, listing.tools.values())))
+            definition, name, fault = meant.spoken.tool, meant.spoken.name, inner_fault(arguments, tool_args)
+            arguments, tool_args, known = meant.arguments, inner_arguments(tool_args), {**known, _IS_INNER: True}
         else:
             definition = _definition_of(tool)
         asked = FrameworkCall(
@@ -302,7 +329,7 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
             functools.partial(emit_progress, ctx),
         )
         try:
-            result = await self._result_of(ctx, asked, tool_args)
+            result = await self._result_of(ctx, asked, tool_args, fault)
         except StillRunning as running:
             raise CallDeferred({**running.step.to_json(), **known}) from None
         except WaitsForApproval as waits:
@@ -350,11 +377,13 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
             if step is None:
                 continue
             said = votes.get(call.tool_call_id)
+            fault = None
             if known.get(_IS_INNER):
-                arguments = inner_arguments(arguments)
                 if isinstance(said, ToolApproved) and said.override_args is not None:
+                    fault = inner_fault(arguments, said.override_args)
                     said = replace(said, override_args=inner_arguments(said.override_args))
-            decision = decision_of(said, known, arguments)
+                arguments = inner_arguments(arguments)
+            decision = decision_of(said, known, arguments, fault)
             key = call_key(step.run_id, call.tool_call_id, step.tool_name, arguments) if RUN in known else None
             left = None if until is None else max(until - asyncio.get_running_loop().time(), 0)
             try:
@@ -368,20 +397,27 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
                 results.calls[call.tool_call_id] = shown
         return results
 
-    async def _result_of(self, ctx: RunContext[AgentDepsT], asked: FrameworkCall, approved: Any) -> ToolResult:
-        """Return the end of a call that is made now, or was made before the run was resumed."""
+    async def _result_of(
+        self, ctx: RunContext[AgentDepsT], asked: FrameworkCall, approved: Any, fault: str | None
+    ) -> ToolResult:
+        """Return the end of a call that is made now, or was made before the run was resumed.
+
+        `approved`: the arguments as people have edited them; `fault`: why they cannot be so, if they cannot.
+        """
         if not ctx.tool_call_approved:
             return await self._calls.call(asked)
         known = ctx.tool_call_metadata or {}
         approver = self._approver(ctx) if callable(self._approver) else self._approver
-        decision = decision_of(ToolApproved(override_args=approved), known, asked.arguments)
+        decision = decision_of(ToolApproved(override_args=approved), known, asked.arguments, fault)
         step = DeferredStep.of(known)
         if step is None:
-            if asked.arguments != approved and await self._calls.step_before(asked) is None:
+            if (fault or asked.arguments != approved) and await self._calls.step_before(asked) is None:
+                if fault:
+                    return ToolResult.refused(asked.tool.name, "invalid_arguments", fault)
                 # People were asked by another toolset: the fleet makes the call only now, as they have edited it.
                 asked = replace(asked, arguments=approved)
             return await self._calls.call(asked, decision, approver)
-        patience = self._calls.patience(asked.tool.name)
+        patience = self._calls.patience(asked.tool)
         return await self._calls.resumed(step, asked, decision, approver, patience=patience)
 
     def _offered(self, tool: ToolDefinition, name: str) -> "ToolsetTool[AgentDepsT]":

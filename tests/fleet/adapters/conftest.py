@@ -27,6 +27,7 @@ SPENT = {
 }
 
 NewTool = Callable[[], Awaitable[None]]
+Redefine = Callable[..., Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
@@ -105,5 +106,21 @@ async def add_tool(fleet: ToolFleet, owls: ModuleServer) -> AsyncIterator[NewToo
         await fleet.modules.refresh()
 
     yield add
+    owls.definitions[:] = before
+    await fleet.modules.refresh()
+
+
+@pytest.fixture
+async def redefine(fleet: ToolFleet, owls: ModuleServer) -> AsyncIterator[Redefine]:
+    """Have the module's definition of a tool say something else, or go, and the agent know it, until the test ends."""
+    before = list(owls.definitions)
+
+    async def change(method: str, **changes: object) -> None:
+        at, tool = next((at, each) for at, each in enumerate(owls.definitions) if each["name"] == f"owls.{method}")
+        owls.definitions[at : at + 1] = [{**tool, **changes}] if changes else []
+        owls.tools.setdefault(str(changes.get("name", tool["name"])), owls.tools[tool["name"]])
+        await fleet.modules.refresh()
+
+    yield change
     owls.definitions[:] = before
     await fleet.modules.refresh()

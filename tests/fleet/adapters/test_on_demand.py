@@ -3,7 +3,6 @@
 import functools
 import json
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -32,8 +31,10 @@ from pydantic_ai import (
 )
 from pydantic_ai.capabilities import ToolSearch
 
+from fleet.adapters.conftest import Redefine
 from support.frameworks.chat_script import ChatScript, script
-from support.frameworks.deferred_runs import RUNS, DeferredRun, OpenAIRun, PydanticRun
+from support.frameworks.claude_use import use_of
+from support.frameworks.deferred_runs import RUNS, DeferredRun, GraphRun, OpenAIRun, PydanticRun
 from support.frameworks.pydantic_script import PydanticScript
 from support.local_tools.talkers import Talker
 from support.module_server import ModuleServer
@@ -45,6 +46,8 @@ from toolfleet.adapters.pydantic_ai import FleetToolset
 from toolfleet_tasks.adapters import calling, openai_agents
 
 OWN = ["search_tools", "call_tool"]
+MOST_SHOWN = "anthropic/maxResultSizeChars"
+SPEAK: dict[str, Any] = {"name": "owls.speak", "former_names": ["owls.talk"]}
 SEARCH = {"query": "nap once echo admin only", "limit": 20}
 CALL = {"name": "owls__echo", "arguments": {"text": "hoo"}}
 MISTAKE = {"name": "owls__ecko", "arguments": {}}
@@ -229,12 +232,13 @@ async def test_claude_code_is_told_which_tools_to_defer(fleet: ToolFleet, ada: C
 
 
 async def test_claude_calls_what_a_search_has_found(fleet: ToolFleet, ada: Caller, owls: ModuleServer) -> None:
-    async with Client(fleet_server(fleet, ada, load="search", always=is_nap)["instance"]) as client:
+    server = fleet_server(fleet, ada, load="search", always=is_nap, most_characters=200_000)
+    async with Client(server["instance"]) as client:
         listed = {tool.name: tool.meta for tool in (await client.list_tools()).tools}
         answers = [text(await client.call_tool(name, args)) for name, args in ASKED]
 
     assert list(listed) == [*OWN, "owls__nap"]
-    assert all(meta == {"anthropic/alwaysLoad": True} for meta in listed.values())
+    assert all(meta == {"anthropic/alwaysLoad": True, MOST_SHOWN: 200_000} for meta in listed.values())
     check_answers(owls, *answers)
 
 
@@ -328,11 +332,137 @@ async def test_a_call_of_a_namespace_is_deferred_and_resumed(fleet: ToolFleet, a
     await is_resumed(fleet, NamespacedRun(ada, "owls__talk", {}, uuid4().hex, load="native", defer_after=0.1), talker)
 
 
-async def is_resumed(fleet: ToolFleet, run: DeferredRun, talker: Talker) -> None:
+class FindingRun(PydanticRun):
+    """Its model calls a tool that the framework's search has found."""
+
+    async def begin(self, fleet: ToolFleet) -> tuple[dict[str, Any], Any]:
+        agent, _ = self._agent(fleet, [ToolCallPart("search_tools", {"queries": ["talk"]}, "c0")], [self.call])
+        ran = await agent.run("Go.", run_id=self.run_id)
+        return ran.output.metadata["c1"], self._kept(ran)
+
+
+@pytest.mark.parametrize("few_at_first", [True, False])
+@pytest.mark.parametrize("framework", ["pydantic-ai", "langgraph", "openai-agents"])
+async def test_a_call_is_continued_though_its_tool_is_shown_otherwise_by_then(
+    fleet: ToolFleet,
+    ada: Caller,
+    talker: Talker,
+    monkeypatch: pytest.MonkeyPatch,
+    framework: str,
+    few_at_first: bool,
+) -> None:
+    """There are too many tools for the framework's own way as the call is made, or only as the run is resumed."""
+    made: type[DeferredRun] = RUNS[framework]
+    if few_at_first:
+        made = {"pydantic-ai": FindingRun, "openai-agents": NamespacedRun}.get(framework, made)
+    name, arguments = ("owls__talk", {}) if few_at_first else ("call_tool", {"name": "owls__talk", "arguments": {}})
+    run = made(ada, name, arguments, uuid4().hex, load="native", defer_after=0.1)
+
+    def change() -> None:
+        monkeypatch.setattr(calling, "MOST_TOOLS", 2 if few_at_first else 10_000)
+
+    monkeypatch.setattr(calling, "MOST_TOOLS", 10_000 if few_at_first else 2)
+    await is_resumed(fleet, run, talker, change)
+
+
+@pytest.mark.parametrize("few_at_first", [True, False])
+async def test_claudes_hook_continues_a_call_though_its_tool_is_shown_otherwise_by_then(
+    fleet: ToolFleet, asking: Caller, owls: ModuleServer, monkeypatch: pytest.MonkeyPatch, few_at_first: bool
+) -> None:
+    """People have approved it meanwhile."""
+    monkeypatch.setattr(calling, "MOST_TOOLS", 10_000 if few_at_first else 2)
+    use = use_of("owls.echo", {"text": "hoo"}) if few_at_first else use_of("call_tool", CALL)
+    before = FleetSession(fleet, asking, load="native", defer_approvals=True)
+    assert await use.asked_before(before)
+    waiting = await before.deferred(use)
+    assert waiting is not None
+    monkeypatch.setattr(calling, "MOST_TOOLS", 2 if few_at_first else 10_000)
+    after = FleetSession(fleet, asking, load="native", defer_approvals=True)
+
+    assert await use.asked_before(after)
+    assert await after.deferred(use) == waiting
+    await fleet.approvals.approve(waiting["toolfleet_call_id"], BOB)
+    assert await use.asked_before(after) == {}
+    assert json.loads(await use.made(after)) == {"text": "hoo"}
+    assert len(owls.calls("echo")) == 1
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+async def test_claudes_hook_finds_its_call_though_the_tool_was_renamed(
+    fleet: ToolFleet, ada: Caller, owls: ModuleServer, talker: Talker, redefine: Redefine, is_direct: bool
+) -> None:
+    """The model has asked for it by the former name, and it is begun once."""
+    talker.forget()
+    use = use_of("owls.talk", {}) if is_direct else use_of("call_tool", {"name": "owls__talk", "arguments": {}})
+    session = FleetSession(fleet, ada, load="native" if is_direct else "search", defer_after=0.1)
+    assert await use.asked_before(session)
+    known = await session.deferred(use)
+    await redefine("talk", **SPEAK)
+
+    assert await use.asked_before(session)
+    assert await session.deferred(use) == known
+    talker.go_on(3)
+    assert await session.is_over(use)
+    assert await use.asked_before(session) == {}
+    assert await use.made(session) == "done"
+    assert (talker.calls, owls.calls("speak")) == (1, [])
+
+
+@pytest.mark.parametrize("framework", ["pydantic-ai", "langgraph", "openai-agents"])
+async def test_a_call_through_call_tool_is_resumed_though_the_tool_was_renamed(
+    fleet: ToolFleet, ada: Caller, talker: Talker, redefine: Redefine, framework: str
+) -> None:
+    said = {"name": "owls__talk", "arguments": {}}
+    run = RUNS[framework](ada, "call_tool", said, uuid4().hex, load="search", defer_after=0.1)
+    await is_resumed(fleet, run, talker, functools.partial(redefine, "talk", **SPEAK))
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+async def test_langgraph_is_shown_the_end_of_a_call_though_its_tool_is_no_longer_offered(
+    fleet: ToolFleet, ada: Caller, talker: Talker, redefine: Redefine, is_direct: bool
+) -> None:
+    """The model is not told that there is no such tool: the call runs."""
+    name, said = ("owls__talk", {}) if is_direct else ("call_tool", {"name": "owls__talk", "arguments": {}})
+    run = GraphRun(ada, name, said, uuid4().hex, load="all" if is_direct else "search", defer_after=0.1)
+    talker.forget()
+    _, kept = await run.begin(fleet)
+    await redefine("talk")
+    talker.go_on(3)
+    assert "done" in str((await run.go_on(fleet, kept))[0])
+    assert talker.calls == 1
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+async def test_claude_is_shown_the_end_of_a_call_though_its_tool_is_no_longer_offered(
+    fleet: ToolFleet, ada: Caller, talker: Talker, redefine: Redefine, is_direct: bool
+) -> None:
+    """A call that was not made before has no such tool."""
+    talker.forget()
+    said = {} if is_direct else {"name": "owls__talk", "arguments": {}}
+    use, other = (use_of("owls.talk" if is_direct else "call_tool", said) for _ in range(2))
+    session = FleetSession(fleet, ada, load="native" if is_direct else "search", defer_after=0.1)
+    assert await use.asked_before(session)
+    await redefine("talk")
+
+    assert await use.asked_before(session)
+    talker.go_on(3)
+    assert await session.is_over(use)
+    assert await use.asked_before(session) == {}
+    assert await use.made(session) == "done"
+    assert await other.asked_before(session) == {}
+    assert "No tool owls__talk" in await other.made(session)
+    assert talker.calls == 1
+
+
+async def is_resumed(
+    fleet: ToolFleet, run: DeferredRun, talker: Talker, meanwhile: Callable[[], Awaitable[None] | None] = lambda: None
+) -> None:
     """Check that the run ends with the result of the call that it was deferred for."""
     talker.forget()
     known, kept = await run.begin(fleet)
     assert known["toolfleet_tool"] == "owls.talk"
+    if (change := meanwhile()) is not None:
+        await change
     early, kept = await run.go_on(fleet, kept, wait=0)
     assert early is None
     talker.go_on(3)
@@ -343,6 +473,63 @@ async def is_resumed(fleet: ToolFleet, run: DeferredRun, talker: Talker) -> None
 
 BOB = Approver("web", "bob", "admin")
 Said = dict[str, Any]
+EDITS: list[Said] = [
+    {"name": "owls__echo"},
+    {"name": "owls__nap", "arguments": {"text": "hoo"}},
+    {"name": "owls__echo", "arguments": 7},
+    {"text": "hoot"},
+]
+each_wrong_edit = pytest.mark.parametrize("edited", EDITS, ids=["left out", "another tool", "no object", "inner ones"])
+EDIT = "An edited call of call_tool has the same 'name', and an object as 'arguments'."
+
+
+async def test_a_search_that_people_have_edited_is_made_as_edited(fleet: ToolFleet, ada: Caller) -> None:
+    toolset = FleetToolset[object](fleet, ada, load="search").approval_required()
+    model = PydanticScript([ToolCallPart("find_tools", {"query": "nap"}, "c1")]).model()
+    agent = Agent(model, toolsets=[toolset], output_type=[str, DeferredToolRequests])
+    ran = await agent.run("Ask the owl.")
+    results = DeferredToolResults(approvals={"c1": ToolApproved(override_args={"query": "echo"})})
+    again = await agent.run(message_history=ran.all_messages(), deferred_tool_results=results)
+    (said,) = [str(p.content) for each in again.all_messages() for p in each.parts if isinstance(p, ToolReturnPart)]
+    assert names_in(said) == ["owls__echo"]
+
+
+@each_wrong_edit
+async def test_an_edit_that_call_tool_cannot_have_is_no_vote(
+    fleet: ToolFleet, asking: Caller, owls: ModuleServer, edited: Said
+) -> None:
+    """People are asked again, and read why: as the results are fetched, and in a run that is resumed without them."""
+    toolset = FleetToolset[object](fleet, asking, load="search", defer_approvals=True, approver=BOB)
+    model = PydanticScript([ToolCallPart("call_tool", CALL, "c1")]).model()
+    agent = Agent(model, toolsets=[toolset], output_type=[str, DeferredToolRequests])
+    ran = await agent.run("Ask the owl.")
+    requests = ran.output
+    assert isinstance(requests, DeferredToolRequests)
+    decided = DeferredToolResults(approvals={"c1": ToolApproved(override_args=edited)}, metadata=requests.metadata)
+
+    fetched = await toolset.deferred_results(requests, asking, decided, BOB)
+    again = await agent.run(message_history=ran.all_messages(), deferred_tool_results=decided)
+
+    assert fetched.metadata["c1"]["toolfleet_approval"]["refusal"] == EDIT
+    assert isinstance(again.output, DeferredToolRequests)
+    assert again.output.metadata["c1"]["toolfleet_approval"]["refusal"] == EDIT
+    assert owls.calls("echo") == []
+
+
+@each_wrong_edit
+async def test_an_edit_that_call_tool_cannot_have_runs_nothing(
+    fleet: ToolFleet, ada: Caller, owls: ModuleServer, edited: Said
+) -> None:
+    """Another toolset has asked people, and the fleet has no call yet: the model reads why."""
+    toolset = FleetToolset[object](fleet, ada, load="search").approval_required()
+    model = PydanticScript([ToolCallPart("call_tool", CALL, "c1")]).model()
+    agent = Agent(model, toolsets=[toolset], output_type=[str, DeferredToolRequests])
+    ran = await agent.run("Ask the owl.")
+    results = DeferredToolResults(approvals={"c1": ToolApproved(override_args=edited)})
+    again = await agent.run(message_history=ran.all_messages(), deferred_tool_results=results)
+    (said,) = [str(p.content) for each in again.all_messages() for p in each.parts if isinstance(p, ToolReturnPart)]
+    assert said.startswith(f"Error: {EDIT}\nerror_code: invalid_arguments\neffect_state: none")
+    assert owls.requests == []
 
 
 async def approved_in_pydantic_ai(fleet: ToolFleet, caller: Caller, said: Said) -> None:
@@ -402,15 +589,13 @@ async def approved_in_the_openai_sdk(fleet: ToolFleet, caller: Caller, said: Sai
 
 
 async def approved_in_claude(fleet: ToolFleet, caller: Caller, said: Said) -> None:
-    session = FleetSession(fleet, caller, load="search", defer_approvals=True)
-    given, use_id = {"tool_name": "mcp__toolfleet__call_tool", "tool_input": said}, f"toolu_{uuid4().hex}"
-    assert await session.hook(given, use_id)
-    waiting = await session.deferred(SimpleNamespace(id=use_id, name=given["tool_name"], input=said))
+    session, use = FleetSession(fleet, caller, load="search", defer_approvals=True), use_of("call_tool", said)
+    assert await use.asked_before(session)
+    waiting = await session.deferred(use)
     assert waiting is not None
     await fleet.approvals.approve(waiting["toolfleet_call_id"], BOB)
-    assert await session.hook(given, use_id) == {}
-    async with Client(session.server["instance"]) as client:
-        await client.call_tool("call_tool", said, meta={"claudecode/toolUseId": use_id})  # type: ignore[arg-type]
+    assert await use.asked_before(session) == {}
+    await use.made(session)
 
 
 @each_way_to_say

@@ -75,7 +75,8 @@ class PydanticRun:
         if isinstance(ran.output, DeferredToolRequests):
             return None, self._kept(ran)
         parts = [part for message in ran.all_messages() for part in message.parts]
-        (shown,) = [str(part.content) for part in parts if isinstance(part, ToolReturnPart)]
+        returned = [part for part in parts if isinstance(part, ToolReturnPart)]
+        (shown,) = [str(part.content) for part in returned if part.tool_call_id == "c1"]
         return shown, kept
 
     def _agent(self, fleet: ToolFleet, *steps: Any) -> tuple[Agent[object, Any], FleetToolset[object]]:

@@ -1,13 +1,8 @@
 """The hook by which a session of Claude's agent SDK defers calls: asked as Claude Code asks it. With the SDK itself: `tests/clients/test_claude.py`."""
 
-from dataclasses import dataclass, field
-from typing import Any
-from uuid import uuid4
-
-from mcp import Client
-
-from fleet.adapters.deferred.conftest import LongWork
+from fleet.adapters.deferred.conftest import STATE, LongWork
 from support.fleet import TestBed
+from support.frameworks.claude_use import Use, use_of
 from support.module_server import ModuleServer
 from support.modules.works import Works
 from support.servers.hatchery import Hatchery
@@ -16,32 +11,6 @@ from toolfleet import Caller, ToolFleet
 from toolfleet.adapters.claude import FleetSession
 
 DEFER = {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "defer"}}
-
-
-@dataclass
-class Use:
-    """A call as Claude Code says that it is deferred."""
-
-    name: str
-    id: str = field(default_factory=lambda: f"toolu_{uuid4().hex}")
-    input: dict[str, Any] = field(default_factory=dict)
-
-    async def asked_before(self, session: FleetSession) -> dict[str, Any]:
-        """What the hook says."""
-        given = {"hook_event_name": "PreToolUse", "tool_name": self.name, "tool_input": self.input}
-        return await session.hook({**given, "tool_use_id": self.id}, self.id, {"signal": None})
-
-    async def made(self, session: FleetSession) -> str:
-        """What Claude is shown then."""
-        meta: Any = {"claudecode/toolUseId": self.id}
-        async with Client(session.server["instance"]) as client:
-            return str(
-                (await client.call_tool(self.name.removeprefix("mcp__toolfleet__"), self.input, meta=meta)).content
-            )
-
-
-def use_of(tool: str) -> Use:
-    return Use(f"mcp__toolfleet__{tool.replace('.', '__')}")
 
 
 async def test_a_session_is_deferred_until_its_call_is_over(
@@ -84,3 +53,30 @@ async def test_a_short_call_is_made_once(
     assert await use_of("owls.echo").asked_before(FleetSession(fleet, ada)) == {}
     assert len(owls.calls("echo")) == 1
     assert session.matcher == "mcp__toolfleet__.*"
+
+
+async def test_a_job_is_started_once_though_its_tool_was_renamed(
+    fleet: ToolFleet, ada: Caller, modules: tuple[ModuleServer, Hatchery, Works]
+) -> None:
+    """The session that is resumed, and the application, know the former name."""
+    works, use = modules[2], use_of("works.begin")
+    works.forget()
+    before = list(works.server.definitions)
+    session = FleetSession(fleet, ada, jobs={"works.begin": STATE})
+    assert await use.asked_before(session) == DEFER
+    known = await session.deferred(use)
+    await wait_until(lambda: bool(works.pieces), "it has begun")
+    works.server.tools["works.start"] = works.begin
+    works.server.definitions[0] = {**before[0], "name": "works.start", "former_names": ["works.begin"]}
+    try:
+        await fleet.modules.refresh()
+        assert await use.asked_before(session) == DEFER
+        assert await session.deferred(use) == known
+        works.pieces.update(dict.fromkeys(works.pieces, "completed"))
+        assert await session.is_over(use)
+        assert await use.asked_before(session) == {}
+        assert "completed" in await use.made(session)
+        assert len(works.pieces) == 1
+    finally:
+        works.server.definitions[:] = before
+        await fleet.modules.refresh()

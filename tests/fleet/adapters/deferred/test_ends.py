@@ -13,10 +13,12 @@ from agents import Runner
 from agents.testing import ScriptedModel, assistant_message, function_call
 from langgraph.checkpoint.memory import InMemorySaver
 from mcp import Client
+from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, ToolApproved, ToolCallPart
 
 from fleet.adapters.deferred.conftest import STATE, LongWork, each_once
 from support.fleet import TestBed
 from support.frameworks.deferred_runs import RUNS, ClaudeRun, GraphRun
+from support.frameworks.pydantic_script import PydanticScript
 from support.module_server import ModuleServer, serve
 from support.modules.works import QUICK, Works
 from support.servers.hatchery import Hatchery, make_hatchery
@@ -26,6 +28,7 @@ from support.waiting import wait_until
 from toolfleet import Caller, Poll, ToolDefinition, ToolFleet
 from toolfleet.adapters.claude import fleet_server
 from toolfleet.adapters.openai_agents import FleetAgent, FleetTools
+from toolfleet.adapters.pydantic_ai import FleetToolset
 from toolfleet_tasks.adapters.calling import AdapterCalls, DeferredStep, FrameworkCall, StillRunning
 from toolfleet_tasks.calls import dispatcher
 
@@ -149,6 +152,10 @@ async def test_a_run_that_is_cancelled_takes_back_only_the_job_that_it_has_made(
     works.pieces.clear()
     calls = AdapterCalls(fleet, defer_after=60, jobs={"works.begin": STATE})
     call = asked(ada, "works.begin", {"n": uuid4().hex})
+    assert await calls.step_before(call) is None
+
+    first = asyncio.create_task(calls.call(call))
+    await wait_until(lambda: bool(works.pieces), "it has begun")
     step = await calls.step_before(call)
     assert step is not None
 
@@ -156,8 +163,6 @@ async def test_a_run_that_is_cancelled_takes_back_only_the_job_that_it_has_made(
         job = await fleet.jobs.get(step.call_id, ada)
         return None if job is None else job.state
 
-    first = asyncio.create_task(calls.call(call))
-    await wait_until(lambda: bool(works.pieces), "it has begun")
     again = asyncio.create_task(calls.call(call))
     await asyncio.wait({again}, timeout=0.3)
     again.cancel()
@@ -168,6 +173,22 @@ async def test_a_run_that_is_cancelled_takes_back_only_the_job_that_it_has_made(
     await asyncio.wait({first})
     result = await calls.resumed(step, call, patience=10)
     assert (result.error_code, result.effect_state) == ("cancelled", "unknown")
+
+
+async def test_a_job_begins_with_the_arguments_that_people_have_edited(
+    fleet: ToolFleet, ada: Caller, modules: Modules
+) -> None:
+    """Another toolset has asked them, before there was a job."""
+    works = modules[2]
+    works.forget()
+    toolset = FleetToolset[object](fleet, ada, jobs={"works.begin": STATE}).approval_required()
+    model = PydanticScript([ToolCallPart("works__begin", {"n": "1"}, "c1")]).model()
+    agent = Agent(model, toolsets=[toolset], output_type=[str, DeferredToolRequests])
+    ran = await agent.run("Go.")
+    edited = DeferredToolResults(approvals={"c1": ToolApproved(override_args={"n": "2"})})
+    await agent.run(message_history=ran.all_messages(), deferred_tool_results=edited)
+    await wait_until(lambda: bool(works.pieces), "it has begun")
+    assert [call["arguments"] for call in works.server.calls("begin")] == [{"n": "2"}]
 
 
 async def test_a_graph_goes_on_without_a_resume_value(fleet: ToolFleet, ada: Caller, work: LongWork) -> None:

@@ -51,6 +51,24 @@ async def test_only_what_has_changed_is_made_anew() -> None:
     assert list(second) == ["owls__echo", "owls__nap", "owls__late"]
 
 
+async def test_agents_that_ask_in_turns_keep_their_own_listings() -> None:
+    """Each has what its profile leaves it, and nothing is written anew as long as that stays so."""
+
+    class Profiles(Source):
+        async def tools(self, caller: Caller) -> list[ToolDefinition]:
+            return [tool(f"owls.{caller.agent}")]
+
+    fleet: Any = Profiles()
+    agents = [Caller(permission="user", agent=agent) for agent in ("asks", "reads")]
+    for keeper in (ToolOffers(fleet.tools, Offer), ToolLoading(fleet, "search", None, None)):
+        first, second = [await keeper.of(agent) for agent in agents], [await keeper.of(agent) for agent in agents]
+        assert [one is other for one, other in zip(first, second, strict=True)] == [True, True]
+    assert [list(await ToolOffers(fleet.tools, Offer).of(agent)) for agent in agents] == [
+        ["owls__asks"],
+        ["owls__reads"],
+    ]
+
+
 async def test_each_kind_of_caller_has_its_own() -> None:
     """What one may use is not offered to another."""
     offers = ToolOffers(Source("owls.echo").tools, Offer)
