@@ -354,7 +354,7 @@ class FleetTools:
         return self._asked(found[0], run, json.dumps(found[1]), item.call_id)
 
     def _keep(self, run_id: str, call_id: str | None, name: str) -> None:
-        """Have the tool of a call that waits listed until that ends, though there may be too many or few tools by then."""
+        """List the tool of a call that waits until the call ends, though tools may be shown in another way by then."""
         if self._is_native:
             self._waiting[run_id] = {**self._waiting.pop(run_id, {}), call_id: name}
             while len(self._waiting) > _MOST_WAITING:

@@ -252,7 +252,7 @@ class FleetToolset(AbstractToolset[AgentDepsT]):
             return dict(offers)
         shown, calls = listing.shown if listing.load == "search" else offers.keys(), open_calls(ctx.messages)
         own = {tool.tool_def.name: tool for tool in map(self._own_tool, listing.demand.offers)}
-        if listing.load == "native":  # there may have been too many tools for that as a call that waits was made
+        if listing.load == "native":  # a call that waits may have been made while there were too many tools for that
             own = {name: tool for name, tool in own.items() if is_called(calls, name)}
         return own | {
             name: tool for name, tool in offers.items() if name in shown or (calls and is_called(calls, name))
