@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
-from toolfleet_registry.otel_tracing import OtelTracing, wanted_id
+from toolfleet_registry.otel_tracing import Tracing, wanted_id
 from toolfleet_registry.spans import Drawn, Unrecorded
 
 _RANDOM_NOT_SAMPLED: Final = "02"  # W3C's flags
@@ -31,7 +31,7 @@ class _AttemptIds(RandomIdGenerator):
         return getattr(wanted_id, "trace", 0) or super().generate_trace_id()
 
 
-def make_tracing(service: str, version: str, *, is_global: bool, has_contents: bool) -> OtelTracing:
+def make_tracing(service: str, version: str, *, is_global: bool, has_contents: bool) -> Tracing:
     """Make the tracing of this process, sent by OTLP over HTTP.
 
     `is_global`: it is also OpenTelemetry's global provider.
@@ -44,7 +44,7 @@ def make_tracing(service: str, version: str, *, is_global: bool, has_contents: b
     atexit.register(over)
     if is_global:
         trace.set_tracer_provider(provider)
-    return OtelTracing(
+    return Tracing(
         provider,
         version,
         is_ours=True,

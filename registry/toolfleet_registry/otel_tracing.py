@@ -1,4 +1,4 @@
-"""Implements the port on OpenTelemetry; only imported where something is traced."""
+"""Starts spans by OpenTelemetry; only imported where something is traced."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -38,12 +38,14 @@ wanted_id = threading.local()
 """The numbers of the span that is started in this thread, and of its trace, for a provider of ours: `span` and `trace`."""
 
 
-class OtelTracing:
-    """Implements `Tracing` with the tracer of `provider`.
+class Tracing:
+    """Starts spans with the tracer of `provider`, and passes them on.
 
-    A tracing that `is_ours` asks no sampler for a call that is not sampled.
+    A tracing that `is_ours` asks no sampler for a call that is not sampled: `has_attempt_ids` says that its spans and
+    traces have the given numbers. `has_contents`: its spans have arguments and results as well.
 
-    `roots` draws for its sampler whether a new trace is recorded. `over` sends the remaining spans, and ends it.
+    `roots` draws for its sampler whether a new trace is recorded. `over` sends the remaining spans, within a second
+    or two, and ends it: `shut_down` calls it. Providers made by others are left as they are.
     """
 
     def __init__(
@@ -63,13 +65,13 @@ class OtelTracing:
         self.shut_down = over
 
     def unrecorded(self, parent: TraceContext | None) -> Unrecorded | None:
-        """Implements `Tracing.unrecorded`."""
+        """Return the same place, if it is known, without asking a sampler, that no span below it is recorded; else `None`."""
         if parent is None or not self._follows_parent or parent.is_sampled:
             return None
         return tuple.__new__(Unrecorded, parent)  # each call has one: its own `__new__` takes three times as long
 
     def draw_root(self) -> Drawn:
-        """Implements `Tracing.draw_root`."""
+        """Decide about a new trace as its sampler would, without its first span; 0 where there is a span already, too."""
         if self._roots is None or (otel_context.get_current() and trace.get_current_span() is not trace.INVALID_SPAN):
             return 0
         return self._roots()
@@ -86,7 +88,12 @@ class OtelTracing:
         trace_id: int = 0,
         began_at: float | None = None,
     ) -> Started:
-        """Implements `Tracing.start`."""
+        """Start a span below `parent`, or `None` below the current one. Raises nothing.
+
+        `links`: other spans, and what each is to this one. `span_id` is its number, if it is not 0; `trace_id` that of
+        its trace, if it is the first one there, or there are several of these. `began_at`: seconds since the epoch, if
+        that is not now.
+        """
         if (place := self.unrecorded(parent)) is not None:
             return place
         began = None if began_at is None else int(began_at * _NANO)
@@ -103,18 +110,18 @@ class OtelTracing:
         return OpenSpan(span) if span.is_recording() else text_of(span.get_span_context())
 
     def current(self) -> TraceContext | None:
-        """Implements `Tracing.current`."""
+        """Return the running code's place in a trace, as OpenTelemetry knows it."""
         found = trace.get_current_span().get_span_context()
         return text_of(found) if found.is_valid else None
 
     def within(self, started: Started) -> AbstractContextManager[None]:
-        """Implements `Tracing.within`."""
+        """Make a span the current one, for code that asks OpenTelemetry, and send it along with messages within."""
         context = started if isinstance(started, TraceContext) else started.context
         return _Within(started.span if isinstance(started, OpenSpan) else _remote(context), context)
 
 
 class _Within:
-    """A context manager as a class, cheaper than a generator, as in `port.carrying`."""
+    """A context manager as a class, cheaper than a generator, as in `spans.carrying`."""
 
     __slots__ = ("_attached", "_carried", "_context", "_span")
 

@@ -1,20 +1,26 @@
-"""Defines traces: the names in them, the port through which spans are started, and whether this process has any."""
+"""Defines traces: the names in them, their contexts, and whether this process has any."""
 
 import logging
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from hashlib import blake2b
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from toolfleet_registry.errors import SettingsError
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, TracerProvider
+
+    from toolfleet_registry import otel_tracing
+
+    Tracing: TypeAlias = otel_tracing.Tracing
+else:
+    Tracing = object  # a name for annotations: its module loads OpenTelemetry
 
 _log = logging.getLogger("toolfleet.traces")
 
@@ -236,60 +242,6 @@ Drawn: TypeAlias = Unrecorded | int
 """A new trace: its place if it is not recorded, else its number; 0: only its first span can decide."""
 
 
-class Tracing(Protocol):
-    """Starts spans, and passes them on."""
-
-    @property
-    def has_contents(self) -> bool:
-        """Whether spans have arguments and results as well."""
-        ...
-
-    @property
-    def has_attempt_ids(self) -> bool:
-        """Whether a span, and a trace, has the given number."""
-        ...
-
-    def unrecorded(self, parent: TraceContext | None) -> Unrecorded | None:
-        """Return the same place, if it is known, without asking a sampler, that no span below it is recorded; else `None`."""
-        ...
-
-    def draw_root(self) -> Drawn:
-        """Decide about a new trace as its sampler would, without its first span; 0 where there is a span already, too."""
-        ...
-
-    def start(
-        self,
-        name: str,
-        kind: Kind,
-        attributes: Mapping[str, Value],
-        *,
-        parent: TraceContext | None = None,
-        links: Sequence[tuple[TraceContext, str]] = (),
-        span_id: int = 0,
-        trace_id: int = 0,
-        began_at: float | None = None,
-    ) -> Started:
-        """Start a span below `parent`, or `None` below the current one. Raises nothing.
-
-        `links`: other spans, and what each is to this one. `span_id` is its number, if it is not 0; `trace_id` that of
-        its trace, if it is the first one there, or there are several of these. `began_at`: seconds since the epoch, if
-        that is not now.
-        """
-        ...
-
-    def current(self) -> TraceContext | None:
-        """Return the running code's place in a trace, as OpenTelemetry knows it."""
-        ...
-
-    def within(self, started: Started) -> AbstractContextManager[None]:
-        """Make a span the current one, for code that asks OpenTelemetry, and send it along with messages within."""
-        ...
-
-    def shut_down(self) -> None:
-        """Send the remaining spans, within a second or two, and end. Providers made by others are left as they are."""
-        ...
-
-
 def context_of_span(started: Started) -> TraceContext:
     """Return the context to be passed on."""
     return started if isinstance(started, TraceContext) else started.context
@@ -382,9 +334,9 @@ def tracing_of(
     if _made:  # by an earlier one of the same process
         return _made[0]
     if (provider := provider_of_others()) is not None:
-        from toolfleet_registry.otel_tracing import OtelTracing  # only where it is wanted
+        from toolfleet_registry import otel_tracing  # only where it is wanted
 
-        return OtelTracing(provider, version_here(), has_contents=has_contents)
+        return otel_tracing.Tracing(provider, version_here(), has_contents=has_contents)
     if not switch and not is_wanted_by_environment():
         return None
     try:

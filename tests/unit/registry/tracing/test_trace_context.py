@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision, ParentBased, S
 
 from toolfleet_registry import spans
 from toolfleet_registry.otel_provider import _AttemptIds, _root_draw
-from toolfleet_registry.otel_tracing import OtelTracing
+from toolfleet_registry.otel_tracing import Tracing
 from toolfleet_registry.spans import (
     OpenSpan,
     TraceContext,
@@ -95,9 +95,9 @@ def test_own_attributes_have_a_prefix_of_their_own() -> None:
 DRAWS = 2_000
 
 
-def traced(sampler: Sampler) -> OtelTracing:
+def traced(sampler: Sampler) -> Tracing:
     provider = TracerProvider(sampler=sampler, id_generator=_AttemptIds(), shutdown_on_exit=False)
-    return OtelTracing(provider, "1", is_ours=True, follows_parent=True, roots=_root_draw(provider))
+    return Tracing(provider, "1", is_ours=True, follows_parent=True, roots=_root_draw(provider))
 
 
 def test_each_draw_is_what_the_sampler_decides() -> None:

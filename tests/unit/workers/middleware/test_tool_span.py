@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from support.published_call import published
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.attempts import Attempt, Outcome
-from toolfleet_registry.otel_tracing import OtelTracing
+from toolfleet_registry.otel_tracing import Tracing
 from toolfleet_registry.spans import TraceContext, Unrecorded, carried, carrying
 from toolfleet_workers.middleware import ShownArguments, ToolSpan
 from toolfleet_workers.runner import Proceed
@@ -23,17 +23,17 @@ def exported() -> InMemorySpanExporter:
     return InMemorySpanExporter()
 
 
-def tracing(exported: InMemorySpanExporter, *, has_contents: bool = False) -> OtelTracing:
+def tracing(exported: InMemorySpanExporter, *, has_contents: bool = False) -> Tracing:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exported))
-    return OtelTracing(provider, "1", has_contents=has_contents, follows_parent=True)
+    return Tracing(provider, "1", has_contents=has_contents, follows_parent=True)
 
 
 async def _check(call: PublishedCall, proceed: Proceed) -> Attempt:
     return await proceed(call)
 
 
-async def _run(tracing: OtelTracing, call: PublishedCall) -> None:
+async def _run(tracing: Tracing, call: PublishedCall) -> None:
     """The call, with what a profile hides of it in between."""
 
     async def end(call: PublishedCall) -> Attempt:
