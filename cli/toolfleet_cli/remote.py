@@ -195,7 +195,7 @@ def ask(
         query: Its query; fields that are `None` are left out.
         body: Its body.
         by: The user's name in the audit if no gateway is asked; by default the name on this machine.
-        caller: In whose place it is asked, if no gateway is asked: that goes by its key.
+        caller: The caller that it is asked for, if no gateway is asked: that goes by its key.
         seconds: How long a gateway may take.
         settings: The settings of this process if no gateway is asked; by default they are read. A command that asks
             repeatedly passes them: the fleet may end meanwhile, and its run file with it.

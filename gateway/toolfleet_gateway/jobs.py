@@ -122,7 +122,7 @@ _EVENTS: dict[str, type[BaseModel] | None] = {"completion": WakeUp, "events_lost
 
 
 def job_routes(fleet: ToolFleet, settings: Settings, streams: OpenStreams) -> list[AnyRoute]:
-    """Return the route that starts jobs, and those of conversations, only for the user whose jobs they are about."""
+    """Return the route that starts jobs, and those of conversations, only for the user who owns the jobs."""
     return declared_routes(_AboutJobs(fleet, settings, streams), tag="jobs")
 
 

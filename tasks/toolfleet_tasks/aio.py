@@ -122,7 +122,7 @@ class ForkedSockets:
         call_after_fork(self.forked)
 
     def watched(self, connect: "Callable[[], AbstractConnection]") -> "Callable[[], AbstractConnection]":
-        """Return a `connect` whose connections are cut in a forked child."""
+        """Return a `connect` that has its connections cut in a forked child."""
 
         def make() -> "AbstractConnection":
             connection = connect()

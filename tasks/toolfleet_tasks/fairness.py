@@ -201,7 +201,7 @@ class WaitQueue:
     async def wait(self, caller_lane: CallerLane, ticket: int, *, until: float) -> None:
         """Return when a try is worthwhile, at the latest at `until` by the loop's clock.
 
-        A caller whose try fails waits again.
+        A caller waits again if its try fails.
 
         Raises `TimeoutError`, and `NotPublished` when the fleet is left.
         """

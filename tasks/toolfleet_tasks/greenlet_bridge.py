@@ -38,7 +38,7 @@ _PAUSE_SECONDS = 1.0
 
 
 class JobKilled(BaseException):
-    """Unwinds the tracer of a job whose end is recorded elsewhere: nothing is stored for it."""
+    """Unwinds the tracer of a job that is recorded as ended elsewhere: nothing is stored for it."""
 
 
 def drive(steps: Generator[Any, Any, T], suspend: Callable[[Any], object]) -> T:

@@ -1,4 +1,4 @@
-"""Keeps jobs going in a worker: claims due jobs, reads jobs whose call has ended, and delivers wake-ups."""
+"""Keeps jobs going in a worker: claims due jobs, reads jobs with an ended call, and delivers wake-ups."""
 
 import asyncio
 import contextlib
@@ -66,7 +66,7 @@ class WorkerJobs:
             log.exception("jobs_not_resumed")
 
     async def evaluate(self, job_id: str, *, seconds: float) -> None:
-        """Process a job whose call has ended. Returns within about `seconds`."""
+        """Process a job after its call has ended. Returns within about `seconds`."""
         try:
             bench = worker_runtime.here().part(self._make_bench)
             async with asyncio.timeout(min(seconds, self._lease_seconds)):

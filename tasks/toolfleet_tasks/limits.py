@@ -107,7 +107,7 @@ def limits_of(
 ) -> tuple[Limit, ...]:
     """Return the limits towards which a user's call of a tool counts. All users without an id are one.
 
-    A total whose run or thread has no name is not among them: `unnamed` refuses such a call.
+    A total of a run or thread without a name is not among them: `unnamed` refuses such a call.
     """
     if terms is None:
         return ()

@@ -112,12 +112,12 @@ async def noted_workers(
 
 
 class ApartReaders:
-    """Knows whether every live worker reads calls whose arguments stand apart, as far as an agent has heard in the last seconds.
+    """Knows whether every live worker reads calls with arguments that stand apart, as far as an agent has heard in the last seconds.
 
     It asks once a second, over the agent's `connection` to the Redis of the results, while calls are published, and as
     long as `is_awaited` says that some have not ended. `on_older` is called when an older worker has come since
-    `are_all` was true last: it cannot read what was published before. Fails closed: a worker whose note has not run out
-    counts as a live one.
+    `are_all` was true last: it cannot read what was published before. Fails closed: a worker counts as live until its
+    note has run out.
     """
 
     def __init__(

@@ -48,5 +48,5 @@ def queues_of(lane: Lane, settings: Settings) -> list[str]:
 
 
 def lane_of(module: str, settings: Settings) -> Literal["fast", "slow"]:
-    """Return the lane whose workers run this module's calls."""
+    """Return the lane of the workers that run this module's calls."""
     return "slow" if module in settings.slow_modules else "fast"

@@ -145,7 +145,7 @@ dropped: list[Callable[[Any], None]] = []
 
 
 def current() -> WorkerRuntime | None:
-    """Return the runtime of this process, if it is a worker whose pool is running."""
+    """Return the runtime of this process, if it is a worker with a running pool."""
     runtime: WorkerRuntime | None = this_process().worker
     return runtime
 

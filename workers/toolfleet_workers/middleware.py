@@ -69,7 +69,7 @@ class PermissionCheck:
     A call that names a version is run only while that one is in effect, which is read from Redis again. If Redis does
     not answer, the last known state holds, as for everything here.
 
-    `default_modules` are those of a caller whose agent does not say, as earlier ones did: it has decided by the same.
+    `default_modules` are those of a caller if its agent does not say, as earlier ones did: it has decided by the same.
 
     Fails closed: a call of an unknown tool has to wait (`wait_for`), and is `busy` if it comes all the same; `unknown`
     counts such calls, and the log names each tool once. Before it refuses for good, it has the manifests read again:
@@ -164,9 +164,9 @@ def _refused(
 class ProfileCheck:
     """Runs a call only if its agent's profile allows the tool, and with no more rights than the profile leaves.
 
-    A call whose profile wants a closed gate must have passed it: its agent's signed note says so. Fails closed: an
-    agent whose profile is not known here, also after reading the registry's, may do nothing. `default_modules` are
-    those of a caller whose message does not say.
+    A call must have passed a closed gate that its profile wants: its agent's signed note says so. Fails closed: an
+    agent with a profile that is not known here, also after reading the registry's, may do nothing. `default_modules` are
+    those of a caller if its message does not say.
     """
 
     tools: ToolLookup
@@ -481,7 +481,7 @@ class ResultCheck:
 
 
 def _unchecked(attempt: Attempt) -> Attempt:
-    """Return the attempt, whose result says that it was not checked, and why."""
+    """Return the attempt with a result that says that it was not checked, and why."""
     note("result_check", "not_checked")
     words = f"The result was not checked against the tool's schema: {attempt.unchecked}."
     hint = f"{attempt.result.hint}\n{words}" if attempt.result.hint else words

@@ -44,8 +44,8 @@ class ToolCache:
 
     A query costs a dict lookup; Redis is read in the background, on the querying loop, from the first query on.
 
-    Known tools stay known: a module whose manifest has expired, or a Redis that was emptied, opens nothing. For a
-    module whose manifest is not in Redis, the registry's copy holds; if it has none, the module is asked. The
+    Known tools stay known: a module with an expired manifest, or a Redis that was emptied, opens nothing. For a
+    module without a manifest in Redis, the registry's copy holds; if it has none, the module is asked. The
     `profiles` of agents are updated with each reading.
     """
 

@@ -1,4 +1,4 @@
-"""Lists, shows, replays and drops the calls whose outcome is unknown: `toolfleet dead-letters`."""
+"""Lists, shows, replays and drops the calls with an unknown outcome: `toolfleet dead-letters`."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -73,7 +73,7 @@ def show(
     gateway: Gateway | None = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one dead letter: what was asked, by whom, and what is known of its end."""
+    """Show one dead letter: what was asked, the caller, and what is known of its end."""
     letter = _one(letter_id, kind, gateway)
     if as_json:
         say_json(letter)

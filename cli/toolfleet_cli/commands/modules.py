@@ -270,7 +270,7 @@ def _tools(status: ModuleStatus) -> str:
 def _state(status: ModuleStatus, overview: "modules.ModuleOverview") -> str:
     """Return the state of a module: first the calls' findings (`away`: it is left alone, `recovering`, `failing`), then the last probe's.
 
-    A module whose hosts are all gone is `away`, too. `stale`: there are tools, but the last probe has failed, or was
+    A module without live hosts is `away`, too. `stale`: there are tools, but the last probe has failed, or was
     too long ago; `unknown`: not probed yet; `failed`: some of the workers' own functions cannot be imported.
     """
     trouble, entry = overview.troubles.get(status.module), overview.entries.get(status.module)

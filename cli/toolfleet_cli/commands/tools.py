@@ -581,7 +581,7 @@ def _short_digest(digest: str) -> str:
 
 
 def _warn_of_older_workers(older: list[str]) -> None:
-    """Warn of workers of an earlier release, which register whatever a module offers and so undo a rollback."""
+    """Warn of workers of an earlier release, which register all that a module offers and so undo a rollback."""
     if older:
         many = f" and {len(older) - _MOST_NAMED} more" if len(older) > _MOST_NAMED else ""
         names = ", ".join(older[:_MOST_NAMED])

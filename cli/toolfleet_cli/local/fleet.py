@@ -196,7 +196,7 @@ def local_fleet(
     Redis and modules are those of `settings`; if these name none, a Redis of our own, and the example modules if we are
     in a clone. `own_modules` and the `hosted` ones are served in addition to those of `settings`, and instead of the
     examples. `flower_port` is the port for Flower, if it is free; without one there is no Flower. `gateway` has a
-    gateway started, whose key and port `folder` keeps if the settings name none. `agent` has the example core started,
+    gateway started; `folder` keeps its key and port if the settings name none. `agent` has the example core started,
     with these variables, and woken by jobs; it needs a clone. `announce` gets a sentence for each thing.
 
     Main thread only. In the body SIGINT, SIGTERM and SIGHUP raise `StopRequested`; another one while the fleet ends

@@ -206,7 +206,7 @@ def _is_redis(port: int) -> Callable[[Child], bool]:
 
 
 class HostUsers:
-    """The operating system's users of the fleet whose data are in `data`: each host's programs have one.
+    """The operating system's users of the fleet with its data in `data`: each host's programs have one.
 
     `announce` gets a sentence for each thing that is not hidden from programs.
     """
@@ -241,7 +241,7 @@ class HostUsers:
         self._within.pop(module, None)
 
     def uncovered(self) -> set[str]:
-        """Return the processes whose programs may see a file that was replaced: the mount that hides it was on the old one. Closes that to others."""
+        """Return the processes with programs that may see a replaced file: the mount that hides it was on the old one. Closes that to others."""
         now = time.monotonic()
         if not self._within or now < self._check_at:
             return set()

@@ -234,7 +234,7 @@ def build_app(
     tracing: Tracing | None = None,
     shown: ShownIds = lambda _: {},
 ) -> Starlette:
-    """Build the app of `routes`, and of the routes that every gateway has. A path is tried before those whose part it could be.
+    """Build the app of `routes`, and of the routes that every gateway has. A path is tried before those that could contain it.
 
     `apps` answer all requests at other paths, in a protocol of their own. `shown` as of `AccessLog`.
     """

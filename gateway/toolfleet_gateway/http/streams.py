@@ -50,7 +50,7 @@ class OpenStreams:
     async def place(self, who: Identity) -> AsyncGenerator[asyncio.Future[End]]:
         """Hold a stream open in this block; the yielded future says when it must end: at once in a gateway that ends.
 
-        A refusal would be an error to clients whose load balancer does not know yet. Raises `Problem` (503) if there is
+        A refusal would be an error to clients of a load balancer that does not know yet. Raises `Problem` (503) if there is
         no room here, and `AuthRefused` (429) if the key may have no other. A key without a limit of its own may have
         half of the streams here.
         """
@@ -82,7 +82,7 @@ class OpenStreams:
                 del self._open[credential]
 
     async def watch(self) -> None:
-        """End each stream whose own key was revoked, or own token has expired. Runs as long as the gateway does."""
+        """End each stream after its own key was revoked, or its own token has expired. Runs as long as the gateway does."""
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             for who, streams in list(self._open.values()):

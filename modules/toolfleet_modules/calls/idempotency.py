@@ -120,7 +120,7 @@ class RunClaim:
     async def _renew(self) -> None:
         """Renew the record.
 
-        A renewal whose answer was lost may have been written or not: the token stays the same, so both are good.
+        A renewal without an answer may have been written or not: the token stays the same, so both are good.
         """
         while self._is_kept:
             renewed = replace(self._record, until=machine_clock.wall() + LEASE_SECONDS)

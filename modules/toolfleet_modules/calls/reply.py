@@ -213,7 +213,7 @@ def _written(content: dict[str, Any]) -> str:
 
 
 def question_reply(tool_name: str, context: Context, asked: InputRequired) -> Reply:
-    """Return the question, or the failure of a call whose caller takes none."""
+    """Return the question, or the failure of a call if its caller takes none."""
     if context.takes_input:
         return Reply.question(tool_name, asked.requests, asked.state, effect_state=asked.effect_state)
     text = f"{tool_name} asks for more input, and its caller cannot be asked."

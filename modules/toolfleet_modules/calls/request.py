@@ -142,7 +142,7 @@ class Call:
         """Read a request to run a tool.
 
         Args:
-            request: The request, whose caller is verified.
+            request: The request of a verified caller.
             most_bytes: The largest body.
 
         Raises:

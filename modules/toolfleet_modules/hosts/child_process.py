@@ -177,7 +177,7 @@ class OwnFolder:
 
 
 def remove_abandoned() -> None:
-    """Remove this user's folders, for root all, whose owners are dead. Raises nothing."""
+    """Remove the folders of dead owners: this user's, for root all. Raises nothing."""
     for path in _folders():
         with contextlib.suppress(OSError):
             lock = _locked(path)
@@ -314,7 +314,7 @@ class OrphanReaper:
 class ChildProcess:
     """A program behind a fence, with a folder and a session of its own, in the running loop. Its owner calls `end`.
 
-    One whose code is ours encloses itself, and ends with its group. Any other has a guard in between, which encloses
+    One that runs our code encloses itself, and ends with its group. Any other has a guard in between, which encloses
     it, and ends what it has started in sessions of their own, too.
     """
 

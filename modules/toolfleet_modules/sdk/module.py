@@ -371,7 +371,7 @@ class FunctionFollower:
     ) -> StatusAnswer:
         """Implements `Follower`.
 
-        Raises `TypeError` for an invalid answer, and for a question whose answer it does not take.
+        Raises `TypeError` for an invalid answer, and for a question without a way to take its answer.
         """
         del call_id  # an author's handle says it all
         more = {"inputs": inputs} if self._takes_inputs else {}

@@ -102,7 +102,7 @@ class ToolRun(ServedRun[Tool]):
 
 
 def _text_of(exc: BaseException) -> str:
-    """Return the exception's type and text, of a group the first one's; empty for one that has no text, or whose text fails."""
+    """Return the exception's type and text, of a group the first one's; empty for one without a text, or with a text that fails."""
     first = next(_leaves(exc)) if isinstance(exc, BaseExceptionGroup) else exc
     try:
         text = str(first).strip()

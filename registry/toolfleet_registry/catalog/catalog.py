@@ -336,7 +336,7 @@ class Catalog:
         context: Mapping[str, Any] | None = None,
         checker: Checker | None = None,
     ) -> dict[str, Any] | ToolResult:
-        """Return the arguments as `judge` does, of a call whose caller may use the tool. `checker`: as of `checked`."""
+        """Return the arguments as `judge` does, of a call by a caller with access to the tool. `checker`: as of `checked`."""
         most, are_small = self._settings.max_arguments_bytes, is_small(call.arguments)
         if fault := fault_in_call(call, caller, most_bytes=most, are_small=are_small):
             return _refused(call, "invalid_arguments", fault)

@@ -215,7 +215,7 @@ class ManifestReader:
     """Reads manifests from `cache`, and expired ones from the registry behind `registrar`.
 
     Raises `FleetUnavailable` when the cache's Redis does not answer. A registry that does not answer is a warning: what
-    was `known` of a module whose manifest has expired stays in effect.
+    was `known` of a module with an expired manifest stays in effect.
     """
 
     def __init__(self, cache: ManifestCache, make_registrar: "Callable[[], Registrar]") -> None:

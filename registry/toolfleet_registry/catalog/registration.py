@@ -146,7 +146,7 @@ def offers_of(manifest: ModuleManifest) -> list[Offer]:
 def take_in(offers: list[Offer], known: Known, fault_of: FaultOf) -> RegistrationPlan:
     """Compare what is offered with what is known.
 
-    A tool of a pinned module whose digest is not approved is withheld, and not registered. Other content under the same
+    A tool of a pinned module is withheld if its digest is not approved, and not registered. Other content under the same
     version is not registered either, and the registered one stays in effect; as does one that was rolled back, until a
     version comes that is later than what it was rolled back from. The registration of a tool that left is kept, and
     says what the tool was when it comes back; of very many such the oldest are forgotten, but for disabled ones.
@@ -307,7 +307,7 @@ def kept_in_effect(registry: ToolRegistry, modules: Sequence[str]) -> dict[str, 
 class ModuleRegistration:
     """One module's registration.
 
-    `before`: its stored manifest. `verdicts`: the last judgement. `like`: a registration whose findings are shared.
+    `before`: its stored manifest. `verdicts`: the last judgement. `like`: a registration to share findings with.
     """
 
     def __init__(
@@ -338,7 +338,7 @@ class ModuleRegistration:
         return self.before is not None and self.before.manifest == self.manifest
 
     def served_changes(self, verdicts: Verdicts) -> dict[str, tuple[str, str]]:
-        """Return the changed definitions of a module whose changes are accepted as served: the digests before and after, by name.
+        """Return the changed definitions of a module that has its changes accepted as served: the digests before and after, by name.
 
         What was stored before counts as well as what was registered: a process that ended between the two writes has
         left the new one registered.
@@ -518,7 +518,7 @@ class Registrar:
 
     Raises `RegistryAway`, storing nothing more, when the registry does not answer, or is not the fleet's: what
     operators have switched off must not come back. `lines` are the settings' overrides for modules' tools, `None` in a
-    process whose settings do not count: stored ones stay. Raises `FleetUnavailable` when the cache's Redis does not
+    process with settings that do not count: stored ones stay. Raises `FleetUnavailable` when the cache's Redis does not
     answer.
     """
 
@@ -571,7 +571,7 @@ class Registrar:
     ) -> CachedManifest | None:
         """Judge the stored manifest of a module again after a change of the registry; `None` if there is none.
 
-        `like` is a registration whose findings about the module's schemas are used again.
+        `like` is a registration: its findings about the module's schemas are used again.
         """
         for _ in range(MOST_TRIES):
             cached = (await self._cache.load([module])).get(module)

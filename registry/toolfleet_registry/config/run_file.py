@@ -68,7 +68,7 @@ class RunFile(BaseModel):
 
 
 def find_run_file(start: Path) -> RunFile | None:
-    """Return the nearest run file in `start` or a folder above whose process still lives."""
+    """Return the nearest run file of a live process, in `start` or a folder above."""
     found = find_running(start)
     return None if found is None else found[1]
 

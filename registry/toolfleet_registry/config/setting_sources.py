@@ -256,7 +256,7 @@ def warn_of_misspelt(settings: Collection[str]) -> None:
 
 
 def removed_in(variables: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the removed settings among a process's variables, whose names are in lower case here, by their names."""
+    """Return the removed settings among a process's variables, with their names in lower case here, by their names."""
     return {name: text for name in REMOVED if (text := variables.get(f"{PREFIX}{name}".lower()))}
 
 

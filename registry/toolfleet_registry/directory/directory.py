@@ -82,7 +82,7 @@ class ProbeFailures:
             await pipeline.execute()
 
     async def read(self) -> dict[str, ProbeFailure]:
-        """Return the latest failure of each module whose last probe failed. Unreadable ones are left out."""
+        """Return the latest failure of each module that failed its last probe. Unreadable ones are left out."""
         async with answering(self._redis, seconds=_PATIENCE_SECONDS):
             answer = await self._redis.execute_command("HGETALL", self._key, **_AS_BYTES)
         found = dict[str, ProbeFailure]()

@@ -98,7 +98,7 @@ class ModuleEntry(BaseModel):
 
     A reader of an earlier version ignores the fields that a later one has added.
 
-    `url` is `None` for a module whose tools run in the workers. `origin` is `settings`, `added` or `announced`.
+    `url` is `None` if the module's tools run in the workers. `origin` is `settings`, `added` or `announced`.
     `timeout_seconds` is the limit of its calls, `None`: that of its lane. `scales_from_zero`: its lane may have no
     worker at times, and calls wait for one. `public_only`: it was added over HTTP, and may be at no loopback or private
     address that `module_networks` does not name. Times are seconds since the epoch; a module with `removed_at` takes no
@@ -157,7 +157,7 @@ class ModuleEntry(BaseModel):
 
 
 class AnnouncedModule(ModuleEntry):
-    """A module whose hosts announce themselves. `url` is that of the deciding host, or of the last one that was.
+    """A module that its hosts announce. `url` is that of the deciding host, or of the last one that was.
 
     `replicas` are the hosts that count, none while the module is away. `digest` is one of what they offer.
     """

@@ -172,7 +172,7 @@ class JudgedHosts:
 def judge(hosts: Iterable[SeenHost], *, now: float, taken: Mapping[str, str], away_seconds: float) -> JudgedHosts:
     """Judge all hosts at `now`, Redis's time in seconds. `taken`: why a module cannot be announced, by name.
 
-    A module whose hosts are all gone is known as away for `away_seconds`.
+    A module without live hosts is known as away for `away_seconds`.
     """
     modules, refused = dict[str, AnnouncedModule](), list[RefusedHost]()
     by_module = dict[str, list[SeenHost]]()

@@ -86,7 +86,7 @@ class Threads:
         return ended.result()
 
     async def _acquire(self) -> None:
-        """Wait for a thread, as long as one is held by a function whose call has not ended. Raises `ThreadsHang`."""
+        """Wait for a thread, as long as one is held for a call that has not ended. Raises `ThreadsHang`."""
         begun = asyncio.get_running_loop().time()
         acquired = asyncio.ensure_future(self._slots.acquire())  # once: who waits keeps its place among the others
         try:
@@ -110,7 +110,7 @@ class Threads:
         return left
 
     def _outlive(self, run: asyncio.Future[Any], name: str) -> None:
-        """Note that a run was cancelled whose function has not returned."""
+        """Note that a run was cancelled before its function returned."""
         if not run.done() and run not in self._outlived:
             self._outlived[run] = name
             self._hang_since = asyncio.get_running_loop().time()

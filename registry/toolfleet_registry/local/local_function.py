@@ -133,7 +133,7 @@ class LocalFunction:
     def of(cls, function: Function) -> Self:
         """Return the tool of a plain function: its name, its docstring and its parameters define it, as in a module of the SDK.
 
-        A function whose only parameter is a context is called as a tag is, with one text. Raises `ValueError`.
+        A function with a context as its only parameter is called as a tag is, with one text. Raises `ValueError`.
         """
         facts = {"required_permission": OF_FUNCTIONS, **_facts_of(function), "code_digest": code_digest(function)}
         name = f"{LOCAL}.{facts.get('name', function.__name__)}"
@@ -185,7 +185,7 @@ class LocalFunction:
     ) -> Mapping[str, Any]:
         """Return the function's own arguments, but for the call's context.
 
-        A model may have written the `arguments` of the call; it cannot write the user in whose name it is made, and the
+        A model may have written the `arguments` of the call; it cannot write the user for whom it is made, and the
         agent's `context` of the conversation. Raises `ValueError`, with a reason that repeats no value, if they do not fit.
         """
         if self.signature is None:
@@ -487,7 +487,7 @@ class Failure:
 class FunctionRuns:
     """Runs functions of one event loop; at most `threads` of them in threads at once, further ones wait.
 
-    With `leaves_threads`, threads whose calls have ended do not keep the loop from ending.
+    With `leaves_threads`, threads of ended calls do not keep the loop from ending.
     """
 
     def __init__(self, *, threads: int, leaves_threads: bool = False) -> None:

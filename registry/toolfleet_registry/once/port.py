@@ -94,7 +94,7 @@ class OnceStore(Protocol):
 class MemoryReplies:
     """Keeps the outcome of calls in this process's memory.
 
-    For a module that runs as one process, and whose tools can be repeated after a restart. If there is not enough room,
+    For a module that runs as one process, with tools that can be repeated after a restart. If there is not enough room,
     calls that can be repeated are forgotten first, before any that must happen only once. Running calls are always kept.
 
     Args:

@@ -148,7 +148,7 @@ class NumberPlans:
         return _e164(self._library, text, None)
 
     def e164(self, text: str) -> str | None:
-        """Return the E.164 form of an international number, or of the first region whose number the text is."""
+        """Return the E.164 form of an international number, or of the first region with such a number."""
         if text.startswith(("+", "00")):
             return self.international(text if text[0] == "+" else f"+{text[2:]}")
         return next((found for plan in self.national if (found := plan.e164(text)) is not None), None)

@@ -6,7 +6,7 @@ Each text is searched by itself. In a stream, such as messages of progress or li
 a value that is split between two messages is not found. A sender of streamed text that belongs together must pass it
 whole.
 
-It takes time in proportion to the length of the texts, whatever their content, and never makes network requests.
+It takes time in proportion to the length of the texts, not to their content, and never makes network requests.
 """
 
 import re
@@ -326,7 +326,7 @@ class PersonalData:
     """The kinds of personal data to find, and the strategy to hide them.
 
     `types`: of `KINDS`. `patterns`: own kinds by name, for RE2. `strategy`: see `findings.Strategy`. `key`: for
-    `hash`, at least 16 bytes. `regions`: whose phone numbers are found without `+`; each costs time and some more false
+    `hash`, at least 16 bytes. `regions`: countries: their phone numbers are found without `+`; each costs time and some more false
     alarms.
 
     Raises `ValueError`, in one sentence, for invalid or unavailable options.

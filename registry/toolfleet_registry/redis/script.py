@@ -17,8 +17,8 @@ Names of keys and arguments, in their order, are local variables of the script. 
 groups, `terms(daily, cooldown)...`, is a list of tables. A list that others follow travels with its length before it.
 `intent?`, which comes last, may be nil.
 
-Redis makes functions again in each run, which costs more than most commands: a script gets those of its file, and of files that
-are included, whose names it uses, and no others. They see its keys and arguments. Functions that are included `lazily` are made,
+Redis makes functions again in each run, which costs more than most commands: a script gets those of its file, and of included
+files, as far as it uses their names. They see its keys and arguments. Functions that are included `lazily` are made,
 with what they need, when they are called. A constant that Python has, too, is there for scripts that use its name.
 """
 

@@ -578,7 +578,7 @@ def _read_or_warn(name: str, value: bytes) -> ToolRegistration | None:
 
 
 def _batches(texts: Mapping[T, str]) -> Generator[list[T]]:
-    """Yield the keys in batches whose texts are together not much larger than may be sent at once, in their order."""
+    """Yield the keys in batches with texts that are together not much larger than may be sent at once, in their order."""
     batch, size = list[T](), 0
     for key, text in texts.items():
         batch.append(key)

@@ -125,7 +125,7 @@ class ToolFleet:
 
     @cached_property
     def wakeups(self) -> "FleetWakeups":
-        """Wake-ups of conversations whose jobs have ended."""
+        """Wake-ups of conversations at the end of their jobs."""
         return parts.FleetWakeups(self._sessions)
 
     @cached_property
@@ -161,7 +161,7 @@ class ToolFleet:
             metrics: As of `ToolFleet`.
 
         Returns:
-            A fleet whose methods wait for their results; it is not open yet.
+            A fleet with methods that wait for their results; it is not open yet.
 
         Raises:
             SettingsError: There is no Redis URL, or it is invalid.

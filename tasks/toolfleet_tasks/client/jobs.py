@@ -57,7 +57,7 @@ class FleetJobs(Namespace):
         workflow_id: str | None = None,
         hook: HookSpec | None = None,
     ) -> Job:
-        """Start long work, poll it, and do `on_complete` once at its end, whatever stops meanwhile.
+        """Start long work, poll it, and do `on_complete` once at its end, even if processes stop meanwhile.
 
         Each call of the job is made with the caller's present rights.
 
@@ -382,7 +382,7 @@ class FleetWakeups(Namespace):
         """Forget waiting or dead wake-ups.
 
         A waiting one is tried no more, but an attempt that is under way just now may still be accepted. Its job records
-        that it was dropped, and the audit by whom.
+        that it was dropped, and the audit names the operator.
 
         Args:
             *wake_ids: Their ids.

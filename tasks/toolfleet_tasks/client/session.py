@@ -289,7 +289,7 @@ class Session:
     def abandon(self) -> None:
         """End the session without its loop, which has ended or is stuck.
 
-        Whatever is unfinished is left behind, for good.
+        Unfinished work is left behind, for good.
         """
         had_sockets = self._sockets.cut()
         # After `asyncio.run` nothing is left of it: a program that makes a loop for each call must not collect sessions.
@@ -460,7 +460,7 @@ class Session:
         (self.begun.had if self.begun.is_own(call.call_id) else self._receipts.had)(call, result, text)
 
     def _say_last(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """End a call whose caller may have gone. `aclose` waits a little for that."""
+        """End a call after its caller may have gone. `aclose` waits a little for that."""
         self._last_words.add(task := self._spawn(work))
         task.add_done_callback(self._last_words.discard)
         return task
@@ -500,7 +500,7 @@ class Sessions:
             raise
 
     async def leave(self) -> None:
-        """Close all sessions, if no other code has entered. Bounded in time, whatever other loops do."""
+        """Close all sessions, if no other code has entered. Bounded in time, even if other loops hang."""
         with self._lock:
             if not self._is_usable:  # it was left already
                 return

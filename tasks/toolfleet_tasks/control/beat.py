@@ -77,7 +77,7 @@ class _Feed:
 
 
 class RegistryFeed(_Feed):
-    """Sends the registry's events each second, in one process whose settings have `registry_webhooks`."""
+    """Sends the registry's events each second, in one process with the setting `registry_webhooks`."""
 
     name = "toolfleet-webhooks"
     end_seconds = _FEED_END_SECONDS

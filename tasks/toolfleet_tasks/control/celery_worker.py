@@ -1,7 +1,7 @@
 """Sets up Celery's worker without what a fleet has no use for, and has fetched calls run without a request of Celery's.
 
 `inspect`, events and Flower are shown the names of a call's arguments, never their values; how it ended, never its result: the
-reader of Celery's data is not the call's caller. A call whose result is no success is shown as failed, though its task has not:
+reader of Celery's data is not the call's caller. A call without success is shown as failed, though its task has not:
 Celery stores its result.
 
 Links of a canvas, messages that are not in our own form, that are to start later, expire, were revoked, are rate-limited,
@@ -412,7 +412,7 @@ class FetchedCall:
         }
 
     def succeed(self, word: str, runtime: float) -> None:
-        """Acknowledge the message of a call whose end is stored; `word` tells how it has ended."""
+        """Acknowledge the message of a call after its end is stored; `word` tells how it has ended."""
         self.acknowledge()
         if self.eventer:
             call_id = self.id

@@ -189,7 +189,7 @@ class KeptWakes:
         return False
 
     async def drop_waiting(self, wake_id: str, by: str) -> Literal["dropped", "under_way"] | None:
-        """Forget a waiting one; `None` if there is none. Its job records that it was dropped, and by whom.
+        """Forget a waiting one; `None` if there is none. Its job records that it was dropped, and by which operator.
 
         `under_way`: it is being tried just now, and may still be accepted. It is not tried after that.
         """

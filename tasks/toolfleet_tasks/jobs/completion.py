@@ -185,7 +185,7 @@ def _of_round(call: ToolCall, round_step: int | None) -> ToolCall:
 
 
 def _without_secrets(spec: JobSpec, ended: EndedRound) -> EndedRound:
-    """Return the end without the results and messages of tools whose results are sensitive."""
+    """Return the end without the results and messages of tools with sensitive results."""
     if not spec.hides_results:
         return ended
     is_ours = ended.error is None or ended.error_code in OUR_WORDS

@@ -145,7 +145,7 @@ def no_jobs_by_jobs(tool_name: str) -> ToolResult:
 
 
 def no_gate(tool_name: str) -> ToolResult:
-    """Return the refusal of a call whose agent's gate cannot be asked."""
+    """Return the refusal of a call if its agent's gate cannot be asked."""
     text = f"Tool call blocked: {tool_name!r} requires the agent's gate, which cannot be asked here."
     return ToolResult.refused(tool_name, "blocked_by_gate", text)
 
@@ -157,7 +157,7 @@ def no_checker(refusal: ToolResult) -> ToolResult:
 
 
 def unknown_to_gate(tool_name: str) -> ToolResult:
-    """Return the refusal of a call whose arguments the agent's gate would have to approve before they are known."""
+    """Return the refusal of a call with arguments that the agent's gate would have to approve before they are known."""
     text = f"Tool call blocked: {tool_name!r} requires the agent's gate, which is not asked about arguments from a job's start."
     return ToolResult.refused(tool_name, "blocked_by_gate", text)
 
@@ -241,7 +241,7 @@ class JobEngine:
             await self._publish(steps, moved, prepared, before)
 
     async def _follow_up(self, job: Found) -> None:
-        """Look after a job whose call is, or was, under way."""
+        """Go on with a job that has, or had, a call under way."""
         call_until = job.place.call_until or 0
         if job.result is None and job.call_state == "done":
             async with self._reading:
@@ -313,7 +313,7 @@ class JobEngine:
         await self._records.move(job, JobChange(job.place, due_at=due_at, is_sent=is_sent))
 
     def _unheard(self, job: Found) -> ToolResult:
-        """Return the result of a call whose end is not available.
+        """Return the result of a call without an available end.
 
         That it was never started is known while its record would be there.
         """

@@ -8,8 +8,8 @@ Redis does not answer or refuses.
 
 A job is a hash: `spec` (sealed JSON), `at` (its `JobPosition`, sealed JSON: a change names the one that it follows, so
 of two workers that move a job one succeeds), `poll_values` (sealed JSON: the values that its polls take from its
-start's result) and `end` (JSON, once it is over; with `end_signature`, if the fleet signs); `sent`, of one whose call
-is under way: when that was last confirmed to be in its queue; `unread`: since when it could not be read; `workflow`:
+start's result) and `end` (JSON, once it is over; with `end_signature`, if the fleet signs); `sent`, of one with a
+call under way: when that was last confirmed to be in its queue; `unread`: since when it could not be read; `workflow`:
 the mark of the user's workflow; `stopped`: the job of that workflow that has failed: only its own end as cancelled can
 follow, and the next worker to claim it writes that. Its id is in `jobs_due` until then, by when (ms) it must be
 processed next, and in its user's set by when (ms) it was made; after that in the user's set of ended ones, and in that
@@ -198,7 +198,7 @@ class JobRecords:
 
         `None`, with nothing changed, if another worker has moved it.
 
-        One whose workflow has failed can only be cancelled.
+        One of a failed workflow can only be cancelled.
         """
         keys, spec, place = self._keys, job.spec, change.place
         if place != job.place:  # no two changes are alike, so that one that was sent twice is known

@@ -396,7 +396,7 @@ class JobHooks:
         return None if job is None else job.spec.hook
 
     async def without_job_id(self) -> list[str]:
-        """Return the ids of jobs whose hooks take requests that do not name the job, among 1,000 that have not ended."""
+        """Return the ids of jobs with hooks that take requests without a job's name, among 1,000 that have not ended."""
         found = await answered(self._records.of_all(ended=False, limit=_MOST_READ))
         hooks = {job.spec.job_id: job.spec.hook for job in found}
         return [job_id for job_id, hook in hooks.items() if hook is not None and not hook.requires_job_id]
@@ -404,7 +404,7 @@ class JobHooks:
     async def end(self, job_id: str, delivery: str, said: EndedRound) -> HookEnd | None:
         """End a job as the request with the id `delivery` says, and send its events once; `None` if it has no hook.
 
-        One that has ended stays as it is. One whose deadline has passed has timed out, regardless of the request.
+        One that has ended stays as it is. One past its deadline has timed out, regardless of the request.
         """
         return await answered(self._end(job_id, delivery, said))
 

@@ -208,7 +208,7 @@ def next_number(spec: JobSpec, place: JobPosition) -> int:
 
 
 def over_due(spec: JobSpec, place: JobPosition, *, now: float) -> Transition | None:
-    """Return the end of a waiting job whose time is over."""
+    """Return the end of a waiting job that has run out of time."""
     if now >= spec.deadline_at:
         return _over(place, _timed_out(f"its deadline has passed{_missed(place)}"), spec)
     if place.poll_until is not None and now >= place.poll_until and spec.poll is not None:
@@ -218,7 +218,7 @@ def over_due(spec: JobSpec, place: JobPosition, *, now: float) -> Transition | N
 
 
 def reminded(spec: JobSpec, place: JobPosition, *, now: float) -> Transition:
-    """Return the transition of a job without calls whose time has come."""
+    """Return the transition of a due job without calls."""
     place = place.model_copy(update={"step": next_number(spec, place)})
     return _end_of_round(spec, place, EndedRound("completed"), now=now)
 

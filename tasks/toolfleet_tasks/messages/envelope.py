@@ -4,7 +4,7 @@ Nearly every call stands by itself, and its message says so in words that never 
 
 Kombu takes several hundred microseconds for one, this some ten. A test compares both, key by key.
 
-A call whose arguments stand apart has a form of its own, for our own transport only: one JSON object with `headers` and, as
+A call with arguments that stand apart has a form of its own, for our own transport only: one JSON object with `headers` and, as
 its last member, the `sealed` call.
 """
 
@@ -235,7 +235,7 @@ def message(
 def _message_apart(
     text: str, call_id: str, headers: str, trace: TraceContext | None, retries: int = 0, eta: str | None = None
 ) -> str:
-    """Build the message of a call whose arguments stand apart: one JSON object, with the sealed call as its last member."""
+    """Build the message of a call with arguments that stand apart: one JSON object, with the sealed call as its last member."""
     traced, starts = "" if trace is None else _trace(trace), "" if eta is None else f',"eta":{_quoted(eta)}'
     return (
         f'{{"headers":{{"task":"{TASK}",{headers},'
@@ -260,7 +260,7 @@ class ParsedBody(list[Any]):
 
 
 def parsed(item: bytes, queue: str) -> Any:
-    """Parse a message of a queue; of one with a call whose arguments stand apart the sealed call stays a text, in a body that is parsed.
+    """Parse a message of a queue; of one with a call and arguments apart the sealed call stays a text, in a body that is parsed.
 
     Raises `ValueError`, and `LookupError` or `TypeError` for other JSON.
     """
@@ -300,7 +300,7 @@ def _frame(
 def control_message(
     task: str, args: Sequence[str], queue: str, *, origin: str, task_id: str | None = None, expires: str | None = None
 ) -> str:
-    """Build a message of one of our own tasks, whose arguments are ids.
+    """Build a message of one of our own tasks, with ids as arguments.
 
     Its limits are those that the task is registered with.
 

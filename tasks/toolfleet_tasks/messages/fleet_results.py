@@ -70,7 +70,7 @@ def changed(tool_name: str, reason: str) -> ToolResult:
 
 
 def unapproved(tool_name: str) -> ToolResult:
-    """Return the result of a message whose call has no approval: it was withdrawn, or never given."""
+    """Return the result of a message without an approval of its call: it was withdrawn, or never given."""
     return _denied(tool_name, "Tool call denied: nobody has approved it.")
 
 
@@ -135,7 +135,7 @@ def asked_of(arguments: Mapping[str, Any], longest: float) -> tuple[str, float] 
 
 
 def undone(tool_name: str) -> ToolResult:
-    """Return the result of a call whose deadline passed after attempts that did nothing."""
+    """Return the result of a call at its deadline, after attempts that did nothing."""
     text = "Tool call could not be executed by its deadline: its module was not there."
     return ToolResult.failed(tool_name, "timed_out", text, effect_state="none", retryable=True)
 
@@ -154,7 +154,7 @@ class CallEnding:
 
 
 def at_deadline(call: PublishedCall) -> CallEnding:
-    """Return the end of a call whose deadline has passed."""
+    """Return the end of a call at its deadline."""
     return CallEnding(expired(call.tool_name), undone(call.tool_name), unanswered(call), yields=True)
 
 
@@ -172,13 +172,13 @@ def timed_out(tool_name: str, seconds: float) -> ToolResult:
 
 
 def expired(tool_name: str) -> ToolResult:
-    """Return the result of a call whose deadline passed before it was started: nothing has happened."""
+    """Return the result of a call that was not started by its deadline: nothing has happened."""
     text = "Tool call expired: its deadline passed before a worker could begin it."
     return ToolResult.failed(tool_name, "expired", text, effect_state="none", retryable=True)
 
 
 def unanswered(call: PublishedCall) -> ToolResult:
-    """Return the result of a call whose deadline passed after it was started, or perhaps was."""
+    """Return the result of a call at its deadline, after it was started, or perhaps was."""
     text = "Tool call was not answered by its deadline."
     return _repeatable(call, ToolResult.failed(call.tool_name, "timed_out", text, effect_state="unknown"))
 
@@ -236,7 +236,7 @@ def not_known(tool_name: str, seconds: float) -> ToolResult:
 
 
 def module_away(tool_name: str, seconds: float, *, why: str = "failed") -> ToolResult:
-    """Return the result of a call whose module's breaker is open, and `why`: it is tried again after so many seconds."""
+    """Return the result of a call to a module with an open breaker, and `why`: it is tried again after so many seconds."""
     text = f"Tool execution error: the module is left alone for now: {words_for(why)}."
     if why == "refused":  # to the letter: agents match on what a refused connection has always read
         text = f"Tool execution error: {words_for(why)}"
@@ -245,7 +245,7 @@ def module_away(tool_name: str, seconds: float, *, why: str = "failed") -> ToolR
 
 
 def unserved(tool_name: str, lane: str) -> ToolResult:
-    """Return the refusal of a call whose module's queue no worker consumes, and none is expected.
+    """Return the refusal of a call to a module that no worker serves or is expected to serve.
 
     Only agents use it.
     """
@@ -256,7 +256,7 @@ def unserved(tool_name: str, lane: str) -> ToolResult:
 
 
 def unknown_to_workers(tool_name: str, why: str | None) -> ToolResult:
-    """Return the refusal of a call whose module only the agent's settings name: no worker will ever run it.
+    """Return the refusal of a call to a module that only the agent's settings name: no worker will ever run it.
 
     `why`: the reason, if it is known.
     """
@@ -268,7 +268,7 @@ def unknown_to_workers(tool_name: str, why: str | None) -> ToolResult:
 
 
 def draining(tool_name: str, queue: str) -> ToolResult:
-    """Return the refusal of a call whose module's queue takes no new calls, as an operator wants.
+    """Return the refusal of a call to a module that takes no new calls, as an operator wants.
 
     Only agents give it.
     """
@@ -292,13 +292,13 @@ def message_too_new(tool_name: str, reason: str) -> ToolResult:
 
 
 def dropped(call: PublishedCall) -> ToolResult:
-    """Return the result of a call that has ended, and whose result is no longer kept."""
+    """Return the result of an ended call whose own result is no longer kept."""
     text = "Tool call has ended, and its result is not kept any more."
     return _repeatable(call, ToolResult.failed(call.tool_name, "result_dropped", text, effect_state="unknown"))
 
 
 def result_refused(result: ToolResult, reason: str) -> ToolResult:
-    """Return the result of a call that has ended, and whose result Redis does not take."""
+    """Return the result of an ended call whose own result Redis does not take."""
     text = f"Tool execution error: the result cannot be stored: {reason}"
     short = ToolResult.failed(result.tool_name, "result_too_large", text, effect_state=result.effect_state)
     return short.model_copy(update={"audit": result.audit})

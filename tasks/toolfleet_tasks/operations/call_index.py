@@ -164,7 +164,7 @@ class CallSegment:
         return self._ended[row], self._numbers[row]
 
     def rows(self, wanted: CallFilter, *, before: EntryId | None = None) -> list[int]:
-        """Return the matching calls, the newest first; `before`: of those whose lines are before it."""
+        """Return the matching calls, the newest first; `before`: of those with lines before it."""
         first = 0 if wanted.since is None else self.first_at(wanted.since)
         last = len(self) if wanted.until is None else self.first_at(wanted.until)
         if before is not None:
@@ -209,7 +209,7 @@ class CallSegment:
         return Counter(dict(columns[field].counts()))
 
     def _row_of(self, entry_id: EntryId) -> int:
-        """Return the row of the first call whose line is not before the entry."""
+        """Return the row of the first call with a line that is not before the entry."""
         row = bisect_left(self._ended, entry_id[0])
         while row < len(self) and self.entry(row) < entry_id:
             row += 1
@@ -380,7 +380,7 @@ class CallIndex:
             await asyncio.wait([self._older])
 
     async def find(self, wanted: CallFilter, *, before: str | None = None, count: int = 50) -> FoundCalls:
-        """Return at most `count` matching calls, of those whose entry is before `before`.
+        """Return at most `count` matching calls, of those with an entry before `before`.
 
         Raises `ValueError` if `before` is no entry.
         """

@@ -111,7 +111,7 @@ class QueueFacts:
 
     @property
     def module(self) -> str:
-        """The module whose calls wait there."""
+        """The module that the waiting calls are for."""
         return self.queue.removeprefix(queue_of(""))
 
     @property
@@ -170,7 +170,7 @@ class FleetFacts:
 
 
 class FleetReader:
-    """Reads the facts of the settings' fleet, whose Redis the client is; `broker` is another Redis, if the queues are there.
+    """Reads the facts of the settings' fleet over the client of its Redis; `broker` is another Redis, if the queues are there.
 
     Close it at the end: it keeps a connection to RabbitMQ, if that is the broker.
     """

@@ -75,7 +75,7 @@ class FleetStatus:
     """A fleet at one moment.
 
     `held`: calls that workers have taken, `None` where that is not known. `jobs` have not ended, and `overdue_jobs` of them should
-    have been looked at seconds ago. `wakes` wait for a try, and nobody has accepted `dead_wakes` and `dead_webhooks`. `quarantined`:
+    have been looked at seconds ago. `wakes` wait for a try; no receiver has accepted `dead_wakes` and `dead_webhooks`. `quarantined`:
     what lay in a queue and was no call. `broker_error`: why a broker that is not the fleet's Redis does not say what waits. `not_applied`: lines of `toolfleet.toml` that are not in effect in a fleet on this machine, and why.
     """
 

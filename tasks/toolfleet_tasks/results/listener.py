@@ -2,7 +2,7 @@
 
 A server that was restarted, or promoted by a fail-over, may know less; and an operator may delete all.
 
-Celery announces a finished task on the channel that is named like its result key. For calls whose ids it has made, an agent
+Celery announces a finished task on the channel that is named like its result key. For calls with ids that it has made, an agent
 listens on one channel of its own instead, its reply channel, as soon as all processes are known to announce ends there, too.
 Pub/sub loses messages while there is no listener, and an older process may come back, so missed results are read: after each
 reconnect, each second for calls that are heard of on the reply channel only, and for others every few seconds.
@@ -362,7 +362,7 @@ class ResultListener:
                 log.exception("result_not_taken", channel=channel.decode())
 
     async def _sweep(self) -> None:
-        """Read the results whose announcement may have been missed: of all calls on a new connection, else of silent ones."""
+        """Read the results that may have been announced unheard: of all calls on a new connection, else of silent ones."""
         swept_at = self._loop.time()
         while is_wanted():
             self._rests = not self._expected and self._loop.time() > self._used_at + _ASK_SECONDS

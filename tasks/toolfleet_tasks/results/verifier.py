@@ -250,7 +250,7 @@ class EndCheck:
 
     `ended(channel, meta)` is called with an end that the ledger has, or with `FORGED`.
 
-    A call whose end is not in the ledger continues: nothing is called, and its next announcement is judged by itself.
+    A call without an end in the ledger continues: nothing is called, and its next announcement is judged by itself.
     """
 
     def __init__(

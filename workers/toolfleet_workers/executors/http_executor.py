@@ -117,7 +117,7 @@ async def _sent(state: ReplicaState, send: SendTo, others: int) -> Attempt:
 
 
 async def _judge_error(call: PublishedCall, response: ModuleResponse, own: ModuleHeaders) -> Attempt:
-    """Return the attempt of an error whose body is still to be read; `own` headers were sent with the request, and are hidden."""
+    """Return the attempt of an error with a body that is still to be read; `own` headers were sent with the request, and are hidden."""
     body = await start_of_error(response)
     if response.status == HTTPStatus.ACCEPTED and (attempt := judge_reply(call, body)).goes_on:
         return attempt

@@ -9,7 +9,7 @@ The class decides nothing but words: whether the module can have seen a request 
     └── ReplyBroken      what came is no HTTP response from start to end
 
 `{"progress": 0.4, "message": "…"}` a line, each at most 4 kB; `progress` may be null. `{"log": {"level": "info",
-"data": …}}` for calls whose caller wants that, and ignored for others. The last line is what would otherwise be the
+"data": …}}` for calls by a caller that wants it, and ignored for others. The last line is what would otherwise be the
 whole body. Unknown fields are ignored; so are a fraction that is no number, and a message that is no text.
 """
 
@@ -122,7 +122,7 @@ def silent(seconds: float) -> NotConnected:
 
 
 def lost(call: PublishedCall, exc: NoReply) -> Attempt:
-    """Return an attempt that was sent, and whose reply was lost."""
+    """Return an attempt that was sent, and lost its reply."""
     if isinstance(exc, ReplyBroken):
         text = "Tool execution error: the module's reply is invalid: not HTTP, or cut short"
         return unsuccessful(call, Outcome.UNKNOWN, "invalid_response", text)
@@ -157,7 +157,7 @@ async def start_of_error(response: ModuleResponse) -> bytes:
 
 
 def accepted(call: PublishedCall, acceptance: Acceptance) -> Attempt:
-    """Return an attempt whose module continues the call by itself."""
+    """Return an attempt that left the call to its module."""
     text = "Tool execution error: the module continues the call, and its end cannot be known"
     attempt = unsuccessful(call, Outcome.UNKNOWN, "outcome_unknown", text)
     return Attempt(attempt.outcome, attempt.result, acceptance=acceptance)
@@ -237,7 +237,7 @@ def may_ask(call: PublishedCall) -> bool:
 
 
 def asked(call: PublishedCall, question: dict[str, Any], state: EffectState) -> Attempt:
-    """Return an attempt whose module asks this, which is checked.
+    """Return an attempt with a question of its module, which is checked.
 
     If the caller cannot answer, or it has asked too often, the call has failed.
     """
@@ -406,7 +406,7 @@ def with_reply(attempt: Attempt, call: PublishedCall, body: bytes) -> Attempt:
 
 
 def too_large(call: PublishedCall, exc: BodyTooLarge) -> Attempt:
-    """Return the attempt of a call whose reply is too large to be read."""
+    """Return the attempt of a call with a reply that is too large to be read."""
     text = f"Tool execution error: the module's reply is larger than {exc.limit} bytes"
     return unsuccessful(call, Outcome.UNKNOWN, "result_too_large", text)
 

@@ -129,7 +129,7 @@ def build_request(
     """Build the request: `{tool_name, arguments, user_id, context}` as JSON; without `user_id` and `context` for a call that has none.
 
     `takes_input: true` tells the module that it may ask; `inputs: {round, responses, state}` are its last answers.
-    `log_level` is of a call whose caller wants log messages.
+    `log_level` is of a caller that wants log messages.
 
     The same call id goes with every attempt, so that a module can detect a repeat; the time left lets it give up when
     we do; a caller's token lets it trust the user id; the fields written at sending let it refuse a request that comes

@@ -135,7 +135,7 @@ class ReconcileAnswer(ModuleMessage):
 
 
 def asked_in(call: PublishedCall, answer: ReconcileAnswer) -> Attempt:
-    """Return the attempt of a call whose module asks something in an answer about it. Raises `ValidationError`."""
+    """Return the attempt of a call with a question in the module's answer about it. Raises `ValidationError`."""
     fields = {"tool_name": call.tool_name, **answer.model_dump(include={"input_required", "effect_state"})}
     return judge_question(call, fields)
 

@@ -29,7 +29,7 @@ _FILLED_IN = frozenset({"callbacks", "run_manager"})  # by LangChain itself, as 
 
 
 def tag_tools_in(module: ModuleType) -> Iterator[Any]:
-    """Yield the tools at a file's top level, alone or in lists, except those whose handler is another file's."""
+    """Yield the tools at a file's top level, alone or in lists, except those with a handler of another file."""
     tags = sys.modules.get(_TAGS)
     if tags is None:
         return

@@ -210,7 +210,7 @@ def _step_back(chosen: Files, stem: str, before: Files) -> None:
 class FileGroup:
     """A group of files in one process.
 
-    `plan` says which files; `stems` are those whose tools are called here; `first` is a process that has them already.
+    `plan` says which files; `stems` are those with tools that are called here; `first` is a process that has them already.
     In the running loop.
     """
 
@@ -307,10 +307,10 @@ class FileGroup:
 class Generation:
     """One set of loaded files.
 
-    `tools` by their full names, `files` by theirs without `.py`; `faults`: files whose tools another file has already,
-    or that offer invalid ones.
+    `tools` by their full names, `files` by theirs without `.py`; `faults`: files that offer tools of another file, or
+    invalid ones.
 
-    `owners`: the files whose tools have been served until now, by the tools' names. A name stays its file's as long as
+    `owners`: the files that have served the tools until now, by the tools' names. A name stays its file's as long as
     that has it.
     """
 

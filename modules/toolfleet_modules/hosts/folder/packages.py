@@ -112,7 +112,7 @@ class InstallOptions:
     `folder`: where environments are kept; `seconds`: for one run of `uv`; `options`: more for it, such as
     `--index-url`.
 
-    `allow_builds`: also packages without a wheel, whose own code is run when they are built, outside of any fence.
+    `allow_builds`: also packages without a wheel, which run their own code when they are built, outside of any fence.
     """
 
     folder: Path

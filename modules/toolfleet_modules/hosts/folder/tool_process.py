@@ -291,7 +291,7 @@ class OwnProcessLane:
 
     @asynccontextmanager
     async def taken(self) -> AsyncGenerator[ToolProcess]:
-        """Wait for room, and give a process. One whose call was not answered is ended."""
+        """Wait for room, and give a process. One that did not answer its call is ended."""
         async with self._slots:
             process = await self._next()
             try:

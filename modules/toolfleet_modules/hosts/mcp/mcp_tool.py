@@ -104,8 +104,8 @@ class ServerTask:
 class McpTool(ServerTool):
     """A tool that its server names `original`. `suspect` is called with a session in which a call did not come back.
 
-    `has_header_arguments`: some are sent as headers over HTTP. `held`: the calls whose server asks in the middle of
-    them; `None` if it may not.
+    `has_header_arguments`: some are sent as headers over HTTP. `held`: the calls that a server asks about in the
+    middle; `None` if it may not.
     """
 
     argument_names: frozenset[str]
@@ -159,7 +159,7 @@ class McpRun(ServedRun[McpTool]):
 
     @property
     def _task(self) -> ServerTask | None:
-        """The task whose question was answered: it continues, and gets the answer there. Raises `ToolError`."""
+        """The task that had its question answered: it continues, and gets the answer there. Raises `ToolError`."""
         handle = None if self.context.inputs is None else handle_in(self.context.inputs.state)
         if handle is None:
             return None

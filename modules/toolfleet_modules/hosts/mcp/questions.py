@@ -262,7 +262,7 @@ def answers_of(inputs: CallInputs | None) -> dict[str, Any]:
 
 
 def asking(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `_meta` of a request whose client can answer questions. Older versions declare that in the handshake."""
+    """Return the `_meta` of a request by a client that can answer questions. Older versions declare that in the handshake."""
     declared = meta.get(types.CLIENT_CAPABILITIES_META_KEY)
     if declared is None:
         return dict(meta)
@@ -308,7 +308,7 @@ class TaskInputs:
 
 
 def handle_in(state: str) -> str | None:
-    """Return the handle of the task whose question has this state; `None` for a state of no task."""
+    """Return the handle of the task that asks with this state; `None` for a state of no task."""
     return _text_in(state, _TASK)
 
 

@@ -57,7 +57,7 @@ class WatchPort(Protocol):
 
 
 class OlderSubscription:
-    """The subscriptions of one session, whose notifications come by themselves."""
+    """The subscriptions of one session; notifications come by themselves."""
 
     def __init__(self, connection: McpSession) -> None:
         self._connection = connection

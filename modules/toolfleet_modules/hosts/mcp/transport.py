@@ -1,4 +1,4 @@
-"""Defines what a transport gives a session: the streams it reads and writes, and a lane that sends calls past the SDK, whose models would cost more than a call."""
+"""Defines what a transport gives a session: the streams it reads and writes, and a lane for calls past the SDK and its models, which cost more than a call."""
 
 import asyncio
 import contextlib
@@ -69,7 +69,7 @@ def describe_call(message: Mapping[str, Any], headers: Mapping[str, str]) -> Non
 
 
 def note_result(span: Span, result: object) -> None:
-    """Mark the span of a call whose result says that the tool failed."""
+    """Mark the span of a call as failed if its result says so."""
     if isinstance(result, Mapping) and result.get("isError") is True:
         _fail(span, _TOOL_ERROR)
 
@@ -92,7 +92,7 @@ def _fail(span: Span, error_type: str, facts: Mapping[str, str] | None = None) -
 
 @dataclass(frozen=True, slots=True)
 class CallListener:
-    """The listener of a call before its answer: `log` takes the server's log messages; `owner` is the user in whose name it is."""
+    """The listener of a call before its answer: `log` takes the server's log messages; `owner` is the user who makes it."""
 
     on_progress: OnProgress
     log: LogSink | None = None

@@ -335,7 +335,7 @@ class RequestForm:
         return OutgoingRequest(self.method.upper(), target, headers, body)
 
     def _check_names(self, place: str, parts: Iterable[str]) -> None:
-        """Raise `ValueRefused` for a part `name=value` whose name, or whose array's name, is a credential's."""
+        """Raise `ValueRefused` for a part `name=value` that has a credential's name, or is in an array of such a name."""
         for part in parts:
             name = decoded(part.partition("=")[0].replace("+", " "))
             if {place_of(place, name), place_of(place, name.partition("[")[0])} & set(self.places):
