@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from toolfleet_cli.commands.up_loop import SourceWatch
+from toolfleet_cli.commands.up import SourceWatch
 
 
 def test_a_change_is_told_once_it_is_whole(tmp_path: Path) -> None:
