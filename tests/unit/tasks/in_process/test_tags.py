@@ -14,7 +14,7 @@ from support.waiting import wait_until
 from toolfleet import Caller, GateDecision
 from toolfleet.tags import TagRegistry, TagResult, ToolContext, ToolDef, ToolNotFound, ToolRateLimited, local_tool
 from toolfleet_registry.errors import SettingsError
-from toolfleet_tasks.client.in_process import MemoryLimits
+from toolfleet_tasks.client.tags import MemoryLimits
 from toolfleet_tasks.limits import Limit
 
 CONTEXT = ToolContext("owls", "Owls?", "@ada", 7, "Barns.", 0.5)
@@ -235,7 +235,7 @@ async def test_arguments_that_do_not_fit_count_nowhere() -> None:
 
 def test_a_day_ends_at_midnight_and_what_is_over_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """UTC; a cooldown may last longer."""
-    monkeypatch.setattr("toolfleet_tasks.client.in_process._MANY_COUNTS", 1)
+    monkeypatch.setattr("toolfleet_tasks.client.tags._MANY_COUNTS", 1)
     limits = MemoryLimits()
     daily, slow = [Limit("a.b", "daily", 1, 0)], [Limit("a.b", "slow", 0, 2 * DAY)]
 
