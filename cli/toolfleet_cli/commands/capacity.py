@@ -75,8 +75,9 @@ class CapacityPlan:
     fleets: int
 
 
-def plan(load: FleetLoad, costs: CallCosts = MEASURED) -> CapacityPlan:
+def plan(load: FleetLoad) -> CapacityPlan:
     """Return the processes for this load, of all fleets together; `redis_cores` and `redis_memory` are those of one of the fleets."""
+    costs = MEASURED
     at_once = math.ceil(load.rate * load.latency)
     by_slots = math.ceil(at_once / (costs.slots * costs.slot_use))
     by_cpu = math.ceil(load.rate * costs.worker_cpu / costs.core_use)

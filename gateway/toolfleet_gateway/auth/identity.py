@@ -145,13 +145,12 @@ class AuthRefused(FleetError):
         *,
         scopes: Sequence[str] = (),
         retry_after_seconds: float | None = None,
-        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.problem: AuthProblem = problem
         self.status = STATUSES[problem]
         self.scopes = tuple(scopes)
         self.retry_after_seconds = retry_after_seconds
-        self.headers = dict(headers or {})
+        self.headers = dict[str, str]()
         if retry_after_seconds is not None:
             self.headers["Retry-After"] = str(max(int(-(-retry_after_seconds // 1)), 1))
         super().__init__(message)

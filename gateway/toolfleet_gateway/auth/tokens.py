@@ -5,9 +5,9 @@ import contextlib
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 import httpx
@@ -40,7 +40,6 @@ _CURVES = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _PUBLIC = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 
-_GetDocument: TypeAlias = Callable[[str], Awaitable[dict[str, Any]]]
 """Fetches the document at a URL. Raises `_NoDocument`."""
 
 REFRESH_SECONDS = 600.0
@@ -157,12 +156,12 @@ def _public_key(fields: Mapping[str, Any], key_id: str | None, algorithms: froze
     return _IssuerKey(key_id, algorithms, key)
 
 
-async def _find_jwks_url(issuer: str, get: _GetDocument) -> str:
+async def _find_jwks_url(issuer: str) -> str:
     """Return the URL of its keys. Raises `_NoDocument`."""
     last: _NoDocument = _DocumentNotFound(f"{issuer} has no metadata")
     for url in _metadata_urls(issuer):
         try:
-            return _jwks_url_of(issuer, await get(url), url)
+            return _jwks_url_of(issuer, await _get_document(url), url)
         except _DocumentNotFound as exc:
             last = exc
     raise last
@@ -196,9 +195,8 @@ class IssuerKeys:
         *,
         jwks_url: str | None,
         algorithms: Collection[str],
-        get: _GetDocument = _get_document,
     ) -> None:
-        self._issuer, self._jwks_url, self._algorithms, self._get = issuer, jwks_url, frozenset(algorithms), get
+        self._issuer, self._jwks_url, self._algorithms = issuer, jwks_url, frozenset(algorithms)
         self._keys: Sequence[_IssuerKey] = ()
         self.readings = 0
         """How often they were read: a key that has verified something may be gone after the next time."""
@@ -276,8 +274,8 @@ class IssuerKeys:
             _log.warning("issuer_keys_unreadable", issuer=self._issuer, error=str(exc), known=len(self._keys))
 
     async def _get_keys(self) -> Sequence[_IssuerKey]:
-        url = self._jwks_url or await _find_jwks_url(self._issuer, self._get)
-        keys = _read_key_set(await self._get(url), self._algorithms)
+        url = self._jwks_url or await _find_jwks_url(self._issuer)
+        keys = _read_key_set(await _get_document(url), self._algorithms)
         if not keys:
             raise _NoDocument(f"{url} has no key for {', '.join(sorted(self._algorithms))}")
         return keys

@@ -72,10 +72,14 @@ _TEMPLATES: Final = Path(__file__).parent / "templates"
 class PageTemplates:
     """The templates of a console at `path`. `asset` gives the address of a file below that."""
 
-    def __init__(self, path: str, asset: Callable[[str], str], folder: Path = _TEMPLATES) -> None:
+    def __init__(self, path: str, asset: Callable[[str], str]) -> None:
         self.path = path
         self._templates = Environment(
-            loader=FileSystemLoader(folder), autoescape=True, trim_blocks=True, lstrip_blocks=True, auto_reload=False
+            loader=FileSystemLoader(_TEMPLATES),
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
         )
         self._templates.filters |= {
             "when": when,
@@ -167,12 +171,12 @@ class _StaticFile:
 
 
 class StaticFiles:
-    """The files of a folder that browsers can load. Other names are not looked up."""
+    """The files that browsers can load. Other names are not looked up."""
 
-    def __init__(self, folder: Path = STATIC) -> None:
+    def __init__(self) -> None:
         self._files = {
-            path.relative_to(folder).as_posix(): _read(path)
-            for path in sorted(folder.rglob("*"))
+            path.relative_to(STATIC).as_posix(): _read(path)
+            for path in sorted(STATIC.rglob("*"))
             if path.suffix in _MEDIA
         }
 

@@ -13,7 +13,6 @@ from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_modules.sdk.module import Lifespan, Limits, ServedModule
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import NO_TOOLS, InEffect, ToolLines, ToolLoadError
-from toolfleet_registry.once.port import OnceStore
 from toolfleet_registry.system import machine_clock
 
 _log = logging.getLogger("toolfleet.host")
@@ -69,7 +68,6 @@ class Host(ServedModule, Generic[Served]):
         self,
         options: HostOptions,
         *,
-        replies: OnceStore | None = None,
         listener: Listener | None = None,
         lifespan: Lifespan | None = None,
     ) -> None:
@@ -77,7 +75,6 @@ class Host(ServedModule, Generic[Served]):
         super().__init__(
             options.name,
             description=options.description,
-            replies=replies,
             longest_call_seconds=options.longest_call_seconds,
             limits=Limits(options.calls, threads, options.request_bytes, options.result_bytes, _PROGRESS_SECONDS),
         )

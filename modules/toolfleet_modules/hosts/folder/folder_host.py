@@ -34,7 +34,6 @@ from toolfleet_modules.hosts.host import Host, Listener, file_changes, load_erro
 from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.contracts.tool_definition import NO_TOOLS, InEffect, ToolLoadError
-from toolfleet_registry.once.port import OnceStore
 
 _log = logging.getLogger("toolfleet.host")
 
@@ -137,10 +136,8 @@ def _error(fault: FileFault, in_effect: InEffect) -> ToolLoadError:
 class FolderHost(Host[HostedTool]):
     """A module whose `app` serves the folder; while its lifespan runs, the folder is watched."""
 
-    def __init__(
-        self, options: FolderOptions, *, replies: OnceStore | None = None, listener: Listener | None = None
-    ) -> None:
-        super().__init__(options, replies=replies, listener=listener, lifespan=self._running)
+    def __init__(self, options: FolderOptions, *, listener: Listener | None = None) -> None:
+        super().__init__(options, listener=listener, lifespan=self._running)
         named, self._untrusted = admitted(options.named, options.trusted)
         options = self._options = replace(options, named=named)
         self._folder = SourceFolder(options.folder)

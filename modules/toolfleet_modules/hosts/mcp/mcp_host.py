@@ -38,7 +38,6 @@ from toolfleet_registry.contracts import ModuleManifest
 from toolfleet_registry.contracts.tool_definition import ToolLoadError
 from toolfleet_registry.functions.failures import ModuleBusy, ToolError
 from toolfleet_registry.functions.passed_methods import PASSED_METHODS, WATCH_METHOD
-from toolfleet_registry.once.port import OnceStore
 from toolfleet_registry.system.offload import aside
 
 _log = logging.getLogger("toolfleet.host")
@@ -94,11 +93,10 @@ class McpHost(Host[HostTool]):
         self,
         options: McpOptions,
         *,
-        replies: OnceStore | None = None,
         listener: Listener | None = None,
         watches: WatchPort | None = None,
     ) -> None:
-        super().__init__(options, replies=replies, listener=listener, lifespan=self._running)
+        super().__init__(options, listener=listener, lifespan=self._running)
         self.follower = TaskFollower(lambda: self.tools, most_bytes=options.result_bytes).status
         self._options = options
         self._changes = ListChanges(options.refresh_seconds)

@@ -41,7 +41,6 @@ from toolfleet_modules.hosts.secrets import Secrets
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.tool_definition import Effect, InEffect, ToolLoadError
 from toolfleet_registry.errors import BodyTooLarge, BodyUnreadable
-from toolfleet_registry.once.port import OnceStore
 from toolfleet_registry.schemas.validation import schema_fault
 from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.http_bodies import BodyReader
@@ -376,10 +375,8 @@ class OpenApiHost(Host[OperationTool]):
 
     assumes_once = True
 
-    def __init__(
-        self, options: OpenApiOptions, *, replies: OnceStore | None = None, listener: Listener | None = None
-    ) -> None:
-        super().__init__(options, replies=replies, listener=listener, lifespan=self._running)
+    def __init__(self, options: OpenApiOptions, *, listener: Listener | None = None) -> None:
+        super().__init__(options, listener=listener, lifespan=self._running)
         self._options = options
         self._sender = HttpSender(most_bytes=options.result_bytes)
         self._source = _source_of(options.document, refresh_seconds=options.refresh_seconds)
