@@ -40,8 +40,6 @@ _CURVES = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512"}
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _PUBLIC = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 
-"""Fetches the document at a URL. Raises `_NoDocument`."""
-
 REFRESH_SECONDS = 600.0
 """The most age of keys: a key that its issuer has withdrawn counts for so long."""
 

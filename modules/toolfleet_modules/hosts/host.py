@@ -75,6 +75,7 @@ class Host(ServedModule, Generic[Served]):
         super().__init__(
             options.name,
             description=options.description,
+            replies=None,
             longest_call_seconds=options.longest_call_seconds,
             limits=Limits(options.calls, threads, options.request_bytes, options.result_bytes, _PROGRESS_SECONDS),
         )

@@ -205,6 +205,10 @@ class StoredProfiles:
             raise NoSuchProfile(f"The registry has no versions of agent {name[:80]!r} that count here.")
         return list(history.versions)
 
+    def texts(self) -> Documents | None:
+        """Return the stored documents, for a copy."""
+        return self._store.read("")
+
     def sign_again(self) -> None:
         """Sign with the fleet's key what was signed with one of its old keys, so that these can go."""
         for name, text in self._store.histories().items():

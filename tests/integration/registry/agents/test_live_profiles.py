@@ -175,7 +175,7 @@ async def test_a_late_copy_replaces_no_newer_one(redis: Redis, redis_url: str, t
     settings = load_settings(redis_url=redis_url, registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
     stored, copy = StoredProfiles.of(settings), ProfileCopy(redis, settings)
     stored.put("reader", READER, by="ada")
-    early = there(stored._store.read(""))
+    early = there(stored.texts())
     stored.put("writer", WRITER, by="ada")
     await copy.renew()
 
