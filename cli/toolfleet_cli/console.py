@@ -244,6 +244,11 @@ def change_each(
     end_change(done, count, problems, under_way=under_way)
 
 
+def no_such_key(key_id: str) -> str:
+    """Return what to say of an id without an API key."""
+    return f"There is no API key {key_id[:80]!r}: `toolfleet keys list` shows those that there are."
+
+
 def end_change(done: str, count: int, problems: Sequence[str], *, under_way: int = 0) -> NoReturn:
     """Say how many entries were changed and what went wrong with others; end with exit code 1 if anything did."""
     if count or not problems:

@@ -10,8 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from toolfleet_cli.commands.completion import complete_keys, complete_tools
-from toolfleet_cli.commands.keys import no_such_key
-from toolfleet_cli.console import add_row, err, fail, note, plain, progress, say, say_json, show_table, table
+from toolfleet_cli.console import (
+    add_row,
+    err,
+    fail,
+    no_such_key,
+    note,
+    plain,
+    progress,
+    say,
+    say_json,
+    show_table,
+    table,
+)
 from toolfleet_cli.remote import (
     AgentOption,
     ConversationOption,

@@ -8,7 +8,7 @@ import typer
 from pydantic import ValidationError
 
 from toolfleet_cli.commands.completion import complete_keys
-from toolfleet_cli.console import ago, change_each, note, say, say_json, show_list, until
+from toolfleet_cli.console import ago, change_each, no_such_key, note, say, say_json, show_list, until
 from toolfleet_cli.remote import Gateway, JsonOption, ask, over_fleet
 from toolfleet_cli.resources import keys
 from toolfleet_registry.access import ApiKey, KeyDraft, Role, read_key_text
@@ -129,11 +129,6 @@ def revoke(
         ask(keys.revoke_key, gateway, key_id, by=by)
 
     change_each(wanted, one, done="Revoked", absent=no_such_key)
-
-
-def no_such_key(key_id: str) -> str:
-    """Return what to say of an id without a key."""
-    return f"There is no API key {key_id[:80]!r}: `toolfleet keys list` shows those that there are."
 
 
 def _draft(**fields: Any) -> KeyDraft:
