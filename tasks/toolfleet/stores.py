@@ -15,14 +15,16 @@ from toolfleet_registry.specs import (
     compare_versions,
     is_later,
 )
-from toolfleet_registry.store.factory import lazy_attribute as __getattr__  # noqa: F401 - Python asks it for what is not here
 from toolfleet_registry.store.factory import open_store
 from toolfleet_registry.store.memory import InMemoryToolRegistry
 from toolfleet_registry.store.redis import RedisToolRegistry
 from toolfleet_registry.store.registry import ToolRegistry
+from toolfleet_registry.system.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from toolfleet_registry.store.sql import SQLToolRegistry
+else:
+    __getattr__ = lazy_names(__name__, {"toolfleet_registry.store.sql": "SQLToolRegistry"}, install="toolfleet[sql]")
 
 __all__ = [
     "InMemoryToolRegistry",

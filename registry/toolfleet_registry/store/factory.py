@@ -45,23 +45,9 @@ def open_documents(settings: Settings, kind: DocumentKind) -> DocumentStore:
     return store
 
 
-def lazy_attribute(name: str) -> Any:
-    """Return `SQLToolRegistry`: a module's `__getattr__`, so that only its users need SQLAlchemy."""
-    if name != "SQLToolRegistry":
-        raise AttributeError(f"there is no {name!r} here")
-    return _sql_class(name)
-
-
 def _open_sql(name: str, *arguments: object) -> Any:
     """Open a store of the registry's SQL database. Raises `SettingsError`, also if a package is missing that it needs."""
     try:
-        return _sql_class(name)(*arguments)
-    except ImportError as exc:
-        raise SettingsError(f"TOOLFLEET_REGISTRY_URL: {exc}") from exc
-
-
-def _sql_class(name: str) -> Any:
-    try:
-        return getattr(import_module("toolfleet_registry.store.sql"), name)
-    except ImportError as exc:
-        raise ImportError(f"A registry in an SQL database needs {exc.name!r}: install 'toolfleet[sql]'.") from exc
+        return getattr(import_module("toolfleet_registry.store.sql"), name)(*arguments)
+    except ModuleNotFoundError as exc:
+        raise SettingsError(f"TOOLFLEET_REGISTRY_URL needs {exc.name!r} here: pip install 'toolfleet[sql]'.") from exc

@@ -149,6 +149,6 @@ for attempt in (lambda: stores.SQLToolRegistry, lambda: stores.open_store(Settin
         env={"PYTHONPATH": str(tmp_path)},
     )
     assert done.stdout.splitlines() == [
-        "ImportError A registry in an SQL database needs 'sqlalchemy': install 'toolfleet[sql]'.",
-        "SettingsError TOOLFLEET_REGISTRY_URL: A registry in an SQL database needs 'sqlalchemy': install 'toolfleet[sql]'.",
+        "ImportError toolfleet.stores.SQLToolRegistry needs 'sqlalchemy': pip install 'toolfleet[sql]'.",
+        "SettingsError TOOLFLEET_REGISTRY_URL needs 'sqlalchemy' here: pip install 'toolfleet[sql]'.",
     ]
