@@ -136,12 +136,6 @@ class QueueStateStore:
             answer = await self._redis.execute_command("HGETALL", self._key, **_AS_BYTES)
         return states_of(cast("Mapping[bytes, bytes]", answer))
 
-    async def now(self) -> float:
-        """Return the time by Redis's clock: an operator's machine may have another."""
-        async with answering(self._redis, seconds=_PATIENCE_SECONDS):
-            seconds, micros = await self._redis.time()
-        return float(seconds) + float(micros) / 1e6
-
     async def change(self, name: str, state: QueueState | None) -> StateChange:
         """Set a state, or none, at once for all processes. An equal one stays, with its time and reason."""
         kind, text = ("", "") if state is None else (state.state, state.model_dump_json())

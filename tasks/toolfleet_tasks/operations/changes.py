@@ -67,6 +67,12 @@ class _Changes:
         async with settings.redis_client() as redis:
             yield cls(redis, settings, by)
 
+    async def _now(self) -> float:
+        """Return the time by Redis's clock, which workers use: this machine's may be off."""
+        async with answering(self._redis, seconds=_PATIENCE_SECONDS):
+            seconds, micros = await self._redis.time()
+        return float(seconds) + float(micros) / 1e6
+
 
 class ModuleChanges(_Changes):
     """Operators' changes of the directory of modules."""
@@ -127,12 +133,6 @@ class ModuleChanges(_Changes):
             if await self._directory.replace(module, text, None if present.is_static else gone):
                 return gone
         raise OperationRefused(f"Module {module!r} keeps being changed by others: try again.")
-
-    async def _now(self) -> float:
-        """Return the time by Redis's clock, which workers use: this machine's may be off."""
-        async with answering(self._redis, seconds=_PATIENCE_SECONDS):
-            seconds, micros = await self._redis.time()
-        return float(seconds) + float(micros) / 1e6
 
     def _check_name(self, module: str) -> None:
         if module in {LOCAL, SCHEDULER}:
@@ -199,7 +199,7 @@ class QueueChanges(_Changes):
         async with self._trail.change(_KINDS[condition], name, **_facts(reason)) as change:
             queue = stored_name(name, known, states)
             who = self._by.user_id or self._by.by
-            state = QueueState(state=condition, since=await self._store.now(), by=bounded(who), reason=bounded(reason))
+            state = QueueState(state=condition, since=await self._now(), by=bounded(who), reason=bounded(reason))
             changed = await self._store.change(queue, state)
             change.facts["was"] = _word(changed.before)
             return changed
