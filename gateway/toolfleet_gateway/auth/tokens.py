@@ -187,13 +187,7 @@ def _jwks_url_of(issuer: str, document: dict[str, Any], url: str) -> str:
 class IssuerKeys:
     """The issuer's keys, for one event loop. `jwks_url`: their address, if the issuer's metadata is not used."""
 
-    def __init__(
-        self,
-        issuer: str,
-        *,
-        jwks_url: str | None,
-        algorithms: Collection[str],
-    ) -> None:
+    def __init__(self, issuer: str, *, jwks_url: str | None, algorithms: Collection[str]) -> None:
         self._issuer, self._jwks_url, self._algorithms = issuer, jwks_url, frozenset(algorithms)
         self._keys: Sequence[_IssuerKey] = ()
         self.readings = 0

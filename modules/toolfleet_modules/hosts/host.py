@@ -65,11 +65,7 @@ class Host(ServedModule, Generic[Served]):
     """Whether `once` is only assumed for tools that declare nothing, so that a line of the settings counts."""
 
     def __init__(
-        self,
-        options: HostOptions,
-        *,
-        listener: Listener | None = None,
-        lifespan: Lifespan | None = None,
+        self, options: HostOptions, *, listener: Listener | None = None, lifespan: Lifespan | None = None
     ) -> None:
         threads = 1  # the tools' are in their own process
         super().__init__(
