@@ -10,8 +10,9 @@ from pydantic import BaseModel, ValidationError
 
 from toolfleet_registry.contracts import ModuleManifest, ToolAnnotations, ToolDefinition, ToolParameter
 from toolfleet_registry.contracts.names import ToolName
+from toolfleet_registry.contracts.tool_definition import BROKEN
 from toolfleet_registry.errors import InvalidToolName, ManifestRefused
-from toolfleet_registry.permissions import BROKEN, level_of_tool
+from toolfleet_registry.permissions import level_of_tool
 from toolfleet_registry.system.http_bodies import MAX_DEPTH, loads_strict
 
 # Far more than a module has; 4 MiB of the shortest tools would be 200,000 objects in every agent's memory.

@@ -9,13 +9,10 @@ from enum import IntEnum
 from typing import Literal, TypeAlias
 
 from toolfleet_registry.contracts import Level
+from toolfleet_registry.contracts.tool_definition import BROKEN
 
 Modules: TypeAlias = frozenset[str] | Literal["*"]
 """What a caller may reach: these modules, or all."""
-
-
-BROKEN = "broken: "
-"""What a tool asks for that has nothing good but its name."""
 
 
 OF_FUNCTIONS: Level = "user"

@@ -161,7 +161,8 @@ class ModuleSettings(BaseSettings, defer_build=True):
     module: Mapped[str, ModuleSpec] = {}
     """Module name -> facts about its tools: `[module.owls]` with `effects = {count = "read"}` for tools that do not
     declare their effect, `permission = "admin"`, which raises the permission that they need, and `approval =
-    ["pay"]`, the tools whose calls people approve (`approvers` names these people; otherwise admins do). Set it for
+    ["pay"]`, the tools whose calls people approve (`approvers` names these people; otherwise admins do);
+    `concurrency = {push = {key = "repository"}}` has calls with the same argument wait for their turn. Set it for
     all workers and beat: they store it with the module's manifest, where agents read it."""
     module_headers: Mapped[str, dict[str, SecretStr]] = Field(default={}, repr=False)
     """JSON: module name -> header -> value. The headers are sent with each request to the module, such as

@@ -16,6 +16,7 @@ from toolfleet_registry.contracts import Effect, Level, ToolDefinition, ToolPara
 from toolfleet_registry.contracts.attempts import UNEXPLAINED
 from toolfleet_registry.contracts.call_context import Context
 from toolfleet_registry.contracts.limits import LimitFacts
+from toolfleet_registry.contracts.tool_definition import concurrency_fault
 from toolfleet_registry.functions.signature import (
     USER,
     Signature,
@@ -61,7 +62,8 @@ class Facts(LimitFacts, total=False):
     """The facts of a tool: the fields of a `ToolDefinition`, with `permission` for `required_permission`.
 
     `approval`: people have to approve each call before it starts: admins, or these `approvers`, of which a list names
-    users. `sensitive` names parameters that are stored nowhere after a call. `output_schema`: `None` for none, instead
+    users. `concurrency_key`: the path of an argument; calls with the same value wait for their turn, `concurrency_limit`
+    run at once, of all users unless `concurrency_per_user`. `sensitive` names parameters that are stored nowhere after a call. `output_schema`: `None` for none, instead
     of the return annotation's. `input_schema`: of the arguments, instead of the signature's; a function with
     `**arguments` gets all that it allows.
     """
@@ -73,6 +75,9 @@ class Facts(LimitFacts, total=False):
     timeout_seconds: float | None
     version: str | None
     tags: tuple[str, ...] | list[str]
+    concurrency_key: str | None
+    concurrency_limit: int
+    concurrency_per_user: bool
     requires_gate: bool
     approval: bool
     approvers: ApproverFacts | tuple[str, ...] | list[str]
@@ -120,11 +125,13 @@ def _definition_from(module: str, function: Callable[..., Any], facts: Facts) ->
     except ValidationError as exc:
         fault = exc.errors(include_url=False, include_context=False, include_input=False)[0]
         raise ValueError(f"{name} is wrong at {'.'.join(map(str, fault['loc']))}: {fault['msg']}.") from None
+    wrong = concurrency_fault(definition)
     if "input_schema" in facts:
         from toolfleet_registry.schemas.validation import schema_fault  # most tools are given no schema
 
-        if wrong := schema_fault(definition):
-            raise ValueError(f"{name}: {wrong}.")
+        wrong = schema_fault(definition) or wrong
+    if wrong:
+        raise ValueError(f"{name}: {wrong}.")
     return definition, signature
 
 
@@ -230,6 +237,8 @@ class Tool:
         """Return a run with these arguments, or the reply to invalid ones."""
         from toolfleet_modules.sdk.tool_run import ToolRun
 
+        if self.definition.concurrency_key is not None:
+            context._arguments = arguments
         read = self.read(arguments, context.user_id)
         return read if isinstance(read, Reply) else ToolRun(self, context, read, means)
 

@@ -11,6 +11,7 @@ from toolfleet_modules.calls.reply import Reply, question_reply
 from toolfleet_modules.calls.work import RunMeans, ServedRun, TaskExit
 from toolfleet_modules.sdk.tool import Tool
 from toolfleet_registry.contracts.attempts import UNEXPLAINED
+from toolfleet_registry.contracts.call_context import run_for
 from toolfleet_registry.functions.failures import Accepted, InputRequired, ModuleBusy, ToolError
 from toolfleet_registry.functions.threads import NotBegun
 
@@ -33,6 +34,8 @@ class ToolRun(ServedRun[Tool]):
         """Run it: an exception becomes a reply, except `ModuleBusy`, `NotBegun`, and being cancelled."""
         tool = self.tool
         given = dict(self.arguments)
+        if self.context._arguments is not None:
+            run_for(self.context)
         if tool.signature.context:
             given[tool.signature.context] = self.context
         may_begin = self.context._may_begin
@@ -54,6 +57,8 @@ class ToolRun(ServedRun[Tool]):
             return self._broken_together(exc)
         except BaseException as exc:  # noqa: BLE001 - the edge: it becomes a reply, and the log has it; SystemExit would end us
             return self._broken(exc)
+        finally:
+            self.context._arguments = None
         return self._result_reply(result)
 
     def _result_reply(self, result: Any) -> Reply:

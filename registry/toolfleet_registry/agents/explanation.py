@@ -30,6 +30,7 @@ from toolfleet_registry.manifests.manifest_cache import SeenTool
 from toolfleet_registry.permissions import module_denial, permits, reaches, tool_denial
 from toolfleet_registry.policy.call_faults import modules_of
 from toolfleet_registry.policy.hints import UNDECLARED_LINES
+from toolfleet_registry.policy.turns import words_of
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.specs import effect_of
 
@@ -210,6 +211,9 @@ def _of_tool(tool: ToolDefinition, settings: Settings) -> Iterator[ToolRule]:
         yield ToolRule(
             about="limits", passes=True, says=f"Its calls are limited: {words}.", place="the module's manifest"
         )
+    if turns := words_of(tool):
+        place = "the module's manifest, or settings"
+        yield ToolRule(about="limits", passes=True, says=f"Its calls run {turns}.", place=place)
     if tool.cost in settings.cost_budgets:
         says = f"A user has {settings.cost_budgets[tool.cost]} calls a day of {tool.cost!r} tools."
         yield ToolRule(about="limits", passes=True, says=says, place=_settings_place("cost_budgets"))

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
 from toolfleet_registry.contracts.names import name_fault
-from toolfleet_registry.contracts.tool_definition import ToolLines
+from toolfleet_registry.contracts.tool_definition import ToolLines, concurrency_fault
 from toolfleet_registry.errors import FleetUnavailable, RegistryAway
 from toolfleet_registry.manifests.manifest_cache import (
     CachedManifest,
@@ -484,7 +484,7 @@ class _Faults:
             from toolfleet_registry.schemas.validation import schema_fault  # a worker registers nothing
 
             start = time.thread_time()
-            found = tool, name_fault(tool.name) or schema_fault(tool)
+            found = tool, name_fault(tool.name) or schema_fault(tool) or concurrency_fault(tool)
             self._seconds -= time.thread_time() - start
             self._found[id(tool)] = found  # with the tool, so that no other one gets its id
         return found[1]

@@ -15,6 +15,7 @@ from toolfleet_registry.contracts.calls import (
     SealedCall,
     ToolCall,
     ToolResult,
+    Turn,
 )
 from toolfleet_registry.contracts.limits import Terms
 from toolfleet_registry.contracts.message import Message, ModuleMessage, Since
@@ -52,4 +53,5 @@ __all__ = [
     "ToolDefinition",
     "ToolParameter",
     "ToolResult",
+    "Turn",
 ]

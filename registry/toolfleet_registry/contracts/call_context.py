@@ -129,6 +129,11 @@ def run_for(call: "Context") -> None:
     _running.set(call)
 
 
+def running_call() -> "Context | None":
+    """Return the call for which this code runs, as far as its process knows: see `run_for`."""
+    return _running.get()
+
+
 class Progress(BaseModel):
     """How far a running call has come."""
 
@@ -339,6 +344,7 @@ class Context:
     _cancelled: bool = False
     _report: Sink | None = None
     _log: LogSink | None = None
+    _arguments: Mapping[str, Any] | None = field(default=None, repr=False)  # while its function runs
     _agent_context: ToolContext | None = None  # what the agent knows of the conversation, for the tag tools of a folder
 
     @property

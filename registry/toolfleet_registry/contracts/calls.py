@@ -392,6 +392,16 @@ class ToolResult(Message):
         )
 
 
+class Turn(Message):
+    """The turn that a call waits for: it runs while fewer than `limit` calls of its line have theirs.
+
+    `line` is `<module>:<digest>`; the digest stands for the value of the tool's `concurrency_key`.
+    """
+
+    line: Annotated[str, Field(min_length=1, max_length=512)]
+    limit: Annotated[int, Field(ge=1)] = 1
+
+
 class PublishedCall(Message):
     """A call as it travels: judged, routed, and with everything that a worker needs to run it. Never changed on its way.
 
@@ -403,7 +413,7 @@ class PublishedCall(Message):
     is run only while its tool has this version. `takes_input`: its module may ask; `inputs`: what it was answered last.
     `log_level`: which log messages its caller wants. `approval`: what people have to approve of it before it begins. `retry`: how
     often it is tried again, if its agent's profile says so. `run_id`, `thread_id`: where it counts, if its agent has a profile.
-    `asked_by`: of a call that makes a job, as of that job.
+    `asked_by`: of a call that makes a job, as of that job. `turn`: what it waits for, if its tool has a `concurrency_key`.
     """
 
     call_id: str
@@ -434,6 +444,7 @@ class PublishedCall(Message):
     run_id: Annotated[str | None, Since(3), Field(min_length=1, max_length=256)] = None
     thread_id: Annotated[str | None, Since(3), Field(min_length=1, max_length=256)] = None
     asked_by: Annotated[tuple[str, ...], Since(4)] = ()
+    turn: Annotated[Turn | None, Since(6)] = None
 
 
 class SealedCall(PublishedCall):

@@ -1,5 +1,6 @@
 """Describes a module's tools as its manifest has them: read leniently, for modules are deployed at other times than agents."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, Self, TypeVar, get_args
 
@@ -22,6 +23,15 @@ InEffect = Literal["previous", "current", "none"]
 _CAREFUL: tuple[Effect, ...] = ("read", "idempotent", "once")
 
 _LEVELS = ("guest", "user", "admin", "owner")
+
+BROKEN = "broken: "
+"""Begins the `required_permission` of a tool that is closed because of its definition; the fault follows."""
+
+_STEP = r'(?:[A-Za-z_][A-Za-z0-9_]*|"[^"\\]+")'
+_PATH = rf"(?a){_STEP}(?:\.{_STEP})*"
+_LONGEST_PATH = 256  # characters
+# Words of a schema whose arguments may have other names than its `properties`.
+_OPEN = ("$ref", "additionalProperties", "allOf", "anyOf", "oneOf", "patternProperties")
 
 NO_TOOLS = "NoTools"
 """The `error_type` of a note: nothing is wrong with the file, and it has no tools."""
@@ -146,6 +156,12 @@ class ToolDefinition(ModuleMessage):
     """The pause between two calls of one user."""
     daily_limit: int | None = Field(default=None, ge=0)
     """How many calls one user has in a UTC day."""
+    concurrency_key: str | None = None
+    """The path of an argument, such as `repository` or `pull.number`: calls with the same value wait for their turn."""
+    concurrency_limit: int = Field(default=1, ge=1)
+    """How many of them run at once."""
+    concurrency_per_user: bool = False
+    """Whether only calls of one user wait for each other."""
     requires_gate: bool = False
     """Whether the agent's gate is asked before each call."""
     approval: Approval | None = None
@@ -165,6 +181,33 @@ class ToolDefinition(ModuleMessage):
     def names(self) -> tuple[str, ...]:
         """The tool's name, then its former names."""
         return self.name, *self.former_names
+
+
+def argument_path(text: str) -> tuple[str, ...] | None:
+    """Return the names on the path to an argument, or `None` for any other text.
+
+    A path is `repository`, `pull.number`, or with other signs in quotes `"repo-id".owner`: the fields of JMESPath, as in
+    the conditions of jobs.
+    """
+    if len(text) > _LONGEST_PATH or not re.fullmatch(_PATH, text):
+        return None
+    return tuple(step.strip('"') for step in re.findall(_STEP, text))
+
+
+def concurrency_fault(tool: ToolDefinition) -> str | None:
+    """Return what is wrong with the tool's `concurrency_key`, which closes the tool: its calls would not wait for each other."""
+    key = tool.concurrency_key
+    if key is None:
+        is_said = tool.concurrency_limit != 1 or tool.concurrency_per_user
+        return "its concurrency_limit and concurrency_per_user need a concurrency_key" if is_said else None
+    if (path := argument_path(key)) is None:
+        return f"its concurrency_key {key[:_LONGEST_PATH]!r} is no path of an argument, such as 'repository' or 'pull.number'"
+    schema = tool.input_schema or {}
+    named = schema.get("properties")
+    names = {*(parameter.name for parameter in tool.parameters), *(named if isinstance(named, dict) else ())}
+    if path[0] in names or any(schema.get(word) not in (None, False) for word in _OPEN):
+        return None
+    return f"its concurrency_key names {path[0]!r}, which is no argument of it"
 
 
 def by_any_name(tools: Mapping[str, T], definition_of: Callable[[T], ToolDefinition]) -> Mapping[str, T]:
@@ -187,6 +230,19 @@ def line_names(tool: ToolDefinition) -> frozenset[str]:
     return frozenset(name for each in tool.names for name in (each, each.partition(".")[2]))
 
 
+class ConcurrencyLine(ModuleMessage):
+    """Which calls of a tool wait for each other: see `concurrency_key` and the fields after it of a `ToolDefinition`."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    key: str
+    """The path of an argument."""
+    limit: int = Field(default=1, ge=1)
+    """How many calls with the same value run at once."""
+    per_user: bool = False
+    """Whether only calls of one user wait for each other."""
+
+
 class ToolLines(ModuleMessage):
     """The lines of a `[module.NAME]` or a `[hosts.NAME]` about its tools. They add to what the tools declare themselves."""
 
@@ -198,6 +254,8 @@ class ToolLines(ModuleMessage):
     """The tools whose calls people must approve, in addition to those that declare it themselves: these, or all of them (`true`)."""
     approvers: Approvers | None = None
     """Who may approve them, in the place of admins."""
+    concurrency: dict[str, ConcurrencyLine] = Field(default={})
+    """Tool -> which of its calls wait for each other (`{push = {key = "repository"}}`), for tools that do not say."""
 
     @model_validator(mode="after")
     def _check_lines(self) -> Self:
@@ -209,7 +267,7 @@ class ToolLines(ModuleMessage):
 
     @property
     def _names(self) -> set[str]:
-        return {*self.effects, *(self.approval if isinstance(self.approval, tuple) else ())}
+        return {*self.effects, *self.concurrency, *(self.approval if isinstance(self.approval, tuple) else ())}
 
     def unmet(self, tools: Iterable[ToolDefinition]) -> list[str]:
         """Return the names in these lines that mean none of the tools."""
@@ -219,7 +277,8 @@ class ToolLines(ModuleMessage):
         """Return the tool with these settings applied; `declared` is the effect that the tool itself declares.
 
         Fails closed: of two effects the more careful one counts, and a tool that is closed stays closed. A permission
-        is only raised, unless the lines are a host's own, which `lowers` says. An approval is only added.
+        is only raised, unless the lines are a host's own, which `lowers` says. An approval is only added. A wrong
+        `concurrency` closes the tool.
         """
         changes, names = dict[str, object](), line_names(tool)
         said: list[Effect] = [effect for name, effect in self.effects.items() if name in names]
@@ -230,6 +289,11 @@ class ToolLines(ModuleMessage):
             changes["required_permission"] = least
         if self.approval is True or (self.approval and not names.isdisjoint(self.approval)):
             changes["approval"] = joined(tool.approval, self.approvers or True)
+        line = next((line for name, line in self.concurrency.items() if name in names), None)
+        if line is not None and tool.concurrency_key is None:
+            changes |= {f"concurrency_{field}": value for field, value in line}
+            if fault := concurrency_fault(tool.model_copy(update=changes)):
+                changes["required_permission"] = BROKEN + fault
         return tool.model_copy(update=changes) if changes else tool
 
 

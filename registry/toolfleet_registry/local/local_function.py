@@ -31,6 +31,7 @@ from toolfleet_registry.contracts.call_context import Context, ToolContext, run_
 from toolfleet_registry.contracts.calls import MOST_FILES, ResultFile
 from toolfleet_registry.contracts.limits import limits_in
 from toolfleet_registry.contracts.names import LOCAL, ToolName, name_fault
+from toolfleet_registry.contracts.tool_definition import concurrency_fault
 from toolfleet_registry.errors import BodyTooLarge, InvalidToolName
 from toolfleet_registry.functions.files import File, Gathered
 from toolfleet_registry.functions.signature import USER, Signature, function_behind, words_of
@@ -277,10 +278,13 @@ def _schema(texts: Sequence[str], needed: Sequence[str]) -> dict[str, Any]:
 def _definition(name: str, schema: dict[str, Any], facts: Mapping[str, Any], context: str | None) -> ToolDefinition:
     own = {"name": name, "takes_context": context is not None}
     try:
-        return ToolDefinition.model_validate({"input_schema": schema, **facts, **own})
+        definition = ToolDefinition.model_validate({"input_schema": schema, **facts, **own})
     except ValidationError as exc:
         fault = exc.errors(include_url=False, include_context=False, include_input=False)[0]
         raise ValueError(f"{name!r} is wrong at {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from exc
+    if wrong := concurrency_fault(definition):
+        raise ValueError(f"{name!r}: {wrong}")
+    return definition
 
 
 def _read(read: Callable[[dict[str, Any]], R], arguments: Mapping[str, Any]) -> R:
@@ -518,6 +522,7 @@ class FunctionRuns:
                 await asyncio.wait({task}, timeout=context.seconds_left)
             done = task.done()
         finally:
+            context._arguments = None
             if not task.done():
                 context._cancelled = True
                 await self._end(task)

@@ -44,6 +44,7 @@ UNNAMED_RUN = (
     "Nothing was executed: the agent's program must name the run that the call belongs to: Conversation(run_id=…)."
 )
 UNNAMED_THREAD = "Nothing was executed: the agent's program must name the conversation that the call belongs to: Conversation(conversation_id=…)."
+OWN_TURN = "Nothing was executed: the tool that made the call must do this itself, or have it done after its own end."
 KILLS_WORKERS = "Nothing was executed. Do not repeat the call: it may have killed the workers that ran it. Go on without it, or tell the person."
 DRAINING = (
     "Nothing was executed: the queue takes no new calls until an operator resumes it, so go on without this tool."

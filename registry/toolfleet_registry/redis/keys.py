@@ -82,6 +82,8 @@ RULES = (
     _ours(r"intent:[0-9a-f]{32}"),
     _ours(r"limit:[0-9a-f]{32}(:unbegun)?"),
     _ours("held:.+"),
+    _ours(r"(turns|line|line-messages|line-load|turn-of):.+", since=6),
+    _ours("(lines|line-outbox)", since=6),
     _ours(r"dead(-order)?", lasting="kept for an operator; at most `dead_letters_kept`"),
     _ours("audit", lasting="kept for an operator; about `audit_kept` lines"),
     _ours("job:.+", lasting="waits, for days perhaps; its end gives it a TTL"),
@@ -418,6 +420,32 @@ class Keys:
         Expires with its deadline, and once it was started with its record.
         """
         return f"{self.begin}held:{call_id}"
+
+    def turns(self, line: str) -> str:
+        """The calls of a line that have their turn, by until when (ms) they keep it at most. Expires with the last one's deadline, an hour later."""
+        return f"{self.begin}turns:{line}"
+
+    def line(self, line: str) -> str:
+        """The calls that wait in a line, by the order in which they were let in. Expires with the last one's deadline, an hour later."""
+        return f"{self.begin}line:{line}"
+
+    def line_messages(self, line: str) -> str:
+        """A hash: the messages of the calls that wait in a line. Expires with it."""
+        return f"{self.begin}line-messages:{line}"
+
+    def line_load(self, queue: str) -> str:
+        """A hash: how many calls wait in lines for a queue, and the bytes of their messages. Expires with the last one's deadline, an hour later."""
+        return f"{self.begin}line-load:{queue}"
+
+    def turn_of(self, call_id: str) -> str:
+        """The line of a call, and its place in it. Expires with its deadline, an hour later."""
+        return f"{self.begin}turn-of:{call_id}"
+
+    lines = _Key("lines")
+    """The lines in which calls wait, by when (ms) each is to be looked at. Expires an hour after the last deadline in them."""
+
+    line_outbox = _Key("line-outbox")
+    """The messages of calls whose turn has come, with the names of their queues, of another broker. Expires as the lines."""
 
     dead = _Key("dead")
     """Calls with an unknown end, by their id, at most `dead_letters_kept`."""
