@@ -9,25 +9,28 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry import metric_families, metrics
-from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts import PublishedCall, ToolResult, Turn
 from toolfleet_registry.errors import BegunBefore, NotPublished
 from toolfleet_registry.redis.script import Script
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.limits import limits_of_call, refused_by
 from toolfleet_tasks.messages import fleet_results
+from toolfleet_tasks.messages.envelope import call_message, sender
 from toolfleet_tasks.messages.ids import is_later_step, kept_seconds
+from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.queues import queue_for
 from toolfleet_tasks.redis_connection import (
     Part,
     PipelinedConnection,
     RedisConnectionLost,
+    ignored,
     is_unknown_script,
     unavailable,
 )
@@ -55,7 +58,12 @@ ADMIT_LIMITED = script("admission/admit_limited")
 the server's time (ms)].
 """
 
+ADMIT_TURN = script("admission/admit_turn")
+"""For calls that wait for their turn. Returns the same as `ADMIT_LIMITED`, or ['waits'] for a call without a message that is let in and waits."""
+
 RETRACT = script("admission/retract")
+
+LEAVE = script("turns/leave")
 
 _BOUND_SECONDS = 5.0  # a lane's slots are looked up so often: workers note them no more often
 _SERVED_SECONDS = 1.0  # a consumed queue is checked so often
@@ -87,7 +95,7 @@ class Refusal:
     `bytes`: calls of `count` bytes do; `caller_limit`: its caller may have `count` calls under way, `stored`: has
     results of `count` bytes that it has not fetched; `crowd`: `count` calls wait in its agent; `draining`: an operator
     has its queue take no new calls. `limited`: it has reached a limit, as `result` says. `unserved`: no worker has
-    consumed its queue for `seconds`.
+    consumed its queue for `seconds`. `waits`: it is let in, and is published by others when its turn comes.
     """
 
     kind: Literal[
@@ -103,6 +111,7 @@ class Refusal:
         "unserved",
         "draining",
         "ended",
+        "waits",
     ]
     call_id: str = ""
     seconds: float = 0
@@ -161,9 +170,11 @@ class AdmissionControl:
         queue, queue_key, notify_key, breaker = self._names.get(call.tool_name) or self._names_of(call)
         intent, intent_seconds, intention = self._intent_of(call, now) if call.idempotency_key else (None, 0, "")
         record, admitting, build = self._record + call.call_id, ADMIT, ADMIT.parameters
-        if call.terms is not None:
-            admitting = ADMIT_LIMITED
-            intent, build = intent or record, partial(admitting.parameters, **self._limits_of(call))
+        if call.terms is not None or call.turn is not None:
+            more, admitting = self._limits_of(call), ADMIT_LIMITED
+            if call.turn is not None:
+                more, admitting = more | self._turn_of(call, call.turn, now, is_kept=not message), ADMIT_TURN
+            intent, build = intent or record, partial(admitting.parameters, **more)
         return admitting, build(
             queue=queue_key,
             notify_key=notify_key,
@@ -199,6 +210,8 @@ class AdmissionControl:
             if reply:
                 self._bounds[call.lane] = (reply, fleet_clock.now())
             return None
+        if reply[0] == b"waits":
+            return Refusal("waits")
         if reply[0] == b"failed":
             reason = reply[1].decode(errors="replace")
             raise unavailable(reason) or NotPublished(reason)
@@ -245,6 +258,16 @@ class AdmissionControl:
         )
         with contextlib.suppress(RedisConnectionLost, ResponseError):
             await _run(connection, RETRACT, parameters)
+            if call.turn is not None:
+                names = {"record": keys.call(call.call_id), "base": keys.begin, "call_id": call.call_id}
+                await _run(connection, LEAVE, LEAVE.parameters(**names))
+
+    def keep_turn(self, connection: PipelinedConnection, call: PublishedCall) -> None:
+        """Have a call that its agent has published keep its turn as long as it may need: without this, it may lose its place before others."""
+        if call.turn is not None:
+            until_ms = math.ceil((call.deadline_at + _MARGIN_SECONDS) * 1000)
+            command = "ZADD", self._keys.turns(call.turn.line), "XX", "GT", until_ms, call.call_id
+            connection.send(*command).add_done_callback(ignored)
 
     def intention_of(self, call: PublishedCall) -> tuple[str, int, str]:
         """Return the key of a call's intention, for how many seconds it is kept, and its value."""
@@ -263,6 +286,22 @@ class AdmissionControl:
             "until_ms": math.ceil((call.deadline_at + _MARGIN_SECONDS) * 1000),
             "terms": [limit.args for limit in limits],
         }
+
+    def _turn_of(self, call: PublishedCall, turn: Turn, now: float, *, is_kept: bool) -> dict[str, Any]:
+        kept = call_message(call, text=self._seal.seal(call), origin=sender(), now=now) if is_kept else ""
+        return {
+            "base": self._keys.begin,
+            "job_id": call.job_id or "",
+            "line": turn.line,
+            "turn_limit": turn.limit,
+            "line_most": self.backlog_limit(call),
+            "now_ms": round(now * 1000),
+            "kept": kept,
+        }
+
+    @cached_property
+    def _seal(self) -> Seal:
+        return seal_of(self._settings)
 
     def _names_of(self, call: PublishedCall) -> tuple[str, str, str, str]:
         keys, queue = self._keys, queue_for(call)

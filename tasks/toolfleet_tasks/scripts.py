@@ -69,6 +69,9 @@ APPROVAL_EVENTS_KEPT, APPROVAL_EVENTS_SECONDS = 10_000, 7 * 86_400
 ANSWERED_THERE_SINCE = 3
 """The first version whose workers deliver an answer to a call that its module continues."""
 
+TURNS_SINCE = 6
+"""The first version whose workers pass on the turn of a call that ends."""
+
 RESTART = "restart"
 """Stands for the worker's name in a note for the queues of a worker that is being restarted."""
 
@@ -126,6 +129,7 @@ IN_LUA: dict[str, float | str] = {
     "SLOTS_COUNT_SECONDS": SLOTS_COUNT_SECONDS,
     "TOKENS": TOKENS,
     "TRAIL_BYTES": TRAIL_BYTES,
+    "TURNS_SINCE": TURNS_SINCE,
     "VERSION": VERSION,
     "WAITING_COUNTS_BYTES": WAITING_COUNTS_BYTES,
     "WORKER_COUNTS_SECONDS": WORKER_COUNTS_SECONDS,

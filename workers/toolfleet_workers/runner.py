@@ -132,7 +132,7 @@ class RunTicket:
 
     `terms`: those of the tool and of the agent's profile, the stricter. `retry`: the profile's. `steps`: the middleware that
     a plain call has to pass, and the executor; `None` if it must pass all of it. A plain call names no version and no approval.
-    `key`: under which it is kept.
+    `key`: under which it is kept. `in_turn`: the tool, if some of its calls wait for their turn.
     """
 
     key: Hashable = None
@@ -140,6 +140,7 @@ class RunTicket:
     retry: RetryTerms | None = None
     noted: Mapping[str, str] = field(default_factory=dict[str, str])
     steps: Proceed | None = None
+    in_turn: ToolDefinition | None = None
 
 
 class Executor(Protocol):
@@ -316,6 +317,7 @@ class CallRunner:
         case = Case(call.caller, tool, self._rules_for(call))
         terms = strictest(terms_of(tool.definition), case.rules.terms)
         ticket = RunTicket(_key_of(call), terms, case.rules.retry, case.noted)
+        ticket.in_turn = None if tool.definition.concurrency_key is None else tool.definition
         verdicts = [(layer, _verdict(layer, case)) for layer in self._middleware]
         if all(verdict != "refuse" for _, verdict in verdicts):
             ticket.steps = compose([layer for layer, verdict in verdicts if verdict == "ask"], self._execute)

@@ -96,6 +96,8 @@ def show(
         return
     for line in shown.root.lines:
         _print(line, as_json=False)
+    if shown.root.turn is not None:
+        note(f"It {shown.root.turn}.")
     contents = shown.root.contents
     if contents is None:
         note("Arguments and result are not kept, or not for this reader: see TOOLFLEET_CALL_CONTENTS.")

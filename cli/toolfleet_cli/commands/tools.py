@@ -39,6 +39,7 @@ from toolfleet_cli.resources import modules, tools
 from toolfleet_registry.contracts import Caller, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import FindingKind, ToolLoadError, ToolSource
 from toolfleet_registry.errors import NoSuchEntry
+from toolfleet_registry.policy.turns import words_of
 from toolfleet_registry.settings import Settings, load_settings
 from toolfleet_registry.specs import effect_of, is_later
 
@@ -441,6 +442,7 @@ def _print(tool: ToolDefinition, stale: _Stale) -> None:
         "limit": tool.timeout_seconds and f"{tool.timeout_seconds:g} s",
         "version": tool.version,
         "cost": tool.cost,
+        "runs": words_of(tool),
         "tags": ", ".join(tool.tags),
         "deprecated": "yes" if tool.deprecated else None,
         "stale": _age_of(tool.name, stale),

@@ -29,6 +29,7 @@ from toolfleet_registry.access import Role
 from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.limits import LIMITS
 from toolfleet_registry.policy.hints import TONES
+from toolfleet_registry.policy.turns import words_of
 from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.http_bodies import loads_strict
 
@@ -85,6 +86,7 @@ class PageTemplates:
             "when": when,
             "span": _span,
             "limits": _limits,
+            "turns": words_of,
             "millis": _millis,
             "pretty": _pretty,
             "brief": _brief,

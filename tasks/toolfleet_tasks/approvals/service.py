@@ -333,6 +333,8 @@ class ApprovalService:
 
         Raises `ValueError` with what is wrong with them.
         """
+        from toolfleet_registry.policy.turns import turn_of  # hardly any call is edited
+
         asked = ToolCall(tool_name=call.tool_name, arguments=arguments, user_id=call.user_id)
         judged = self._preparation.judge(asked, call.caller, None)
         if isinstance(judged, ToolResult):
@@ -340,7 +342,7 @@ class ApprovalService:
         before = call.approval
         assert before is not None
         hidden = self._preparation.hidden_input(call.tool_name, call.caller, judged.arguments)
-        edited = call.model_copy(update={"arguments": hidden})
+        edited = call.model_copy(update={"arguments": hidden, "turn": turn_of(tool, hidden, call.user_id)})
         terms = terms_of_approval(edited, tool, rules, asked=before.asked or digest_of(call))
         return edited.model_copy(update={"approval": terms.model_copy(update={"seconds": before.seconds})})
 

@@ -26,14 +26,16 @@ from toolfleet_registry.contracts import (
     ToolCall,
     ToolDefinition,
     ToolResult,
+    Turn,
 )
-from toolfleet_registry.contracts.call_context import ToolContext
+from toolfleet_registry.contracts.call_context import ToolContext, running_call
 from toolfleet_registry.contracts.calls import CONVERSATION, ApprovalRule, collecting, facts_of, note
 from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
 from toolfleet_registry.local.scheduler_tools import ADD_JOB, is_newer_job
 from toolfleet_registry.policy.call_faults import LONGEST, fault_in_version, resolved, version_fault
+from toolfleet_registry.policy.hints import OWN_TURN
 from toolfleet_registry.policy.limits import strictest
 from toolfleet_registry.policy.redaction import has_sensitive_results, sensitive_paths
 from toolfleet_registry.schemas.arguments import size_of
@@ -172,6 +174,10 @@ class CallPreparation:
         now, left = fleet_clock.now(), ticket.seconds if seconds is None else min(seconds, _LONGEST_TIMEOUT)
         deadline_at = now + left
         refusal = fleet_results.expired(tool.name) if left <= 0 else None
+        turn: Turn | None = None
+        if tool.concurrency_key is not None:
+            turn, fault = self._turn_of(tool, arguments, user_id)
+            refusal = refusal or fault
         if refusal is None and around.terms is not None:
             refusal = unnamed(tool.name, around.terms, around.within)
         if refusal is None and step is not None:
@@ -201,6 +207,7 @@ class CallPreparation:
             decisions=noted,
             job_id=None if step is None else step.job_id,
             asked_by=asked_by if tool.name == ADD_JOB else (),
+            turn=turn,
             **facts,
         )
         return with_approval(published, ticket, asked_by) if ticket.approval_rules else published
@@ -216,6 +223,27 @@ class CallPreparation:
         """Return the rules of the tool and of the agent's profile by which such a call needs an approval now."""
         judged = self._catalog.reached(tool_name, caller)
         return () if judged is None else approval_rules(*judged)
+
+    def _turn_of(
+        self, tool: ToolDefinition, arguments: Mapping[str, Any], user_id: str | None
+    ) -> tuple[Turn | None, ToolResult | None]:
+        """Return the turn that a call waits for, and the refusal of one that would wait for the call that makes it.
+
+        Known are calls that a Python function, as a tool of a module, a folder or a worker, makes in its own process by
+        a `ToolFleet`, until it returns. Not known are calls through a gateway, from a process that the function has
+        started, or through a further tool: those wait, until their deadline at most.
+        """
+        from toolfleet_registry.policy.turns import turn_of  # hardly any tool has a key
+
+        turn, outer = turn_of(tool, arguments, user_id), running_call()
+        if turn is None or outer is None or outer._arguments is None:
+            return turn, None
+        known = self._catalog.find(outer.tool_name)
+        held = None if known is None else turn_of(known.definition, outer._arguments, outer.user_id)
+        if held is None or held.line != turn.line:
+            return turn, None
+        text = f"Tool call refused: it would wait for the call of {outer.tool_name!r} that makes it: both have the same {tool.concurrency_key!r}."
+        return turn, ToolResult.refused(tool.name, "conflict", text, hint=OWN_TURN)
 
     async def _judged(
         self, call: ToolCall, caller: Caller, conversation: Conversation | None, around: Circumstances

@@ -116,7 +116,7 @@ class AdmittedPublisher:
         ask = functools.partial(self._admission.ask, needs_worker=needs_worker, again=again)
         refusal = await self._ask(ask, call, give_up_at=give_up_at, again=again)
         if refusal is not None:
-            return refusal
+            return None if refusal.kind == "waits" else refusal
         left = give_up_at - self._loop.time()
         try:
             refusal = await self._publisher.publish(call, seconds=left, limit=limit, again=again)
@@ -124,7 +124,9 @@ class AdmittedPublisher:
             if not again:  # else an earlier message may be in the queue
                 await self._retract(call)
             raise
-        if refusal is not None and not again:
+        if refusal is None:
+            self._admission.keep_turn(self._connection, call)
+        elif not again:
             await self._retract(call)
         return refusal
 
@@ -135,6 +137,10 @@ class AdmittedPublisher:
     async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
         """Implements `Publisher.republish`."""
         await self._publisher.republish(delivered, delay=delay, retries=retries)
+
+    async def put(self, message: str, queue_name: str, *, seconds: float) -> object:
+        """Implements `Publisher.put`."""
+        return await self._publisher.put(message, queue_name, seconds=seconds)
 
     async def control(self, task: str, *args: str) -> None:
         """Implements `Publisher.control`."""

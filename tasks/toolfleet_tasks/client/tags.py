@@ -283,6 +283,10 @@ class OwnProcess:
         """
         tool, lines = local.definition, self.settings.module.get(LOCAL)
         tool = tool if lines is None else lines.on(tool, effect_of(tool))
+        if tool.concurrency_key is not None:
+            raise SettingsError(
+                f"Calls of tool {tool.name!r} wait for each other: make its TagRegistry with a ToolFleet."
+            )
         access = Access(tool.name, LOCAL, tool.required_permission)
         if reason := denial(access, caller.permission, modules_of(caller, self.settings.default_guest_modules)):
             return ToolResult.refused(tool.name, "permission_denied", reason), {}

@@ -238,6 +238,7 @@ class JobRecords:
             end_signature="" if end is None else self._ends.of(spec.job_id, end_text),
             is_cancelled="1" if place.state == "cancelled" else "",
             stops="1" if is_failure else "",  # its workflow fails with it
+            keeps_turn="1" if end is None and (spec.schedule is None or place.state == "starting") else "",
             events=[(one.kind, one.wake_id, one.body, self._place_of(one, spec)) for one in change.events],
         )
 

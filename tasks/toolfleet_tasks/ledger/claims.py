@@ -51,9 +51,9 @@ Granted = Literal["go", "accepted", "unknown", "exhausted", "open", "killed", "u
 _NEVER = (-math.inf, -math.inf)
 _NOTABLE_SECONDS = 0.001  # of a worker's own work in an attempt: less is not worth its place in each audit line
 
-Refusal = Literal["done", "early", "busy", "full", "paused", "away", "queued", "newer", "stale"]
+Refusal = Literal["done", "early", "busy", "full", "paused", "away", "queued", "newer", "stale", "behind"]
 """Why there is no claim: the call has ended, its module goes on with it and is asked later, another worker is at it, or its queue is paused, or its module runs as many calls as it may, is away and will
-be looked for soon, or is back and lets calls in one after the other; its record is for workers of a newer version; or its message brings no answer to what it has asked."""
+be looked for soon, or is back and lets calls in one after the other; its record is for workers of a newer version; its message brings no answer to what it has asked; or it has not its turn."""
 
 _RENEWALS = 4  # a lease is renewed so often within its time: some may fail
 _SCATTERED = 2  # what `MOVE` says if an earlier attempt may have gone to another process
@@ -111,6 +111,14 @@ class AcceptedAttempt:
             return delay
         last = seconds_left - _LAST_SECONDS
         return last if last >= SHORTEST_SECONDS else max(seconds_left, 0) + _AFTER_SECONDS
+
+
+def ends_ms(call: PublishedCall, lease_ms: int) -> int:
+    """Return until when an attempt that is claimed now may be at work, in ms since the epoch.
+
+    It begins within its lease, and its module has the call's limit and its deadline.
+    """
+    return round(min(call.deadline_at, fleet_clock.now() + lease_ms / 1000 + call.limit_seconds) * 1000)
 
 
 def _bounded(seconds: float) -> float:
@@ -262,6 +270,12 @@ class Claim:
             int(self.is_scattered) or "",
         )
 
+    def turn_parts(self, line: str, lease_ms: int) -> tuple[str | int, ...]:
+        """Return the fields that give the call its turn again, if Redis has lost it."""
+        call = self.call
+        deadline_ms = round(call.deadline_at * 1000)
+        return self.token, call.call_id, call.job_id or "", line, deadline_ms, ends_ms(call, lease_ms)
+
 
 @dataclass(frozen=True, slots=True)
 class NotClaimed:
@@ -306,6 +320,7 @@ class Claims:
         while claim.token in self._held:
             begin_by = self.sending()
             lost = await write_durably(self._connection, self._renewal([claim]), size=0)
+            self._keep_turns([claim])
             self._confirm([claim], begin_by, cast("list[bytes]", lost))
             if begin_by[0] > fleet_clock.suspend_aware():  # else Redis has taken too long to answer
                 break
@@ -387,6 +402,18 @@ class Claims:
         self._connection.send(*self._renewal(claims)).add_done_callback(
             lambda reply: self._on_renewed(claims, begin_by, reply)
         )
+        self._keep_turns(claims)
+
+    def _keep_turns(self, claims: Sequence[Claim]) -> None:
+        kept = [(claim, claim.call.turn) for claim in claims if claim.call.turn is not None]
+        if not kept:
+            return
+        command = scripts.KEEP_TURNS.command(
+            records=[claim.keys.record for claim, _ in kept],
+            base=kept[0][0].keys.records.removesuffix("call:"),
+            claims=[claim.turn_parts(turn.line, self.lease_ms) for claim, turn in kept],
+        )
+        self._connection.send(*command).add_done_callback(_seen)
 
     def _renewal(self, claims: Sequence[Claim]) -> tuple[Part, ...]:
         calls = [(claim.keys.record, claim.keys.running) for claim in claims]

@@ -147,7 +147,7 @@ class Ledger:
             kind = answer[0].decode()
             if kind == "done":
                 return NotClaimed("done", result=await self.verifier.believed(call.call_id, answer[1]))
-            if kind in {"early", "busy", "full", "paused", "away", "queued", "newer", "stale"}:
+            if kind in {"early", "busy", "full", "paused", "away", "queued", "newer", "stale", "behind"}:
                 return NotClaimed(cast("Refusal", kind), rest_seconds=answer[1] / 1000 if answer[1:] else 0)
             if answer[3]:  # otherwise it was not tried before
                 claim.last = await self._earlier.last(call.call_id, answer[3])

@@ -11,7 +11,7 @@ from toolfleet_registry.redis.script import Parameters
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.ledger.audit import PartsOfLine
-from toolfleet_tasks.ledger.claims import Claim
+from toolfleet_tasks.ledger.claims import Claim, ends_ms
 from toolfleet_tasks.ledger.retry import MOST_DEATHS, is_away, most_attempts
 from toolfleet_tasks.ledger.scripts import CLAIM, CLOSE, END, FINISH, CallKeys
 from toolfleet_tasks.limits import TAKE, Limit
@@ -87,6 +87,7 @@ def of_claim(
         round=0 if call.inputs is None else call.inputs.round,
         approval="" if call.approval is None else call.approval.binding,
         lane=call.lane,
+        turn=None if call.turn is None else f"{ends_ms(call, lease_ms)} {call.job_id or ''} {call.turn.line}",
     )
 
 

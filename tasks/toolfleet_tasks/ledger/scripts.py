@@ -22,6 +22,7 @@ The record is a hash:
   there; `scattered`: `1` if an earlier one of them may have gone to another process
 - `trail`: of a call that is tried again, accepted or asks something, and of an attempt that was lost: when each was claimed (by the fleet's
   clock), took how long and ended, on which worker and at which process; `polls`: how often its module was asked where it is. Both go into the audit line
+- `turn`: when its last attempt has surely ended (ms, the fleet's clock), of a call that runs in its turn; see `lua/turns.lua`
 - `size`: its bytes, if they count for its caller; `had`: what is to stand in its place once those who wait for it have it, too
 
 Every script may be sent again with the same token, when its answer was lost, and then answers the same. Where a call has no
@@ -40,12 +41,14 @@ from toolfleet_tasks.scripts import script
 CLAIM = script("ledger/claim")
 """Returns `done` with the stored result; `early` with the ms until somebody asks where the call is; `busy` with the rest of another's lease (ms); `full`; `paused` where an operator has its queue wait; `away` with the ms that its module is
 likely to be so, or `queued` if that is back and lets calls in one after the other; `newer` for a record of a later version; `stale` for a message that does not bring the
-answer to what the call has asked last; or, with
+answer to what the call has asked last; `behind` where it has not the turn that it needs; or, with
 attempts begun, what they may have done, the last one's result (its signature and a space before it, if there is one), the log, the
 breaker's rest (ms), what is `accepted`, the replica that counts, `1` if earlier attempts may have been elsewhere, and what was `approved`: `accepted` (the module
 is to be asked where the call is), `go` (an attempt is begun), `unknown` (one was never closed, and must not be repeated), `exhausted`, `open`,
 `killed` or `unapproved` (nobody has approved what needs that): the call is to be ended under this token.
 """
+
+KEEP_TURNS = script("turns/keep")
 
 RENEW = script("ledger/renew")
 """Returns the tokens that hold no longer."""

@@ -9,12 +9,13 @@
 --   intent_seconds.
 -- marks: letters: `w` if somebody must consume the queue; `a` if the call may have been let in before, its answer lost: then
 --   nothing is done, whatever stands against it by now. It is in its caller's calls from the step that publishes it until its end.
--- include: overload
+-- include: overload, limits, turns
 -- lazily: admission(admitted, is_draining, joins, run_id), overload(slots_sum), storage(stored_bytes)
 -- lazily: consumers(unserved_ms), breaker(breaker_rest, breaker_why), queue_states(state_holds)
 
 local RESTART_MS = 2000 -- in its queue a call waits for so long for a module that is away: a restart takes no longer
 local READERS_MARGIN_SECONDS = 60
+local PUBLISHED_IN_MS = 30000 -- an agent that takes longer for this is gone, or its call comes back to its place in the line
 local FORSAKEN_SECONDS = 5 -- after the deadline of a key's call: clocks differ
 
 local digest, asked_at = string.match(intention, '^(%S+) ?(%d*)')
@@ -116,8 +117,8 @@ local function is_full()
 end
 
 -- Lets a call in if nothing stands against it; what fails midway is taken back. Of one that counts in limits of its caller's:
--- what refuses it, what has it count, and what takes that back.
-local function admitted(limits_refuse_it, count_it, count_it_not)
+-- what refuses it, what has it count, and what takes that back. Of one with a turn: what says whether it waits for that.
+local function admitted(limits_refuse_it, count_it, count_it_not, waits_for_turn)
   if string.find(marks, 'a') and redis.call('ZSCORE', caller_limit, call_id) then return 0 end
 
   local function judged()
@@ -129,7 +130,9 @@ local function admitted(limits_refuse_it, count_it, count_it_not)
     if caller_take(caller_limit, call_id, deadline, bound, tonumber(keep_ms)) == 0 then return {'share', bound} end
     if count_it then count_it() end
     if digest then intend() end
-    if message ~= '' then
+    local waits = waits_for_turn and waits_for_turn()
+    if waits and message == '' then return {'waits'} end
+    if message ~= '' and not waits then
       if redis.call('EXISTS', notify_key) == 0 then redis.call('LPUSH', notify_key, '1') end
       redis.call('LPUSH', queue, message)
     end
@@ -149,6 +152,34 @@ local function admitted(limits_refuse_it, count_it, count_it_not)
   if is_done then return answer end
   local reason = type(answer) == 'table' and answer.err or tostring(answer)
   return {'failed', (string.gsub(reason, '^@user_script: ?%d+: %-?', ''))}
+end
+
+-- What refuses a call for its limits, what has it count in them, and what takes that back.
+local function counting()
+  local now
+  local function limits_refuse_it()
+    if redis.call('EXISTS', held) == 1 then return end
+    local clock = redis.call('TIME')
+    now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+    return limits_refuse(limits, terms, now)
+  end
+
+  local function count_it()
+    if not now then return end
+    for i, key in ipairs(limits) do limit_take(key, call_id, terms[i], now, tonumber(until_ms)) end
+    local keep = until_ms - now - 1 -- it is gone when the call counts no longer
+    if keep > 0 and #limits > 0 then redis.call('SET', held, table.concat(limits, ' '), 'PX', keep) end
+  end
+
+  local function count_it_not()
+    for _, key in ipairs(limits) do
+      redis.pcall('ZREM', key, call_id)
+      redis.pcall('ZREM', key .. ':unbegun', call_id)
+    end
+    redis.pcall('DEL', held)
+  end
+
+  return limits_refuse_it, count_it, count_it_not
 end
 
 -- script: admit(queue, notify_key, breaker, caller_limit, stored, slots, record, queue_states, intent?;
@@ -186,33 +217,44 @@ return admitted()
 -- The same for a call that counts in limits of its caller's, from now on until it ends with nothing done.
 -- intent: the record where it has no idempotency key. held: where its limits are noted.
 -- until_ms: by the agent's clock; then the call must have begun, or counts no longer. terms: as `limits` has them.
--- include: limits
-local now
-until_ms = tonumber(until_ms)
+return admitted(counting())
 
-local function limits_refuse_it()
-  if redis.call('EXISTS', held) == 1 then return end
-  local clock = redis.call('TIME')
-  now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-  return limits_refuse(limits, terms, now)
+-- script: admit_turn(queue, notify_key, breaker, caller_limit, stored, slots, record, queue_states, intent, held, limits...;
+--   call_id, deadline, message, limit, bound, keep_ms, intent_seconds, intention, backlog_bytes, stored_bytes_most, marks,
+--   until_ms, base, job_id, line, turn_limit, line_most, now_ms, kept, terms(most, window, cooldown, kept)...)
+-- The same for a call that runs when its turn comes. It is in its caller's calls and limits while it waits for that, and in no
+-- queue. Returns ['waits'] to whoever would publish it otherwise.
+-- job_id, line, turn_limit, now_ms: as `turns` has them. line_most: how many may wait in the queue and in lines for it.
+-- kept: its message, if it is published otherwise: then it has a turn that is free only until its agent must have published it.
+local turns, waiting = line_keys(base, line)
+if message == '' and string.find(marks, 'a') and redis.call('ZSCORE', waiting, call_id) then return {'waits'} end
+now_ms = tonumber(now_ms)
+local limits_refuse_it, count_it, count_it_not = counting()
+
+local function refuses_it()
+  local refusal = limits_refuse_it()
+  if refusal or redis.call('ZSCORE', waiting, call_id) or redis.call('ZSCORE', turns, call_id) then return refusal end
+  local found = redis.call('HMGET', base .. 'line-load:' .. queue, 'calls', 'bytes')
+  local length, bytes = (found[1] or 0) + redis.call('LLEN', queue), tonumber(found[2] or 0)
+  if length >= tonumber(line_most) then return {'backlog', length} end
+  if bytes > tonumber(backlog_bytes) then return {'bytes', bytes} end
 end
 
-local function count_it()
-  if not now then return end
-  for i, key in ipairs(limits) do limit_take(key, call_id, terms[i], now, until_ms) end
-  local keep = until_ms - now - 1 -- it is gone when the call counts no longer
-  if keep > 0 then redis.call('SET', held, table.concat(limits, ' '), 'PX', keep) end
-end
-
-local function count_it_not()
-  for _, key in ipairs(limits) do
-    redis.pcall('ZREM', key, call_id)
-    redis.pcall('ZREM', key .. ':unbegun', call_id)
+local function waits_for_turn()
+  local most, deadline_ms = tonumber(turn_limit), math.ceil(deadline * 1000)
+  if message == '' then
+    local until_ms = math.min(now_ms + PUBLISHED_IN_MS, tonumber(until_ms))
+    return line_enter(base, line, call_id, job_id, most, deadline_ms, now_ms, until_ms, queue, 'elsewhere', kept)
   end
-  redis.pcall('DEL', held)
+  return line_enter(base, line, call_id, job_id, most, deadline_ms, now_ms, tonumber(until_ms), queue, 'here', message)
 end
 
-return admitted(limits_refuse_it, count_it, count_it_not)
+local function take_back()
+  count_it_not()
+  pcall(turn_end, base, call_id, line)
+end
+
+return admitted(refuses_it, count_it, take_back, waits_for_turn)
 
 -- script: admit_many(queue, notify_key, breaker, queue_states, known(record, caller_limit, stored)...;
 --   limit, bound, backlog_bytes, calls(call_id, until_s, message)...)
@@ -255,7 +297,6 @@ return 0
 
 -- script: retract(caller_limit, held, intent?; call_id)
 -- Takes back that a call was let in: it is surely in no queue. May be sent again.
--- include: limits
 redis.call('ZREM', caller_limit, call_id)
 limits_return(held, call_id)
 local holder = intent and redis.call('GET', intent)

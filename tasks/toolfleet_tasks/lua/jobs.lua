@@ -1,6 +1,7 @@
 -- Jobs: those that are under way, by when (ms) they are due, and the record of each.
 -- job_prefix, call_prefix, result_prefix: what the names of jobs, of calls and of results begin with.
 -- include: clock, wakeups
+-- lazily: turns(turn_of_job)
 
 -- Returns id, spec, at, told, `done`, `begun` or '' for the job's call, what is stored of it, when it was confirmed to be in its
 -- queue (ms, or ''), and which job has stopped this one (or ''); false where there is no such job.
@@ -64,15 +65,15 @@ return answer
 
 -- script: move(job, due_jobs, users_jobs, users_ended, all_ended, wakes_due, clock_key;
 --   id, before, after, due_ms, poll_values, job_end, spec, kept_seconds, ended_kept, completion_seconds, is_sent, end_signature,
---   is_cancelled, stops, events(kind, id, body, key)...)
+--   is_cancelled, stops, keeps_turn, events(kind, id, body, key)...)
 -- Changes a job that is where it is thought to be, and writes what its end causes, all or nothing.
 -- before, after: the old place and the new one. due_ms: when to look again, '': as it is. poll_values: '': as it is.
 -- job_end: '': it is not over. spec: what is kept of it then, for `kept_seconds`. end_signature: '' for none.
 -- ended_kept: how many ended jobs are listed, and of its user's kept.
 -- is_sent: '1' if its call is now known to be in its queue. is_cancelled: '1' if the job is.
--- stops: '1' if the others of its workflow are not to go on.
+-- stops: '1' if the others of its workflow are not to go on. keeps_turn: '1' if it keeps the turn of its first call.
 -- events: kind (`completion` for one without HTTP), id, body, and the name of its hash or stream.
-local at = redis.call('HGET', job, 'at')
+local at, kept_turn = unpack(redis.call('HMGET', job, 'at', 'turn'))
 if at ~= before then return at == after and 1 or 0 end -- sent again, when its answer was lost
 if not redis.call('ZSCORE', due_jobs, id) then return 0 end -- taken out of the way
 if is_cancelled ~= '1' and redis.call('HEXISTS', job, 'stopped') == 1 then return 0 end
@@ -90,6 +91,10 @@ if after ~= before then
 end
 if is_sent == '1' then redis.call('HSET', job, 'sent', now) end
 if poll_values ~= '' then redis.call('HSET', job, 'told', poll_values) end
+if kept_turn then
+  turn_of_job(string.sub(job, 1, -#id - 5), id .. '.0', kept_turn, keeps_turn == '1', due_ms) -- before `job:`
+  if keeps_turn ~= '1' then redis.call('HDEL', job, 'turn') end
+end
 if job_end == '' then return 1 end
 redis.call('HSET', job, 'spec', spec, 'end', job_end)
 if end_signature ~= '' then redis.call('HSET', job, 'end_signature', end_signature) end

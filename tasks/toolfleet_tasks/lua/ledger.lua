@@ -10,7 +10,7 @@
 -- lazily: ledger(counted, ended, finished, kept_success, noted, trail_broken, trail_finished, trail_read)
 -- lazily: approvals(approval_event)
 -- lazily: breaker(breaker_note, breaker_pass, breaker_spare, breaker_state, breaker_why), dead_letters(bury), limits(limits_return)
--- lazily: overload(running_take, running_renew), queue_states(state_holds)
+-- lazily: overload(running_take, running_renew), queue_states(state_holds), turns(turn_has, turn_hold, turn_over)
 
 -- The first word of a text, of signs that JSON takes as they are.
 local function word(text)
@@ -120,6 +120,7 @@ end
 -- in its place.
 local function set_aside(state, until_ms, version, ...)
   redis.call('HDEL', record, 'lapsed', 'known', 'known_line', 'accepted', 'ask_at')
+  if redis.call('HEXISTS', record, 'turn') == 1 then version = TURNS_SINCE end
   redis.call('HSET', record, 'parked', token, 'token', state, 'granted', state, 'as', 'busy', 'lease', until_ms, 'v', version,
     'effect', effect, ...)
   redis.call('EXPIRE', record, seconds)
@@ -152,10 +153,16 @@ end
 local FIELDS_OF_ONE_ATTEMPT = 6 -- that stay: more are there if anything else has happened to the call
 
 local function finished()
-  local found = redis.call('HMGET', record, 'token', 'closed', 'log', 'begun', 'state', 'by')
-  local log = found[3] or ''
+  local found = redis.call('HMGET', record, 'token', 'closed', 'log', 'begun', 'state', 'by', 'turn', 'accepted')
+  local log, base = found[3] or '', string.sub(record, 1, -#call_id - 6)
   if running ~= record and (found[1] == token or found[5] == 'done') then redis.call('ZREM', running, call_id) end
-  if found[5] == 'done' then return found[6] == token and 1 or 0 end
+  if found[5] == 'done' then
+    local open = attempt .. ' never_closed 0;' -- it was ended from outside, and its module has answered now
+    if found[7] and outcome ~= '' and (found[8] or string.sub(';' .. log, -#open - 1) == ';' .. open) then
+      pcall(turn_over, base, call_id, ' ' .. outcome .. ';', effect_state, found[7])
+    end
+    return found[6] == token and 1 or 0
+  end
   -- Without a record Redis has lost it, and nobody else has the call.
   if found[1] ~= token and found[2] ~= token and (found[1] or found[4]) then return 0 end
   if found[2] == token and found[1] then return 0 end
@@ -180,12 +187,15 @@ local function finished()
     redis.call('EXPIRE', record, record_seconds)
     if caller_limit ~= record then redis.call('ZREM', caller_limit, call_id) end
   end
+  if found[7] then -- what fails here is found by a look at the line
+    pcall(turn_over, base, call_id, log, effect_state, found[7])
+  end
   return audit(audit_stream, lines_kept, line) and 1 or 2
 end
 
 -- script: claim(record, result, caller_limit, running, breaker, queue_states;
 --   token, call_id, lease_ms, effect, seconds, bound, most_attempts, most_deaths, killed, patience_ms, can_reach, replica,
---   round, approval, lane)
+--   round, approval, lane, turn?)
 -- Asks for a call, and begins an attempt where one may begin.
 -- bound: how many calls of its module may run at once, 0 for any number.
 -- most_attempts: how often the call may be begun. most_deaths: how many workers may die with it.
@@ -195,9 +205,11 @@ end
 -- round: which question of the call's the message answers, 0 for none.
 -- approval: to what an approval is bound that the call needs; '' for none.
 -- queue_states: which queues operators have paused; lane: the call's.
+-- turn: when the attempt has surely ended (ms, the fleet's clock), the call's job, '' for none, and the line in which it needs a
+--   turn.
 local lease_end = now + lease_ms
 -- So it is with nearly every call: nobody has begun it before, nothing is to be known of its module, and no queue is paused.
-local is_plain = bound == '0' and approval == '' and killed ~= 'yes' and can_reach == '1'
+local is_plain = bound == '0' and approval == '' and killed ~= 'yes' and can_reach == '1' and not turn
 if is_plain and redis.call('EXISTS', record, breaker, queue_states) == 0 then
   redis.call('HSET', record, 'token', token, 'lease', lease_end, 'begun', 1, 'effect', effect, 'so_far', 'none', 'log', '',
     'as', 'go')
@@ -206,6 +218,7 @@ if is_plain and redis.call('EXISTS', record, breaker, queue_states) == 0 then
   return {'go', 1, 'none', '', '', 0, '', replica, '', ''}
 end
 bound, most_attempts, most_deaths = tonumber(bound), tonumber(most_attempts), tonumber(most_deaths)
+local base, ends_ms, job_id, line = string.sub(record, 1, -#call_id - 6), string.match(turn or '', '^(%d+) (%S*) (.*)$')
 local found = {} -- so it is at a call's first claim
 if redis.call('EXISTS', record) == 1 then
   found = redis.call('HMGET', record, 'state', 'token', 'lease', 'begun', 'effect', 'so_far', 'last', 'log', 'as', 'result',
@@ -222,6 +235,7 @@ if as == 'busy' then as = found[18] end
 if as == 'parked' then holder = false end
 if state == 'done' then
   if caller_limit ~= record then redis.call('ZREM', caller_limit, call_id) end -- it may have been let in after its end
+  if turn then turn_over(base, call_id, log, '', redis.call('HGET', record, 'turn'), found[14]) end -- an older process ended it
   return {'done', found[10] or kept_success(result)}
 end
 if holder == 'approval' then return {'stale'} end -- people decide: whatever has brought a message of it
@@ -275,6 +289,7 @@ local is_killed = killed == 'yes' or (killed == 'lapsed' and lapsed >= most_deat
 if is_killed and (kind == 'go' or kind == 'unknown' or kind == 'accepted') then kind = 'killed' end
 local is_special = kind == 'go' and redis.call('EXISTS', breaker, queue_states) > 0
 if is_special and state_holds(queue_states, string.match(breaker, '[^:]*$'), lane, 'paused') then return {'paused'} end
+if kind == 'go' and turn and not turn_has(base, line, call_id, job_id) then return {'behind'} end
 if kind == 'go' and bound > 0 and running_take(running, call_id, now, lease_end, bound) == 0 then return {'full'} end
 local rest, is_soon, state_of_module = 0, false, ''
 if kind == 'go' and (can_reach ~= '1' or (is_special and redis.call('EXISTS', breaker) == 1)) then
@@ -300,6 +315,11 @@ redis.call('HSET', record, 'token', token, 'lease', lease_end, 'begun', begun, '
 if is_accepted then redis.call('HSET', record, 'granted', kind) end
 if at ~= '' or found[16] then redis.call('HSET', record, 'replica', at, 'scattered', scattered, 'v', REPLICAS_SINCE) end
 if lapsed > 0 then redis.call('HSET', record, 'lapsed', lapsed) end
+if turn then -- whoever ends the call passes its turn on, also without an attempt
+  redis.call(kind == 'go' and 'HSET' or 'HSETNX', record, 'turn', ends_ms)
+  redis.call('HSET', record, 'v', TURNS_SINCE)
+  turn_hold(base, line, call_id, ends_ms)
+end
 redis.call('EXPIRE', record, seconds)
 return answered(kind, rest, at, scattered)
 
@@ -335,10 +355,10 @@ return lost
 
 -- script: move(record; token, replica)
 -- Has an attempt go to another of its module's processes; nothing was sent yet to that one.
-local found = redis.call('HMGET', record, 'token', 'so_far', 'scattered')
+local found = redis.call('HMGET', record, 'token', 'so_far', 'scattered', 'turn')
 if found[1] ~= token then return 0 end
-local is_scattered = found[3] == '1' or (found[2] or 'none') ~= 'none'
-redis.call('HSET', record, 'replica', replica, 'scattered', is_scattered and '1' or '', 'v', REPLICAS_SINCE)
+local is_scattered, version = found[3] == '1' or (found[2] or 'none') ~= 'none', found[4] and TURNS_SINCE or REPLICAS_SINCE
+redis.call('HSET', record, 'replica', replica, 'scattered', is_scattered and '1' or '', 'v', version)
 return is_scattered and 2 or 1
 
 -- script: unclaim(record, running, breaker; token, call_id)
@@ -564,7 +584,7 @@ return answers
 -- line: the beginning of the audit line; line_unbegun and so on: its end for each of the three.
 -- yields: '1' if what its worker has noted counts more than `unknown`.
 local found = redis.call('HMGET', record, 'state', 'begun', 'token', 'so_far', 'result', 'log', 'as', 'by', 'known',
-  'known_line', 'may_begin')
+  'known_line', 'may_begin', 'turn', 'accepted')
 if found[1] == 'done' then
   return {found[8] == token and 'ended' or 'done', found[5] or kept_success(result), '', 1}
 end
@@ -597,6 +617,10 @@ end
 redis.call('SET', result, value, 'EX', result_seconds)
 announce(record, call_id, result, value)
 ended(record_seconds, nothing_happened, nothing_happened and '' or letter, tonumber(letters_kept), log)
+if found[12] or not begun then -- else it was begun without a turn
+  local state = nothing_happened and 'none' or 'unknown'
+  pcall(turn_over, string.sub(record, 1, -#call_id - 6), call_id, log, state, found[12], found[13])
+end
 if is_open then trail_broken('cut', found[2], found[3], now) end
 local trail = found[2] and trail_read() or ''
 line = line .. ',"attempts":' .. (found[2] or 0) .. trail .. line_end

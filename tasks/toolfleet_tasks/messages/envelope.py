@@ -208,7 +208,7 @@ def begins_when_taken(call: PublishedCall) -> bool:
     It may die before it has started it, which leaves no trace: so only if one attempt more does no harm. And only if
     its record lives as long as most do, for that is what the worker knows.
     """
-    is_plain = call.approval is None and call.inputs is None and call.retry is None
+    is_plain = call.approval is None and call.inputs is None and call.retry is None and call.turn is None
     is_plain = is_plain and not (call.idempotency_key and is_wake_key(call.idempotency_key))
     return is_plain and call.effect in _HARMLESS and call.call_id.isascii()
 

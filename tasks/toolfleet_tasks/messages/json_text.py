@@ -20,7 +20,7 @@ from toolfleet_registry.contracts import Message, Since
 
 M = TypeVar("M", bound=Message)
 
-VERSION = 5
+VERSION = 6
 """The newest version of messages and records that this code reads, and writes where it must."""
 READS_APART = 5
 """The first version whose workers read a call whose arguments stand apart; see `Seal.seal_apart`."""
@@ -52,8 +52,30 @@ def dump(message: Message) -> str:
 
 def dump_without(message: Message, name: str, more: str = "") -> str:
     """Return a message as `dump` does, for readers of `READS_APART`: without the field `name`, and with `more` members."""
-    version = READS_APART if READS_APART == VERSION else max(version_of(message), READS_APART)
+    version, values = READS_APART, message.__dict__
+    # Nearly every message has none of these, and calls no function here.
+    for field, unset in _AFTER_APART[message.__class__]:
+        if values[field] != unset:
+            version = max(version_of(message), READS_APART)
     return f'{{"v":{version},{more}{_written(message, {name})[1:]}'
+
+
+class _FieldsAfterApart(dict[type[Message], tuple[tuple[str, object], ...]]):
+    """By kind of message, the fields that came after `READS_APART`, or have such fields in them, each with its default."""
+
+    def __missing__(self, kind: type[Message]) -> tuple[tuple[str, object], ...]:
+        later = _later_fields(kind)
+        inner = {
+            name: kind.model_fields[name].get_default(call_default_factory=True)
+            for name in later.inner
+            if any(self[each] for each in _types_in(kind.model_fields[name].annotation))
+        }
+        own = {name: unset for name, since, unset in later.fields if since > READS_APART}
+        self[kind] = found = tuple({**inner, **own}.items())
+        return found
+
+
+_AFTER_APART = _FieldsAfterApart()
 
 
 def version_of(message: Message) -> int:

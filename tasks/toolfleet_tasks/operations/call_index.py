@@ -420,11 +420,24 @@ class CallIndex:
         async with answering(self._redis, seconds=_SECONDS), self._redis.pipeline(transaction=False) as pipe:
             pipe.hmget(self._keys.call(call_id), RECORD_FIELDS)
             pipe.get(self._keys.contents(call_id))
-            record, kept = await pipe.execute()
+            pipe.get(self._keys.turn_of(call_id))
+            record, kept, line = await pipe.execute()
+            turn = await self._turn_in(line, call_id)
         asked_at = await requested_at() if requested_at and waited_for_people(lines, record) else None
         story = story_of(call_id, lines, record, stored_at=stored_at, requested_at=asked_at)
+        if story is None and turn is not None:  # it has no record before a worker has it
+            story = CallStory(call_id, [], [], [], "queued")
         contents = contents_for(self._keys, kept, user_id=user_id, sees_all=sees_all, sees_tool=sees_tool)
-        return None if story is None else replace(story, contents=contents)
+        return None if story is None else replace(story, contents=contents, turn=turn)
+
+    async def _turn_in(self, noted: bytes | str | None, call_id: str) -> str | None:
+        """Return what a call waits for in its line, which is `noted`, in words; `None` if it waits in none."""
+        if noted is None:
+            return None
+        _, _, line = (noted.decode() if isinstance(noted, bytes) else noted).partition(" ")
+        place: Any = await self._redis.zrank(self._keys.line(line), call_id)
+        running: int = await self._redis.zcard(self._keys.turns(line))
+        return None if place is None else f"waits for its turn: {place + running} before it"
 
     async def values(self, field: CallField, prefix: str = "", *, count: int = 20) -> list[tuple[str, int]]:
         """Return the values of a field with this prefix, ignoring case, with their numbers of calls; the most frequent first."""

@@ -299,7 +299,7 @@ class CallStory:
 
     `state`: what the ledger says of it, for as long as it knows the call; `None`: it does not. `spans`: the parts of its time, in
     their order. `polls`: how often its module was asked where it is, of one that was accepted. `contents`: what it was asked
-    and what it answered, where that is kept and the reader may see it.
+    and what it answered, where that is kept and the reader may see it. `turn`: of a call that waits for its turn, in words.
     """
 
     call_id: str
@@ -309,6 +309,7 @@ class CallStory:
     state: str | None = None
     polls: int | None = None
     contents: CallContents | None = None
+    turn: str | None = None
 
 
 def waited_for_people(lines: list[AuditLine], values: Sequence[bytes | str | None]) -> bool:

@@ -1,8 +1,10 @@
 """Publishes through kombu, which blocks, without blocking the event loop."""
 
 import asyncio
+import json
 import socket
 import threading
+from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -102,6 +104,10 @@ class KombuPublisher:
         """Implements `Publisher.republish`."""
         await self._in_thread(REPUBLISH_SECONDS, self._send_again, delivered, delay, retries)
 
+    async def put(self, message: str, queue_name: str, *, seconds: float) -> None:
+        """Implements `Publisher.put`."""
+        await self._in_thread(seconds, self._send_kept, message, queue_name)
+
     async def control(self, task: str, *args: str) -> None:
         """Implements `Publisher.control`."""
         await self._in_thread(CONTROL_SECONDS, self._send_control, task, args)
@@ -193,6 +199,25 @@ class KombuPublisher:
             eta=time_after(delay) if delay else None,
             **({} if links is None else _place_of(links)),
         )
+
+    def _send_kept(self, message: str, queue: str) -> None:
+        kept = json.loads(message)
+        properties = kept["properties"]
+        with self._connections.one(queue) as connection:
+            try:
+                connection.Producer().publish(
+                    b64decode(kept["body"]),
+                    routing_key=queue,
+                    content_type=kept["content-type"],
+                    content_encoding=kept["content-encoding"],
+                    headers=kept["headers"],
+                    correlation_id=properties["correlation_id"],
+                    reply_to=properties["reply_to"],
+                    delivery_mode=properties["delivery_mode"],
+                    confirm_timeout=_LONGEST_WAIT,
+                )
+            except Exception as exc:  # kombu and its transports raise anything
+                raise PublishUnconfirmed(str(exc)) from exc
 
     def _send_control(self, task: str, args: Sequence[str]) -> None:
         self._send_by_name(task, CONTROL, args=list(args), ignore_result=True)

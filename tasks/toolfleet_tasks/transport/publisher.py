@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_tasks.admission import Refusal
-from toolfleet_tasks.messages.envelope import Label
+from toolfleet_tasks.messages.envelope import Label, message, with_deaths
 
 REPUBLISH_SECONDS = 10.0
 """To get a call into its queue again; after that its first attempt's end is the call's."""
@@ -44,6 +44,11 @@ class Delivered:
     reply_to: str = ""
     died: tuple[str, ...] = ()
     headers: Mapping[str, Any] | None = None
+
+    def message(self, *, origin: str, retries: int, eta: str | None = None) -> str:
+        """Return the message that brings the call again, as it lies in Redis; not to be started before `eta`."""
+        again = message(self.text, self.label, origin=origin, reply_to=self.reply_to, retries=retries, eta=eta)
+        return with_deaths(again, self.died)
 
 
 class Publisher(Protocol):
@@ -86,6 +91,13 @@ class Publisher(Protocol):
 
         It was admitted before, and is not judged again. Raises `NotPublished` or `PublishUnconfirmed`, in
         `REPUBLISH_SECONDS`.
+        """
+        ...
+
+    async def put(self, message: str, queue_name: str, *, seconds: float) -> object:
+        """Put a call's message that was kept in Redis, as it lies in a queue there, into its queue.
+
+        Raises `NotPublished` or `PublishUnconfirmed`, in `seconds` at the latest.
         """
         ...
 

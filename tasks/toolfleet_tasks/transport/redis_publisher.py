@@ -28,12 +28,10 @@ from toolfleet_tasks.admission import ADMIT, ADMIT_MANY, AdmissionControl, Refus
 from toolfleet_tasks.messages.envelope import (
     call_message,
     control_message,
-    message,
     revocation_message,
     revocation_topic,
     sender,
     time_after,
-    with_deaths,
 )
 from toolfleet_tasks.messages.ids import EVALUATE
 from toolfleet_tasks.messages.signing import Seal, seal_of
@@ -431,11 +429,8 @@ class RedisPublisher:
 
     async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
         """Implements `Publisher.republish`."""
-        label, eta = delivered.label, time_after(delay).isoformat()
-        again = message(
-            delivered.text, label, origin=self._origin, reply_to=delivered.reply_to, retries=retries, eta=eta
-        )
-        await self.put(with_deaths(again, delivered.died), label.queue, seconds=REPUBLISH_SECONDS)
+        again = delivered.message(origin=self._origin, retries=retries, eta=time_after(delay).isoformat())
+        await self.put(again, delivered.label.queue, seconds=REPUBLISH_SECONDS)
 
     async def publish_for_all(self, calls: Iterable[PublishedCall]) -> None:
         """Put calls into their queues once more, in a form that workers of any version read: they may be there already."""
@@ -514,10 +509,10 @@ class RedisPublisher:
 def is_sent_apart(call: PublishedCall) -> bool:
     """Return whether the call's arguments may stand apart.
 
-    Not those of a job's step, which no agent follows, and not of a call that people approve, which is not in a queue
-    before: they cannot be published again for an older worker.
+    Not those of a job's step, which no agent follows, and not of a call that people approve, or that waits for its turn,
+    which is not in a queue before: they cannot be published again for an older worker.
     """
-    return call.job_id is None and call.approval is None
+    return call.job_id is None and call.approval is None and call.turn is None
 
 
 async def _answered(timers: SharedTimers, give_up_at: float, reply: "asyncio.Future[Any]") -> Any:

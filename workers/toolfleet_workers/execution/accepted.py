@@ -31,6 +31,7 @@ from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.envelope import TASK, opened, usual_text
 from toolfleet_tasks.redis_connection import RedisConnectionLost
 from toolfleet_tasks.scripts import END_CHECK_SECONDS
+from toolfleet_tasks.turns import WorkerTurns
 from toolfleet_tasks.worker_runtime import RunningTask
 from toolfleet_workers.execution.attempt_reports import Reports
 from toolfleet_workers.execution.health_checks import checks_of
@@ -41,6 +42,7 @@ log = get_logger(__name__)
 _RETRIES = MOST_RETRIES + 1  # where a profile may have given a call more than one
 _STATUS_SECONDS = 5.0  # for a module to say where a call is
 _CANCEL_SECONDS = 3.0  # for a module to learn that a call is cancelled; it is not waited for
+_OVER_PAUSES = (0.5, 1.0, 2.0, 4.0)  # until a module is asked again whether a cancelled call that has its turn is over
 _RECALL_PAUSES = (0.0, 0.3, 1.0)  # a cancelling client tells the workers and the ledger at once, in any order
 _EARLY = 0.9  # of its time, from which on a call that comes back is not too early: two clocks tell it
 
@@ -235,4 +237,12 @@ async def _recall(app: Any, ledger: Ledger, call: PublishedCall) -> None:
 
 async def _cancel(app: Any, call: PublishedCall, handle: str, replica: str) -> None:
     lease = UnboundedLease(replica)
-    await app.runner.status(call, handle, seconds=_CANCEL_SECONDS, lease=lease, cancel=True)
+    for pause in _OVER_PAUSES:
+        is_first = pause == _OVER_PAUSES[0]
+        standing = await app.runner.status(call, handle, seconds=_CANCEL_SECONDS, lease=lease, cancel=is_first)
+        if call.turn is None:
+            return
+        if isinstance(standing, Attempt):  # others of its line may run
+            await worker_runtime.here().part(WorkerTurns, app).leave(call)
+            return
+        await asyncio.sleep(pause)

@@ -18,6 +18,7 @@ from toolfleet_registry.contracts.call_context import report_to
 from toolfleet_registry.errors import MessageRefused, NotPublished, ToolNotKnown
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.policy.limits import fewest_retries, strictest
+from toolfleet_registry.policy.turns import turn_of
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
@@ -41,12 +42,13 @@ from toolfleet_tasks.results import stored as results
 from toolfleet_tasks.transport.leases import FetchedClaim, FetchedClaims, Leases
 from toolfleet_tasks.transport.redis_publisher import evaluate_soon
 from toolfleet_tasks.transport.reservations import quarantine
+from toolfleet_tasks.turns import WorkerTurns
 from toolfleet_tasks.worker_runtime import RunCall, RunningTask, WorkerRuntime
 from toolfleet_workers.execution import accepted
 from toolfleet_workers.execution.accepted import recall
 from toolfleet_workers.execution.attempt_reports import AttemptLog, Reports, processed
 from toolfleet_workers.execution.health_checks import checks_of
-from toolfleet_workers.execution.running_task import Superseded, ledger_of, publish_again
+from toolfleet_workers.execution.running_task import Superseded, ledger_of, message_of, publish_again
 from toolfleet_workers.runner import CallRunner, RunTicket
 
 log = get_logger(__name__)
@@ -119,6 +121,7 @@ class _Shared:
         self.ledger = ledger_of(here, app.settings, hostname)
         self.checks, self.fetched = checks_of(app, self.ledger), here.part(FetchedClaims)
         self._troubles, self._replica_for = self.checks.troubles, app.runner.replica_for
+        self.turns = here.part(WorkerTurns, app)
         here.execution = self
 
     def may_begin(self, fetched: FetchedClaim, call: PublishedCall) -> bool:
@@ -130,10 +133,34 @@ class _Shared:
         is_same = fetched.call_id == call.call_id and begins_when_taken(call)
         return is_same and not (watches or queues or self._replica_for(call))
 
+    async def claim_in_turn(
+        self, task: RunningTask, call: PublishedCall, fetched: FetchedClaim | None, *, deaths: int | None
+    ) -> Claim | NotClaimed:
+        """Ask the ledger for a call that runs in its turn. Raises `Ignore` for one that waits: its message is kept elsewhere."""
+        self.give_back(fetched, task.request)  # it is an older agent's
+        claim = await self.checks.claim(call, deaths=deaths)
+        if isinstance(claim, Claim) or claim.reason != "behind":
+            return claim
+        if await self.turns.wait(call, message_of(task)):
+            log.info("tool_call_waits_for_turn", call_id=call.call_id, tool=call.tool_name)
+            raise Ignore
+        return await self.checks.claim(call, deaths=deaths)
+
     def give_back(self, fetched: FetchedClaim | None, request: Any) -> None:
         """Have the call as if its message had only been fetched."""
         if fetched is not None:
             self.fetched.give_back(fetched, str((request.delivery_info or {}).get("routing_key")))
+
+
+def _as_ticket_says(call: PublishedCall, ticket: RunTicket | None) -> PublishedCall:
+    """Return the call with as few retries as its message and its agent's profile say, and with its turn.
+
+    An agent of an older version, or of an older tool, knows of no turn.
+    """
+    call = bounded(call, fewest_retries(call.retry, None if ticket is None else ticket.retry))
+    if ticket is None or ticket.in_turn is None or call.turn is not None:
+        return call
+    return call.model_copy(update={"turn": turn_of(ticket.in_turn, call.arguments, call.user_id)})
 
 
 def _tag_of(request: Any) -> str:
@@ -160,10 +187,12 @@ async def _claim(
             known = runner.ticket(call)
             if known is None:
                 known, now = await ticket_of(task, call), fleet_clock.now()  # what waits for it is no attempt
-            retry = known.retry if isinstance(known, RunTicket) else None
-            if call.retry is not None or retry is not None:
-                call = bounded(call, fewest_retries(call.retry, retry))
-        if fetched is None:
+            ticket = known if isinstance(known, RunTicket) else None
+            if call.retry is not None or (ticket and (ticket.retry is not None or ticket.in_turn is not None)):
+                call = _as_ticket_says(call, ticket)
+        if call.turn is not None:
+            claim, now = await shared.claim_in_turn(task, call, fetched, deaths=deaths), fleet_clock.now()
+        elif fetched is None:
             claim, now = await shared.checks.claim(call, deaths=deaths), fleet_clock.now()
         else:
             claim, fetched = ledger.claimed(call, fetched.token, fetched.sent_at), None
@@ -454,6 +483,8 @@ class Execution:
         if text is None:
             raise self._late()
         self.came_to = result
+        if self._call.turn is not None:
+            worker_runtime.here().part(WorkerTurns, self._task.app).passed()
         return returned(self._task, self._ledger, text, result)
 
     def _late(self) -> Ignore | Reject:

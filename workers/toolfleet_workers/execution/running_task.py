@@ -11,7 +11,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.process import Process, this_process
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.messages.envelope import Label, deaths_of, usual_text
+from toolfleet_tasks.messages.envelope import Label, deaths_of, sender, usual_text
 from toolfleet_tasks.tracing import trace_of
 from toolfleet_tasks.transport.publisher import Delivered
 from toolfleet_tasks.transport.redis_publisher import worker_publisher
@@ -38,6 +38,11 @@ async def publish_again(task: RunningTask, delay: float, *, retries: int, forget
     if forgets_deaths and delivered.died:
         delivered = replace(delivered, died=())
     await worker_publisher(task.app).republish(delivered, delay=delay, retries=retries)
+
+
+def message_of(task: RunningTask) -> str:
+    """Return a task's message for its queue again, as it lies in Redis, to be started at any time."""
+    return _delivered(task).message(origin=sender(), retries=task.request.retries or 0)
 
 
 def _delivered(task: RunningTask) -> Delivered:

@@ -139,6 +139,7 @@ def _context_of(call: PublishedCall, seconds: float) -> Context:
         _ends_at=ends_at,
         _report=current_sink(),
         _log=current_log(),
+        _arguments=call.arguments,
     )
 
 

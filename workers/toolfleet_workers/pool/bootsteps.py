@@ -40,6 +40,7 @@ from toolfleet_tasks.operations.process_metrics import MetricsEndpoint, ProcessS
 from toolfleet_tasks.presence import ConsumerNotes, LaneCapacity
 from toolfleet_tasks.queue_states import QueueStates, follow_queue_states, read_states_now
 from toolfleet_tasks.queues import lane_of, queue_of
+from toolfleet_tasks.turns import WorkerTurns
 from toolfleet_workers.execution.running_task import calls_held
 from toolfleet_workers.pool.asyncio_pool import AsyncioPool
 from toolfleet_workers.pool.consumption import ConsumedNames, Consumption, ServedModules
@@ -226,6 +227,8 @@ class Attendance(bootsteps.StartStopStep):
             served.consume, follow = functools.partial(_consume, consumption), served.keep
         hub_loop: HubLoop = parent.pool.hub_loop
         kept = [presence.keep, slots.keep, watch.keep, follow, pauses.keep]
+        if settings.redis_url is not None:
+            kept.append(worker_runtime.here().part(WorkerTurns, parent.app).keep)
         if not getattr(parent, "has_checked_redis", False):  # it was away at the start
             kept.append(functools.partial(insist_on_fit, settings))
         parent.pool.autoscaler = getattr(parent, "autoscaler", None)
