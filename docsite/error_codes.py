@@ -34,7 +34,7 @@ _MEANINGS: Final[dict[ErrorCode, str]] = {
     "expired": "The deadline has passed before any worker began the call.",
     "cancelled": "The call was cancelled.",
     "outcome_unknown": "The call was begun, and nobody has seen its end.",
-    "conflict": "The idempotency key stands for a call with other arguments, another tool or another version.",
+    "conflict": "The idempotency key stands for a call with other arguments, another tool or another version; or the call was made by the run of a tool for whose [turn](../guides/turns.md) it would wait.",
     "fleet_unavailable": "Redis, or the broker, could not be reached in time, is full, or lacks its replicas.",
     "internal": "Something in the fleet itself is wrong, or two workers have died with the call in their hands.",
 }
@@ -60,7 +60,7 @@ _PERSON_DOES: Final[dict[ErrorCode, str]] = {
     "expired": "`toolfleet status`: calls wait longer than they may. Start workers, or give calls more time.",
     "cancelled": "Nothing: the caller or an operator has cancelled it.",
     "outcome_unknown": "`toolfleet dead-letters show`: find out whether it has happened, then `replay` or `drop`.",
-    "conflict": "Fix the agent: a key stands for one intention.",
+    "conflict": "Fix the agent: a key stands for one intention. A tool must not call one that waits for its turn.",
     "fleet_unavailable": "Is Redis there, and RabbitMQ, if that is the broker? `toolfleet config` says which are meant.",
     "internal": "Search the logs of workers and of the agent for the call's id: there is a traceback.",
 }

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 Effect = Literal["once", "idempotent", "read", "undeclared"]
 Fate = Literal["dies", "pauses"]
-SceneName = Literal["call", "crowd", "queued", "late", "approved", "rejected", "expired", "job", "core", "stream"]
+SceneName = Literal[
+    "call", "crowd", "line", "queued", "late", "approved", "rejected", "expired", "job", "core", "stream"
+]
 Victim = Literal["worker", "agent", "approver", "beat", "core"]
 EFFECTS: tuple[Effect, ...] = ("once", "idempotent", "read", "undeclared")
 _ROOT = Path(__file__).parents[2]
@@ -85,6 +87,8 @@ ROWS: tuple[Row, ...] = (
     Row("call", "worker", "idempotent_repels"),
     Row("crowd", "agent", "read_lasts", is_bounded=True),
     *(Row("crowd", "worker", f"{each}_works", n) for n in (1, 2) for each in ("once", "read")),
+    *(Row("line", "worker", each, 2) for each in ("once_works", "once_retries", "read_works", "read_lasts")),
+    *(Row("line", "worker", each, 2, fate="pauses") for each in ("once_lasts", "read_works")),
     *(Row("queued", "worker", f"{each}_{how}", 2) for how in ("works", "lasts") for each in ("once", "read")),
     *(Row("late", "worker", f"{each}_lasts") for each in ("once", "read")),
     *(Row("call", "agent", f"{each}_works") for each in EFFECTS),

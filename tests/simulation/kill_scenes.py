@@ -57,6 +57,7 @@ _STEP_SECONDS = 0.05
 _HEARD_SECONDS = 1.0
 """In that time workers hear that a queue is paused."""
 _OWNER = Caller(user_id="ada", permission="owner", allowed_modules="*")
+_OTHER = Caller(user_id="bob", permission="owner", allowed_modules="*")
 _SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 _KEYS = Keys()
 _QUEUES = ("tools.owls", "tools.works")
@@ -83,6 +84,7 @@ class Scene:
         self.effects: defaultdict[str, list[str]] = defaultdict(list)
         self.has_died, self.written = False, 0
         self.running, self.most_running = list[str](), 0  # of calls that last
+        self._at_work = list[str]()
         self.look: Callable[..., Any] = bed.redis.client().execute_command
         self._workers: list[Worker] = []
         self._write, self._part = 0, 0.0
@@ -348,6 +350,59 @@ class CrowdScene(Scene):
         if self.row.is_bounded and self.most_running > _BOUND:
             found.append(f"{self.most_running} at once")
         return found
+
+
+class LineScene(Scene):
+    """Calls that wait for each other, of two users: they run in the order in which they were made, and never two at once."""
+
+    has_beat = False
+
+    async def serve(self) -> None:
+        """Implements `Scene.serve`, with the argument that has calls wait."""
+        line = {"concurrency_key": "line", "input_schema": {"type": "object", "properties": {"line": {}}}}
+        for effect in ("once", "read"):
+            for how in ("works", "lasts", "retries"):
+                self.module.add(f"{effect}_{how}", self._execute, effect=effect, timeout_seconds=20, **line)
+        await self.bed.serve(self.module)
+
+    async def ask(self, ref: str) -> list[str]:
+        """Implements `Scene.ask`."""
+        refs, tool, count = (
+            [f"{ref}-{number}" for number in range(_BOUND + 1)],
+            self.row.tool,
+            len(self.module.requests),
+        )
+        callers, self.most_running = [_OWNER, _OTHER, _OWNER], 0
+        handles = []
+        for each, caller in zip(refs, callers, strict=True):
+            call = ToolCall(tool_name=f"owls.{tool}", arguments={"ref": each, "line": ref}, idempotency_key=each)
+            handles.append(await self.fleet.submit(call, caller, timeout=3 * TIMEOUT_SECONDS))
+        results, found = [await handle.result() for handle in handles], list[str]()
+        if self.row.fate == "pauses" and self.has_died:
+            await self._replaced
+            await asyncio.sleep(LEASE_SECONDS)
+        effect, _, how = tool.partition("_")
+        for each, result in zip(refs, results, strict=True):
+            found += await self.is_over(result.audit.call_id or "")
+            found += self.executed_well(each, result, effect, how)
+        order = list(dict.fromkeys(one["arguments"]["ref"] for one in self.module.requests[count:]))
+        if [each for each in refs if each in order] != order:
+            found.append(f"executed in the order {order}")
+        if self.most_running > 1:
+            found.append(f"{self.most_running} at once")
+        if how == "works" and effect == "read":  # else the module may be at what nobody saw the end of
+            found += [f"{key} is left" for kind in ("turn*", "line*") for key in self.look("KEYS", _KEYS.begin + kind)]
+        return found
+
+    async def _execute(self, request: Request) -> web.StreamResponse | dict[str, Any]:
+        ref = request["arguments"]["ref"]
+        self._at_work.append(ref)
+        self.most_running = max(self.most_running, len(set(self._at_work)))
+        try:
+            await asyncio.sleep(_STEP_SECONDS)
+            return await super()._execute(request)
+        finally:
+            self._at_work.remove(ref)
 
 
 class QueuedScene(Scene):
@@ -638,6 +693,7 @@ def _entries(look: Callable[..., Any], stream: str) -> list[Any]:
 SCENES: Mapping[str, type[Scene]] = {
     "call": CallScene,
     "crowd": CrowdScene,
+    "line": LineScene,
     "queued": QueuedScene,
     "late": LateScene,
     "approved": ApprovalScene,

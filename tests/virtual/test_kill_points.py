@@ -15,6 +15,8 @@ EVERY = {
     "call.read-works.worker": 7,
     "call.once-works.agent": 5,
     "crowd.once-works.worker": 2,
+    "line.once-works.worker.2-workers": 9,
+    "line.read-works.worker.2-workers": 9,
     "approved.worker": 11,
     "approved.approver": 19,
     "job.worker": 151,

@@ -102,17 +102,18 @@ def test_tools_list_is_that_of_the_caller(run: Run, two_modules: ModuleServer) -
 
 
 def test_tools_show_says_what_a_tool_takes(run: Run, two_modules: ModuleServer) -> None:
-    """Its description, its permission, its effect and its arguments."""
+    """Its description, its permission, its effect, its turns and its arguments."""
     two_modules.add(
         "find",
         two_modules.tools["owls.echo"],
         parameters=[{"name": "kind", "type": "string", "description": "Of owl.", "enum": ["barn", "eagle"]}],
         timeout_seconds=7,
+        concurrency_key="kind",
     )
     shown = run("tools", "show", "owls.find").out
 
     assert "owls.find\n\nfind\n" in shown
-    assert "permission: guest  limit: 7 s" in shown
+    assert "permission: guest  limit: 7 s  runs: 1 at a time with the same 'kind', of all users" in shown
     assert "kind" in shown
     assert 'Of owl. One of ["barn", "eagle"].' in shown
 

@@ -48,6 +48,7 @@ async def fleet(bed: Bed) -> ToolFleet:
     module.add("admins", echo, required_permission="admin", effect="read")
     module.add("read", echo, tags=["reading"], effect="read")
     module.add("closed", echo, effect="read")
+    module.add("turns", echo, effect="read", input_schema={"properties": {"nest": {}}}, concurrency_key="nest")
     bed.given |= {"default_guest_modules": frozenset({"owls"}), "agents": AGENTS}
     await bed.serve(module)
     await bed.worker()
@@ -91,6 +92,13 @@ async def test_each_rule_says_where_it_stands(fleet: ToolFleet, elsewhere: Path)
         ("retry", f"{file}, line 3"),
     ]
     assert all(rule.passes for rule in rules)
+
+
+async def test_it_says_which_calls_wait_for_each_other(fleet: ToolFleet) -> None:
+    """Of a tool that has them take turns."""
+    rules = (await fleet.modules.explain("owls.turns", Caller(user_id="ada", permission="owner"))).rules
+
+    assert "Its calls run 1 at a time with the same 'nest', of all users." in [rule.says for rule in rules]
 
 
 async def test_who_is_no_operator_learns_nothing_behind_a_refusal(fleet: ToolFleet) -> None:

@@ -14,6 +14,7 @@ PIXEL = bytes.fromhex(
     "5a347d6b0000000049454e44ae426082"
 )
 adopted: dict[str, list[str]] = {}
+nests: dict[str, list[str]] = {}
 surveys: dict[str, int] = {}
 visitors: set[str] = set()
 
@@ -67,6 +68,15 @@ async def visit(owl: str) -> str:
 async def feed(owl: str) -> str:
     """Feed an owl."""
     return f"{owl} is full"
+
+
+@module.tool(effect="once", concurrency_key="nest")
+async def build(nest: str, twig: str) -> list[str]:
+    """Add a twig to a nest, and say which ones it has."""
+    twigs = nests.get(nest, [])
+    await sleep(0.1)  # meanwhile another call would read the same twigs, and one of the two would be lost
+    nests[nest] = [*twigs, twig]
+    return nests[nest]
 
 
 @module.tool(permission="admin", effect="once")

@@ -404,6 +404,8 @@ def test_facts_that_a_tool_does_not_have_are_refused() -> None:
         local_tool(effects="read", code_digest="sha256:")
     with pytest.raises(ValueError, match="is wrong at effect"):
         LocalFunction.of(local_tool(effect="perhaps")(_plain()))
+    with pytest.raises(ValueError, match="its concurrency_key names 'day', which is no argument of it"):
+        LocalFunction.of(local_tool(concurrency_key="day")(_plain()))
 
 
 def _plain() -> Any:

@@ -25,6 +25,7 @@ from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.ledger.parameters import Ended
 from toolfleet_tasks.ledger.scripts import CLAIM
 from toolfleet_tasks.ledger.waiting import CallEnded, NotEndedYet
+from toolfleet_tasks.messages.json_text import VERSION
 from toolfleet_tasks.results.stored import read_stored
 
 CALL = published(effect="once", deadline_at=time.time() + 3600)
@@ -132,7 +133,7 @@ async def test_older_workers_leave_it_to_newer_ones(
 ) -> None:
     """A worker that knows of no such calls neither runs nor ends it."""
     await parked(ledger)
-    older = CLAIM.text.replace("local VERSION = 5", "local VERSION = 1")
+    older = CLAIM.text.replace(f"local VERSION = {VERSION}", "local VERSION = 1")
     assert older != CLAIM.text
     with monkeypatch.context() as patch:
         patch.setitem(CLAIM.__dict__, "text", older)

@@ -65,6 +65,7 @@ def test_a_host_says_who_may_use_its_tools(own: str, said: Any) -> None:
         ({"effects": {"t": "read"}, "approval": ("m.t",)}, None),
         ({"effects": {"before": "read"}, "approval": ("m.before",)}, None),
         ({"approval": True}, None),
+        ({"concurrency": {"u": {"key": "day"}}}, "u"),
         ({"effects": {"u": "read"}, "approval": ("pay", "t")}, "pay, u"),
     ],
 )
@@ -104,7 +105,13 @@ def test_lines_of_settings_come_to_the_host(tmp_path: Path) -> None:
     assert isinstance(spec, FolderSpec)
     lines = options_of(settings, spec, "m", tmp_path, beside=tmp_path).lines
     assert (lines.permission, lines.effects) == ("admin", {"t": "read"})
-    refused: tuple[dict[str, object], ...] = ({"permission": "usr"}, {"effects": {"t": "often"}}, {"effect": {}})
+    refused: tuple[dict[str, object], ...] = (
+        {"permission": "usr"},
+        {"effects": {"t": "often"}},
+        {"effect": {}},
+        {"concurrency": {"t": {"key": "day", "limit": 0}}},
+        {"concurrency": {"t": {"key": "day", "colour": "red"}}},
+    )
     for wrong in refused:
         with pytest.raises(ValueError, match=r"Input|permitted"):
             Settings.model_validate({"hosts": {"m": {"folder": "m", **wrong}}})

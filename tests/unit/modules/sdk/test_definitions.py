@@ -133,8 +133,9 @@ def test_the_fleet_admits_the_manifest() -> None:
     """With no tool closed, and no field ignored."""
     module = Module("owls", description="Counts owls.", version="1.2.0")
     module.add(
-        count, permission="admin", requires_gate=True, cost="cheap", daily_limit=3, deprecated=True, successor="x.y"
-    )
+        count, permission="admin", requires_gate=True, cost="cheap", daily_limit=3, deprecated=True, successor="x.y",
+        concurrency_key="day", concurrency_limit=2, concurrency_per_user=True,
+    )  # fmt: skip
     document = module.manifest.model_dump(mode="json", exclude_none=True)
 
     manifest = admit("owls", document)
@@ -143,6 +144,7 @@ def test_the_fleet_admits_the_manifest() -> None:
     (tool,) = manifest.tools
     assert (tool.version, tool.requires_gate, tool.cost, tool.daily_limit) == ("1.2.0", True, "cheap", 3)
     assert (tool.deprecated, tool.successor) == (True, "x.y")
+    assert (tool.concurrency_key, tool.concurrency_limit, tool.concurrency_per_user) == ("day", 2, True)
 
 
 @pytest.mark.parametrize(
@@ -306,6 +308,10 @@ def test_a_mistake_is_one_clear_error_when_the_tool_is_defined(function: Any, to
         {"timeout_seconds": 0},
         {"cost": "dear"},
         {"daily_limit": -1},
+        {"concurrency_key": "week"},
+        {"concurrency_key": "day[0]"},
+        {"concurrency_key": "day", "concurrency_limit": 0},
+        {"concurrency_limit": 2},
         {"sensitive": ("pin",)},
         {"sensitive": "day"},
         {"colour": "red"},

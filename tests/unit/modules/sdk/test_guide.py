@@ -8,14 +8,15 @@ from support.documents import programs
 from toolfleet.sdk import Module, ModuleResult
 from toolfleet_registry.contracts.inputs import CallInputs
 
-PAGE = "docs/guides/sdk.md"
+PAGE, TURNS = "docs/guides/sdk.md", "docs/guides/turns.md"
 GUIDE = (Path(__file__).parents[4] / PAGE).read_text()
 
 
 def program(name: str) -> dict[str, Any]:
-    """The names in the guide's program of this name."""
+    """The names in the guides' program of this name."""
     names: dict[str, Any] = {"__name__": name}
-    exec(compile(programs(PAGE)[name], f"{PAGE} {name}", "exec"), names)  # noqa: S102 - our own guide
+    text = (programs(PAGE) | programs(TURNS))[name]
+    exec(compile(text, name, "exec"), names)  # noqa: S102 - our own guides
     return names
 
 
@@ -33,6 +34,13 @@ def test_files_come_out() -> None:
 
     assert drawn.result["chart"] in GUIDE
     assert [file.media_type for file in drawn.files] == ["image/png", "text/csv"]
+
+
+def test_calls_wait_for_their_turn() -> None:
+    """By the argument that the guide names; `tests/fundamentals` has them do it."""
+    (tool,) = program("nests")["module"].manifest.tools
+
+    assert (tool.name, tool.concurrency_key) == ("owls.build", "nest")
 
 
 def test_a_tool_asks() -> None:

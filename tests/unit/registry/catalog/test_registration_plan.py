@@ -6,8 +6,8 @@ import pytest
 
 from toolfleet_registry.catalog.registration import Known, PlannedChange, RegistrationPlan, offers_of, take_in
 from toolfleet_registry.contracts import ModuleManifest, ToolDefinition
+from toolfleet_registry.contracts.tool_definition import BROKEN
 from toolfleet_registry.manifests.manifest_cache import ToolOverride, Verdicts
-from toolfleet_registry.permissions import BROKEN
 from toolfleet_registry.specs import ToolRegistration, ToolSpec, definition_of, digest_of, spec_of
 
 

@@ -12,6 +12,7 @@ from toolfleet_registry.agents.profile_rules import approval_rules
 from toolfleet_registry.contracts import Effect, ModuleManifest, ToolAnnotations, ToolDefinition
 from toolfleet_registry.contracts.tool_definition import Approvers, ToolLines, approvers_of
 from toolfleet_registry.manifests.manifest_cache import ToolOverride, seen_tools
+from toolfleet_registry.permissions import denial
 from toolfleet_registry.specs import (
     compare_versions,
     digest_of,
@@ -147,6 +148,31 @@ def test_a_registered_definition_that_stays_has_the_lines_too() -> None:
     own = ToolLines(effects={"t": "idempotent"}, permission="admin")
     (seen,) = seen_tools(manifest, {"m.t": ToolOverride(kept=kept)}, own)
     assert (seen.definition.effect, seen.access.required_permission) == ("idempotent", "admin")
+
+
+@pytest.mark.parametrize("name", ["t", "m.t", "before", "m.before"])
+@pytest.mark.parametrize(
+    ("own", "line", "closed", "turns"),
+    [
+        (None, {"key": "day", "limit": 2, "per_user": True}, False, ("day", 2, True)),
+        ("week", {"key": "day"}, False, ("week", 1, False)),  # its own word
+        (None, {"key": "year"}, True, ("year", 1, False)),
+        (None, {"key": "day."}, True, ("day.", 1, False)),
+    ],
+)
+def test_settings_say_which_calls_wait_for_each_other(
+    name: str, own: str | None, line: dict[str, Any], closed: bool, turns: tuple[str, int, bool]
+) -> None:
+    """For a tool that does not say; a key that names no argument closes it."""
+    named: dict[str, Any] = {"day": {}, "week": {}}
+    offered = renamed(ToolDefinition(name="m.t", input_schema={"properties": named}, concurrency_key=own))
+    lines = ToolLines.model_validate({"concurrency": {"other": {"key": "x"}, name: line}})
+    (seen,) = seen_tools(ModuleManifest(module_name="m", tools=[offered], lines=lines), {})
+    tool = seen.definition
+
+    assert (tool.concurrency_key, tool.concurrency_limit, tool.concurrency_per_user) == turns
+    assert (str(denial(seen.access, "owner", "*")).startswith("Tool 'm.t' is closed: its concurrency_key")) == closed
+    assert lines.unmet([offered]) == ["other"]
 
 
 ADMINS, CAROL = Approvers(permission="admin"), Approvers(users=frozenset({"carol"}))

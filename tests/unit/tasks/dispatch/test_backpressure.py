@@ -56,6 +56,9 @@ class Broker:
     async def republish(self, delivered: Delivered, *, delay: float, retries: int) -> None:
         raise NotImplementedError
 
+    async def put(self, message: str, queue_name: str, *, seconds: float) -> None:
+        raise NotImplementedError
+
     async def control(self, task: str, *args: str) -> None:
         raise NotImplementedError
 

@@ -92,6 +92,21 @@ async def test_what_settings_say_of_local_tools_holds_here_too(
     assert (refusal or "1") in str(result.message)
 
 
+async def test_calls_that_wait_for_each_other_need_a_fleet() -> None:
+    """Other processes may make them, too: without a fleet the function is not run."""
+    came = list[ToolContext]()
+
+    @local_tool(concurrency_key="raw_arg")
+    async def paint(ctx: ToolContext) -> None:
+        came.append(ctx)
+
+    with pytest.raises(
+        SettingsError, match=r"'local.paint' wait for each other: make its TagRegistry with a ToolFleet"
+    ):
+        await registry_of(tag("paint", handler=paint)).execute("paint", CONTEXT)
+    assert came == []
+
+
 async def test_an_import_path_is_a_function_as_well() -> None:
     """With the tag's groups; a module's tool is for a fleet, and what is not there is said."""
     lost = tag("lost", handler="support.local_tools.tag_tools:nowhere")

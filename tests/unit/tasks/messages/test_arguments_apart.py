@@ -12,20 +12,30 @@ from kombu.connection import Connection
 from kombu.transport import virtual
 
 from support.published_call import published
-from toolfleet_registry.contracts import Caller, PublishedCall, SealedCall, ToolResult
+from toolfleet_registry.contracts import Caller, PublishedCall, SealedCall, ToolResult, Turn
 from toolfleet_registry.contracts.inputs import CallInputs
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.contents import reason_of
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.messages.envelope import Label, call_message, message, text_alone, usual_text, with_deaths
+from toolfleet_tasks.messages.envelope import (
+    Label,
+    begins_when_taken,
+    call_message,
+    message,
+    text_alone,
+    usual_text,
+    with_deaths,
+)
 from toolfleet_tasks.messages.signing import APART, Seal, arguments_digest, digest_of
 from toolfleet_tasks.operations.fleet_facts import age_of
+from toolfleet_tasks.scripts import TURNS_SINCE
 from toolfleet_tasks.transport.fetcher import read_message
+from toolfleet_tasks.transport.redis_publisher import is_sent_apart
 from toolfleet_workers.executors.request import Target, build_request
 
 KEY = "0123456789abcdef0123456789abcdef"
-SEAL = Seal(KEY)
+SEAL, SEAL_OF_NONE = Seal(KEY), Seal(None)
 ARGUMENTS = {"b": '🦉 "quoted" \\ \u2028', "a": {"head": '{"head":1', "none": None}, "pin": "1234"}
 CALL = published(
     "owls.count",
@@ -61,6 +71,17 @@ def test_the_call_is_the_one_that_was_sealed() -> None:
     assert opened().whole() == CALL
     assert (text.isascii(), json.loads(text)["arguments"]) == (True, ARGUMENTS)
     assert json.loads(text)["call"]["v"] == json_text.READS_APART
+
+
+def test_a_call_that_waits_for_its_turn_is_for_workers_that_know_of_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older one leaves it to them. It is claimed by itself, and not published once more; other calls cost nothing for that."""
+    plain = published("owls.count", effect="read")
+    call = plain.model_copy(update={"turn": Turn(line="owls:0f")})
+    assert json.loads(sealed(call))["call"]["v"] == json.loads(SEAL_OF_NONE.seal(call))["v"] == TURNS_SINCE
+    assert (begins_when_taken(plain), begins_when_taken(call)) == (True, False)
+    assert (is_sent_apart(plain), is_sent_apart(call)) == (True, False)
+    monkeypatch.setattr(json_text, "version_of", None)
+    assert json.loads(sealed(plain))["call"]["v"] == json_text.READS_APART
 
 
 def test_nothing_is_parsed_before_something_looks() -> None:

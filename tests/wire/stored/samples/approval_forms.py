@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts import PublishedCall, Turn
 from toolfleet_registry.contracts.call_context import ToolContext
 from toolfleet_registry.contracts.calls import ApprovalRule, ApprovalTerms, ApprovedCall, RetryTerms
 from toolfleet_registry.contracts.inputs import CallInputs
@@ -140,6 +140,7 @@ APPROVAL_FORMS: tuple[StoredForm, ...] = (
             "plain": _PLAIN_CALL,
             "filled": CALL,
             "repeated": _PLAIN_CALL.model_copy(update={"retry": RetryTerms(undeclared=True), "approval": _BY_TOOL}),
+            "in turn": _PLAIN_CALL.model_copy(update={"turn": Turn(line=f"git:{'7' * 64}", limit=2)}),
         },
         seal=sealing("call"),
     ),
