@@ -262,12 +262,11 @@ class AdmissionControl:
                 names = {"record": keys.call(call.call_id), "base": keys.begin, "call_id": call.call_id}
                 await _run(connection, LEAVE, LEAVE.parameters(**names))
 
-    def keep_turn(self, connection: PipelinedConnection, call: PublishedCall) -> None:
+    def keep_turn(self, connection: PipelinedConnection, call: PublishedCall, turn: Turn) -> None:
         """Have a call that its agent has published keep its turn as long as it may need: without this, it may lose its place before others."""
-        if call.turn is not None:
-            until_ms = math.ceil((call.deadline_at + _MARGIN_SECONDS) * 1000)
-            command = "ZADD", self._keys.turns(call.turn.line), "XX", "GT", until_ms, call.call_id
-            connection.send(*command).add_done_callback(ignored)
+        until_ms = math.ceil((call.deadline_at + _MARGIN_SECONDS) * 1000)
+        command = "ZADD", self._keys.turns(turn.line), "XX", "GT", until_ms, call.call_id
+        connection.send(*command).add_done_callback(ignored)
 
     def intention_of(self, call: PublishedCall) -> tuple[str, int, str]:
         """Return the key of a call's intention, for how many seconds it is kept, and its value."""

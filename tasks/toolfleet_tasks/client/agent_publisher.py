@@ -124,9 +124,9 @@ class AdmittedPublisher:
             if not again:  # else an earlier message may be in the queue
                 await self._retract(call)
             raise
-        if refusal is None:
-            self._admission.keep_turn(self._connection, call)
-        elif not again:
+        if refusal is None and call.turn is not None:
+            self._admission.keep_turn(self._connection, call, call.turn)
+        elif refusal is not None and not again:
             await self._retract(call)
         return refusal
 

@@ -118,9 +118,9 @@ end
 -- Whoever knows nothing of such a call must not take it for undone, nor begin or end it: workers of the first version, which
 -- look at no `v`, find it in somebody's hands, and once that lease is over, `busy`. It occupies nobody: its caller may have others
 -- in its place.
-local function set_aside(state, until_ms, version, ...)
+local function set_aside(in_turn, state, until_ms, version, ...)
   redis.call('HDEL', record, 'lapsed', 'known', 'known_line', 'accepted', 'ask_at')
-  if redis.call('HEXISTS', record, 'turn') == 1 then version = TURNS_SINCE end
+  if in_turn then version = TURNS_SINCE end
   redis.call('HSET', record, 'parked', token, 'token', state, 'granted', state, 'as', 'busy', 'lease', until_ms, 'v', version,
     'effect', effect, ...)
   redis.call('EXPIRE', record, seconds)
@@ -415,7 +415,7 @@ return 1
 -- Keeps an attempt open that its module goes on with by itself, and lets go of the call until it comes back to be asked for.
 -- accepted: under which handle, with its signature and a space before it if there is one. wait_ms: so long nobody need ask.
 -- outcome: of the request that has just ended.
-local found = redis.call('HMGET', record, 'parked', 'token', 'state', 'begun', 'accepted', 'replica')
+local found = redis.call('HMGET', record, 'parked', 'token', 'state', 'begun', 'accepted', 'replica', 'turn')
 local answer = parted(found)
 if answer then return answer end
 if away ~= '' then breaker_note(breaker, now, tonumber(away), tonumber(failures), tonumber(longest_ms), outcome) end
@@ -425,7 +425,7 @@ else
   local claimed, worker = held_by(token)
   trail_added('accepted', attempt, claimed, string.match(outcome, ' (%d+)') or 0, now, worker, word(found[6]))
 end
-set_aside('parked', now + wait_ms, 2, 'accepted', accepted, 'ask_at', now + wait_ms, 'begun', attempt, 'so_far', 'unknown')
+set_aside(found[7], 'parked', now + wait_ms, 2, 'accepted', accepted, 'ask_at', now + wait_ms, 'begun', attempt, 'so_far', 'unknown')
 return 1
 
 -- script: ask(record, result, caller_limit, running, breaker;
@@ -439,14 +439,14 @@ return 1
 --   again with that.
 -- until_ms: its deadline, for workers of the first version. channel: where those are told that follow the call.
 -- outcome: `input_required <ms>`.
-local found = redis.call('HMGET', record, 'parked', 'token', 'state', 'begun', 'log')
+local found = redis.call('HMGET', record, 'parked', 'token', 'state', 'begun', 'log', 'turn')
 local answer = parted(found)
 if answer then return answer end
 local log = noted(found[5] or '')
 local goes_on = accepted ~= ''
 local claimed, worker = held_by(token)
 trail_added('asked', round, claimed, string.match(outcome, ' (%d+)') or 0, now, worker, replica_of())
-set_aside('asked', until_ms, goes_on and ANSWERED_THERE_SINCE or 2, 'question', question, 'round', round, 'message', message,
+set_aside(found[6], 'asked', until_ms, goes_on and ANSWERED_THERE_SINCE or 2, 'question', question, 'round', round, 'message', message,
   'begun', goes_on and attempt or attempt - 1, 'so_far', so_far, 'log', log)
 if goes_on then redis.call('HSET', record, 'accepted', accepted) end
 announce(record, call_id, channel, 'input_required', 'input_required' .. call_id)

@@ -18,7 +18,6 @@ from toolfleet_registry.contracts.call_context import report_to
 from toolfleet_registry.errors import MessageRefused, NotPublished, ToolNotKnown
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.policy.limits import fewest_retries, strictest
-from toolfleet_registry.policy.turns import turn_of
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.system import fleet_clock, randomness
 from toolfleet_registry.system.loggers import get_logger
@@ -157,6 +156,8 @@ def _as_ticket_says(call: PublishedCall, ticket: RunTicket | None) -> PublishedC
 
     An agent of an older version, or of an older tool, knows of no turn.
     """
+    from toolfleet_registry.policy.turns import turn_of  # hardly any tool has a key
+
     call = bounded(call, fewest_retries(call.retry, None if ticket is None else ticket.retry))
     if ticket is None or ticket.in_turn is None or call.turn is not None:
         return call

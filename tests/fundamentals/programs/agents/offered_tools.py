@@ -14,7 +14,7 @@ async def main() -> None:
     async with ToolFleet() as fleet:
         tools = await fleet.tools(ada)
         offered = fleet.tools_to_openai_format(tools)  # tools=offered
-        print(offered[2]["function"]["name"], "|", offered[2]["function"]["description"])
+        print(offered[3]["function"]["name"], "|", offered[3]["function"]["description"])
         result = await fleet.call(call_from_openai(CHOSEN, tools), ada)
         print(result.tool_name, result.result)
 

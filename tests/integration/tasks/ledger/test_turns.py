@@ -486,7 +486,9 @@ async def test_a_call_that_its_agent_has_published_keeps_its_turn(ledger: Ledger
     admission, later = AdmissionControl(Settings()), fleet_clock.now() + 3600
     for name in "ab":
         await admission.ask(ledger.connection, call(name, deadline_at=later))
-    admission.keep_turn(ledger.connection, call("a", deadline_at=later))
+    published = call("a", deadline_at=later)
+    assert published.turn is not None
+    admission.keep_turn(ledger.connection, published, published.turn)
     assert await sweep(ledger, later=3500) == []
 
 

@@ -237,11 +237,16 @@ def test_a_pool_restart_leaves_running_calls_alone(calls: Calls, worker: WorkerP
     assert [end["status"] for end in calls.wait(call, calls.send("pool.sleep", 0))] == ["SUCCESS"] * 2
 
 
+def listening(calls: Calls) -> set[str]:
+    """Return the addresses of the connections that wait for messages, of whichever worker."""
+    return {client["addr"] for client in calls.redis.client_list() if client["cmd"] == "brpop"}
+
+
 def cut_off(worker: WorkerProcess, calls: Calls) -> None:
     """Close the worker's connections, and wait until it has new ones."""
     connected = "Connected to redis"
     # It says that it is connected before it listens; what it loses until then, it replaces without a word.
-    wait_until_sync(lambda: any(client["cmd"] == "brpop" for client in calls.redis.client_list()), "it listens")
+    wait_until_sync(lambda: listening(calls).intersection(worker.connections(calls.redis)), "it listens")
     before = worker.said().count(connected)
     assert worker.cut_connections(calls.redis)
     wait_until_sync(lambda: worker.said().count(connected) > before, "it has reconnected")
