@@ -8,6 +8,8 @@ from typing import Any
 from toolfleet_registry.contracts import ToolDefinition, Turn
 from toolfleet_registry.contracts.tool_definition import argument_path
 
+_MOST_AT_ONCE = 1_000_000  # that is without a limit, and a number that Redis's scripts write as they read it
+
 
 def turn_of(tool: ToolDefinition, arguments: Mapping[str, Any], user_id: str | None) -> Turn | None:
     """Return the turn that a call waits for; agents and workers compute the same one.
@@ -34,7 +36,9 @@ def turn_of(tool: ToolDefinition, arguments: Mapping[str, Any], user_id: str | N
     module = tool.name.partition(".")[0]
     content = [module, [user_id] if tool.concurrency_per_user else None, _same(value)]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return Turn(line=f"{module}:{hashlib.sha256(text.encode()).hexdigest()}", limit=tool.concurrency_limit)
+    return Turn(
+        line=f"{module}:{hashlib.sha256(text.encode()).hexdigest()}", limit=min(tool.concurrency_limit, _MOST_AT_ONCE)
+    )
 
 
 def words_of(tool: ToolDefinition) -> str | None:

@@ -42,7 +42,15 @@ log = get_logger(__name__)
 _RETRIES = MOST_RETRIES + 1  # where a profile may have given a call more than one
 _STATUS_SECONDS = 5.0  # for a module to say where a call is
 _CANCEL_SECONDS = 3.0  # for a module to learn that a call is cancelled; it is not waited for
-_OVER_PAUSES = (0.5, 1.0, 2.0, 4.0)  # until a module is asked again whether a cancelled call that has its turn is over
+_OVER_PAUSES = (
+    0.5,
+    1.0,
+    2.0,
+    4.0,
+    8.0,
+    15.0,
+    30.0,
+)  # until a module is asked again whether a cancelled call that has its turn is over
 _RECALL_PAUSES = (0.0, 0.3, 1.0)  # a cancelling client tells the workers and the ledger at once, in any order
 _EARLY = 0.9  # of its time, from which on a call that comes back is not too early: two clocks tell it
 

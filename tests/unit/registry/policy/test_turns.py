@@ -56,6 +56,12 @@ def test_other_values_do_not(one: Any, other: Any) -> None:
     assert line(one) != line(other)
 
 
+def test_a_limit_is_a_number_that_scripts_write_as_they_read_it() -> None:
+    tool = ToolDefinition(name="git.push", concurrency_key="repository", concurrency_limit=2**63)
+
+    assert turn_of(tool, {"repository": "owls"}, None) == Turn(line=line("owls") or "", limit=1_000_000)
+
+
 def test_a_line_belongs_to_a_module_and_if_so_declared_to_a_user() -> None:
     """Calls without a user are one user's."""
     others = {line("owls"), line("owls", name="svn.push")}
