@@ -274,7 +274,7 @@ class Claim:
         """Return the fields that give the call its turn again, if Redis has lost it."""
         call = self.call
         deadline_ms = round(call.deadline_at * 1000)
-        return self.token, call.call_id, call.job_id or "", line, deadline_ms, ends_ms(call, lease_ms)
+        return self.token, call.call_id, line, deadline_ms, ends_ms(call, lease_ms)
 
 
 @dataclass(frozen=True, slots=True)

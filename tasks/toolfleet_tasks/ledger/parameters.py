@@ -87,7 +87,7 @@ def of_claim(
         round=0 if call.inputs is None else call.inputs.round,
         approval="" if call.approval is None else call.approval.binding,
         lane=call.lane,
-        turn=None if call.turn is None else f"{ends_ms(call, lease_ms)} {call.job_id or ''} {call.turn.line}",
+        turn=None if call.turn is None else f"{ends_ms(call, lease_ms)} {call.turn.line}",
     )
 
 

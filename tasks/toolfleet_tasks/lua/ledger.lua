@@ -205,8 +205,7 @@ end
 -- round: which question of the call's the message answers, 0 for none.
 -- approval: to what an approval is bound that the call needs; '' for none.
 -- queue_states: which queues operators have paused; lane: the call's.
--- turn: when the attempt has surely ended (ms, the fleet's clock), the call's job, '' for none, and the line in which it needs a
---   turn.
+-- turn: when the attempt has surely ended (ms, the fleet's clock), and the line in which the call needs a turn.
 local lease_end = now + lease_ms
 -- So it is with nearly every call: nobody has begun it before, nothing is to be known of its module, and no queue is paused.
 local is_plain = bound == '0' and approval == '' and killed ~= 'yes' and can_reach == '1' and not turn
@@ -218,7 +217,7 @@ if is_plain and redis.call('EXISTS', record, breaker, queue_states) == 0 then
   return {'go', 1, 'none', '', '', 0, '', replica, '', ''}
 end
 bound, most_attempts, most_deaths = tonumber(bound), tonumber(most_attempts), tonumber(most_deaths)
-local base, ends_ms, job_id, line = string.sub(record, 1, -#call_id - 6), string.match(turn or '', '^(%d+) (%S*) (.*)$')
+local base, ends_ms, line = string.sub(record, 1, -#call_id - 6), string.match(turn or '', '^(%d+) (.*)$')
 local found = {} -- so it is at a call's first claim
 if redis.call('EXISTS', record) == 1 then
   found = redis.call('HMGET', record, 'state', 'token', 'lease', 'begun', 'effect', 'so_far', 'last', 'log', 'as', 'result',
@@ -289,7 +288,7 @@ local is_killed = killed == 'yes' or (killed == 'lapsed' and lapsed >= most_deat
 if is_killed and (kind == 'go' or kind == 'unknown' or kind == 'accepted') then kind = 'killed' end
 local is_special = kind == 'go' and redis.call('EXISTS', breaker, queue_states) > 0
 if is_special and state_holds(queue_states, string.match(breaker, '[^:]*$'), lane, 'paused') then return {'paused'} end
-if kind == 'go' and turn and not turn_has(base, line, call_id, job_id) then return {'behind'} end
+if kind == 'go' and turn and not turn_has(base, line, call_id) then return {'behind'} end
 if kind == 'go' and bound > 0 and running_take(running, call_id, now, lease_end, bound) == 0 then return {'full'} end
 local rest, is_soon, state_of_module = 0, false, ''
 if kind == 'go' and (can_reach ~= '1' or (is_special and redis.call('EXISTS', breaker) == 1)) then

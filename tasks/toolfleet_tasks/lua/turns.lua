@@ -2,7 +2,8 @@
 -- A turn is a call's from the script that gives it to the call's end, and at most until a time. A call that waits is in the line,
 -- by the order in which it was let in, with `<deadline> <limit> <queue> <place> <message>`: where its message belongs (the key of
 -- a queue, which is `here`, or elsewhere). A call's place and line are noted under its own key, for whoever ends it.
--- A job's first call keeps its turn until the job has ended: its other calls in the same line run in that one.
+-- A job's first call keeps its turn until the job has ended. Its other calls in the same line have turns too, whatever the limit:
+-- one of them may be at work when the job ends.
 -- Times are in ms, by the fleet's clock. All keys expire, those of a line when nobody needs it. Of the arguments:
 -- base: what our own keys begin with. line: of a call; limit: how many of its line may run while it does.
 -- now_ms: the fleet's time, as the caller knows it: a script that is run late, or by a clock that was set, takes no turn away.
@@ -44,11 +45,8 @@ local function turn_job(base, call_id)
   return found and found[1] and not found[2] and base .. 'job:' .. id
 end
 
--- Whether a call has a turn of its line, or runs in that of its job. job_id: '' for none.
-local function turn_has(base, line, call_id, job_id)
-  local turns, first = line_keys(base, line), job_id .. '.0'
-  if redis.call('ZSCORE', turns, call_id) then return true end
-  return job_id ~= '' and redis.call('ZSCORE', turns, first) and turn_job(base, first)
+local function turn_has(base, line, call_id)
+  return redis.call('ZSCORE', base .. 'turns:' .. line, call_id)
 end
 
 -- An attempt begins: its call has the turn that it has for as long as that may last.
@@ -207,8 +205,9 @@ local function line_enter(base, line, call_id, job_id, limit, deadline_ms, now_m
   turns_prune(base, line, now_ms)
   line_leave(base, line, call_id)
   local is_free = redis.call('ZCARD', turns) < limit and redis.call('ZCOUNT', waiting, '-inf', '(' .. at) == 0
-  local has = turn_has(base, line, call_id, job_id)
-  local waits = not is_free and not has
+  local has, first = turn_has(base, line, call_id), job_id .. '.0'
+  local is_jobs = job_id ~= '' and turn_has(base, line, first) and turn_job(base, first)
+  local waits = not is_free and not has and not is_jobs
   redis.call('SET', base .. 'turn-of:' .. call_id, at .. ' ' .. line, 'NX')
   line_keep(base .. 'turn-of:' .. call_id, deadline_ms)
   if waits then
@@ -232,12 +231,12 @@ local until_ms = deadline_ms + TURN_MARGIN_MS
 local waits = line_enter(base, line, call_id, job_id, limit, deadline_ms, now_ms, until_ms, queue, place, message)
 return waits and 'waits' or 'taken'
 
--- script: keep(records...; base, claims(token, call_id, job_id, line, deadline_ms, ends_ms)...)
+-- script: keep(records...; base, claims(token, call_id, line, deadline_ms, ends_ms)...)
 -- Workers are at calls whose turns Redis may have lost, with their records, which are there again: the calls have them again.
 -- ends_ms: until when the attempt may be at work.
 for i, claim in ipairs(claims) do
   local is_held = redis.call('HGET', records[i], 'token') == claim.token
-  if is_held and not turn_has(base, claim.line, claim.call_id, claim.job_id) then
+  if is_held and not turn_has(base, claim.line, claim.call_id) then
     redis.call('SET', base .. 'turn-of:' .. claim.call_id, '0 ' .. claim.line)
     line_keep(base .. 'turn-of:' .. claim.call_id, claim.deadline_ms)
     turn_give(base .. 'turns:' .. claim.line, claim.call_id, claim.deadline_ms + TURN_MARGIN_MS)

@@ -433,37 +433,65 @@ async def test_a_cancelled_call_of_a_module_that_goes_on_with_it_keeps_its_turn_
     assert await taken(redis) == ["b"]
 
 
+async def move(ledger: Ledger, before: str, after: str, due_ms: int | str = "", *, end: str = "") -> None:
+    """A job goes on to its next call, or ends."""
+    keys = KEYS.job("j"), KEYS.jobs_due, KEYS.jobs_of(None), KEYS.jobs_ended_of(None), KEYS.jobs_ended
+    parameters = MOVE.parameters_of(
+        (*keys, KEYS.wakes_due, KEYS.clock),
+        **dict.fromkeys(("poll_values", "is_sent", "end_signature", "is_cancelled", "stops"), ""),
+        **dict.fromkeys(("kept_seconds", "ended_kept", "completion_seconds"), 100),
+        id="j",
+        before=before,
+        after=after,
+        due_ms=due_ms,
+        job_end=end,
+        spec="s",
+        keeps_turn="" if end else "1",
+        events=[],
+    )
+    assert await ledger._run(MOVE, parameters) == 1
+
+
+async def polled_job(ledger: Ledger, redis: Redis) -> None:
+    """A job whose first call has ended, and a call that waits for its turn."""
+    await redis.hset(KEYS.job("j"), mapping={"at": "x"})
+    await redis.zadd(KEYS.jobs_due, {"j": 1})
+    await admit(ledger, call("j.0", job_id="j"), call("b", deadline_at=fleet_clock.now() + 86400))
+    await taken(redis)
+    await finish(ledger, await begun(ledger, call("j.0", job_id="j")))
+    await move(ledger, "x", "y", round((fleet_clock.now() + 3600) * 1000))
+
+
 async def test_a_job_whose_first_calls_record_has_expired_gives_its_turn_back(ledger: Ledger, redis: Redis) -> None:
     """It goes on for longer than results are kept."""
-    one, now_ms = call("j.0", job_id="j"), round(fleet_clock.now() * 1000)
-    await redis.hset(KEYS.job("j"), mapping={"at": "x"})
-    await admit(ledger, one, call("b", deadline_at=fleet_clock.now() + 86400))
-    await taken(redis)
-    await finish(ledger, await begun(ledger, one))
-
-    async def move(before: str, after: str, due_ms: int | str, *, end: str = "", keeps: str = "1") -> None:
-        keys = KEYS.job("j"), KEYS.jobs_due, KEYS.jobs_of(None), KEYS.jobs_ended_of(None), KEYS.jobs_ended
-        parameters = MOVE.parameters_of(
-            (*keys, KEYS.wakes_due, KEYS.clock),
-            **dict.fromkeys(("poll_values", "is_sent", "end_signature", "is_cancelled", "stops"), ""),
-            **dict.fromkeys(("kept_seconds", "ended_kept", "completion_seconds"), 100),
-            id="j",
-            before=before,
-            after=after,
-            due_ms=due_ms,
-            job_end=end,
-            spec="s",
-            keeps_turn=keeps,
-            events=[],
-        )
-        assert await ledger._run(MOVE, parameters) == 1
-
-    await redis.zadd(KEYS.jobs_due, {"j": 1})
-    await move("x", "y", now_ms + 3_600_000)
+    await polled_job(ledger, redis)
     await redis.delete(KEYS.call("j.0"))
     await sweep(ledger, later=3600)
     assert await taken(redis) == []
-    await move("y", "z", "", end="end", keeps="")
+    await move(ledger, "y", "z", end="end")
+    assert await taken(redis) == ["b"]
+
+
+@pytest.mark.parametrize("end", ["success", "unknown", "cancelled"])
+async def test_a_later_step_of_a_job_has_a_turn_that_does_not_end_with_the_job(
+    ledger: Ledger, redis: Redis, end: str
+) -> None:
+    """The job is over while the step may be at work: the next call waits for that, too."""
+    await polled_job(ledger, redis)
+    step = call("j.1", job_id="j")
+    await admit(ledger, step)
+    assert await taken(redis) == ["j.1"]
+    claim = await begun(ledger, step)
+    if end == "cancelled":
+        await ledger.end(step, ENDING, data_id=ANY_DATA)
+    elif end == "unknown":
+        await finish(ledger, claim, UNKNOWN)
+    await move(ledger, "y", "z", end="end")
+    assert await taken(redis) == []
+    if end == "success":
+        await finish(ledger, claim)
+    else:
+        await sweep(ledger, later=46)
     assert await taken(redis) == ["b"]
 
 
