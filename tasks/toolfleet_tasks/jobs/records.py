@@ -213,6 +213,7 @@ class JobRecords:
         keys, spec, end = self._keys, job.spec, change.end
         end_text = "" if end is None else json_text.dump(end)
         is_failure = spec.workflow_id is not None and place.state in {"failed", "timed_out"}
+        recurs = spec.schedule is not None and spec.schedule.cron is not None
         values = "" if change.poll_values is None else self._bound("told", spec.job_id, _compact(change.poll_values))
         return _MOVE.parameters_of(
             (
@@ -238,7 +239,7 @@ class JobRecords:
             end_signature="" if end is None else self._ends.of(spec.job_id, end_text),
             is_cancelled="1" if place.state == "cancelled" else "",
             stops="1" if is_failure else "",  # its workflow fails with it
-            keeps_turn="1" if end is None and (spec.schedule is None or place.state == "starting") else "",
+            keeps_turn="1" if end is None and (not recurs or place.state == "starting") else "",
             events=[(one.kind, one.wake_id, one.body, self._place_of(one, spec)) for one in change.events],
         )
 

@@ -5,6 +5,7 @@ import pytest
 from bed.fleet import Bed, pass_time, until
 from support.modules.works import HERE, Works, job_ended
 from toolfleet import Caller, Job, Poll, ToolCall, ToolFleet
+from toolfleet_registry.contracts.jobs import Schedule
 from toolfleet_registry.redis.keys import Keys
 
 HOUR = 3600
@@ -26,16 +27,19 @@ def left(bed: Bed) -> list[bytes]:
     return [key for kind in ("turns:*", "line*", "turn-of:*") for key in bed.ask("KEYS", Keys().begin + kind)]
 
 
-async def begun(fleet: ToolFleet, works: Works, owner: Caller) -> Job:
+async def begun(fleet: ToolFleet, works: Works, owner: Caller, schedule: Schedule | None = None) -> Job:
     """A job that is polled."""
-    job = await fleet.jobs.start(DIG, DUG, conversation=HERE, caller=owner, deadline=HOUR)
+    job = await fleet.jobs.start(DIG, DUG, conversation=HERE, caller=owner, deadline=HOUR, schedule=schedule)
     await until(lambda: len(works.server.calls("dug")) > 1, "it is polled", step=1)
     return job
 
 
-async def test_a_job_keeps_the_turn_of_its_first_call(bed: Bed, fleet: ToolFleet, works: Works, owner: Caller) -> None:
-    """Long after that call's deadline: nothing else begins at its site until it has ended."""
-    job = await begun(fleet, works, owner)
+@pytest.mark.parametrize("schedule", [None, Schedule(delay_seconds=5)])
+async def test_a_job_keeps_the_turn_of_its_first_call(
+    bed: Bed, fleet: ToolFleet, works: Works, owner: Caller, schedule: Schedule | None
+) -> None:
+    """Long after that call's deadline: nothing else begins at its site until it has ended. Also where it begins later."""
+    job = await begun(fleet, works, owner, schedule)
     waiting = await fleet.submit(DIG, owner, timeout=HOUR)
     await pass_time(300, step=5)
     assert len(works.server.calls("dig")) == 1
