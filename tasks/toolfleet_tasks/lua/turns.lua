@@ -128,12 +128,19 @@ local function line_pass(base, line, most, now_ms)
   return passed
 end
 
--- Takes away the turns whose time is over. A call that has not ended comes back to its place in the line.
+-- Takes away the turns whose time is over, but for that of a job which goes on, though nothing has moved it for a while. A call that
+-- has not ended comes back to its place in the line.
 local function turns_prune(base, line, now_ms)
   local turns = line_keys(base, line)
   for _, call_id in ipairs(redis.call('ZRANGEBYSCORE', turns, '-inf', now_ms, 'LIMIT', 0, PASSED_AT_ONCE)) do
-    redis.call('ZREM', turns, call_id)
-    if redis.call('HGET', base .. 'call:' .. call_id, 'state') == 'done' then redis.call('DEL', base .. 'turn-of:' .. call_id) end
+    local job, key = turn_job(base, call_id), base .. 'turn-of:' .. call_id
+    if job and redis.call('HGET', job, 'turn') == line then
+      turn_give(turns, call_id, now_ms + JOB_KEPT_MS)
+      line_keep(key, now_ms + JOB_KEPT_MS)
+    else
+      redis.call('ZREM', turns, call_id)
+      if redis.call('HGET', base .. 'call:' .. call_id, 'state') == 'done' then redis.call('DEL', key) end
+    end
   end
 end
 

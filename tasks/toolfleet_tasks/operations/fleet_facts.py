@@ -98,7 +98,8 @@ _COUNTS: Final[Mapping[str, _Count]] = {
 class QueueFacts:
     """One queue. `waiting` is `None` where that is not known, and `oldest_seconds` where no message says it.
 
-    `state`: what operators have done to it, `None` for nothing.
+    `state`: what operators have done to it, `None` for nothing. `in_lines`: how many calls wait for their turn, before they are in
+    the queue: no worker could take them, and more workers end no turn earlier.
     """
 
     queue: str
@@ -108,6 +109,12 @@ class QueueFacts:
     running: int
     workers: int
     state: QueueState | None = None
+    in_lines: int = 0
+
+    @property
+    def all_waiting(self) -> int | None:
+        """Those that wait in the queue and in lines for it; `None` where that is not known."""
+        return None if self.waiting is None else self.waiting + self.in_lines
 
     @property
     def module(self) -> str:
@@ -215,8 +222,9 @@ class FleetReader:
         modules = sorted(self.known.names | self.known.served | self.known.ending)
         lanes: dict[str, Lane] = {module: lane_of(module, self.known.settings) for module in modules}
         names, checked = [CONTROL, *map(queue_of, modules)], [one for one in modules if one != SCHEDULER]
-        answers = await self._ask_all(checked, moment)
+        answers = await self._ask_all(checked, moment)  # first: a call that goes from a line to its queue is not missed
         waiting, held, broker_error = await self._waiting(names, moment)
+        in_lines = {queue_of(module): int(count or 0) for module, count in zip(checked, answers["lines"], strict=True)}
         workers, running = Counter[str](), read_loads(answers["loads"], now=answers["time"][0])
         states = states_of(answers["states"])
         for queue, count in answers["consumers"]:
@@ -232,6 +240,7 @@ class FleetReader:
                     running[module],
                     workers[name],
                     None if name == CONTROL else states.of(module, lanes[module]),
+                    in_lines.get(name, 0),
                 )
                 for name in names
                 for module in [name.removeprefix(queue_of(""))]
@@ -262,10 +271,12 @@ class FleetReader:
         ask("changes", "HGETALL", keys.tool_changes)
         for part in in_parts(modules):
             ask("breakers", *BREAKERS.command(breakers=[keys.breaker(module) for module in part]))
-        found = dict[str, Any]({"breakers": []})
+        for module in modules:
+            ask("lines", "HGET", keys.line_load(keys.queue(queue_of(module))), "calls")
+        found = dict[str, Any]({"breakers": [], "lines": []})
         for name, answer in zip(names, await pipe.execute(), strict=True):
-            if name == "breakers":
-                found["breakers"].append(answer)
+            if name in {"breakers", "lines"}:
+                found[name].append(answer)
             else:
                 found[name] = answer
         return found

@@ -135,13 +135,13 @@ def _queues(facts: FleetFacts) -> tuple[QueueStatus, ...]:
         QueueStatus(
             queue=one.queue,
             lane=one.lane,
-            waiting=one.waiting or 0,
+            waiting=one.all_waiting or 0,
             oldest_seconds=one.oldest_seconds if one.waiting else None,
             workers=one.workers,
             state="open" if one.state is None else one.state.state,
         )
         for one in facts.queues
-        if one.waiting or one.state is not None
+        if one.all_waiting or one.state is not None
     ]
     return tuple(sorted(queues, key=lambda queue: (-queue.waiting, queue.queue)))
 

@@ -46,7 +46,7 @@ class QueueOverview:
     is_lanes: bool
     """Whether it holds for the whole lane."""
     waiting: int | None
-    """Calls in the queue; `None` while a broker that is not the fleet's Redis does not answer."""
+    """Calls in the queue, and in lines for it; `None` while a broker that is not the fleet's Redis does not answer."""
     held: int
     """Calls that workers have taken and that have not ended, those that wait for a retry among them; with RabbitMQ those that run, as workers said last."""
     oldest_seconds: float | None
@@ -175,7 +175,7 @@ def _queue_in(held: bytes) -> str:
 
 def _overview(queue: QueueFacts, facts: FleetFacts, held: Counter[str] | None) -> QueueOverview:
     module, state = queue.module, queue.state
-    taken, waiting = queue.running if held is None else held[queue.queue], queue.waiting
+    taken, waiting = queue.running if held is None else held[queue.queue], queue.all_waiting
     shown: OverviewState = "open" if state is None else state.state
     if shown == "draining" and waiting == 0 and not taken:
         shown = "drained"
@@ -190,6 +190,6 @@ def _overview(queue: QueueFacts, facts: FleetFacts, held: Counter[str] | None) -
         is_lanes=state is not None and facts.states.stored.get(module) != state,
         waiting=waiting,
         held=taken,
-        oldest_seconds=queue.oldest_seconds,
+        oldest_seconds=None if queue.in_lines and not queue.waiting else queue.oldest_seconds,
         workers=queue.workers,
     )

@@ -312,3 +312,20 @@ async def test_a_paused_queue_holds_its_lines(bed: Bed, module: ModuleServer, ow
     await fleet.queues.resume("owls")
     assert all([(await handle.result()).success for handle in handles])
     assert numbers(module, "a") == [0, 1, 2]
+
+
+async def test_a_queue_is_not_drained_while_calls_wait_in_its_lines(
+    bed: Bed, module: ModuleServer, owner: Caller
+) -> None:
+    """They wait also while no call runs: a cancelled one keeps its turn for a time."""
+    fleet = await bed.agent()
+    await bed.worker()
+    first = await fleet.submit(nap_in("a", 0, 4, "nap_once"), owner, timeout=600)
+    waiting = [await fleet.submit(nap_in("a", number, 1, "nap_once"), owner, timeout=600) for number in range(1, 6)]
+    await until(lambda: module.running, "the first one runs")
+    await first.cancel()
+    assert [(one.waiting, one.state) for one in await fleet.queues.list()] == [(5, "open")]
+    (drained,) = await fleet.queues.drain("owls", wait_seconds=120)
+    assert (drained.state, drained.waiting) == ("drained", 0)
+    assert len(module.requests) == 6
+    assert [(await one.result()).success for one in waiting] == [True] * 5

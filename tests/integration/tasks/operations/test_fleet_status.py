@@ -17,7 +17,7 @@ from toolfleet_registry import metric_families
 from toolfleet_registry.directory.directory import ModuleDirectory, ProbeFailure
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_tasks.operations import fleet_facts, fleet_status
-from toolfleet_tasks.operations.fleet_facts import FleetMetrics, FleetReader, age_of
+from toolfleet_tasks.operations.fleet_facts import FleetMetrics, FleetReader, age_of, lane_load
 from toolfleet_tasks.operations.fleet_status import FleetStatus, read_status
 from toolfleet_tasks.presence import ConsumerNotes, LaneCapacity
 
@@ -123,6 +123,23 @@ async def test_local_functions_that_cannot_be_run_are_in_trouble_and_no_modules_
 
     assert found["local"] == "failing"
     assert {one.labels for one in samples if one.family == metric_families.BREAKER} == {(name,) for name in "abcde"}
+
+
+async def test_calls_that_wait_in_lines_wait_in_their_queue_and_want_no_workers(plain: Settings, redis: Redis) -> None:
+    """Nor are they in the metric of the queue: an alert says that workers should take what is there."""
+    load_key = plain.keys.line_load(plain.keys.queue("tools.a"))
+    await redis.hset(load_key, mapping={"calls": 5, "bytes": 500})
+    await redis.expire(load_key, 60)
+    async with FleetReader.of(plain) as reader:
+        load = lane_load(await reader.read(), "fast", usual_slots=1)
+        samples = await FleetMetrics(reader, plain).samples()
+
+    assert [(one.queue, one.waiting, one.oldest_seconds) for one in (await read_status(plain)).queues] == [
+        ("tools.a", 5, None)
+    ]
+    assert load is not None
+    assert load.wanted == 0
+    assert {one.value for one in samples if one.family == metric_families.QUEUE_WAITING} == {0}
 
 
 async def test_a_module_that_cannot_be_looked_at_is_called_as_in_the_list_of_modules(
