@@ -424,7 +424,8 @@ else
   local claimed, worker = held_by(token)
   trail_added('accepted', attempt, claimed, string.match(outcome, ' (%d+)') or 0, now, worker, word(found[6]))
 end
-set_aside(found[7], 'parked', now + wait_ms, 2, 'accepted', accepted, 'ask_at', now + wait_ms, 'begun', attempt, 'so_far', 'unknown')
+set_aside(found[7], 'parked', now + wait_ms, 2, 'accepted', accepted, 'ask_at', now + wait_ms, 'begun', attempt,
+  'so_far', 'unknown')
 return 1
 
 -- script: ask(record, result, caller_limit, running, breaker;
@@ -445,8 +446,8 @@ local log = noted(found[5] or '')
 local goes_on = accepted ~= ''
 local claimed, worker = held_by(token)
 trail_added('asked', round, claimed, string.match(outcome, ' (%d+)') or 0, now, worker, replica_of())
-set_aside(found[6], 'asked', until_ms, goes_on and ANSWERED_THERE_SINCE or 2, 'question', question, 'round', round, 'message', message,
-  'begun', goes_on and attempt or attempt - 1, 'so_far', so_far, 'log', log)
+set_aside(found[6], 'asked', until_ms, goes_on and ANSWERED_THERE_SINCE or 2, 'question', question, 'round', round,
+  'message', message, 'begun', goes_on and attempt or attempt - 1, 'so_far', so_far, 'log', log)
 if goes_on then redis.call('HSET', record, 'accepted', accepted) end
 announce(record, call_id, channel, 'input_required', 'input_required' .. call_id)
 return 1

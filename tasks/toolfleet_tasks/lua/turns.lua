@@ -128,8 +128,8 @@ local function line_pass(base, line, most, now_ms)
   return passed
 end
 
--- Takes away the turns whose time is over, but for that of a job which goes on, though nothing has moved it for a while. A call that
--- has not ended comes back to its place in the line.
+-- Takes away the turns whose time is over, but not that of a job which goes on, though nothing has moved it for a while. A call
+-- that has not ended comes back to its place in the line.
 local function turns_prune(base, line, now_ms)
   local turns = line_keys(base, line)
   for _, call_id in ipairs(redis.call('ZRANGEBYSCORE', turns, '-inf', now_ms, 'LIMIT', 0, PASSED_AT_ONCE)) do

@@ -462,6 +462,14 @@ async def polled_job(ledger: Ledger, redis: Redis) -> None:
     await move(ledger, "x", "y", round((fleet_clock.now() + 3600) * 1000))
 
 
+async def test_a_job_keeps_its_turn_while_nothing_moves_it(ledger: Ledger, redis: Redis) -> None:
+    """As beat is away, for longer than the turn was given for."""
+    await polled_job(ledger, redis)
+
+    assert await sweep(ledger, later=3600 + 660) == []
+    assert await taken(redis) == []
+
+
 async def test_a_job_whose_first_calls_record_has_expired_gives_its_turn_back(ledger: Ledger, redis: Redis) -> None:
     """It goes on for longer than results are kept."""
     await polled_job(ledger, redis)
