@@ -231,7 +231,7 @@ def line_names(tool: ToolDefinition) -> frozenset[str]:
 
 
 class ConcurrencyLine(ModuleMessage):
-    """Which calls of a tool wait for each other: see `concurrency_key` and the fields after it of a `ToolDefinition`."""
+    """The line of a setting that has calls of a tool wait for each other; a `ToolDefinition` has the same in its `concurrency_` fields."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 

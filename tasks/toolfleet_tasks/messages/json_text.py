@@ -61,7 +61,7 @@ def dump_without(message: Message, name: str, more: str = "") -> str:
 
 
 class _FieldsAfterApart(dict[type[Message], tuple[tuple[str, object], ...]]):
-    """By kind of message, the fields that came after `READS_APART`, or have such fields in them, each with its default."""
+    """The fields of each kind of message that came after `READS_APART`, or have such fields in them, each with its default."""
 
     def __missing__(self, kind: type[Message]) -> tuple[tuple[str, object], ...]:
         later = _later_fields(kind)

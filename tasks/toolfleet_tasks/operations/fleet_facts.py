@@ -113,7 +113,7 @@ class QueueFacts:
 
     @property
     def all_waiting(self) -> int | None:
-        """Those that wait in the queue and in lines for it; `None` where that is not known."""
+        """The number of calls that wait in the queue and in lines for it; `None` where that is not known."""
         return None if self.waiting is None else self.waiting + self.in_lines
 
     @property
