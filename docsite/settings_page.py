@@ -48,6 +48,7 @@ _TITLES: Final = {
     "HostSettings": "Tool folders",
     "AgentSettings": "Agents",
     "ApprovalSettings": "Approvals",
+    "ArtifactSettings": "Artifacts",
     "OverloadSettings": "Limits and overload",
     "RetrySettings": "Retry",
     "JobSettings": "Jobs and wake-ups",

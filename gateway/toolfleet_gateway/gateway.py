@@ -8,6 +8,7 @@ from collections.abc import Callable
 import uvloop
 from starlette.types import ASGIApp
 
+from toolfleet_gateway.artifacts import ArtifactRoutes
 from toolfleet_gateway.auth.authenticator import authenticating
 from toolfleet_gateway.auth.key_limits import KeyLimits
 from toolfleet_gateway.auth.own_secrets import GeneratedKey
@@ -110,4 +111,5 @@ def routes_of(
         *approval_routes(fleet, streams),
         *event_routes(fleet, settings, streams),
         *resource_routes(fleet, settings, calls),
+        *declared_routes(ArtifactRoutes(fleet), tag="artifacts"),
     ]

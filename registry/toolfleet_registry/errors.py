@@ -13,6 +13,8 @@ Programming and set-up errors raise; what happens to a call never does, it is a 
     │   ├── RegistryAway     the registry's store does not answer, or is another fleet's
     │   ├── StoreAway        a store of idempotency records does not answer
     │   └── BrokerAway       RabbitMQ does not tell how many messages wait in its queues
+    ├── ArtifactStoreAway    the store of large results does not answer, or refuses
+    ├── ArtifactMissing      the store has no such object, or another one than its record says
     ├── RegistryEventsLost   events of the registry are gone that a follower has not read
     ├── OperationRefused     an operator's request cannot be done
     │   ├── NoSuchEntry      it is about something that is not there
@@ -109,6 +111,17 @@ class StoreAway(FleetUnavailable):
 
 class BrokerAway(FleetUnavailable):
     """RabbitMQ does not say what waits in its queues; the message says why."""
+
+
+class ArtifactStoreAway(FleetError):
+    """The store of large results does not answer, or refuses."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The store of artifacts does not answer ({reason}).")
+
+
+class ArtifactMissing(FleetError):
+    """The store has no such object, or another one than its record says."""
 
 
 class OperationRefused(FleetError):

@@ -31,7 +31,7 @@ from toolfleet_registry.config.setting_values import Count, Mapped, Names, Netwo
 from toolfleet_registry.config.webhook_settings import ApprovalSettings, JobSettings, WebhookSettings
 from toolfleet_registry.contracts import CostClass
 from toolfleet_registry.contracts.message import DEFERS_BUILD, Seconds
-from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.contracts.names import ARTIFACTS, LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.contracts.tool_definition import ToolLines
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.headers import check_headers
@@ -231,6 +231,29 @@ class LocalSettings(BaseSettings, defer_build=True):
     wait, within their time limit."""
 
 
+class ArtifactSettings(BaseSettings, defer_build=True):
+    """Settings of artifacts: large results that are kept in a store, and of which a model sees a preview."""
+
+    artifact_store: str | None = Field(default=None, repr=False)
+    """The folder, as a path or a `file://` URL, or the bucket, such as `s3://bucket/fleet`, that keeps large results for
+    a day. Agents, workers and gateways have the same one. Two fleets that share it need different values of
+    `TOOLFLEET_KEY_PREFIX`. Credentials and options are in the variables of the store's own tools, such as
+    `AWS_ACCESS_KEY_ID`. None: models see results whole."""
+    artifact_from_bytes: Annotated[int, Field(ge=4_096)] = 32 * 2**10
+    """From which size a result is kept as an artifact: a model reads some 8,000 tokens of it otherwise."""
+    artifact_bytes_per_user: Count = 2**30
+    """Bytes of artifacts that are kept for a user. Further results are not kept, and models see them whole."""
+
+    @field_validator("artifact_store")
+    @classmethod
+    def _check_store(cls, place: str | None) -> str | None:
+        if place is None:
+            return None
+        from toolfleet_registry.artifact_store import check_store  # hardly any process has one
+
+        return check_store(place)
+
+
 class Settings(
     OverloadSettings,
     RetrySettings,
@@ -243,6 +266,7 @@ class Settings(
     HostSettings,
     AgentSettings,
     ApprovalSettings,
+    ArtifactSettings,
     GatewaySettings,
     ProbeSettings,
     MetricsSettings,
@@ -350,7 +374,7 @@ class Settings(
     @property
     def modules(self) -> frozenset[str]:
         """The names of all modules: those that have an address, and those that run in the workers."""
-        own = {LOCAL: self.local_tools, SCHEDULER: self.scheduler}
+        own = {LOCAL: self.local_tools, SCHEDULER: self.scheduler, ARTIFACTS: self.artifact_store}
         return frozenset([*self.module_services, *(name for name, is_on in own.items() if is_on)])
 
     @property
@@ -362,6 +386,11 @@ class Settings(
     def manifest_stale_seconds(self) -> float:
         """After how long without a good manifest of a module its tools are marked as stale: three missed readings."""
         return 3 * self.refresh_interval_seconds
+
+    @property
+    def open_modules(self) -> frozenset[str]:
+        """The modules that all callers reach: with these tools they have what is their own."""
+        return frozenset() if self.artifact_store is None else frozenset({ARTIFACTS})
 
     @property
     def keys(self) -> Keys:
@@ -385,6 +414,8 @@ class Settings(
         for name, url in services.items():
             if not is_module_name(name):
                 raise ValueError(f"module name {name!r} may have letters, digits, '_' and '-' only")
+            if name == ARTIFACTS:
+                raise ValueError(f"{name!r} is the name of the fleet's own tools: another module needs another name")
             if not is_http_url(url):
                 raise ValueError(f"module {name!r} needs an http:// or https:// URL with a host")
         return {name: url.rstrip("/") for name, url in services.items()}

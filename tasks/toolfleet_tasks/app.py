@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 from celery import Celery
 from redis.asyncio.connection import parse_url
 
+from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.redis.servers import sentinel_options, tls_options
 from toolfleet_registry.redis.urls import is_redis_url, is_sentinel_url, read_sentinel_url
@@ -32,6 +33,9 @@ BROKER_HEARTBEAT_SECONDS = 10
 """How often a worker and RabbitMQ hear of each other. By Celery's 120 a half-open connection is found after four minutes, in
 which its worker takes no calls; RabbitMQ advises against less than 5."""
 
+
+KeepArtifacts = Callable[[PublishedCall, ToolResult], Coroutine[Any, Any, ToolResult]]
+"""Stores the large parts of a result, and returns it with their handles."""
 
 JobWork = Callable[..., Coroutine[Any, Any, None]]
 """Keeps jobs going: raises `CancelledError` only, and returns within about `seconds`."""
@@ -57,6 +61,8 @@ class FleetApp(Celery):
     evaluate_job: JobWork | None = None
     """Processes a job whose call has ended: `evaluate_job(job_id, seconds=…)`."""
     tracing: Tracing | None = None
+    keep_artifacts: KeepArtifacts | None = None
+    """Stores the large parts of a call's result before its end, in a worker of a fleet that has a store."""
 
     @cached_property
     def has_redis_broker(self) -> bool:

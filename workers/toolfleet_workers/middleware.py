@@ -47,7 +47,7 @@ from toolfleet_registry.policy.redaction import REDACTED, redacted
 from toolfleet_registry.schemas.arguments import size_of
 from toolfleet_registry.spans import OpenSpan, TraceContext, Tracing, Unrecorded, carried
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_workers.runner import Case, Middleware, Proceed, ToolLookup, Verdict, compose
+from toolfleet_workers.runner import Case, Middleware, Proceed, ToolLookup, Verdict, compose, unsuccessful
 
 log = get_logger(__name__)
 
@@ -70,6 +70,7 @@ class PermissionCheck:
     not answer, the last known state holds, as for everything here.
 
     `default_modules` are those of a caller if its agent does not say, as earlier ones did: it has decided by the same.
+    `open_modules` are open to all.
 
     Fails closed: a call of an unknown tool has to wait (`wait_for`), and is `busy` if it comes all the same; `unknown`
     counts such calls, and the log names each tool once. Before it refuses for good, it has the manifests read again:
@@ -78,6 +79,7 @@ class PermissionCheck:
 
     tools: ToolLookup
     default_modules: frozenset[str]
+    open_modules: frozenset[str] = frozenset()
     unknown: int = field(default=0, init=False)
     _named: set[str] = field(default_factory=set[str], init=False)
 
@@ -138,8 +140,8 @@ class PermissionCheck:
         return _refused(call, Outcome.NOT_SENT, "busy", f"Who may use {name!r} is not known now.")
 
     def _modules_of(self, caller: Caller) -> Modules:
-        allowed = caller.allowed_modules
-        return self.default_modules if allowed is None else allowed
+        allowed = self.default_modules if caller.allowed_modules is None else caller.allowed_modules
+        return allowed if allowed == "*" or not self.open_modules else allowed | self.open_modules
 
     def _note_unknown(self, tool_name: str) -> None:
         self.unknown += 1
@@ -374,6 +376,11 @@ class PersonalDataGuard:
         specs = self._specs(call)
         return await self._screened(specs, attempt) if specs else attempt
 
+    async def hidden(self, call: PublishedCall, tool_name: str, value: Any, *, size: int) -> Any:
+        """Return a result of another tool, of about `size` bytes, as the profile of this call has it. Raises `PersonalDataBlocked`."""
+        specs = self._specs(call.model_copy(update={"tool_name": tool_name}))
+        return (await self.profiles.guards.hide(specs, "result", value, size=size)).value if specs else value
+
     def _specs(self, call: PublishedCall) -> Sequence[PiiSpec]:
         if self.profiles.is_empty:  # nearly every call
             return ()
@@ -440,6 +447,22 @@ def _blocked(attempt: Attempt, error: PersonalDataBlocked) -> Attempt:
     log.warning("tool_result_blocked", kind=error.kind)
     result = ToolResult.failed(attempt.result.tool_name, "invalid_response", text, effect_state="done")
     return Attempt(Outcome.FAILED, result)
+
+
+class NoArtifacts:
+    """Leaves calls with artifacts among their arguments to workers that have the store: their tools would get the bare handles."""
+
+    def decide(self, case: Case) -> Verdict:
+        """Return "pass": a plain call has none."""
+        del case
+        return "pass"
+
+    async def __call__(self, call: PublishedCall, proceed: Proceed) -> Attempt:
+        """Proceed, or say that nothing was sent."""
+        if not call.artifacts:
+            return await proceed(call)
+        text = "Tool execution error: this worker has no store of artifacts, see TOOLFLEET_ARTIFACT_STORE."
+        return unsuccessful(call, Outcome.NOT_SENT, "fleet_unavailable", text)
 
 
 @dataclass

@@ -81,6 +81,12 @@ _INVISIBLE = re.compile(
 )
 
 
+def seconds_left() -> float:
+    """Return how long the attempt that is running here may still take."""
+    ((give_up_at, _),) = _running.get()
+    return give_up_at - machine_clock.monotonic()
+
+
 def unsuccessful(call: PublishedCall, outcome: Outcome, code: ErrorCode, error: str) -> Attempt:
     """Return an attempt that ended in `outcome`. Whether it may be repeated is decided by the tasks, which know the effect."""
     state: EffectState = "none" if outcome in _NOT_EXECUTED else "unknown"
@@ -131,8 +137,8 @@ class RunTicket:
     """The decisions that depend only on a caller's rights and a tool. Kept until anything changes that they were made from.
 
     `terms`: those of the tool and of the agent's profile, the stricter. `retry`: the profile's. `steps`: the middleware that
-    a plain call has to pass, and the executor; `None` if it must pass all of it. A plain call names no version and no approval.
-    `key`: under which it is kept. `in_turn`: the tool, if some of its calls wait for their turn.
+    a plain call has to pass, and the executor; `None` if it must pass all of it. A plain call names no version, no approval and no
+    artifacts. `key`: under which it is kept. `in_turn`: the tool, if some of its calls wait for their turn.
     """
 
     key: Hashable = None
@@ -275,7 +281,7 @@ class CallRunner:
         try:
             steps, tools = self._steps, self._definitions
             if tools is not None and ticket is not None and ticket.steps is not None:
-                is_plain = call.tool_version is None and call.approval is None
+                is_plain = call.tool_version is None and call.approval is None and not call.artifacts
                 if is_plain and tools.decided(ticket.key) is ticket:
                     note_all(ticket.noted)
                     steps = ticket.steps

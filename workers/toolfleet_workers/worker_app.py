@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.own_classes import OwnClasses
-from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
+from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts.names import ARTIFACTS, LOCAL, SCHEDULER
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.spans import Tracing
@@ -19,6 +20,7 @@ from toolfleet_workers.executors.http_executor import HttpExecutor
 from toolfleet_workers.executors.module_client import TracedClient
 from toolfleet_workers.middleware import (
     ApprovalCheck,
+    NoArtifacts,
     OwnMiddleware,
     PermissionCheck,
     PersonalDataGuard,
@@ -29,7 +31,7 @@ from toolfleet_workers.middleware import (
 )
 from toolfleet_workers.pool import bootsteps
 from toolfleet_workers.pool.consumption import ServedModules
-from toolfleet_workers.runner import CallRunner, Executor, Middleware, RoutedExecutor
+from toolfleet_workers.runner import CallRunner, Case, Executor, Middleware, RoutedExecutor
 from toolfleet_workers.tool_cache import ToolCache
 
 if TYPE_CHECKING:
@@ -48,6 +50,12 @@ def make_worker_app(settings: Settings) -> FleetApp:
     profiles.guards.check(settings)
     tools = ToolCache(settings, app.modules, profiles=profiles)
     own = _own_executors(settings, tools)
+    profile = ProfileCheck(tools, profiles, settings.default_guest_modules)
+    permission = PermissionCheck(tools, settings.default_guest_modules, settings.open_modules)
+    guard = PersonalDataGuard(tools, profiles)
+    puts: Middleware = NoArtifacts()
+    if settings.artifact_store is not None:
+        own[ARTIFACTS], puts = _artifact_parts(app, tools, profile, permission, guard)
     http = HttpExecutor(
         settings.module_services,
         client=HttpClient() if tracing is None else TracedClient(HttpClient(), tracing),
@@ -58,14 +66,12 @@ def make_worker_app(settings: Settings) -> FleetApp:
     executor = RoutedExecutor(own, others=http) if own else http
     says = [LOCAL] if settings.local_tools else []
     app.served_modules = served = ServedModules(settings, app.modules, http, tools, own=says)
-    profile = ProfileCheck(tools, profiles, settings.default_guest_modules)
-    permission = PermissionCheck(tools, settings.default_guest_modules)
     approval = ApprovalCheck(tools, profile.rules_for)
-    operators, guard = OwnMiddleware(tools, profiles, own_classes), PersonalDataGuard(tools, profiles)
+    operators = OwnMiddleware(tools, profiles, own_classes)
     spans, check = _tool_spans(tracing, ResultCheck(tools))
     runner = CallRunner(
         executor,
-        middleware=[*spans, profile, permission, approval, operators, guard, check],
+        middleware=[*spans, profile, permission, approval, puts, operators, guard, check],
         ask_status=http.statuses.status,
         checks=2,  # the last two
         screened=guard.screened,
@@ -120,6 +126,30 @@ def _scheduler_executor(settings: Settings) -> Executor:
     from toolfleet_workers.executors.scheduler import SchedulerExecutor
 
     return SchedulerExecutor(lambda: worker_job_service(settings), longest_seconds=LONGEST_SECONDS)
+
+
+def _artifact_parts(
+    app: FleetApp, tools: ToolCache, profile: ProfileCheck, permission: PermissionCheck, guard: PersonalDataGuard
+) -> tuple[Executor, Middleware]:
+    """Have the app keep large results. Returns the executor of the tools that read them, and what puts them into arguments.
+
+    Raises `SettingsError` if the store cannot be used here.
+    """
+    from toolfleet_tasks.artifacts import Artifacts
+    from toolfleet_workers.executors.artifacts import ArtifactArguments, ArtifactExecutor, CallArtifacts
+
+    def may_use(call: PublishedCall, tool_name: str) -> bool:
+        tool = tools.find(tool_name)
+        if tool is None:
+            return False
+        case = Case(call.caller, tool, profile.rules_for(call))
+        return profile.decide(case) != "refuse" and permission.decide(case) != "refuse"
+
+    artifacts = Artifacts(app.settings)
+    _ = artifacts.store
+    app.keep_artifacts = artifacts.keep
+    reader = CallArtifacts(artifacts, may_use=may_use, hidden=guard.hidden)
+    return ArtifactExecutor(reader), ArtifactArguments(reader, tools)
 
 
 class _LazyJobs:

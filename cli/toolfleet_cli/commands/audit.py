@@ -113,12 +113,21 @@ def show(
 def forget(
     user: Annotated[str, typer.Argument(metavar="USER", help="Whose calls.")],
     *,
+    artifact: Annotated[
+        str | None, typer.Option("--artifact", metavar="ID", help="Delete only this large result, by its handle.")
+    ] = None,
     gateway: Gateway | None = None,
     by: str | None = None,
 ) -> None:
-    """Remove the arguments and results that are kept of a user's calls. Their lines in the audit stay."""
+    """Remove the arguments and results that are kept of a user's calls, artifacts too. Their lines in the audit stay."""
+    if artifact is not None:
+        if not ask(calls.delete_artifacts, gateway, query={"user_id": user, "id": artifact}, by=by).artifacts:
+            fail(f"User {user!r} has no artifact {artifact[:80]!r}, or it has expired.", code=1)
+        note(f"Deleted the artifact {artifact}.")
+        return
     forgotten = ask(calls.forget_call_contents, gateway, query={"user_id": user}, by=by)
-    note(f"Removed the contents of {forgotten.calls} calls.")
+    kept = f" and {forgotten.artifacts} artifacts" if forgotten.artifacts else ""
+    note(f"Removed the contents of {forgotten.calls} calls{kept}.")
 
 
 def _latest(lines: "Ask", count: int) -> tuple[list[dict[str, Any]], str | None]:

@@ -16,13 +16,13 @@ from typing import Annotated
 import typer
 
 from toolfleet_cli.console import say
-from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
+from toolfleet_registry.contracts.names import RESERVED
 from toolfleet_registry.errors import SettingsError
 
 app = typer.Typer(no_args_is_help=True)
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,49}")
-_OURS = frozenset({LOCAL, SCHEDULER, "modules", "tests", "test"})
+_OURS = RESERVED | {"modules", "tests", "test"}
 _RENAMED = {"dockerignore": ".dockerignore"}  # a template that begins with a dot would be hidden from us, too
 
 

@@ -8,11 +8,12 @@ from typing import Any, Final
 from toolfleet_cli.console import age
 from toolfleet_cli.doctor.check import CheckResult, Diagnosis, Patient, error, remark, warning
 from toolfleet_registry.catalog.operator import Difference, operating
-from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
+from toolfleet_registry.contracts.names import RESERVED
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
+from toolfleet_tasks.artifacts import Probe, written_probe
 from toolfleet_tasks.client.session import worker_job_service
 from toolfleet_tasks.operations.fleet_status import FleetStatus, ModuleTrouble, QueueStatus, read_status
 from toolfleet_tasks.operations.worker_probes import CanaryFlight, fly
@@ -25,7 +26,7 @@ _OLD_SECONDS = 30.0
 _OF_OTHERS = frozenset({"troubles", "not_applied", "broker_error"})  # facts of the check `manifests`, and no numbers
 _NAMED = 5
 
-_ASKED_NOTHING = frozenset({LOCAL, SCHEDULER})  # they are where the worker is
+_ASKED_NOTHING = RESERVED  # they are where the worker is
 CANARY_SECONDS: Final = 60.0
 """The seconds that all canaries may take: room for several hundred modules."""
 
@@ -166,8 +167,28 @@ async def send_canaries(patient: Patient) -> CheckResult:
         if served[queue_of(module)] and not states.is_paused(module, lane_of(module, known.settings)):
             queues[queue_of(module)] = "" if module in _ASKED_NOTHING else module
     most = min(patient.canary_seconds, CANARY_SECONDS - _MARGIN_SECONDS)
-    flights = await fly(settings, queues, seconds=most) if queues else []
-    return CheckResult(tuple(_canary_findings(flights, most)), {"canaries": [_fact(one) for one in flights]})
+    async with written_probe(settings) as probe:
+        flights = await fly(settings, queues, seconds=most) if queues else []
+    findings = [*_canary_findings(flights, most), *_store_findings(flights, probe)]
+    return CheckResult(tuple(findings), {"canaries": [_fact(one) for one in flights]})
+
+
+def _store_findings(flights: Iterable[CanaryFlight], probe: Probe | None) -> Iterable[Diagnosis]:
+    """Yield what is wrong with the store of artifacts: who cannot write there, or read what was written elsewhere."""
+    if probe is None:
+        return
+    harm, fix = (
+        "Large results are not kept, or cannot be read.",
+        "Give all workers and gateways the same TOOLFLEET_ARTIFACT_STORE.",
+    )
+    if probe.fault is not None:
+        yield error(f"This process cannot write into the store of artifacts: {probe.fault}", harm, fix)
+        return
+    for one in flights:
+        if one.answer is not None and one.answer.artifacts != probe.text:
+            said = "has no store" if one.answer.artifacts is None else "cannot read what was written here"
+            text = f"Worker {one.answer.worker} {said}, of TOOLFLEET_ARTIFACT_STORE."
+            yield error(text, harm, fix, quoted=one.answer.artifacts or "")
 
 
 def _canary_findings(flights: Iterable[CanaryFlight], seconds: float) -> Iterable[Diagnosis]:

@@ -154,6 +154,10 @@ def _without_effect(settings: Settings, is_set: Collection[str]) -> Iterable[Dia
         "oauth_audience": ("TOOLFLEET_OAUTH_ISSUER is not set", settings.oauth_issuer is None),
         "oauth_jwks_url": ("TOOLFLEET_OAUTH_ISSUER is not set", settings.oauth_issuer is None),
         "oauth_claims": ("TOOLFLEET_OAUTH_ISSUER is not set", settings.oauth_issuer is None),
+        **{
+            f"artifact_{name}": ("TOOLFLEET_ARTIFACT_STORE is not set", settings.artifact_store is None)
+            for name in ("from_bytes", "bytes_per_user")
+        },
     }
     for name, (cause, is_idle) in causes.items():
         if is_idle and name in is_set:

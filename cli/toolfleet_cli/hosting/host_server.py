@@ -23,7 +23,7 @@ from toolfleet_registry import metric_families, metrics
 from toolfleet_registry.config.host_settings import SecretSource
 from toolfleet_registry.config.setting_sources import secret_value
 from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.contracts.names import RESERVED, is_module_name
 from toolfleet_registry.directory.hosts import (
     ANNOUNCE_VARIABLE,
     HEARTBEAT_SECONDS,
@@ -240,7 +240,7 @@ def _host_metrics(settings: Settings | None, module: str) -> Generator[HostMetri
 
 def check_host_name(name: str, *, option: str | None = None) -> str:
     """Return the name if a hosted module can have it. `option` is the command's option for another name. Raises `SettingsError`."""
-    if not is_module_name(name) or name in {LOCAL, SCHEDULER}:
+    if not is_module_name(name) or name in RESERVED:
         other = "" if option is None else f" with {option}"
         raise SettingsError(f"{name[:80]!r} is no name for a module: give it another one{other}.")
     return name

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from toolfleet_registry.config.host_settings import McpSpec
-from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.contracts.names import RESERVED, is_module_name
 from toolfleet_registry.errors import SettingsError
 
 _MOST_BYTES = 4 * 2**20
@@ -40,7 +40,7 @@ def servers_in(file: Path, *, may_be_none: bool = False) -> dict[str, McpSpec]:
 
 def module_of(name: str) -> str:
     """Return the module's name for a server: the server's name if it is valid, else its readable part and a digest of it."""
-    if is_module_name(name) and name not in {LOCAL, SCHEDULER}:
+    if is_module_name(name) and name not in RESERVED:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
     readable = re.sub(r"[^A-Za-z0-9]+", "-", name, flags=re.ASCII).strip("-")[:40]

@@ -9,7 +9,7 @@ from pathlib import Path
 from toolfleet_registry.config.host_settings import FolderSpec, HostBase
 from toolfleet_registry.config.run_file import FOLDER
 from toolfleet_registry.config.setting_sources import find_toml
-from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.contracts.names import LOCAL, RESERVED, is_module_name
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 
@@ -188,7 +188,7 @@ def check_hosted(hosted: HostedModule, known: Iterable[str]) -> None:
     """Raise `SettingsError` for what cannot be served, also as there is another module or process of these names."""
     if not hosted.source.exists() or (hosted.command[0] == "folder" and not hosted.source.is_dir()):
         raise SettingsError(f"There is no tool folder {hosted.source}.")
-    if not is_module_name(hosted.name) or hosted.name in {LOCAL, SCHEDULER}:
+    if not is_module_name(hosted.name) or hosted.name in RESERVED:
         raise SettingsError(
             f"{hosted.source} cannot be served under its own name: name it in toolfleet.toml, as [hosts.NAME]."
         )

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import re
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
@@ -11,11 +13,16 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
+from toolfleet_gateway.artifacts import opened_artifact, problem_of_artifact
+from toolfleet_gateway.http.problems import Problem
 from toolfleet_gateway.mcp.client_request import Context, ViewOf
 from toolfleet_gateway.mcp.tools import LIST_TTL_MS
 from toolfleet_gateway.mcp.view import McpView, apps_in
 from toolfleet_registry.contracts import ToolCall
+from toolfleet_registry.contracts.artifacts import ARTIFACT_ID
 from toolfleet_registry.contracts.attempts import foreign_meta
+from toolfleet_registry.errors import ArtifactMissing, ArtifactStoreAway
+from toolfleet_registry.formats.results import ARTIFACT_URI
 from toolfleet_registry.functions.passed_methods import WATCH_METHOD, passing_method
 from toolfleet_tasks.client.fleet import ToolFleet
 
@@ -37,6 +44,7 @@ _LISTS: Final = {
 }
 _MOST_PAGES = 20  # of one module's resources, where the apps of all are listed
 _APP = "ui://"
+_ARTIFACT = re.compile(f"{ARTIFACT_URI}({ARTIFACT_ID.pattern})")  # a module may have others of that scheme
 
 WATCH: Final = "watch"
 """The kind of a module whose resources can be watched."""
@@ -47,9 +55,10 @@ _CACHED = frozenset({"prompts/list", "resources/list", "resources/templates/list
 class ModuleMethods:
     """The methods of modules other than for tools."""
 
-    def __init__(self, fleet: ToolFleet, view_of: ViewOf) -> None:
+    def __init__(self, fleet: ToolFleet, view_of: ViewOf, *, has_artifacts: bool = False) -> None:
         self._fleet = fleet
         self._view_of = view_of
+        self._has_artifacts = has_artifacts
 
     async def kinds(self, view: McpView) -> frozenset[str]:
         """Return which kinds the endpoint has for this caller: `prompts`, `resources`, `completion`, `watch`. From memory.
@@ -59,6 +68,8 @@ class ModuleMethods:
         if view.module is None:
             return frozenset({"resources"})
         found = {method.partition("/")[0] for method in FIRST_METHODS if await self.has(view, method)}
+        if self._has_artifacts:
+            found.add("resources")
         if await self.has(view, WATCH_METHOD):
             found.add(WATCH)
         return frozenset(found)
@@ -80,9 +91,30 @@ class ModuleMethods:
         async def handle(context: Context, params: types.RequestParams) -> dict[str, Any]:
             stated = params.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"meta"})
             view = self._view_of(context)
+            if self._has_artifacts and method == "resources/read" and (found := _ARTIFACT.fullmatch(stated["uri"])):
+                return await self._artifact(view, found[1])
+            if (
+                self._has_artifacts and method in _LISTS and not await self.has(view, method)
+            ):  # artifacts are not listed
+                return {_LISTS[method][0]: [], "ttlMs": LIST_TTL_MS, "cacheScope": "private", "resultType": "complete"}
             return await (self.asked if view.module is not None else self._of_apps)(view, method, stated)
 
         return handle
+
+    async def _artifact(self, view: McpView, artifact_id: str) -> dict[str, Any]:
+        """Return a large result, whole. Raises `MCPError`."""
+        try:
+            opened = await opened_artifact(self._fleet, artifact_id, view.who.caller)
+            data = await opened.read(0, opened.size)
+        except (Problem, ArtifactMissing, ArtifactStoreAway) as exc:
+            problem = exc if isinstance(exc, Problem) else problem_of_artifact(exc)
+            raise MCPError(types.INVALID_PARAMS, problem.detail, {"error_code": problem.error_code}) from None
+        said = {"uri": f"{ARTIFACT_URI}{artifact_id}", "mimeType": opened.record.media_type}
+        try:
+            content = {**said, "text": data.decode()}
+        except UnicodeDecodeError:
+            content = {**said, "blob": b64encode(data).decode()}
+        return {"contents": [content], "ttlMs": 0, "cacheScope": "private", "resultType": "complete"}
 
     async def _of_apps(self, view: McpView, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Return what the modules with apps have: their apps in one list, or one of their resources. Raises `MCPError`."""

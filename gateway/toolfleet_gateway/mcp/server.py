@@ -134,11 +134,12 @@ class McpMethods:
         approvals = ClientApprovals(fleet)
         rounds = InputRounds(fleet, SealedStates(redis, keys, settings.signing_keys), approvals)
         calls = ToolCalls(fleet, settings, abandoned, window, rounds, approvals)
-        listing, followed = McpListing(fleet), FollowedCalls(fleet, approvals)
+        previews = settings.artifact_store is not None
+        listing, followed = McpListing(fleet, previews=previews), FollowedCalls(fleet, approvals)
         log_levels = LogLevels()
-        tools = ToolMethods(calls, listing, MetaTools(fleet), followed, log_levels, view_of)
+        tools = ToolMethods(calls, listing, MetaTools(fleet, previews=previews), followed, log_levels, view_of)
         tasks = TaskMethods(fleet, view_of, PartialAnswers(redis, keys), approvals)
-        modules = ModuleMethods(fleet, view_of)
+        modules = ModuleMethods(fleet, view_of, has_artifacts=previews)
         watching = ResourceWatching(modules, WatchedResources(redis, keys))
         feeds = EventFeed(fleet), ServerFeed(ServerChanges(redis, keys))
         guest_modules = settings.default_guest_modules

@@ -1,6 +1,8 @@
 """Answers `tools/list` and `tools/call`: the tools of the fleet, and the gateway's own, which search tools and follow calls."""
 
 import bisect
+import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -64,14 +66,15 @@ _USUAL_FOUND = 10
 _MOST_DESCRIBED = 20
 _SHORT = 200  # characters of a description
 
+_REF = re.compile(r'"\$ref": "([^"]*)"')
 _NAMES_SCHEMA = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": _MOST_DESCRIBED}
 
 
 class McpListing:
-    """Answers `tools/list`. It asks nothing of Redis: what exists is in memory."""
+    """Answers `tools/list`. It asks nothing of Redis: what exists is in memory. `previews`: whether results may be previews."""
 
-    def __init__(self, fleet: ToolFleet) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: ToolFleet, *, previews: bool = False) -> None:
+        self._fleet, self._previews = fleet, previews
 
     async def own_names(self, view: McpView) -> frozenset[str]:
         """Return the names of the gateway's own tools here. A module's tool of the same name has precedence."""
@@ -92,7 +95,7 @@ class McpListing:
         start = bisect.bisect_right(tools, after, key=lambda tool: tool.name)
         part = tools[start : start + _PAGE]
         is_last = start + _PAGE >= len(tools)
-        shown = await aside(lambda: listed(view, part), is_large=len(part) > _MANY)
+        shown = await aside(lambda: listed(view, part, previews=self._previews), is_large=len(part) > _MANY)
         return _page([*shown, *(following if is_last else ())], None if is_last else part[-1])
 
 
@@ -132,16 +135,34 @@ _META_TOOLS: Final[Mapping[str, Mapping[str, Any]]] = {
 """The definitions of the gateway's own tools for `tools/list`."""
 
 
-def listed(view: McpView, tools: list[ToolDefinition]) -> list[dict[str, Any]]:
-    """Return tools as the protocol lists them, under the names that they have at this endpoint."""
-    return [{**offer, "name": view.shown(tool.name)} for tool, offer in zip(tools, convert(tools, "mcp"), strict=True)]
+def listed(view: McpView, tools: list[ToolDefinition], *, previews: bool) -> list[dict[str, Any]]:
+    """Return tools as the protocol lists them, under the names that they have at this endpoint.
+
+    With `previews`, output schemas allow a preview: clients check structured content by them.
+    """
+    offers = [*convert(tools, "mcp")]
+    if previews:
+        offers = [_with_preview(offer) if "outputSchema" in offer else offer for offer in offers]
+    return [{**offer, "name": view.shown(tool.name)} for tool, offer in zip(tools, offers, strict=True)]
+
+
+def _with_preview(offer: dict[str, Any]) -> dict[str, Any]:
+    """Return an offer whose output schema allows a preview; without one where the schema refers to itself as a whole."""
+    schema: dict[str, Any] = offer["outputSchema"]
+    others = {name: value for name, value in offer.items() if name != "outputSchema"}
+    if any(not ref.startswith("#/$defs/") for ref in _REF.findall(json.dumps(schema))):
+        return others
+    shared = {name: schema[name] for name in ("$schema", "$defs") if name in schema}
+    own = {name: value for name, value in schema.items() if name not in shared}
+    preview = {"required": ["artifact", "preview"]}
+    return {**others, "outputSchema": {"type": "object", **shared, "anyOf": [own, preview]}}
 
 
 class MetaTools:
     """Searches and describes tools for MCP clients. A call through `call_tool` is a call of the tool itself."""
 
-    def __init__(self, fleet: ToolFleet) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: ToolFleet, *, previews: bool = False) -> None:
+        self._fleet, self._previews = fleet, previews
 
     async def run(self, view: McpView, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the result of `search_tools` or `describe_tools`."""
@@ -170,7 +191,7 @@ class MetaTools:
         by_name = {view.shown(tool.name): tool for tool in view.of(await self._fleet.tools(view.who.caller))}
         known = [by_name[name] for name in dict.fromkeys(map(str, names)) if name in by_name]
         unknown = [name for name in dict.fromkeys(map(str, names)) if name not in by_name]
-        described = listed(view, sorted(known, key=lambda tool: tool.name))
+        described = listed(view, sorted(known, key=lambda tool: tool.name), previews=self._previews)
         text = "\n\n".join(f"{each['name']}: {each['description']}\n{each['inputSchema']}" for each in described)
         if unknown:
             text = f"{text}\n\nUnknown: {', '.join(name[:200] for name in unknown)}".strip()

@@ -155,7 +155,7 @@ def _agents(profile: EffectiveProfile | None, caller: Caller) -> Iterator[ToolRu
 
 def _reaches(module: str, caller: Caller, named: Sequence[NamedProfile], settings: Settings) -> Iterator[ToolRule]:
     modules = modules_of(caller, settings.default_guest_modules)
-    passes = reaches(module, modules)
+    passes = reaches(module, modules) or module in settings.open_modules
     is_guests = caller.allowed_modules is None and modules != "*"
     yield ToolRule(
         about="reach",
@@ -165,7 +165,7 @@ def _reaches(module: str, caller: Caller, named: Sequence[NamedProfile], setting
     )
     for one in named:
         if one.profile.allowed_modules != "*":
-            passes = reaches(module, one.profile.allowed_modules)
+            passes = reaches(module, one.profile.allowed_modules) or module in settings.open_modules
             says = f"Agent {one.agent!r} {'reaches' if passes else 'does not reach'} module {module!r}."
             yield ToolRule(about="reach", passes=passes, says=says, place=_place(one, "allowed_modules"))
 

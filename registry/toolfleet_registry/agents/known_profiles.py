@@ -171,9 +171,14 @@ class Reach:
         return [tool for tool in tools if self.profile.denial(tool) is None]
 
 
-def reach_of(caller: Caller, profiles: KnownProfiles, guest_modules: frozenset[str]) -> Reach:
-    """Return what the caller can reach. Raises `UnknownAgent`."""
+def reach_of(
+    caller: Caller, profiles: KnownProfiles, guest_modules: frozenset[str], open_modules: frozenset[str] = frozenset()
+) -> Reach:
+    """Return what the caller can reach, with modules that are open to all. Raises `UnknownAgent`."""
     profile = profiles.of(caller)
     if profile is not None:
         caller = profile.narrowed(caller, guest_modules)
-    return Reach(caller, modules_of(caller, guest_modules), profile)
+    modules = modules_of(caller, guest_modules)
+    if open_modules and modules != "*":
+        modules |= open_modules
+    return Reach(caller, modules, profile)

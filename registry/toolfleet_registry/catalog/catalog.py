@@ -198,7 +198,7 @@ class Catalog:
         profiles: LiveProfiles | None = None,
         asks_fleet: bool = False,
     ) -> None:
-        self._settings = settings
+        self._settings, self._open_modules = settings, settings.open_modules
         self._known = KnownModules(settings) if known is None else known
         self.profiles = KnownProfiles(settings) if profiles is None else profiles.known
         """Those of agents."""
@@ -428,7 +428,7 @@ class Catalog:
         if name.module not in self.modules:
             return _refused(call, "unknown_module", unknown_module(name.module, self._settings.redis_url))
         try:
-            reach = reach_of(caller, self.profiles, self._settings.default_guest_modules)
+            reach = reach_of(caller, self.profiles, self._settings.default_guest_modules, self._open_modules)
         except UnknownAgent as exc:
             return _refused(call, "permission_denied", str(exc))
         tool = self.find(call.tool_name)
@@ -448,7 +448,7 @@ class Catalog:
 
     def _listed_for(self, caller: Caller) -> Reach | None:
         try:
-            return reach_of(caller, self.profiles, self._settings.default_guest_modules)
+            return reach_of(caller, self.profiles, self._settings.default_guest_modules, self._open_modules)
         except UnknownAgent as exc:
             _log.warning("agent_unknown", error=str(exc))
             return None
@@ -516,6 +516,10 @@ async def _probe_modules(
         from toolfleet_registry.local.local_tools import probe_local  # hardly any worker has them
 
         probes |= await probe_local(settings)
+    if settings.artifact_store is not None:
+        from toolfleet_registry.local.artifact_tools import probe_artifacts
+
+        probes |= probe_artifacts(settings)
     return probes | probe_scheduler(settings)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self, cast
 from redis.asyncio import Redis
 
 from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
+from toolfleet_registry.contracts.names import ARTIFACTS, LOCAL, SCHEDULER
 from toolfleet_registry.directory.directory import ProbeFailure, ProbeFailures
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
@@ -169,6 +169,10 @@ class ManifestFetcher:
             from toolfleet_registry.local.scheduler_tools import probe_scheduler
 
             return probe_scheduler(self._settings).get(module)
+        if module == ARTIFACTS and self._settings.artifact_store is not None:
+            from toolfleet_registry.local.artifact_tools import probe_artifacts
+
+            return probe_artifacts(self._settings).get(module)
         if module == LOCAL and self._settings.local_tools:
             from toolfleet_registry.local.local_tools import probe_local
 

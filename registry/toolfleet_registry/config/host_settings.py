@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings
 
 from toolfleet_registry.config.setting_values import Count, MappedModels, Names, Ordered, read_json
 from toolfleet_registry.contracts.message import DEFERS_BUILD, Seconds
-from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.contracts.names import RESERVED, is_module_name
 from toolfleet_registry.contracts.tool_definition import ToolLines
 
 NAME_FORM = r"[A-Za-z_][A-Za-z0-9_]{0,99}"
@@ -365,7 +365,7 @@ class HostSettings(BaseSettings, defer_build=True):
     @classmethod
     def _check_hosts(cls, hosts: dict[str, HostSpec]) -> dict[str, HostSpec]:
         for name in hosts:
-            if not is_module_name(name) or name in {LOCAL, SCHEDULER}:
+            if not is_module_name(name) or name in RESERVED:
                 raise ValueError(
                     f"a host cannot be named {name!r}: letters, digits, '_' and '-', and none of the fleet's own"
                 )

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from toolfleet_registry.contracts.message import DEFERS_BUILD
-from toolfleet_registry.contracts.names import SCHEDULER
+from toolfleet_registry.contracts.names import ARTIFACTS, SCHEDULER
 
 FOLDER = ".toolfleet"
 NAME = "run.json"
@@ -90,6 +90,8 @@ def unknown_module(module: str, redis_url: str | None) -> str:
     why = why_not_applied(module, redis_url)
     if why is None and module == SCHEDULER:
         why = "TOOLFLEET_SCHEDULER=true, for agents, gateways, workers and beat alike, has the fleet offer it."
+    if why is None and module == ARTIFACTS:
+        why = "TOOLFLEET_ARTIFACT_STORE, for agents, gateways, workers and beat alike, has the fleet offer it."
     return f"Unknown module: {module}" + (f". {why}" if why else "")
 
 

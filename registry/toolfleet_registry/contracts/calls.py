@@ -212,6 +212,29 @@ class ResultFile(Message):
         return f"{self.kind} {number}{named} ({self.media_type}, {self.size} bytes)"
 
 
+class ResultArtifact(Message):
+    """The handle of a large part of a result that is kept as an artifact."""
+
+    id: str
+    """The handle: the call's id, its attempt, and the part's number."""
+    place: str
+    """Where the part stands in the result, as a JSON pointer; `/files/0` is the first file."""
+    media_type: str
+    """What its bytes are, such as `text/plain`."""
+    size: int
+    """How many bytes it has."""
+    sha256: str
+    """Their digest, in hexadecimal."""
+
+
+class ArtifactArgument(Message):
+    """An argument in whose place the worker puts an artifact, of this handle and digest."""
+
+    name: str
+    id: str
+    sha256: str
+
+
 @dataclass(frozen=True, slots=True)
 class Spoken:
     """The call as a model wrote it. All compare equal: calls that differ only in this are the same."""
@@ -327,6 +350,8 @@ class ToolResult(Message):
     """What the model may do next, in one sentence; for a success, what it may need in addition to the result, such as a `Link` to the next page."""
     files: Annotated[tuple[ResultFile, ...], Since(2)] = ()
     """The images and other files of the result, in the order of their labels."""
+    artifacts: Annotated[tuple[ResultArtifact, ...], Since(6)] = ()
+    """Its large parts that can be had by a handle as well. A model sees a preview in their place."""
     ends_run: Annotated[bool, Since(3)] = False
     """Whether the agent's run is to end with this refusal, as an error: by the `exit_behavior` of its profile's limit."""
     audit: Audit = Audit.model_construct(
@@ -413,7 +438,8 @@ class PublishedCall(Message):
     is run only while its tool has this version. `takes_input`: its module may ask; `inputs`: what it was answered last.
     `log_level`: which log messages its caller wants. `approval`: what people have to approve of it before it begins. `retry`: how
     often it is tried again, if its agent's profile says so. `run_id`, `thread_id`: where it counts, if its agent has a profile.
-    `asked_by`: of a call that makes a job, as of that job. `turn`: what it waits for, if its tool has a `concurrency_key`.
+    `asked_by`: of a call that makes a job, as of that job; of one without a user that may leave artifacts, who asked for it.
+    `turn`: what it waits for, if its tool has a `concurrency_key`. `artifacts`: the arguments that are artifacts.
     """
 
     call_id: str
@@ -445,6 +471,7 @@ class PublishedCall(Message):
     thread_id: Annotated[str | None, Since(3), Field(min_length=1, max_length=256)] = None
     asked_by: Annotated[tuple[str, ...], Since(4)] = ()
     turn: Annotated[Turn | None, Since(6)] = None
+    artifacts: Annotated[tuple[ArtifactArgument, ...], Since(6)] = ()
 
 
 class SealedCall(PublishedCall):

@@ -14,6 +14,15 @@ LOCAL = "local"
 SCHEDULER = "scheduler"
 """The module whose tools make jobs: see the setting `scheduler`."""
 
+ARTIFACTS = "artifacts"
+"""The module whose tools read large results: see the setting `artifact_store`."""
+
+SERVED_BY_WORKERS = frozenset({SCHEDULER, ARTIFACTS})
+"""The modules that are parts of the fleet."""
+
+RESERVED = frozenset({LOCAL, SCHEDULER, ARTIFACTS})
+"""Names that no other module can have."""
+
 MAX_PROVIDER_NAME = 64  # OpenAI, Anthropic and Gemini all accept ^[A-Za-z_][A-Za-z0-9_-]{0,63}$
 
 

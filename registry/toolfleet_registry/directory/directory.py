@@ -135,7 +135,7 @@ class ModuleDirectory:
 
     def __init__(self, redis: Redis, settings: Settings) -> None:
         self._redis = redis
-        self._keys = settings.keys
+        self._keys, self._own = settings.keys, settings.open_modules
         self._seal = TextSeal(settings.signing_key, purpose="module", old_keys=settings.signing_keys_old)
         self.failures = ProbeFailures(redis, settings.keys, ttl_seconds=settings.manifest_ttl_seconds)
         """Why the last looks at modules have failed."""
@@ -302,6 +302,8 @@ class ModuleDirectory:
         found = _read(self._seal, module, text)
         if isinstance(found, str):
             _log.warning("module_entry_ignored", module=module, reason=found)
+        elif module in self._own and not (found.is_static or found.is_removed):  # added before the name was reserved
+            _log.warning("module_entry_unused", module=module, reason="its name is that of the fleet's own module")
         self._read_before[module] = text, found
         return found
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from toolfleet_registry.contracts.message import DEFERS_BUILD
-from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.contracts.names import ARTIFACTS, LOCAL, SCHEDULER, is_module_name
 from toolfleet_registry.lua_files import script
 from toolfleet_registry.redis.urls import is_http_url
 from toolfleet_registry.settings import Settings
@@ -170,7 +170,11 @@ class AnnouncedModule(ModuleEntry):
 def static_entries(settings: Settings) -> dict[str, ModuleEntry]:
     """Return the modules of a worker's or beat's settings, as the directory has them: without the passwords of their addresses."""
     urls: dict[str, str | None] = {name: plain_url(url) for name, url in settings.module_services.items()}
-    own: dict[str, Any] = {LOCAL: settings.local_tools, SCHEDULER: settings.scheduler}
+    own: dict[str, Any] = {
+        LOCAL: settings.local_tools,
+        SCHEDULER: settings.scheduler,
+        ARTIFACTS: settings.artifact_store,
+    }
     urls |= dict.fromkeys(name for name, is_on in own.items() if is_on)
     return {
         name: ModuleEntry(

@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 from redis.client import NEVER_DECODE
 
 from toolfleet_registry.contracts.message import DEFERS_BUILD
-from toolfleet_registry.contracts.names import LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.contracts.names import RESERVED, is_module_name
 from toolfleet_registry.directory.entries import ANNOUNCE, FORGET_HOSTS, HOSTS, LEAVE, AnnouncedModule, Replica
 from toolfleet_registry.errors import MessageRefused, SettingsError
 from toolfleet_registry.redis.servers import answering
@@ -79,7 +79,7 @@ class Announcement(BaseModel):
     @field_validator("module")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        if not is_module_name(name) or name in {LOCAL, SCHEDULER}:
+        if not is_module_name(name) or name in RESERVED:
             raise ValueError("no host can serve a module of this name")
         return name
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from toolfleet_registry.contracts import ResultFile, ToolResult
 from toolfleet_registry.contracts.attempts import checked_part, content_blocks, foreign_meta, text_in
-from toolfleet_registry.contracts.calls import Spoken
+from toolfleet_registry.contracts.calls import ResultArtifact, Spoken
 from toolfleet_registry.contracts.names import ToolName
 from toolfleet_registry.contracts.tool_definition import ToolDefinition
 from toolfleet_registry.formats.calls import field_of
@@ -17,6 +17,9 @@ from toolfleet_registry.formats.references import localized
 from toolfleet_registry.formats.relaxing import Notes, renamed_properties, rooted
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.schemas.definition import input_schema
+
+ARTIFACT_URI = "artifact://"
+"""The beginning of an artifact's address for MCP clients; its id follows."""
 
 _Show = Callable[[ResultFile, int], dict[str, Any] | None]
 
@@ -100,7 +103,7 @@ def from_result(
     files: bool = True,
     caller: Any = None,
 ) -> Any:
-    """Return the answer to a tool call in a provider's format, as a plain dictionary. Nothing is cut.
+    """Return the answer to a tool call in a provider's format, as a plain dictionary. Only artifacts are cut: they have previews.
 
     OpenAI: a `tool` message, or a `function_call_output` item; the format has no mark for errors, so the text of an error
     begins with `Error`. Anthropic: a `tool_result` block with `is_error`; all blocks of a turn belong in one user message.
@@ -126,6 +129,11 @@ def from_result(
 
     """
     dialect_of(format)
+    artifacts = result.artifacts
+    if artifacts:
+        from toolfleet_registry.previews import previewed  # of a fleet that has a store
+
+        result = previewed(result)
     if field_of(caller, "type") not in {None, "direct"}:
         return _program_message(result, format, tool_call_id, caller)
     shown, unseen = shown_files(result.files if result.success else (), format, is_on=files)
@@ -143,7 +151,13 @@ def from_result(
     if format == "gemini":
         answer = _gemini_message(result, tool_call_id, unseen, dotted=dotted)
         return {"functionResponse": {**answer, "parts": shown} if shown else answer}
-    return _mcp_message(result, shown, unseen)
+    answer = _mcp_message(result, shown, unseen)
+    return {**answer, "content": [*answer["content"], *map(_link, artifacts)]} if artifacts else answer
+
+
+def _link(artifact: ResultArtifact) -> dict[str, Any]:
+    facts = {"name": artifact.id, "mimeType": artifact.media_type, "size": artifact.size}
+    return {"type": "resource_link", "uri": f"{ARTIFACT_URI}{artifact.id}", **facts}
 
 
 def _program_message(result: ToolResult, format: Format, tool_call_id: str | None, caller: Any) -> dict[str, Any]:

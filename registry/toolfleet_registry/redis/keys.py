@@ -74,6 +74,10 @@ RULES = (
     _ours(r"share:(fast|slow):[0-9a-f]{16}"),
     _ours(r"stored:[0-9a-f]{16}(:bytes)?", since=2),
     _ours("call-contents:.+", since=4),
+    _ours("artifact:.+", since=6),
+    _ours(r"artifacts-of:[0-9a-f]{16}(:bytes)?", since=6),
+    _ours("artifacts-due", lasting="which objects are in the store; the sweep removes them", since=6),
+    _ours("artifacts-listed", since=6),
     _ours("readers:.+", since=2),
     _ours(r"slots:(fast|slow)"),
     _ours(r"(consumers|consumed:[0-9a-f]{16})", since=2),
@@ -379,6 +383,20 @@ class Keys:
     def contents(self, call_id: str) -> str:
         """A call's arguments and result, for operators. Expires after an hour."""
         return f"{self.begin}call-contents:{call_id}"
+
+    def artifact(self, artifact_id: str) -> str:
+        """What a stored object is, and whose, as JSON. Expires when the object is to be deleted."""
+        return f"{self.begin}artifact:{artifact_id}"
+
+    def artifacts_of(self, owner: str) -> str:
+        """An owner's artifacts, by their expiry; with `:bytes` appended, their sum. Expires with the last."""
+        return f"{self.begin}artifacts-of:{_digest(owner)[:16]}"
+
+    artifacts_due = _Key("artifacts-due")
+    """The names of all objects in the store, by when (ms) no record names them any more."""
+
+    artifacts_listed = _Key("artifacts-listed")
+    """Held by the one listing of the store in a day, which looks for objects that Redis has forgotten. Expires after a day."""
 
     def readers(self, call_id: str) -> str:
         """The calls that wait for the result of this one, by their ids. Expires with the last one's deadline."""

@@ -135,6 +135,10 @@ def asked_again(known: Mapping[str, Any]) -> dict[str, Any]:
 
 def tool_return(result: ToolResult) -> ToolReturn[Any]:
     """Return a success in the framework's form for its model, with files next to the text."""
+    if result.artifacts:
+        from toolfleet_registry.previews import previewed  # of a fleet that has a store
+
+        result = previewed(result)
     text, files = shown_parts(result)
     parts = [BinaryContent(file.read(), media_type=file.media_type) for file in files]
     value: Any = [text, *parts] if result.files else result.result

@@ -6,13 +6,14 @@ step may come twice.
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.agents.profile_rules import approval_fault, terms_of_approval
 from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolResult
+from toolfleet_registry.contracts.artifacts import owner_of
 from toolfleet_registry.contracts.calls import ApprovalRule, ApprovedCall
 from toolfleet_registry.errors import (
     ApprovalNotTaken,
@@ -58,6 +59,8 @@ _LONGEST_SHOWN = 2_000  # characters of arguments in a refusal: the approval its
 
 Asked = tuple[AskedApproval, Refusal | None]
 """What people are asked about a call; and why it does not wait for them, if it does not."""
+
+_Make = Callable[[StoredApproval], Awaitable[ApprovalChange]]
 
 _BATCH = 100
 _AT_ONCE = 8  # each is read as a whole, and may have megabytes
@@ -187,9 +190,9 @@ class ApprovalService:
         Raises `ApprovalNotTaken`, and `ValueError` for arguments that the tool does not take.
         """
 
-        def make(found: StoredApproval) -> ApprovalChange:
+        async def make(found: StoredApproval) -> ApprovalChange:
             self._check(found, approver, seen)
-            return self._approval(found, approver, arguments, self._hidden(found, reason))
+            return await self._approval(found, approver, arguments, self._hidden(found, reason))
 
         return await self._decide(approval_id, make)
 
@@ -198,7 +201,7 @@ class ApprovalService:
     ) -> StoredApproval:
         """Reject a call; the first rejection decides. `seen` as of `approve`. Raises `ApprovalNotTaken`."""
 
-        def make(found: StoredApproval) -> ApprovalChange:
+        async def make(found: StoredApproval) -> ApprovalChange:
             self._check(found, approver, seen, rejects=True)
             return self._rejection(found, approver, self._hidden(found, reason))
 
@@ -233,7 +236,7 @@ class ApprovalService:
         decision = ApprovalChange("expired", found.request, found.call, found.votes, [*found.journal, line])
         return await self.records.decide(found, decision) == "taken"
 
-    async def _decide(self, approval_id: str, make: Callable[[StoredApproval], ApprovalChange]) -> StoredApproval:
+    async def _decide(self, approval_id: str, make: _Make) -> StoredApproval:
         try:
             async with asyncio.timeout(_DECISION_SECONDS):
                 found = await self._taken(approval_id, make)
@@ -243,21 +246,21 @@ class ApprovalService:
         except (OSError, TimeoutError) as exc:
             raise FleetUnavailable("Redis has not confirmed the decision: give it again.") from exc
 
-    async def _taken(self, approval_id: str, make: Callable[[StoredApproval], ApprovalChange]) -> StoredApproval:
+    async def _taken(self, approval_id: str, make: _Make) -> StoredApproval:
         for _ in range(_TRIES):
             found = await self.show(approval_id)
             if found.state != "waiting":
                 raise ApprovalNotTaken(approval_id, found.state)
             if found.place == "done":
                 raise ApprovalNotTaken(approval_id, "ended")
-            answer = await self.records.decide(found, make(found))
+            answer = await self.records.decide(found, await make(found))
             if answer == "taken":
                 return await self.show(approval_id)
             if answer != "raced":
                 raise ApprovalNotTaken(approval_id, answer)
         raise ApprovalNotTaken(approval_id, "raced")
 
-    def _approval(
+    async def _approval(
         self, found: StoredApproval, approver: Approver, arguments: Mapping[str, Any] | None, reason: str
     ) -> ApprovalChange:
         now, request, call, votes = fleet_clock.now(), found.request, found.call, list(found.votes)
@@ -273,7 +276,7 @@ class ApprovalService:
             line = line.model_copy(update={"by": "fleet", "before": request.binding})
             return ApprovalChange("rejected", request, call, votes, [*journal, line])
         if arguments:
-            call = self._edited(call, {**call.arguments, **arguments}, tool, request.rules)
+            call = await self._edited(call, {**call.arguments, **arguments}, tool, request.rules)
             assert call.approval is not None
             replaced = ", ".join(
                 name for name, value in call.arguments.items() if found.call.arguments.get(name) != value
@@ -326,10 +329,10 @@ class ApprovalService:
         if seen not in {None, request.binding}:
             raise _changed(request, edits, seen)
 
-    def _edited(
+    async def _edited(
         self, call: PublishedCall, arguments: dict[str, Any], tool: Any, rules: Sequence[ApprovalRule]
     ) -> PublishedCall:
-        """Return the call with other arguments, judged as its caller's own.
+        """Return the call with other arguments, judged and bound to artifacts as its caller's own.
 
         Raises `ValueError` with what is wrong with them.
         """
@@ -342,7 +345,12 @@ class ApprovalService:
         before = call.approval
         assert before is not None
         hidden = self._preparation.hidden_input(call.tool_name, call.caller, judged.arguments)
-        edited = call.model_copy(update={"arguments": hidden, "turn": turn_of(tool, hidden, call.user_id)})
+        bound = await self._preparation.bound(call.tool_name, hidden, call.caller, owner_of(call))
+        if isinstance(bound, ToolResult):
+            raise ValueError(bound.error)
+        said, artifacts = bound
+        changes = {"arguments": said, "artifacts": artifacts, "turn": turn_of(tool, said, call.user_id)}
+        edited = call.model_copy(update=changes)
         terms = terms_of_approval(edited, tool, rules, asked=before.asked or digest_of(call))
         return edited.model_copy(update={"approval": terms.model_copy(update={"seconds": before.seconds})})
 

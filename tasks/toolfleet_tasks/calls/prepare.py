@@ -9,7 +9,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolfleet_registry.agents import profile_rules as rules_of
 from toolfleet_registry.agents.data_guards import counted
@@ -29,7 +29,14 @@ from toolfleet_registry.contracts import (
     Turn,
 )
 from toolfleet_registry.contracts.call_context import ToolContext, running_call
-from toolfleet_registry.contracts.calls import CONVERSATION, ApprovalRule, collecting, facts_of, note
+from toolfleet_registry.contracts.calls import (
+    CONVERSATION,
+    ApprovalRule,
+    ArtifactArgument,
+    collecting,
+    facts_of,
+    note,
+)
 from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
@@ -52,6 +59,9 @@ from toolfleet_tasks.limits import Within, limits_of, terms_for, unnamed
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.envelope import size_fault_with
 from toolfleet_tasks.queues import lane_of, limit_of
+
+if TYPE_CHECKING:
+    from toolfleet_tasks.calls.artifact_arguments import ArtifactBinding, Bound
 
 _NO_CONTEXT = ToolContext(raw_arg="")
 _CONTEXT_BEFORE = ToolContext.model_fields.keys() - {"user"}
@@ -112,6 +122,7 @@ class Ticket:
 @dataclass(slots=True)
 class _JudgedCall(Judged):
     ticket: Ticket
+    artifacts: tuple[ArtifactArgument, ...] = ()
 
 
 class CallPreparation:
@@ -120,7 +131,7 @@ class CallPreparation:
     `gate` asks the agent's gate, `limited` checks the limits before that, `trail` writes down refusals, and `new_call_id`
     names calls.
 
-    Classes of the operators' own stand before all of that.
+    Classes of the operators' own stand before all of that. `artifacts` binds arguments in a fleet that has a store.
     """
 
     def __init__(
@@ -133,7 +144,9 @@ class CallPreparation:
         limited: LimitCheck,
         trail: AuditTrail,
         new_call_id: Callable[[], str] = new_call_id,
+        artifacts: "ArtifactBinding | None" = None,
     ) -> None:
+        self._artifacts = artifacts
         self._own = OwnCallMiddleware(catalog)
         self._new_call_id = new_call_id
         self._catalog = catalog
@@ -163,8 +176,9 @@ class CallPreparation:
         user_id = step.user_id if step is not None else call.user_id if caller.user_id is None else caller.user_id
         has_profile = caller.agent is not None or not self._catalog.profiles.is_empty
         noted = collecting(self.facts_of(caller, user_id, conversation) if has_profile or conversation else None)
-        if has_profile:
+        if has_profile or self._artifacts is not None:
             judged = await self._judged(call, caller, conversation, around)
+            judged = await self._bound(judged, caller, user_id, noted)
         else:  # nearly every call
             judged = self.judge(call, caller, conversation, around)
         if isinstance(judged, ToolResult):
@@ -193,7 +207,8 @@ class CallPreparation:
         if not is_usual or call.tool_version is not None or call.takes_input or call.log_level is not None:
             facts = {**facts, **self._facts_of(ticket, arguments, around, asked=call, is_step=step is not None)}
         asked_by: tuple[str, ...] = ()
-        if ticket.approval_rules or tool.name == ADD_JOB:
+        is_owner = user_id is None and self._artifacts is not None  # of what the call will leave
+        if ticket.approval_rules or tool.name == ADD_JOB or is_owner:
             asked_by = tuple(dict.fromkeys((*asked_by_here(user_id), *around.asked_by)))
         published = PublishedCall(
             call_id=self._new_call_id() if step is None else step.call_id,
@@ -206,7 +221,8 @@ class CallPreparation:
             replay_of=replay_of,
             decisions=noted,
             job_id=None if step is None else step.job_id,
-            asked_by=asked_by if tool.name == ADD_JOB else (),
+            asked_by=asked_by if tool.name == ADD_JOB or is_owner else (),
+            artifacts=judged.artifacts,
             turn=turn,
             **facts,
         )
@@ -257,6 +273,27 @@ class CallPreparation:
             return hidden
         return judged if hidden is judged.arguments else dataclasses.replace(judged, arguments=hidden)
 
+    async def _bound(
+        self, judged: _JudgedCall | ToolResult, caller: Caller, user_id: str | None, noted: Mapping[str, str]
+    ) -> _JudgedCall | ToolResult:
+        if self._artifacts is None or isinstance(judged, ToolResult):
+            return judged
+        from toolfleet_registry.contracts.artifacts import owner_for  # of a fleet that has a store
+
+        owner = owner_for(user_id, asked_by_here(user_id), noted)
+        bound = await self.bound(judged.tool.name, judged.arguments, caller, owner)
+        if isinstance(bound, ToolResult):
+            return bound
+        return dataclasses.replace(judged, arguments=bound[0], artifacts=bound[1])
+
+    async def bound(
+        self, tool_name: str, arguments: dict[str, Any], caller: Caller, owner: str | None
+    ) -> "Bound | ToolResult":
+        """Return arguments bound to the artifacts that they name, and these; or the refusal of those that are not the owner's."""
+        if self._artifacts is None:  # what looks like one is an argument like any other
+            return arguments, ()
+        return await self._artifacts.bound(tool_name, arguments, caller, owner)
+
     def has_profile(self, caller: Caller) -> bool:
         """Return whether an agent's profile may apply to the caller."""
         return caller.agent is not None or not self._catalog.profiles.is_empty
@@ -297,7 +334,10 @@ class CallPreparation:
         shared: dict[str, Any] | None = None
         if ticket.has_context:
             shared, call = conversation_for(conversation, call.tool_name, modules), models_part(call, modules)
-        arguments = self._catalog.judge_arguments(call, caller, tool, shared, ticket.checker())
+        checker, taking = ticket.checker(), tool
+        if self._artifacts is not None and (taking := self._artifacts.opened(tool, call.arguments)) is not tool:
+            checker = None
+        arguments = self._catalog.judge_arguments(call, caller, taking, shared, checker)
         if isinstance(arguments, ToolResult):
             return arguments
         if around.context is not None:

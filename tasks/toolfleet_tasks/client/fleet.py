@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from toolfleet_tasks.client.listeners import OnInput
     from toolfleet_tasks.client.namespaces import (
         FleetApprovals,
+        FleetArtifacts,
         FleetBegunCalls,
         FleetModules,
         FleetQueues,
@@ -117,6 +118,11 @@ class ToolFleet:
     def begun_calls(self) -> "FleetBegunCalls":
         """Calls that any process may continue, for gateways."""
         return parts.FleetBegunCalls(self._sessions)
+
+    @cached_property
+    def artifacts(self) -> "FleetArtifacts":
+        """Large results that are kept, for gateways."""
+        return parts.FleetArtifacts(self._sessions)
 
     @cached_property
     def dead_letters(self) -> "FleetDeadLetters":

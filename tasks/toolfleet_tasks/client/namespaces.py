@@ -4,7 +4,7 @@ import asyncio
 import builtins
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolfleet_registry.agents.explanation import ToolExplanation
 from toolfleet_registry.catalog.registry_events import RegistryEvents
@@ -16,9 +16,10 @@ from toolfleet_registry.contracts import (
     ToolDefinition,
     ToolResult,
 )
+from toolfleet_registry.contracts.artifacts import owner_for, owner_of
 from toolfleet_registry.contracts.call_context import LogMessage, Progress
 from toolfleet_registry.contracts.calls import ApprovalRule
-from toolfleet_registry.errors import FleetUnavailable, InputNotTaken
+from toolfleet_registry.errors import ApprovalNotTaken, FleetUnavailable, InputNotTaken
 from toolfleet_registry.specs import RegistryEvent
 from toolfleet_registry.store.registry import ToolRegistry
 from toolfleet_tasks.approvals.approvers import Approver
@@ -26,6 +27,7 @@ from toolfleet_tasks.approvals.feed import ApprovalEvent
 from toolfleet_tasks.approvals.records import ListedApproval, StoredApproval
 from toolfleet_tasks.approvals.service import ApprovalService
 from toolfleet_tasks.approvals.views import may_see
+from toolfleet_tasks.calls.audit_trail import asked_by_here
 from toolfleet_tasks.calls.begun_calls import BegunHandle, Owner
 from toolfleet_tasks.calls.handle import CallHandle
 from toolfleet_tasks.calls.prepare import check_timeout
@@ -35,6 +37,9 @@ from toolfleet_tasks.operations.change_trail import Actor, ChangeKind, ChangeTra
 from toolfleet_tasks.operations.changes import QueueChanges
 from toolfleet_tasks.operations.queue_overview import QueueOverview, QueueOverviews
 
+if TYPE_CHECKING:
+    from toolfleet_tasks.artifacts import OpenedArtifact
+
 _READ_SECONDS = 5.0  # for Redis to say what it has: its connection would ask again for as long as it is silent
 
 
@@ -43,6 +48,81 @@ class Namespace:
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
+
+
+class FleetArtifacts(Namespace):
+    """The large results that are kept, for gateways: `fleet.artifacts`."""
+
+    async def open(self, artifact_id: str, caller: Caller) -> "OpenedArtifact | None":
+        """Open an artifact of the caller's user; without a user id, of the credential that the running request came with.
+
+        Args:
+            artifact_id: The handle.
+            caller: Who reads; it must be able to use the tool that has produced the artifact.
+
+        Returns:
+            The artifact; `None` if there is none, or if it is not the caller's.
+
+        Raises:
+            FleetUnavailable: Redis does not answer.
+            ArtifactStoreAway: The store does not answer.
+            ArtifactMissing: The store has lost it.
+            PersonalDataBlocked: The caller's profile blocks what is in it.
+
+        """
+        session = await self._sessions.opened()
+        if session.settings.artifact_store is None:
+            return None
+        return await session.open_artifact(artifact_id, owner_for(caller.user_id, asked_by_here(None)), caller)
+
+    async def open_for_approval(self, artifact_id: str, approval_id: str, viewer: Approver) -> "OpenedArtifact | None":
+        """Open an artifact among the arguments of a call that waits for an approval.
+
+        Args:
+            artifact_id: The handle, as the call's arguments have it.
+            approval_id: The call's id.
+            viewer: Who reads: one who may decide about the call, or has asked for it.
+
+        Returns:
+            The artifact as the tool will get it; `None` if the call has no such argument, or is not for this viewer.
+
+        Raises:
+            FleetUnavailable: Redis does not answer.
+            ArtifactStoreAway: The store does not answer.
+            ArtifactMissing: The store has lost it.
+            PersonalDataBlocked: The caller's profile blocks what is in it.
+
+        """
+        session = await self._sessions.opened()
+        try:
+            async with _answering():
+                found = await session.approvals.show(approval_id)
+        except ApprovalNotTaken:
+            return None
+        is_named = any(each.id == artifact_id for each in found.call.artifacts)
+        is_open = session.settings.artifact_store is not None and found.state == "waiting"
+        if not (is_open and is_named and may_see(found, viewer)):
+            return None
+        return await session.open_artifact(artifact_id, owner_of(found.call), found.call.caller)
+
+    async def delete(self, artifact_id: str, caller: Caller) -> bool:
+        """Delete an artifact of the caller's.
+
+        Args:
+            artifact_id: The handle.
+            caller: Whose it is, as of `open`.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            FleetUnavailable: Redis does not answer.
+
+        """
+        session, owner = await self._sessions.opened(), owner_for(caller.user_id, asked_by_here(None))
+        if session.settings.artifact_store is None or owner is None:
+            return False
+        return bool(await session.artifacts.forget(owner, [artifact_id]))
 
 
 class FleetApprovals(Namespace):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from toolfleet_tasks.client.listeners import listening
     from toolfleet_tasks.client.namespaces import (
         FleetApprovals,
+        FleetArtifacts,
         FleetBegunCalls,
         FleetModules,
         FleetQueues,
@@ -41,7 +42,7 @@ else:
             "toolfleet_tasks.client.jobs": "FleetHooks FleetJobs FleetWakeups SyncFleetJobs SyncFleetWakeups",
             "toolfleet_tasks.client.listeners": "listening",
             "toolfleet_tasks.client.namespaces": (
-                "FleetApprovals FleetBegunCalls FleetModules FleetQueues "
+                "FleetApprovals FleetArtifacts FleetBegunCalls FleetModules FleetQueues "
                 "SyncCallHandle SyncFleetApprovals SyncFleetModules SyncFleetQueues"
             ),
             "toolfleet_tasks.client.session": "Sessions",

@@ -41,7 +41,7 @@ from toolfleet_tasks.calls.dispatcher import Dispatcher, WorkerWait
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, EvalGate, Evaluation
 from toolfleet_tasks.calls.idempotency import Joined, KeyedCalls
 from toolfleet_tasks.calls.pending_call import InputAnswers, PendingCall
-from toolfleet_tasks.calls.prepare import CallPreparation, check_timeout
+from toolfleet_tasks.calls.prepare import CallPreparation, check_timeout, specs_of
 from toolfleet_tasks.client.agent_publisher import agent_publisher
 from toolfleet_tasks.client.allowance import explained, read_remaining, refusal_now
 from toolfleet_tasks.clock import Timekeeper
@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from toolfleet_tasks.approvals.feed import ApprovalFeed
     from toolfleet_tasks.approvals.service import ApprovalService
     from toolfleet_tasks.approvals.waiting import CallsToApprove
+    from toolfleet_tasks.artifacts import Artifacts, OpenedArtifact
+    from toolfleet_tasks.calls.artifact_arguments import ArtifactBinding
     from toolfleet_tasks.dead_letters.letters import DeadEntries
     from toolfleet_tasks.jobs.engine import JobSteps
     from toolfleet_tasks.jobs.service import JobService
@@ -212,6 +214,34 @@ class Session:
         return approval_service(*parts, self.settings)
 
     @cached_property
+    def artifacts(self) -> "Artifacts":
+        """The large results that are kept, of a fleet that has a store."""
+        from toolfleet_tasks.artifacts import Artifacts
+
+        return Artifacts(self.settings)
+
+    async def open_artifact(self, artifact_id: str, owner: str | None, caller: Caller) -> "OpenedArtifact | None":
+        """Return an owner's artifact for a caller who may use the tool that has produced it, as its profile has it; `None` for any other.
+
+        Raises `FleetUnavailable`, `ArtifactMissing`, `ArtifactStoreAway` and `PersonalDataBlocked`.
+        """
+        from toolfleet_registry.contracts.artifacts import screened
+        from toolfleet_tasks.artifacts import OpenedArtifact
+
+        record = await self.artifacts.find(artifact_id, owner)
+        reached = None if record is None else self._catalog.reached(record.tool_name, caller)
+        if record is None or reached is None:
+            return None
+        if not (specs := specs_of(*reached)):
+            return OpenedArtifact(record, self.artifacts)
+
+        async def hide(value: Any) -> Any:
+            return (await self._catalog.profiles.guards.hide(specs, "result", value, size=record.size)).value
+
+        whole = await screened(record, await self.artifacts.read(record), hide)
+        return OpenedArtifact(record, self.artifacts, whole)
+
+    @cached_property
     def approval_feed(self) -> "ApprovalFeed":
         """The events of approvals."""
         from toolfleet_tasks.approvals.feed import ApprovalFeed
@@ -284,6 +314,8 @@ class Session:
         self._publisher.close()
         if "held" in self.__dict__:
             await self.held.aclose()
+        if "artifacts" in self.__dict__:
+            await self.artifacts.aclose()
         await self._redis.aclose()
 
     def abandon(self) -> None:
@@ -419,7 +451,15 @@ class Session:
             limited=limited,
             trail=self.trail,
             new_call_id=self._listener.new_call_id,
+            artifacts=self._make_binding(),
         )
+
+    def _make_binding(self) -> "ArtifactBinding | None":
+        if self.settings.artifact_store is None:
+            return None
+        from toolfleet_tasks.calls.artifact_arguments import ArtifactBinding
+
+        return ArtifactBinding(lambda: self.artifacts, self._catalog)
 
     def _make_publisher(self) -> Publisher:
         parts, broker = (self._admission, self.settings, self._connection), self._connect_to_broker

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from toolfleet_registry.catalog.catalog import Catalog
 
 REFRESH: Final = "toolfleet.refresh_manifests"
+SWEEP: Final = "toolfleet.sweep_artifacts"
 CANARY: Final = "toolfleet.canary"
 """The task that answers a canary. Its arguments: the canary's id, and the module that the worker asks for its health, '' for none."""
 
@@ -51,6 +52,7 @@ _HEALTH_SECONDS = 2.0
 _ANSWER_SECONDS = 2.0
 _CANARY_SECONDS = 10.0
 _CANARY_MARGIN_SECONDS = 5.0
+_SWEEP_SECONDS = 60.0  # and how often: an artifact that has expired is read by nobody meanwhile
 _JOBS_SECONDS = 20.0  # of one task's work; what is left is the next one's
 _JOBS_MARGIN_SECONDS = 10
 # The control queue may be so far behind, in addition to clocks' differences: a tick that is dropped is one that all workers may
@@ -69,6 +71,8 @@ def register(app: Celery, settings: Settings) -> None:
     _register(app, REFRESH, _refresh, limit, 10, shared=False)
     _register(app, RESUME, _resume, _JOBS_SECONDS + _JOBS_MARGIN_SECONDS, _JOBS_MARGIN_SECONDS)
     _register(app, EVALUATE, _evaluate, _JOBS_SECONDS + _JOBS_MARGIN_SECONDS, _JOBS_MARGIN_SECONDS)
+    if settings.artifact_store is not None:
+        _register(app, SWEEP, _sweep, _SWEEP_SECONDS, _JOBS_MARGIN_SECONDS)
     _register(app, CANARY, _answer, _CANARY_SECONDS, _CANARY_MARGIN_SECONDS)
 
 
@@ -82,7 +86,7 @@ def schedule(settings: Settings) -> dict[str, Any]:
     """Return beat's entries. A tick that was not served for long is dropped: they do the same work."""
     interval = settings.jobs_interval_seconds
     expires = max(_SHORTEST_EXPIRY_SECONDS, _TICKS * interval) + MOST_OFFSET_SECONDS
-    return {
+    entries: dict[str, Any] = {
         "refresh-manifests": {
             "task": REFRESH,
             "schedule": settings.refresh_interval_seconds,
@@ -90,6 +94,10 @@ def schedule(settings: Settings) -> dict[str, Any]:
         },
         "resume-jobs": {"task": RESUME, "schedule": interval, "options": {"queue": CONTROL, "expires": expires}},
     }
+    if settings.artifact_store is not None:
+        sweep = {"task": SWEEP, "schedule": _SWEEP_SECONDS, "options": {"queue": CONTROL, "expires": expires}}
+        entries["sweep-artifacts"] = sweep
+    return entries
 
 
 def _refresh_expiry(settings: Settings) -> float:
@@ -192,6 +200,13 @@ async def _evaluate(task: Task, job_id: str) -> None:
         await evaluate(job_id, seconds=_JOBS_SECONDS)
 
 
+@bridged
+async def _sweep(task: Task) -> None:
+    from toolfleet_tasks.artifacts import sweep_artifacts  # of a fleet that has a store
+
+    await sweep_artifacts(task.app.settings)
+
+
 class CanaryAnswer(BaseModel):
     """A worker's answer.
 
@@ -211,6 +226,8 @@ class CanaryAnswer(BaseModel):
     health: str | None = None
     health_seconds: float | None = None
     clock_lead: float = 0.0
+    artifacts: str | None = None
+    """What the worker has read of what the doctor has written into the store of artifacts."""
 
 
 def is_canary_id(text: object) -> bool:
@@ -238,6 +255,11 @@ async def _answer(task: Any, canary_id: str, module: str = "") -> None:
         asked_at = machine_clock.monotonic()
         health = str(await task.app.runner.probe(module, seconds=_HEALTH_SECONDS))
         seconds = machine_clock.monotonic() - asked_at
+    artifacts = None
+    if task.app.settings.artifact_store is not None:
+        from toolfleet_tasks.artifacts import read_probe
+
+        artifacts = await read_probe(task.app.settings)
     answer = CanaryAnswer(
         worker=this_process().name,
         version=json_text.VERSION,
@@ -247,6 +269,7 @@ async def _answer(task: Any, canary_id: str, module: str = "") -> None:
         health=health,
         health_seconds=seconds,
         clock_lead=fleet_clock.clock.wall_lead,
+        artifacts=artifacts,
     )
     await _leave(task.app.settings, canary_id, answer)
 

@@ -60,7 +60,9 @@ def end_note(spec: JobSpec, move: Transition, now: float) -> EndNote | None:
         return EndNote(ended_at=round(now, 3), error=move.reason, error_code=code)
     ended = _without_secrets(spec, move.ended)
     error = None if ended.error is None else ended.error[:_LONGEST_ERROR]
-    return EndNote(ended_at=round(now, 3), result=_kept(ended.result), error=error, error_code=ended.error_code)
+    kept = _kept(ended.result)
+    kept = ended.shown if kept is None else kept
+    return EndNote(ended_at=round(now, 3), result=kept, error=error, error_code=ended.error_code)
 
 
 def end_events_of(
@@ -93,6 +95,7 @@ def end_events_of(
             wake_id=wake_id,
             at=round(now, 3),
             result=ended.result,
+            shown=ended.shown,
             error=ended.error,
             error_code=ended.error_code,
             is_last_round=move.is_over and move.round_step is not None,

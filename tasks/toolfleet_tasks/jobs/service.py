@@ -9,6 +9,7 @@ from typing import Any
 from toolfleet_registry.conditions import FROM, check_condition, check_filling, takes_from_start
 from toolfleet_registry.config.webhook_settings import secret_fault
 from toolfleet_registry.contracts import ErrorCode, ToolCall, ToolDefinition, ToolResult
+from toolfleet_registry.contracts.artifacts import owner_for
 from toolfleet_registry.contracts.attempts import UNBOUNDED, Lease, require_live
 from toolfleet_registry.contracts.jobs import ENDED, HookSpec, Job, JobRefused, JobSpec, Poll
 from toolfleet_registry.contracts.names import SCHEDULER
@@ -216,14 +217,22 @@ class JobService:
             if judged.error_code == "invalid_arguments" and may_be_filled(call):
                 return None  # they are unknown yet
             raise JobRefused(judged)
+        arguments = judged.arguments
+        if not may_be_filled(call):  # else its artifacts are unknown yet, too
+            noted = self._preparation.facts_of(spec.caller, spec.user_id, spec.conversation)
+            owner = owner_for(spec.user_id, (), noted)
+            bound = await self._preparation.bound(tool.name, arguments, spec.caller, owner)
+            if isinstance(bound, ToolResult):
+                raise JobRefused(bound)
+            arguments = bound[0]
         if not is_required:
             return None
         if self._gate is None:
             raise JobRefused(no_gate(tool.name))
-        refusal = await self._gate.refusal(tool, judged.arguments, spec.user_id, around, seconds=_GATE_SECONDS)
+        refusal = await self._gate.refusal(tool, arguments, spec.user_id, around, seconds=_GATE_SECONDS)
         if refusal is not None:
             raise JobRefused(refusal)
-        return gate_mark(tool.name, judged.arguments)
+        return gate_mark(tool.name, arguments)
 
     async def _kicked(self) -> None:
         try:

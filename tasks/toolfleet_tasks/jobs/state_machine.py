@@ -90,12 +90,13 @@ class JobPosition(Message):
 
 @dataclass(frozen=True, slots=True)
 class EndedRound:
-    """The end of a round, or of the job."""
+    """The end of a round, or of the job. `shown`: what a model sees of a large result."""
 
     state: Outcome
     result: Any = None
     error: str | None = None
     error_code: ErrorCode | None = None
+    shown: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Final, Literal, Self
 
 from redis.asyncio import Redis
 
-from toolfleet_registry.contracts.names import LOCAL, SCHEDULER
+from toolfleet_registry.contracts.names import RESERVED
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.entries import ModuleEntry, ModuleNetworks, plain_url
 from toolfleet_registry.directory.hosts import JudgedHosts
@@ -135,7 +135,7 @@ class ModuleChanges(_Changes):
         raise OperationRefused(f"Module {module!r} keeps being changed by others: try again.")
 
     def _check_name(self, module: str) -> None:
-        if module in {LOCAL, SCHEDULER}:
+        if module in RESERVED:
             raise OperationRefused(f"Module {module!r} is the fleet's own: another one needs another name.")
 
     async def _check_unannounced(self, module: str, otherwise: str) -> JudgedHosts:

@@ -10,6 +10,7 @@ from toolfleet_registry.access import has_role
 from toolfleet_registry.errors import FleetError, InvalidQuestion, NoSuchEntry
 from toolfleet_registry.policy.call_faults import LONGEST, sees_calls_of
 from toolfleet_registry.system import fleet_clock
+from toolfleet_tasks.artifacts import forget_artifacts
 from toolfleet_tasks.ledger.contents import forget_contents
 from toolfleet_tasks.operations.call_index import CallCharts, CallField, CallFilter, CallIndex, FoundCalls
 from toolfleet_tasks.operations.call_story import CallStory
@@ -102,6 +103,14 @@ class ForgottenContents(AnswerModel):
 
     calls: int
     """The number of calls that had any."""
+    artifacts: int = 0
+    """The number of large results that were deleted from the store."""
+
+
+class ArtifactQuery(UserQuery):
+    """The user's artifacts to delete."""
+
+    id: str | None = Field(None, min_length=1, max_length=_NAME, description="Only this one; by default all.")
 
 
 @operation("GET", _LIST, role="viewer", answers="The latest first.")
@@ -117,14 +126,24 @@ async def list_calls(asked: OperationRequest[None, CallQuery]) -> CallPage:
 
 @operation("DELETE", f"{_LIST}/contents", role="admin", answers="Of how many calls they were kept.")
 async def forget_call_contents(asked: OperationRequest[None, UserQuery]) -> ForgottenContents:
-    """Remove the arguments and results that are kept of a user's calls."""
+    """Remove the arguments and results that are kept of a user's calls, its artifacts among them."""
     settings, user_id = asked.settings, asked.query.user_id
     async with (
         settings.redis_client() as redis,
         asked.change("contents_forgotten", user_id) as change,
     ):
         change.facts["calls"] = count = await forget_contents(redis, settings.keys, user_id)
-    return ForgottenContents(calls=count)
+        change.facts["artifacts"] = artifacts = await forget_artifacts(settings, user_id)
+    return ForgottenContents(calls=count, artifacts=artifacts)
+
+
+@operation("DELETE", f"{_LIST}/artifacts", role="admin", answers="How many there were.")
+async def delete_artifacts(asked: OperationRequest[None, ArtifactQuery]) -> ForgottenContents:
+    """Delete artifacts of a user: large results that are kept in the store."""
+    ids = () if asked.query.id is None else (asked.query.id,)
+    async with asked.change("contents_forgotten", asked.query.user_id) as change:
+        change.facts["artifacts"] = count = await forget_artifacts(asked.settings, asked.query.user_id, ids)
+    return ForgottenContents(calls=0, artifacts=count)
 
 
 @operation("GET", f"{_LIST}/values", role="viewer", answers="The most frequent first.")

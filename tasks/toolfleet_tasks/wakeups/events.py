@@ -188,6 +188,7 @@ def bounded_wake(
     wake_id: str,
     at: float,
     result: Any = None,
+    shown: Any = None,
     error: str | None = None,
     error_code: ErrorCode | None = None,
     is_last_round: bool = False,
@@ -195,11 +196,11 @@ def bounded_wake(
     """Return the wake-up of a job, or a round of one, that ended at `at` (seconds since the epoch). `result` is its last poll's. Never fails.
 
     Told in the job's own message, filled in, and with what went wrong if it did not complete. Of a result over 64 kB, or one
-    that is no JSON, only the beginning is told.
+    that is no JSON, only the beginning is told; of one that is kept as an artifact its preview, `shown`.
     """
     error = error if error is None else _text(error)[:_LONGEST_ERROR]
     conversation, last = spec.conversation, spec.poll or spec.start
-    kept, preview = _within_bounds(result)
+    kept, preview = _within_bounds(result if shown is None else shown)
     return WakeUp(
         type=_TYPES[end],
         kind=kind,
@@ -216,7 +217,7 @@ def bounded_wake(
         tool_name=None if last is None else last.tool_name,
         result=kept,
         result_preview=preview,
-        is_truncated=preview is not None,
+        is_truncated=preview is not None or shown is not None,
         error=error,
         error_code=error_code,
     )

@@ -34,7 +34,9 @@ class ReplicaWorker:
         self.http = HttpExecutor({}, client=HttpClient(), max_reply_bytes=2**20)
         runner = CallRunner(self.http, [], replica_for=self.http.replica_for)
         self.checks = HealthChecks(here, ledger._settings, runner, ledger)
-        app = SimpleNamespace(runner=runner, settings=ledger._settings, tracing=None, checks=self.checks)
+        app = SimpleNamespace(
+            runner=runner, settings=ledger._settings, tracing=None, checks=self.checks, keep_artifacts=None
+        )
         request = SimpleNamespace(hostname="celery@here", retries=0)
         self._ledger = ledger
         self._task: Any = SimpleNamespace(app=app, request=request, limits=limits, is_followed=False, links=None)

@@ -1,12 +1,15 @@
 """Four levels, and which side an unknown one falls to."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from toolfleet_registry.contracts import Caller, Level
+from toolfleet_registry.contracts.names import ARTIFACTS
 from toolfleet_registry.permissions import Permission, level_of_caller, level_of_tool, permits, reaches
+from toolfleet_registry.settings import Settings
 
 LEVELS = ["guest", "user", "admin", "owner"]
 UNKNOWN = ["", "Admin", "OWNER", " owner", "superuser", "3", "guest\n"]
@@ -40,6 +43,13 @@ def test_modules_are_reached_by_name_or_all() -> None:
     assert not reaches("git", frozenset({"mail"}))
     assert not reaches("git", frozenset())
     assert not reaches("git", frozenset({"*"}))
+
+
+def test_a_module_is_open_to_all_only_where_it_is_the_fleets_own(tmp_path: Path) -> None:
+    """Without a store, `artifacts` may be a module that was added before the name was reserved."""
+    assert not reaches(ARTIFACTS, frozenset({"mail"}))
+    assert Settings().open_modules == frozenset()
+    assert Settings(artifact_store=str(tmp_path)).open_modules == {ARTIFACTS}
 
 
 @pytest.mark.parametrize("word", UNKNOWN)

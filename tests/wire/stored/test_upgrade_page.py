@@ -20,6 +20,7 @@ ROWS = {
             "approved call",
             "call",
             "result",
+            "artifact",
             "dead letter",
             "begun call",
             "wake-up",

@@ -464,6 +464,8 @@ class Execution:
         self, result: ToolResult, *, attempt: Attempt | None = None, seconds: float = 0, now: float | None = None
     ) -> str:
         result = result.model_copy(update={"audit": self._audit(now)})
+        if result.success and self._task.app.keep_artifacts is not None:
+            result = await self._task.app.keep_artifacts(self._call, result)
         leases, tag, ledger, claim = self._leases, self._tag, self._ledger, self._claim
         message, text = None if leases is None else leases.end(tag), None
         facts: dict[str, Any] = {

@@ -107,7 +107,7 @@ async def test_an_edited_call_waits_by_its_new_arguments(agent: Builder) -> None
     assert isinstance(call, PublishedCall)
     assert seen is not None
 
-    edited = service._edited(call, {"nest": "elm"}, seen.definition, rules)
+    edited = await service._edited(call, {"nest": "elm"}, seen.definition, rules)
     assert (call.turn, edited.turn) == (
         await agent.turn("owls.build", nest="oak"),
         await agent.turn("owls.build", nest="elm"),

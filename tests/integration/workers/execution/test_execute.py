@@ -113,7 +113,7 @@ async def run(ledger: Ledger, runner: Runner, call: PublishedCall = CALL) -> Any
 
 def task_of(ledger: Ledger, runner: Runner) -> Any:
     known = KnownModules(ledger._settings)
-    app = SimpleNamespace(runner=runner, settings=ledger._settings, tracing=None, modules=known)
+    app = SimpleNamespace(runner=runner, settings=ledger._settings, tracing=None, modules=known, keep_artifacts=None)
     request = SimpleNamespace(hostname="celery@here")
     return SimpleNamespace(app=app, request=request, limits=limits, is_followed=False, links=None)
 

@@ -251,7 +251,15 @@ NOT_OFFERED = {
     **dict.fromkeys(
         (
             *("listAgents", "getAgent", "listAgentVersions", "putAgent", "rollBackAgent", "removeAgent"),
-            *("listAudit", "listCalls", "forgetCallContents", "completeCallField", "countCalls", "showCall"),
+            *(
+                "listAudit",
+                "listCalls",
+                "forgetCallContents",
+                "deleteArtifacts",
+                "completeCallField",
+                "countCalls",
+                "showCall",
+            ),
             *("listKeys", "createKey", "revokeKey", "listPlacedModules", "addModule", "removeModule"),
             *("getFleetStatus", "getToolState", "listToolEvents", "listToolVersions", "disableTool", "enableTool"),
             *("forgetTool", "approveTool", "rollBackTool", "pinModule", "unpinModule"),

@@ -80,12 +80,20 @@ def test_what_is_not_in_a_namespace_is_for_calls_and_tools() -> None:
     assert {name for name in dir(CLOSED) if not name.startswith("_")} == own | {
         *NAMESPACES,
         "call_around",
+        "artifacts",
         "begun_calls",
         "hooks",
     }
 
 
-DESCRIBED = [*(face for face, _ in PAIRS.values()), type(CLOSED.hooks), type(CLOSED.begun_calls), TagRegistry, EvalGate]
+DESCRIBED = [
+    *(face for face, _ in PAIRS.values()),
+    type(CLOSED.artifacts),
+    type(CLOSED.hooks),
+    type(CLOSED.begun_calls),
+    TagRegistry,
+    EvalGate,
+]
 
 
 def own_methods(face: type[Any]) -> dict[str, Any]:

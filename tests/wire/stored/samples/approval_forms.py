@@ -4,7 +4,7 @@ from typing import Any
 
 from toolfleet_registry.contracts import PublishedCall, Turn
 from toolfleet_registry.contracts.call_context import ToolContext
-from toolfleet_registry.contracts.calls import ApprovalRule, ApprovalTerms, ApprovedCall, RetryTerms
+from toolfleet_registry.contracts.calls import ApprovalRule, ApprovalTerms, ApprovedCall, ArtifactArgument, RetryTerms
 from toolfleet_registry.contracts.inputs import CallInputs
 from toolfleet_registry.contracts.limits import CallTotal, Terms
 from toolfleet_tasks.approvals.approvers import ApprovalSummary, ApprovalVote, AskedApproval, JournalLine
@@ -106,6 +106,7 @@ CALL = PublishedCall(
     run_id="r-1",
     thread_id="c-1",
     asked_by=ASKED_BY,
+    artifacts=(ArtifactArgument(name="text", id="call-0.1.0", sha256="0" * 64),),
 )
 _PLAIN_CALL = PublishedCall(**_PUBLISHED, caller=PLAIN_ADA, terms=Terms(**_TERMS))
 

@@ -27,6 +27,7 @@ NOTE_FORMS: tuple[StoredForm, ...] = (
                 health="ok",
                 health_seconds=0.25,
                 clock_lead=-0.5,
+                artifacts="owl",
             ),
         },
         CanaryAnswer.model_dump_json,

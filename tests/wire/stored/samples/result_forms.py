@@ -3,7 +3,8 @@
 from typing import Any
 
 from toolfleet_registry.contracts import Audit, ResultFile, ToolResult
-from toolfleet_registry.contracts.calls import DeadAttempt, DeadLetter
+from toolfleet_registry.contracts.artifacts import ArtifactRecord
+from toolfleet_registry.contracts.calls import DeadAttempt, DeadLetter, ResultArtifact
 from toolfleet_registry.contracts.jobs import WakeUp
 from toolfleet_tasks.calls.begun_calls import BegunCall
 from toolfleet_tasks.messages import json_text
@@ -33,6 +34,24 @@ _DONE = ToolResult(
     result="image 1",
     effect_state="done",
     files=(ResultFile(kind="image", media_type="image/png", data="iVBORw0KGgo=", name="owl.png"),),
+)
+_KEPT = _DONE.model_copy(
+    update={
+        "artifacts": (
+            ResultArtifact(id="call-1.1.0", place="/files/0", media_type="image/png", size=8, sha256="0" * 64),
+        )
+    }
+)
+_ARTIFACT = ArtifactRecord(
+    id="call-1.1.0",
+    owner="1" * 64,
+    tool_name="owls.echo",
+    call_id="call-1",
+    media_type="image/png",
+    size=8,
+    sha256="0" * 64,
+    made_at=AT,
+    expires_at=AT + 86_400,
 )
 _LETTER: dict[str, Any] = {
     "call_id": "call-1",
@@ -88,8 +107,9 @@ _WAKE = WakeUp(
 RESULT_FORMS: tuple[StoredForm, ...] = (
     message_form(
         "result",
-        {"plain": _FAILED, "files": _DONE, "filled": _FAILED.model_copy(update={"ends_run": True})},
+        {"plain": _FAILED, "files": _DONE, "kept": _KEPT, "filled": _FAILED.model_copy(update={"ends_run": True})},
     ),
+    message_form("artifact", {"plain": _ARTIFACT}),
     message_form(
         "dead letter",
         {
