@@ -393,6 +393,11 @@ class Settings(
         return frozenset() if self.artifact_store is None else frozenset({ARTIFACTS})
 
     @property
+    def worker_modules(self) -> frozenset[str]:
+        """The modules that are parts of the workers: they have neither an address nor a manifest in Redis."""
+        return frozenset({SCHEDULER}) | self.open_modules
+
+    @property
     def keys(self) -> Keys:
         """The names of everything in Redis."""
         return Keys(self.key_prefix)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from toolfleet_cli.console import age
 from toolfleet_cli.doctor.check import CheckResult, Diagnosis, Patient, error, remark, warning
 from toolfleet_registry.catalog.operator import Difference, operating
-from toolfleet_registry.contracts.names import RESERVED
+from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.settings import Settings
@@ -26,7 +26,6 @@ _OLD_SECONDS = 30.0
 _OF_OTHERS = frozenset({"troubles", "not_applied", "broker_error"})  # facts of the check `manifests`, and no numbers
 _NAMED = 5
 
-_ASKED_NOTHING = RESERVED  # they are where the worker is
 CANARY_SECONDS: Final = 60.0
 """The seconds that all canaries may take: room for several hundred modules."""
 
@@ -163,9 +162,10 @@ async def send_canaries(patient: Patient) -> CheckResult:
     known, states = await _modules_and_states(patient)
     served = await workers_by_queue(settings)
     queues = {CONTROL: ""} if served[CONTROL] else {}
+    own = {LOCAL, *settings.worker_modules}  # they are where the worker is: it asks nothing
     for module in sorted(known.names - known.ending):
         if served[queue_of(module)] and not states.is_paused(module, lane_of(module, known.settings)):
-            queues[queue_of(module)] = "" if module in _ASKED_NOTHING else module
+            queues[queue_of(module)] = "" if module in own else module
     most = min(patient.canary_seconds, CANARY_SECONDS - _MARGIN_SECONDS)
     async with written_probe(settings) as probe:
         flights = await fly(settings, queues, seconds=most) if queues else []

@@ -33,7 +33,6 @@ from toolfleet_gateway.auth.own_secrets import kept_key, kept_login
 from toolfleet_modules.hosts.child_process import PATIENCE_SECONDS
 from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
 from toolfleet_registry.config.run_file import ListedProcess
-from toolfleet_registry.contracts.names import SERVED_BY_WORKERS
 from toolfleet_registry.errors import FleetUnavailable, FolderInUse, SettingsError
 from toolfleet_registry.redis.servers import async_client, reason_of, sync_client
 from toolfleet_registry.settings import Settings
@@ -202,7 +201,7 @@ def local_fleet(
     Main thread only. In the body SIGINT, SIGTERM and SIGHUP raise `StopRequested`; another one while the fleet ends
     makes it end fast. Raises `SettingsError`, `NoRedis`, `FleetUnavailable`, `ChildFailed`, or `FolderInUse`.
     """
-    has_modules = bool(own_modules or hosted or settings.modules - SERVED_BY_WORKERS)
+    has_modules = bool(own_modules or hosted or settings.modules - settings.worker_modules)
     examples = list(own_modules) if has_modules else find_examples()
     with ExitStack() as stack:
         signals = stack.enter_context(stop_signals())

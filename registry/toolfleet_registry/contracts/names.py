@@ -17,9 +17,6 @@ SCHEDULER = "scheduler"
 ARTIFACTS = "artifacts"
 """The module whose tools read large results: see the setting `artifact_store`."""
 
-SERVED_BY_WORKERS = frozenset({SCHEDULER, ARTIFACTS})
-"""The modules that are parts of the fleet."""
-
 RESERVED = frozenset({LOCAL, SCHEDULER, ARTIFACTS})
 """Names that no other module can have."""
 

@@ -18,7 +18,7 @@ from redis.client import NEVER_DECODE
 from redis.exceptions import RedisError
 
 from toolfleet_registry import metric_families
-from toolfleet_registry.contracts.names import LOCAL, SERVED_BY_WORKERS
+from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.directory.directory import ModuleDirectory
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import BrokerAway, FleetError, FleetUnavailable
@@ -221,7 +221,8 @@ class FleetReader:
             self._read_at = machine_clock.monotonic()
         modules = sorted(self.known.names | self.known.served | self.known.ending)
         lanes: dict[str, Lane] = {module: lane_of(module, self.known.settings) for module in modules}
-        names, checked = [CONTROL, *map(queue_of, modules)], [one for one in modules if one not in SERVED_BY_WORKERS]
+        own = self._settings.worker_modules
+        names, checked = [CONTROL, *map(queue_of, modules)], [one for one in modules if one not in own]
         answers = await self._ask_all(checked, moment)  # first: a call that goes from a line to its queue is not missed
         waiting, held, broker_error = await self._waiting(names, moment)
         in_lines = {queue_of(module): int(count or 0) for module, count in zip(checked, answers["lines"], strict=True)}

@@ -9,7 +9,7 @@ from typing import Literal
 from redis.asyncio import Redis
 
 from toolfleet_registry.config.run_file import RunFile, run_file_of
-from toolfleet_registry.contracts.names import LOCAL, SERVED_BY_WORKERS
+from toolfleet_registry.contracts.names import LOCAL
 from toolfleet_registry.directory.directory import ModuleDirectory, state_without_manifest
 from toolfleet_registry.manifests.manifest_cache import ManifestCache
 from toolfleet_registry.policy.hints import words_for
@@ -152,7 +152,7 @@ async def _troubles(redis: Redis, settings: Settings, facts: FleetFacts, local: 
         module: failure.error for module, failure in (await ModuleDirectory(redis, settings).failures.read()).items()
     }
     found = dict[str, ModuleTrouble]()
-    for part in in_parts([module for module in facts.modules if module not in SERVED_BY_WORKERS]):
+    for part in in_parts([module for module in facts.modules if module not in settings.worker_modules]):
         pipe = redis.pipeline(transaction=False)
         for module in part:
             pipe.ttl(settings.keys.module_manifest(module))

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from support.waiting import wait_until
 from toolfleet import Caller, Settings, ToolCall, ToolFleet
 from toolfleet_registry import metric_families
 from toolfleet_registry.directory.directory import ModuleDirectory, ProbeFailure
+from toolfleet_registry.directory.entries import ModuleEntry
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
 from toolfleet_tasks.operations import fleet_facts, fleet_status
 from toolfleet_tasks.operations.fleet_facts import FleetMetrics, FleetReader, age_of, lane_load
@@ -140,6 +142,23 @@ async def test_calls_that_wait_in_lines_wait_in_their_queue_and_want_no_workers(
     assert load is not None
     assert load.wanted == 0
     assert {one.value for one in samples if one.family == metric_families.QUEUE_WAITING} == {0}
+
+
+@pytest.mark.parametrize("has_store", [False, True])
+async def test_a_module_of_the_fleets_own_name_is_checked_without_a_store(
+    plain: Settings, redis: Redis, tmp_path: Path, has_store: bool
+) -> None:
+    """It may have been added before the name was reserved."""
+    fleet = plain.model_copy(update={"artifact_store": f"file://{tmp_path}"}) if has_store else plain
+    entry = ModuleEntry(module="artifacts", url="http://127.0.0.1:1")
+    await ModuleDirectory(redis, plain).replace("artifacts", "", entry)
+    load_key = plain.keys.line_load(plain.keys.queue("tools.artifacts"))
+    await redis.hset(load_key, mapping={"calls": 5, "bytes": 500})
+    await redis.expire(load_key, 60)
+    status = await read_status(fleet)
+
+    assert ("artifacts" in {one.module for one in status.troubles}) is not has_store
+    assert [one.waiting for one in status.queues if one.queue == "tools.artifacts"] == ([] if has_store else [5])
 
 
 async def test_a_module_that_cannot_be_looked_at_is_called_as_in_the_list_of_modules(
