@@ -3,6 +3,7 @@
 A result has one artifact of its value, and one of each file. Everything is bounded in bytes.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -75,16 +76,20 @@ def large_parts(result: ToolResult, *, from_bytes: int) -> list[LargePart]:
 
 
 def previewed(result: ToolResult) -> ToolResult:
-    """Return the result as a model sees it: the same without artifacts, else with a preview of each, and no artifacts."""
+    """Return the result as a model sees it: the same without artifacts, else with a preview of each, and no artifacts.
+
+    A part that a program has removed, or replaced, has none.
+    """
     if not result.artifacts:
         return result
     value, notes = result.result, list[str]()
     for artifact in result.artifacts:
         field, *path = artifact.place.split("/")[1:]
-        if field == "files":
-            notes.append(f"{result.files[int(path[0])].label(int(path[0]) + 1)} is artifact {artifact.id}")
-        else:
-            value = _with_preview(value, path, artifact)
+        with contextlib.suppress(LookupError, TypeError, ValueError):  # another value is there, or none
+            if field == "files":
+                notes.append(f"{result.files[int(path[0])].label(int(path[0]) + 1)} is artifact {artifact.id}")
+            else:
+                value = _with_preview(value, path, artifact)
     said = [*([result.hint] if result.hint else []), *([f"{'; '.join(notes)}."] if notes else [])]
     return result.model_copy(update={"result": value, "hint": "\n".join(said) or None, "artifacts": ()})
 
@@ -117,6 +122,8 @@ def _with_preview(value: Any, path: Sequence[str], artifact: ResultArtifact) -> 
     if isinstance(value, str):
         return _of_text(value, artifact)
     preview = _of_json(value, artifact)
+    if preview is None:
+        return value
     return preview if (blocks := content_blocks(value)) is None else _of_blocks(value, blocks, preview)
 
 
@@ -142,12 +149,14 @@ def _of_text(text: str, artifact: ResultArtifact) -> str:
     return f"{head}\n[… {len(text) - len(head) - len(tail)} characters are left out: {about}; {more} …]\n{tail}"
 
 
-def _of_json(value: Any, artifact: ResultArtifact) -> dict[str, Any]:
+def _of_json(value: Any, artifact: ResultArtifact) -> dict[str, Any] | None:
     shown: Any = None
     for scale in _SCALES:
         shown = _shortened(value, *scale)
         if len(_json(shown)) <= _MOST_BYTES:
             break
+    if shown == value:  # a program has put another value there
+        return None
     facts = artifact.model_dump(include={"media_type", "size", "sha256"})
     return {"artifact": artifact.id, **facts, "hint": f"A preview: {_MORE.format(id=artifact.id)}.", "preview": shown}
 

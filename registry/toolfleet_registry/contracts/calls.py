@@ -10,6 +10,7 @@ Code that decides something about a call calls `note("gate", "allowed")` in the 
 the call. Without a collector, a note is dropped.
 """
 
+import operator
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -350,7 +351,7 @@ class ToolResult(Message):
     """What the model may do next, in one sentence; for a success, what it may need in addition to the result, such as a `Link` to the next page."""
     files: Annotated[tuple[ResultFile, ...], Since(2)] = ()
     """The images and other files of the result, in the order of their labels."""
-    artifacts: Annotated[tuple[ResultArtifact, ...], Since(6)] = ()
+    artifacts: Annotated[tuple[ResultArtifact, ...], Since(6), Field(exclude_if=operator.not_)] = ()
     """Its large parts that can be had by a handle as well. A model sees a preview in their place."""
     ends_run: Annotated[bool, Since(3)] = False
     """Whether the agent's run is to end with this refusal, as an error: by the `exit_behavior` of its profile's limit."""

@@ -795,6 +795,10 @@ def shown_parts(result: ToolResult) -> tuple[str, list[ResultFile]]:
 
     The text names the others.
     """
+    if result.artifacts:
+        from toolfleet_registry.previews import previewed  # of a fleet that has a store
+
+        result = previewed(result)
     if not result.success or not result.files:
         return result_text(result), []
     _, unseen = shown_files(result.files, "openai_responses", is_on=True)

@@ -103,8 +103,8 @@ class ForgottenContents(AnswerModel):
 
     calls: int
     """The number of calls that had any."""
-    artifacts: int = 0
-    """The number of large results that were deleted from the store."""
+    artifacts: int | None = None
+    """The number of large results that were deleted from the store, if there is one."""
 
 
 class ArtifactQuery(UserQuery):
@@ -133,6 +133,8 @@ async def forget_call_contents(asked: OperationRequest[None, UserQuery]) -> Forg
         asked.change("contents_forgotten", user_id) as change,
     ):
         change.facts["calls"] = count = await forget_contents(redis, settings.keys, user_id)
+        if settings.artifact_store is None:
+            return ForgottenContents(calls=count)
         change.facts["artifacts"] = artifacts = await forget_artifacts(settings, user_id)
     return ForgottenContents(calls=count, artifacts=artifacts)
 

@@ -93,6 +93,44 @@ def test_frameworks_show_a_preview() -> None:
     assert value["artifact"] == "call.1.0"
 
 
+def test_frameworks_show_a_kept_file_with_its_handle() -> None:
+    """The file goes with the text, as without a store."""
+    from toolfleet_tasks.adapters.calling import shown_parts
+
+    text, files = shown_parts(kept(ToolResult.ok("m.t", "an owl", files=(PICTURE,))))
+
+    assert "owl.png" in text
+    assert "is artifact call.1.0" in text
+    assert files == [PICTURE]
+
+
+@pytest.mark.parametrize(
+    ("result", "changes"),
+    [
+        (ToolResult.ok("m.t", "small", files=(PICTURE,)), {"files": ()}),
+        (ToolResult.ok("m.t", {"rows": ROWS}), {"result": {"rows": 5_000}}),
+        (ToolResult.ok("m.t", {"rows": ROWS}), {"result": None}),
+        (blocks("small", PAGE), {"result": "an owl"}),
+        (blocks("small", PAGE), {"result": {"content": []}}),
+        (blocks("small", structured={"rows": ROWS}), {"result": 7}),
+    ],
+    ids=["no files", "another value", "none", "a text for blocks", "no blocks", "a number for blocks"],
+)
+def test_what_a_program_has_replaced_has_no_preview(result: ToolResult, changes: dict[str, Any]) -> None:
+    """It is shown as the program has left it."""
+    changed = kept(result).model_copy(update=changes)
+
+    assert previewed(changed) == changed.model_copy(update={"artifacts": ()})
+
+
+def test_a_result_without_artifacts_has_no_field_of_them() -> None:
+    """Strict clients of earlier versions read it."""
+    result = ToolResult.ok("m.t", PAGE)
+
+    assert "artifacts" not in result.model_dump(mode="json", exclude={"files"})
+    assert kept(result).model_dump(mode="json")["artifacts"][0]["id"] == "call.1.0"
+
+
 def test_a_preview_shows_both_ends_of_a_text_and_the_first_rows() -> None:
     """The beginning and the end of a page; of rows the first ones, their keys, and how many there are."""
     page, rows = (previewed(kept(ToolResult.ok("m.t", value))).result for value in (PAGE, {"rows": ROWS}))

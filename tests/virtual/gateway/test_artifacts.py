@@ -144,6 +144,20 @@ async def test_artifacts_go_with_their_users_data(gateway: Gateway, tmp_path: Pa
     assert [each.name for each in (tmp_path / "artifacts" / PLACE).iterdir()] == [bobs]
 
 
+async def test_without_a_store_answers_have_no_field_of_it(bed: Bed) -> None:
+    """Strict clients of earlier versions read them."""
+    web = ModuleServer("web")
+    web.add("page", page, effect="read")
+    await bed.serve(web)
+    await bed.worker()
+    async with (await bed.gateway()).client() as client:
+        result = (await client.post("/calls", json={"tool_name": "web.page"})).json()
+        forgotten = (await client.delete("/operations/calls/contents", params={"user_id": "ada"})).json()
+
+    assert (result["result"], "artifacts" in result) == (PAGE, False)
+    assert forgotten == {"calls": 0}
+
+
 async def test_a_part_of_a_changed_object_is_none(gateway: Gateway, tmp_path: Path) -> None:
     """One of another size is gone; of a part, no digest is told that it might not have."""
     async with gateway.client() as client:
