@@ -30,8 +30,8 @@ AT_ONCE = 4
 PATIENCE_SECONDS: Final = 10.0
 """The longest wait for a store, the wait for other requests included."""
 
-_LEAST_SECONDS = 0.5  # a store that had less time has not failed
-_AWAY_SECONDS = 30.0  # after a wait in vain
+_LEAST_SECONDS = 0.5  # with less time left, no request is begun
+_AWAY_SECONDS = 30.0  # after a request in vain, which has had all its time but this least part
 _MOST_HANGING = 16  # threads: a folder on a server that is gone can hold them for ever
 _OURS = "toolfleet-artifacts"  # all else in the store is never touched
 _SCHEMES = ("file", "s3", "gs", "az")
@@ -66,7 +66,6 @@ class ArtifactStore:
             async with asyncio.timeout(min(seconds, PATIENCE_SECONDS)):
                 yield
         except TimeoutError:
-            self._away_until = machine_clock.monotonic() + _AWAY_SECONDS
             raise ArtifactStoreAway("timeout") from None
 
     async def put(self, name: str, data: bytes) -> None:
@@ -121,8 +120,13 @@ class ArtifactStore:
         async with self.within(PATIENCE_SECONDS), self._slots:
             if _THREADS.count() >= _MOST_HANGING:
                 raise ArtifactStoreAway("its requests hang")
+            began = machine_clock.monotonic()
             try:
                 return await asyncio.get_running_loop().run_in_executor(_THREADS, run)
+            except asyncio.CancelledError:
+                if (now := machine_clock.monotonic()) - began >= PATIENCE_SECONDS - _LEAST_SECONDS:
+                    self._away_until = now + _AWAY_SECONDS
+                raise
             except FileNotFoundError:
                 raise
             except self._errors as exc:  # without its text, which may hold credentials

@@ -41,6 +41,7 @@ _END_SECONDS = 0.5  # of a call's time: for its end to be written once its artif
 _REDIS_SECONDS = 5.0
 _MOST_SWEPT = 100  # at a time
 _LISTING_SECONDS = 86_400  # between two listings of the store, for what Redis has forgotten
+_LISTING_AGAIN_SECONDS = 3_600  # after one that has not worked
 _PROBE_BYTES = 32
 _MARGIN_SECONDS = 3_600  # clocks of stores differ
 
@@ -115,8 +116,8 @@ class Artifacts:
                 for number, part in enumerate(large_parts(result, from_bytes=from_bytes)):
                     artifact_id = f"{call.call_id}.{result.audit.attempts}.{number}"
                     kept.append(await self._keep(call, owner, artifact_id, part))
-        except (FleetError, ValueError) as exc:
-            reason = str(exc) or type(exc).__name__
+        except Exception as exc:  # noqa: BLE001 - a success is worth more than its handle
+            reason = str(exc) if isinstance(exc, FleetError) else type(exc).__name__
             log.warning("artifact_not_kept", call_id=call.call_id, tool=call.tool_name, reason=reason)
         return result.model_copy(update={"artifacts": tuple(kept)}) if kept else result
 
@@ -164,9 +165,11 @@ class Artifacts:
         while due := await self._run(_DUE.command(due=self._keys.artifacts_due, most=_MOST_SWEPT)):
             await self._delete([each.decode() for each in due])
         async with answering(self._redis, seconds=_REDIS_SECONDS):
-            if not await self._redis.set(self._keys.artifacts_listed, 1, nx=True, ex=_LISTING_SECONDS):
+            if not await self._redis.set(self._keys.artifacts_listed, 1, nx=True, ex=_LISTING_AGAIN_SECONDS):
                 return
         found = await self.store.older_than(_KEPT_SECONDS + _MARGIN_SECONDS)
+        async with answering(self._redis, seconds=_REDIS_SECONDS):
+            await self._redis.set(self._keys.artifacts_listed, 1, ex=_LISTING_SECONDS)
         old = [name for name in found if ARTIFACT_ID.fullmatch(name)]
         for at in range(0, len(old), _MOST_SWEPT):
             names = old[at : at + _MOST_SWEPT]

@@ -396,7 +396,7 @@ class Keys:
     """The names of all objects in the store, by when (ms) no record names them any more."""
 
     artifacts_listed = _Key("artifacts-listed")
-    """Held by the one listing of the store in a day, which looks for objects that Redis has forgotten. Expires after a day."""
+    """Held by the one listing of the store in a day, which looks for objects that Redis has forgotten. Expires after a day, or an hour if that has not worked."""
 
     def readers(self, call_id: str) -> str:
         """The calls that wait for the result of this one, by their ids. Expires with the last one's deadline."""

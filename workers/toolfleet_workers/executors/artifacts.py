@@ -34,7 +34,7 @@ from toolfleet_workers.runner import Case, Proceed, ToolLookup, Verdict, seconds
 
 _AROUND = 80  # characters before and after a match
 _MOST_BYTES = 8 * 2**20  # of arguments once artifacts are put into them, as JSON
-_AT_ONCE = 16  # calls that read artifacts, or have them in their arguments: each may have 8 MiB of them
+_AT_ONCE = 16  # calls that read artifacts: each may have 8 MiB of them
 _CONTINUATION = range(0x80, 0xC0)  # bytes of UTF-8
 _END_SECONDS = 0.5  # of an attempt's time: to say that nothing was sent
 
@@ -204,8 +204,8 @@ class ArtifactArguments:
                 arguments = await self._whole(call)
             except _FAULTS as exc:
                 return _refused(call, exc)
-            whole = call.whole() if isinstance(call, SealedCall) else call
-            return await proceed(whole.model_copy(update={"arguments": arguments, "artifacts": ()}))
+        whole = call.whole() if isinstance(call, SealedCall) else call
+        return await proceed(whole.model_copy(update={"arguments": arguments, "artifacts": ()}))
 
     async def _whole(self, call: PublishedCall) -> dict[str, Any]:
         """Return the arguments with their artifacts. Raises `_Wrong` for those that cannot be passed on."""
