@@ -1,13 +1,15 @@
 """Defines what is recorded of an artifact, who owns it, what its readers have of it, and how a call's arguments name one."""
 
 import contextlib
+import hashlib
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from pydantic_core import from_json, to_json
 
-from toolfleet_registry.contracts.calls import CONVERSATION, PublishedCall
+from toolfleet_registry.contracts.call_context import Conversation
+from toolfleet_registry.contracts.calls import PublishedCall
 from toolfleet_registry.contracts.message import Message
 
 NOT_YOURS: Final = "There is no such artifact, or it is not yours: `artifacts.list` shows those there are."
@@ -62,17 +64,22 @@ async def screened(record: ArtifactRecord, data: bytes, hide: Hide) -> bytes:
 
 def owner_of(call: PublishedCall) -> str | None:
     """Return who owns the artifacts of a call."""
-    return owner_for(call.user_id, call.asked_by, call.decisions)
+    return owner_for(call.user_id, call.asked_by)
 
 
-def owner_for(user_id: str | None, asked_by: Sequence[str], decisions: Mapping[str, str] | None = None) -> str | None:
-    """Return who owns artifacts: the user; without one the credential that asks, or the conversation; else `None`."""
+def owner_for(user_id: str | None, asked_by: Sequence[str]) -> str | None:
+    """Return who owns artifacts: the user; without one who asks, which is a credential or a conversation; else `None`."""
     if user_id is not None:
         return f"user {user_id}"
-    if asked_by:
-        return asked_by[0]
-    conversation = (decisions or {}).get(CONVERSATION)
-    return None if conversation is None else f"conversation {conversation}"
+    return asked_by[0] if asked_by else None
+
+
+def asked_in(conversation: Conversation | None) -> tuple[str, ...]:
+    """Return a conversation as the one who asks, for calls without a user and a credential; of its id the digest, as that may be personal."""
+    if conversation is None or not conversation.conversation_id:
+        return ()
+    digest = hashlib.sha256(conversation.conversation_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return (f"conversation {digest}",)
 
 
 def named_artifacts(arguments: Any) -> dict[str, dict[str, Any]]:

@@ -87,7 +87,7 @@ _OWN_MIDDLEWARE_SECONDS = 2.0  # for each: an agent's user waits meanwhile
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A call as a job's step: its id, its job, its user, its latest end, and its check.
+    """A call as a job's step: its id, its job, its user, its latest end, its check, and who has asked for the job.
 
     `gate` replaces an agent's, which is not there to be asked, if one is required.
     """
@@ -97,6 +97,7 @@ class Step:
     user_id: str | None
     ends_by: float
     gate: Callable[[ToolDefinition, Mapping[str, Any]], ToolResult | None]
+    asked_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +177,11 @@ class CallPreparation:
         user_id = step.user_id if step is not None else call.user_id if caller.user_id is None else caller.user_id
         has_profile = caller.agent is not None or not self._catalog.profiles.is_empty
         noted = collecting(self.facts_of(caller, user_id, conversation) if has_profile or conversation else None)
+        is_owner = user_id is None and self._artifacts is not None  # of what the call will leave
+        asked_by = self.asked_by(user_id, conversation, around, step) if is_owner else ()
         if has_profile or self._artifacts is not None:
             judged = await self._judged(call, caller, conversation, around)
-            judged = await self._bound(judged, caller, user_id, noted)
+            judged = await self._bound(judged, caller, user_id, asked_by)
         else:  # nearly every call
             judged = self.judge(call, caller, conversation, around)
         if isinstance(judged, ToolResult):
@@ -206,10 +209,8 @@ class CallPreparation:
         is_usual = around is NOTHING_MORE and step is None and tool.name != ADD_JOB
         if not is_usual or call.tool_version is not None or call.takes_input or call.log_level is not None:
             facts = {**facts, **self._facts_of(ticket, arguments, around, asked=call, is_step=step is not None)}
-        asked_by: tuple[str, ...] = ()
-        is_owner = user_id is None and self._artifacts is not None  # of what the call will leave
-        if ticket.approval_rules or tool.name == ADD_JOB or is_owner:
-            asked_by = tuple(dict.fromkeys((*asked_by_here(user_id), *around.asked_by)))
+        if not is_owner and (ticket.approval_rules or tool.name == ADD_JOB):
+            asked_by = self.asked_by(user_id, conversation, around, step)
         published = PublishedCall(
             call_id=self._new_call_id() if step is None else step.call_id,
             arguments=arguments,
@@ -227,6 +228,26 @@ class CallPreparation:
             **facts,
         )
         return with_approval(published, ticket, asked_by) if ticket.approval_rules else published
+
+    def asked_by(
+        self,
+        user_id: str | None,
+        conversation: Conversation | None,
+        around: Circumstances = NOTHING_MORE,
+        step: Step | None = None,
+    ) -> tuple[str, ...]:
+        """Return who asks in the name of another user, or without one; that is the conversation in a fleet that has a store of artifacts.
+
+        Of a job's step, who has asked for the job: its conversation may be what a model has written.
+        """
+        if step is not None:
+            return step.asked_by
+        found = tuple(dict.fromkeys((*asked_by_here(user_id), *around.asked_by)))
+        if found or user_id is not None or self._artifacts is None:
+            return found
+        from toolfleet_registry.contracts.artifacts import asked_in  # of a fleet that has a store
+
+        return asked_in(conversation)
 
     def facts_of(self, caller: Caller, user_id: str | None, conversation: Conversation | None) -> dict[str, str]:
         """Return the facts of a call before any decision, as its audit line may have them."""
@@ -274,14 +295,13 @@ class CallPreparation:
         return judged if hidden is judged.arguments else dataclasses.replace(judged, arguments=hidden)
 
     async def _bound(
-        self, judged: _JudgedCall | ToolResult, caller: Caller, user_id: str | None, noted: Mapping[str, str]
+        self, judged: _JudgedCall | ToolResult, caller: Caller, user_id: str | None, asked_by: tuple[str, ...]
     ) -> _JudgedCall | ToolResult:
         if self._artifacts is None or isinstance(judged, ToolResult):
             return judged
         from toolfleet_registry.contracts.artifacts import owner_for  # of a fleet that has a store
 
-        owner = owner_for(user_id, asked_by_here(user_id), noted)
-        bound = await self.bound(judged.tool.name, judged.arguments, caller, owner)
+        bound = await self.bound(judged.tool.name, judged.arguments, caller, owner_for(user_id, asked_by))
         if isinstance(bound, ToolResult):
             return bound
         return dataclasses.replace(judged, arguments=bound[0], artifacts=bound[1])

@@ -19,7 +19,6 @@ from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.policy.call_faults import resolved
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
-from toolfleet_tasks.calls.audit_trail import asked_by_here
 from toolfleet_tasks.client.namespaces import Namespace
 from toolfleet_tasks.client.session import Session
 from toolfleet_tasks.client.sync_face import SyncFace, blocking
@@ -97,6 +96,7 @@ class FleetJobs(Namespace):
             caller=caller,
             on_complete=(on_complete,) if isinstance(on_complete, str | ToolCall) else on_complete,
             plan=(start, poll, schedule),
+            asked_by=session.preparation.asked_by(caller.user_id, conversation),
             **said,
         )
         return await session.jobs.start(spec, by_key=bool(key))
@@ -514,7 +514,6 @@ def _spec(
     schedule = None if schedule is None else schedule.counted_from(now)
     seconds = _default_seconds(poll, schedule, LONGEST_SECONDS) if deadline is None else deadline
     fields |= {"created_at": now, "deadline_at": now + seconds, "start": start, "poll": poll, "schedule": schedule}
-    fields["asked_by"] = asked_by_here(caller.user_id)
     try:
         return JobSpec(caller=resolved(caller, settings.default_guest_modules), user_id=caller.user_id, **fields)
     except ValidationError as exc:

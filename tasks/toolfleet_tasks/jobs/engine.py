@@ -90,7 +90,7 @@ class JobSteps:
             return self._trail.refused(call, spec.caller, no_jobs_by_jobs(call.tool_name), noted)
         caller = as_sent(spec.caller, self._settings.default_guest_modules)
         ends_by = deadline_at or spec.deadline_at
-        step = Step(call_id, spec.job_id, spec.user_id, ends_by, partial(_gate_refusal, spec))
+        step = Step(call_id, spec.job_id, spec.user_id, ends_by, partial(_gate_refusal, spec), spec.asked_by)
         return await self._preparation.prepare(call, caller, spec.conversation, step=step)
 
     async def publish(

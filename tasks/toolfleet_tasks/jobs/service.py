@@ -219,8 +219,7 @@ class JobService:
             raise JobRefused(judged)
         arguments = judged.arguments
         if not may_be_filled(call):  # else its artifacts are unknown yet, too
-            noted = self._preparation.facts_of(spec.caller, spec.user_id, spec.conversation)
-            owner = owner_for(spec.user_id, (), noted)
+            owner = owner_for(spec.user_id, spec.asked_by)
             bound = await self._preparation.bound(tool.name, arguments, spec.caller, owner)
             if isinstance(bound, ToolResult):
                 raise JobRefused(bound)

@@ -26,6 +26,7 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.approvals.approvers import Approver
 from toolfleet_tasks.artifacts import _GRACE_SECONDS, _LISTING_AGAIN_SECONDS, Artifacts, forget_artifacts
+from toolfleet_tasks.calls.audit_trail import set_credential
 from toolfleet_tasks.calls.eval_gate import GateDecision
 from toolfleet_tasks.greenlet_bridge import drive
 
@@ -206,6 +207,49 @@ async def test_without_a_user_the_conversation_owns_it(fleet: ToolFleet) -> None
 
     assert [answer.success for answer in answers] == [True, False, False]
     assert (await asked("web.page", None)).artifacts == ()
+
+
+async def test_a_hidden_conversation_id_is_still_one_owner(bed: Bed, fleet: ToolFleet) -> None:
+    """Where a profile hides the ids of conversations, all look the same in the audit, and none reads another's artifacts."""
+    bed.given["agents"] = {"careful": {"middleware": [{"name": "pii", "pii_types": ["email"], "strategy": "redact"}]}}
+    await bed.worker()
+    for site in bed._mortal[:1]:
+        site.kill()
+    careful = await bed.agent()
+    guest = Caller(permission="user", allowed_modules="*", agent="careful")
+
+    async def asked(tool: str, conversation: str, **arguments: Any) -> ToolResult:
+        where = Conversation(conversation_id=conversation)
+        return await careful.call(ToolCall(tool_name=tool, arguments=arguments), guest, conversation=where, timeout=60)
+
+    (artifact,) = (await asked("web.page", "ada@example.org")).artifacts
+    answers = [await asked("artifacts.read", f"{name}@example.org", id=artifact.id) for name in ("ada", "bob")]
+
+    assert [answer.success for answer in answers] == [True, False]
+
+
+async def test_who_asks_for_a_job_owns_what_it_leaves(fleet: ToolFleet) -> None:
+    """Without a user the credential, whatever conversation it names: that one's artifacts are not read by the job."""
+    guest, where = Caller(permission="user", allowed_modules="*"), Conversation(conversation_id="talk-1")
+    page = await fleet.call(ToolCall(tool_name="web.page"), guest, conversation=where, timeout=60)
+    theirs = page.artifacts[0].id
+    set_credential("key k1", None)
+    reading = ToolCall(tool_name="artifacts.read", arguments={"id": theirs})
+    await fleet.jobs.start(reading, conversation=where, caller=guest)
+    read = await anext(aiter(fleet.wakeups.completions("talk-1")))
+    passing = ToolCall(tool_name="web.save", arguments={"text": {"$artifact": theirs}})
+    with pytest.raises(JobRefused):
+        await fleet.jobs.start(passing, conversation=where, caller=guest)
+    where = Conversation(conversation_id="talk-2")
+    await fleet.jobs.start(ToolCall(tool_name="web.rows"), conversation=where, caller=guest)
+    made = (await anext(aiter(fleet.wakeups.completions("talk-2")))).result["artifact"]
+    own = await called(fleet, "artifacts.read", guest, id=made)
+    passing = ToolCall(tool_name="web.join", arguments={"data": {"$artifact": made}})
+    await fleet.jobs.start(passing, conversation=Conversation(conversation_id="talk-3"), caller=guest)
+    passed = await anext(aiter(fleet.wakeups.completions("talk-3")))
+
+    assert read.error_code == "invalid_arguments"
+    assert (own.success, passed.error) == (True, None)
 
 
 async def test_a_full_share_costs_the_handle_and_not_the_result(bed: Bed, fleet: ToolFleet, folder: Path) -> None:
