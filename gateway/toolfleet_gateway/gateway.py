@@ -28,6 +28,7 @@ from toolfleet_gateway.operations import resource_routes
 from toolfleet_gateway.tracing import gateway_tracing
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio import Closing, end
+from toolfleet_tasks.artifacts import Artifacts
 from toolfleet_tasks.client.fleet import ToolFleet
 from toolfleet_tasks.operations.call_index import CallIndex
 from toolfleet_tasks.operations.queue_lengths import BrokerProbe
@@ -61,6 +62,8 @@ async def serve_gateway(
     ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve as `run_gateway` does, on the running loop."""
+    if settings.artifact_store is not None:
+        _ = Artifacts(settings).store  # else its readers would learn that it cannot be used here
     closing, tracing = Closing(), gateway_tracing(settings)
     async with (
         ToolFleet(settings=settings, is_shared=True) as fleet,

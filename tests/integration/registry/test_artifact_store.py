@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from collections.abc import Generator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from support.servers.s3_server import KEYS, S3Server, s3_server
 from toolfleet_registry.artifact_store import ArtifactStore
-from toolfleet_registry.errors import ArtifactMissing, ArtifactStoreAway
+from toolfleet_registry.errors import ArtifactMissing, ArtifactStoreAway, SettingsError
 from toolfleet_registry.settings import Settings
 
 
@@ -119,6 +120,17 @@ def test_a_folder_may_be_a_path(tmp_path: Path) -> None:
     assert Settings(artifact_store=str(tmp_path)).artifact_store == f"file://{tmp_path}"
     with pytest.raises(ValueError, match="file://, s3://, gs://, az://"):
         Settings(artifact_store="memory://")
+
+
+def test_a_store_without_its_library_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what to install; workers do without it, unless a store is set."""
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(SettingsError, match=r"toolfleet\[artifacts\]"):
+        ArtifactStore(f"file://{tmp_path}", "f")
+
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    worker = project["optional-dependencies"]["worker"]
+    assert not [each for each in worker if "obstore" in each or "artifacts" in each]
 
 
 def test_the_modules_name_is_reserved() -> None:
