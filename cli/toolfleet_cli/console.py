@@ -73,6 +73,7 @@ _LIBRARIES = {
     "mcp": ("jwt", "mcp", "starlette"),
     "host": ("httpx", "packaging", "starlette", "uvicorn", "watchfiles", "yaml"),
     "host mcp": ("starlette", "uvicorn", "mcp"),
+    "artifacts": ("obstore", "re2"),
 }
 _EXTRAS = {
     "gateway": "gateway",

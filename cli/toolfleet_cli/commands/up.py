@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from redis.asyncio import Redis
 from rich.text import Text
@@ -120,8 +120,9 @@ def run_up(
     if running := find_run_file(folder):
         raise FleetError(f"A fleet is running here already (process {running.pid}): use it, or stop it first.")
     settings = load_settings()
-    if "call_contents" not in settings.model_fields_set:  # one's own calls, on one's own machine
-        settings = settings.model_copy(update={"call_contents": "all"})
+    settings = settings.model_copy(
+        update={name: value for name, value in _own_values(folder).items() if name not in settings.model_fields_set}
+    )
     declared, not_applied = load_declared(), dict[str, str]()
     own = own_modules(modules, settings.modules)
     taken = {*settings.modules, *(each.name for each in own)}
@@ -166,6 +167,14 @@ def _stay(fleet: LocalFleet, folder: Path, lines: "SettingsLines", *, reload: bo
     except StopRequested:
         say("Ending: the calls that run may finish. Once more, and they go back into their queues.")
         raise
+
+
+def _own_values(folder: Path) -> dict[str, Any]:
+    """Return the values of settings that nobody has set: the calls are one's own, on one's own machine."""
+    values: dict[str, Any] = {"call_contents": "all"}
+    if not missing_for("artifacts"):
+        values["artifact_store"] = (folder / FOLDER / "artifacts").as_uri()
+    return values
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from toolfleet_registry.contracts import (
     ToolDefinition,
     ToolResult,
 )
-from toolfleet_registry.contracts.names import ToolName
+from toolfleet_registry.contracts.names import ARTIFACTS, ToolName
 from toolfleet_registry.contracts.tool_definition import by_any_name
 from toolfleet_registry.directory.directory import ModuleDirectory, ProbeFailure
 from toolfleet_registry.directory.known_modules import KnownModules
@@ -145,6 +145,8 @@ class ToolSearch(TextIndex[SeenTool]):
 
 
 def _document(tool: ToolDefinition) -> SearchDocument:
+    if tool.name.startswith(f"{ARTIFACTS}."):  # their other words, such as `read` and `search`, are in many questions
+        return SearchDocument(ARTIFACTS, tool.tags, "", {})
     properties: Any = input_schema(tool).get("properties")
     arguments: Mapping[str, Any] = properties if isinstance(properties, dict) else {}
     return SearchDocument(tool.name, tool.tags, tool.description, arguments)

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from support.documents import programs
 from support.frameworks.written_program import import_program
 from support.module_server import ModuleServer, Request
 from toolfleet import Caller, Conversation, ToolCall, ToolFleet, ToolResult
+from toolfleet.formats import from_result
 from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.queues import send_canaries
 from toolfleet_registry.artifact_store import ArtifactStore
@@ -59,6 +61,11 @@ async def edit(request: Request) -> dict[str, Any]:
     return {"success": True, "result": request["arguments"]["text"].replace("owl 7 ", "eagle 7 ")}
 
 
+async def replace(request: Request) -> dict[str, Any]:
+    given = request["arguments"]
+    return {"success": True, "result": given["text"].replace(given["old"], given["new"])}
+
+
 async def join_texts(request: Request) -> dict[str, Any]:
     return {"success": True, "result": request["arguments"]}
 
@@ -97,6 +104,8 @@ async def fleet(bed: Bed, folder: Path) -> ToolFleet:
     web.add("rows", rows, effect="read", required_permission="user")
     text = {"type": "string", "minLength": 100_000}
     web.add("save", save, input_schema={"type": "object", "properties": {"text": text}, "required": ["text"]})
+    parts = {"text": text, "old": {"type": "string"}, "new": {"type": "string"}}
+    web.add("replace", replace, effect="read", input_schema={"type": "object", "properties": parts})
     web.add("edit", edit, input_schema={"type": "object", "properties": {"text": text}}, approval={"users": ["bob"]})
     web.add("many", many, input_schema={"type": "object", "properties": {"size": {"type": "integer"}}})
     web.add("cards", cards, effect="read")
@@ -396,6 +405,30 @@ async def test_an_artifact_is_passed_from_tool_to_tool(fleet: ToolFleet) -> None
 
     assert result.success, result
     assert result.result == {"sha256": hashlib.sha256(PAGE.encode()).hexdigest(), "size": len(PAGE.encode())}
+
+
+async def test_a_page_is_edited_without_the_model_seeing_it(fleet: ToolFleet) -> None:
+    """Read by one tool, edited and written back by two others: a model sees less than 3 kB of it, and all else is untouched."""
+    seen = list[str]()
+
+    async def step(tool: str, **arguments: Any) -> ToolResult:
+        result = await called(fleet, tool, **arguments)
+        seen.extend([json.dumps(arguments), from_result(result, "openai_chat", "call-1")["content"]])
+        return result
+
+    def shown() -> dict[str, str]:
+        """Return the handle as the model reads it in the preview."""
+        return {"$artifact": seen[-1].split("are left out: artifact ")[1].split()[0].rstrip(",.;:")}
+
+    await step("web.page")
+    await step("web.replace", text=shown(), old="owl 7 ", new="eagle 7 ")
+    saved = await step("web.save", text=shown())
+
+    assert len(PAGE.encode()) > 290_000
+    assert saved.result["sha256"] == hashlib.sha256(PAGE.replace("owl 7 ", "eagle 7 ").encode()).hexdigest()
+    of_it = "".join(re.sub(r"\[… .* …\]", "", each) for each in seen)  # without what is said of it
+    assert len(of_it.encode()) < 3_000
+    assert len("".join(seen).encode()) < 4_000
 
 
 async def test_the_whole_is_checked_before_the_request(fleet: ToolFleet) -> None:
