@@ -56,7 +56,7 @@ def is_large(result: ToolResult, *, from_bytes: int) -> bool:
 def large_parts(result: ToolResult, *, from_bytes: int) -> list[LargePart]:
     """Return the parts of a result that are to be kept as artifacts: its first 20 files, and its value from that size on.
 
-    Of an MCP server's result the largest text, or its structured content, if the rest is below that size; else all of it as JSON.
+    An MCP server's result is kept as its largest text, or its structured content, if the rest is below that size; else as JSON.
     """
     files = enumerate(result.files[:_MOST_FILES])
     parts = [LargePart(f"/files/{number}", _media_type(file.media_type), file.read()) for number, file in files]

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from toolfleet_gateway.artifacts import opened_artifact, problem_of_artifact
 from toolfleet_gateway.http.problems import Problem
-from toolfleet_gateway.mcp.client_request import Context, ViewOf
+from toolfleet_gateway.mcp.client_request import Context, ViewOf, needing_redis
 from toolfleet_gateway.mcp.tools import LIST_TTL_MS
 from toolfleet_gateway.mcp.view import McpView, apps_in
 from toolfleet_registry.contracts import ToolCall
@@ -104,7 +104,8 @@ class ModuleMethods:
     async def _artifact(self, view: McpView, artifact_id: str) -> dict[str, Any]:
         """Return a large result, whole. Raises `MCPError`."""
         try:
-            opened = await opened_artifact(self._fleet, artifact_id, view.who.caller)
+            with needing_redis():
+                opened = await opened_artifact(self._fleet, artifact_id, view.who.caller)
             data = await opened.read(0, opened.size)
         except (Problem, ArtifactMissing, ArtifactStoreAway) as exc:
             problem = exc if isinstance(exc, Problem) else problem_of_artifact(exc)

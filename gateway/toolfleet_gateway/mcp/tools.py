@@ -1,8 +1,6 @@
 """Answers `tools/list` and `tools/call`: the tools of the fleet, and the gateway's own, which search tools and follow calls."""
 
 import bisect
-import json
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -28,6 +26,7 @@ from toolfleet_registry.contracts import ToolDefinition
 from toolfleet_registry.contracts.inputs import PendingInput
 from toolfleet_registry.errors import FleetUnavailable, InvalidQuestion
 from toolfleet_registry.formats import convert
+from toolfleet_registry.formats.results import ARTIFACT_URI
 from toolfleet_registry.system.offload import aside
 from toolfleet_tasks.calls.begun_calls import BegunHandle
 from toolfleet_tasks.client.fleet import ToolFleet
@@ -66,7 +65,7 @@ _USUAL_FOUND = 10
 _MOST_DESCRIBED = 20
 _SHORT = 200  # characters of a description
 
-_REF = re.compile(r'"\$ref": "([^"]*)"')
+_LINKS_SINCE = "2025-06-18"  # a client of an earlier version of the protocol refuses a whole answer with a link
 _NAMES_SCHEMA = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": _MOST_DESCRIBED}
 
 
@@ -136,26 +135,9 @@ _META_TOOLS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def listed(view: McpView, tools: list[ToolDefinition], *, previews: bool) -> list[dict[str, Any]]:
-    """Return tools as the protocol lists them, under the names that they have at this endpoint.
-
-    With `previews`, output schemas allow a preview: clients check structured content by them.
-    """
-    offers = [*convert(tools, "mcp")]
-    if previews:
-        offers = [_with_preview(offer) if "outputSchema" in offer else offer for offer in offers]
+    """Return tools as the protocol lists them, under the names that they have at this endpoint."""
+    offers = convert(tools, "mcp", previews=previews)
     return [{**offer, "name": view.shown(tool.name)} for tool, offer in zip(tools, offers, strict=True)]
-
-
-def _with_preview(offer: dict[str, Any]) -> dict[str, Any]:
-    """Return an offer whose output schema allows a preview; without one where the schema refers to itself as a whole."""
-    schema: dict[str, Any] = offer["outputSchema"]
-    others = {name: value for name, value in offer.items() if name != "outputSchema"}
-    if any(not ref.startswith("#/$defs/") for ref in _REF.findall(json.dumps(schema))):
-        return others
-    shared = {name: schema[name] for name in ("$schema", "$defs") if name in schema}
-    own = {name: value for name, value in schema.items() if name not in shared}
-    preview = {"required": ["artifact", "preview"]}
-    return {**others, "outputSchema": {"type": "object", **shared, "anyOf": [own, preview]}}
 
 
 class MetaTools:
@@ -260,6 +242,10 @@ def _text_result(text: str, *, is_error: bool = False) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}], "isError": is_error, "resultType": "complete"}
 
 
+def _is_artifact(block: Mapping[str, Any]) -> bool:
+    return block.get("type") == "resource_link" and str(block.get("uri")).startswith(ARTIFACT_URI)
+
+
 _OWN = FOLLOWING_TOOLS.keys() | _META_TOOLS.keys()
 
 
@@ -320,6 +306,8 @@ class ToolMethods:
             await context.session.send_notification(notification, related_request_id=context.request_id)
 
         answer = await self.run(self._view_of(context), asked, report)
+        if context.protocol_version < _LINKS_SINCE and "content" in answer:
+            answer["content"] = [block for block in answer["content"] if not _is_artifact(block)]
         scope = {} if context.request is None else context.request.scope
         error = answer.get("_meta", {}).get(ERROR, {})
         if error.get("error_code") == "cancelled" and IS_CANCELLED in scope and await scope[IS_CANCELLED]():

@@ -1,6 +1,7 @@
 """Writes tools as a provider is offered them."""
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +14,8 @@ from toolfleet_registry.formats.strictness import StrictBudget, strict_schema
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.specs import effect_of
 
+_REF = re.compile(r'"\$ref": "([^"]*)"')
+
 
 def convert(
     tools: Iterable[ToolDefinition],
@@ -21,6 +24,7 @@ def convert(
     dotted: bool = False,  # noqa: FBT001, FBT002 - as above
     *,
     programmatic: bool = False,
+    previews: bool = False,
 ) -> Converted:
     """Convert tools to a provider's format, for the `tools` of a request.
 
@@ -35,6 +39,8 @@ def convert(
         dotted: Whether names keep the form `module.method` where the provider accepts dots.
         programmatic: Whether the provider's own programs may call the tools that only read and have an output schema,
             with Anthropic and OpenAI's Responses. The request needs the provider's tool for programs, too.
+        previews: Whether results may be previews of large ones. MCP clients check results by output schemas, which then
+            allow a preview, too.
 
     Returns:
         The converted tools, sorted by name so that prompt caches hold; `.notes` says what differs from the definitions.
@@ -48,7 +54,7 @@ def convert(
     notes: list[Note] = []
     budget = StrictBudget(dialect.strictness)
     offers = [
-        _offer(tool, format, dotted, budget if strict else None, notes, programmatic)
+        _offer(tool, format, dotted, budget if strict else None, notes, programmatic, previews=previews)
         for tool in sorted(tools, key=lambda tool: tool.name)
     ]
     if dialect.tools is not None and len(offers) > dialect.tools:
@@ -101,13 +107,15 @@ def _offer(
     budget: StrictBudget | None,
     all_notes: list[Note],
     programmatic: bool,  # noqa: FBT001 - private
+    *,
+    previews: bool,
 ) -> dict[str, Any]:
     notes = Notes(tool.name)
     name = offered_name(tool.name, format, dotted=dotted)
     if dotted and name != tool.name:
         notes.add("name", "renamed", f"is shown as {name!r}")
     if format == "mcp":
-        offer = _mcp(tool, name, notes)
+        offer = _mcp(tool, name, notes, previews=previews)
     else:
         dialect = dialect_of(format)
         own = input_schema(tool)
@@ -164,7 +172,7 @@ def _for_programs(offer: dict[str, Any], tool: ToolDefinition, format: Format) -
     return offer
 
 
-def _mcp(tool: ToolDefinition, name: str, notes: Notes) -> dict[str, Any]:
+def _mcp(tool: ToolDefinition, name: str, notes: Notes, *, previews: bool) -> dict[str, Any]:
     """Return the protocol takes any JSON Schema of an object, so that a tool stays as it is."""
     schema = tool.input_schema if tool.is_foreign and tool.input_schema is not None else input_schema(tool)
     offer: dict[str, Any] = {
@@ -174,16 +182,27 @@ def _mcp(tool: ToolDefinition, name: str, notes: Notes) -> dict[str, Any]:
         "inputSchema": {**schema, "type": "object"},
     }
     if tool.output_schema is not None:
-        if tool.output_schema.get("type") == "object":
-            offer["outputSchema"] = tool.output_schema
-        else:
+        if tool.output_schema.get("type") != "object":
             notes.add("output_schema", "dropped", "before 2026-07-28 the protocol takes only that of an object")
+        elif (shown := _with_preview(tool.output_schema) if previews else tool.output_schema) is not None:
+            offer["outputSchema"] = shown
+        else:
+            notes.add("output_schema", "dropped", "refers to itself as a whole, so that it has no form with a preview")
     hints = tool.annotations.model_dump(exclude_none=True) if tool.annotations else {}
     effect = effect_of(tool)
     if effect is not None and not tool.is_foreign:
         hints = {"readOnlyHint": effect == "read", "idempotentHint": effect != "once", **hints}
     more = {"annotations": hints, "icons": tool.icons, "_meta": tool.meta}
     return {**offer, **{member: value for member, value in more.items() if value}}
+
+
+def _with_preview(schema: JsonObject) -> JsonObject | None:
+    """Return an output schema that allows a preview; `None` where the schema refers to itself as a whole."""
+    if any(not ref.startswith("#/$defs/") for ref in _REF.findall(json.dumps(schema))):
+        return None
+    shared = {name: schema[name] for name in ("$schema", "$defs") if name in schema}
+    own = {name: value for name, value in schema.items() if name not in shared}
+    return {"type": "object", **shared, "anyOf": [own, {"required": ["artifact", "preview"]}]}
 
 
 def _description(tool: ToolDefinition, own: JsonObject, dialect: Dialect, notes: Notes) -> str:

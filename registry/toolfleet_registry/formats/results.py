@@ -119,7 +119,7 @@ def from_result(
         dotted: Whether the tool was offered with dots in its name.
         files: Whether the model can read files; False for models that read only text, such as Gemini's before version 3.
         caller: The `caller` of the tool call, if the provider has given it one. A program of the provider's gets a
-            success as JSON alone, without files and hints.
+            success as JSON alone, whole, without files and hints.
 
     Returns:
         The dictionary, which fits the provider's own types.
@@ -129,13 +129,13 @@ def from_result(
 
     """
     dialect_of(format)
+    if field_of(caller, "type") not in {None, "direct"}:
+        return _program_message(result, format, tool_call_id, caller)
     artifacts = result.artifacts
     if artifacts:
         from toolfleet_registry.previews import previewed  # of a fleet that has a store
 
         result = previewed(result)
-    if field_of(caller, "type") not in {None, "direct"}:
-        return _program_message(result, format, tool_call_id, caller)
     shown, unseen = shown_files(result.files if result.success else (), format, is_on=files)
     if format == "openai_chat":
         return {"role": "tool", "tool_call_id": tool_call_id or "", "content": _marked_text(result) + unseen}

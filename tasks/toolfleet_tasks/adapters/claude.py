@@ -131,7 +131,7 @@ class FleetSession:
         self._caller, self._conversation, self._run_id = caller, conversation, run_id
         self._loading = ToolLoading(fleet, load, always, where)
         self._defers = None if load == "all" else self._loading.defers
-        self._offers = ToolOffers(fleet.tools, self._offered, where)
+        self._offers, self._previews = ToolOffers(fleet.tools, self._offered, where), fleet.artifacts.are_kept
         self._most_characters = most_characters
         self._following = FollowingTools(fleet, self._calls, caller, defer_after or _LONGEST_WAIT_SECONDS)
         self._own = FOLLOWING_TOOLS if self._calls.is_deferring else {}
@@ -216,7 +216,7 @@ class FleetSession:
 
     def _offered(self, tool: ToolDefinition, _: str) -> types.Tool:
         first = None if self._defers is None else not self._defers(tool)
-        return offered(tool, self._most_characters, is_first=first)
+        return offered(tool, self._most_characters, is_first=first, previews=self._previews)
 
     async def _list(self, _: Asking, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         listing, offers = await self._loading.of(self._caller), await self._offers.of(self._caller)
@@ -306,9 +306,11 @@ def fleet_server(
     return session.server
 
 
-def offered(tool: ToolDefinition, most_characters: int | None, *, is_first: bool | None = None) -> types.Tool:
+def offered(
+    tool: ToolDefinition, most_characters: int | None, *, is_first: bool | None = None, previews: bool = False
+) -> types.Tool:
     """Return a tool as a server lists it. `is_first`: whether Claude reads it without a search; `None`: Claude Code decides."""
-    (offer,) = convert([tool], "mcp")
+    (offer,) = convert([tool], "mcp", previews=previews)
     said = {_MOST_SHOWN: most_characters, _FIRST: is_first}
     meta = {name: value for name, value in said.items() if value is not None}
     return types.Tool.model_validate({**offer, "_meta": {**offer.get("_meta", {}), **meta}} if meta else offer)

@@ -156,7 +156,8 @@ class PendingCall:
     waits a little, `had` confirms that its caller has a result of this stored text. A `guest` follows a call that
     another client has published: it never ends it. `data_id` names the data that Redis had when another process
     published it: one that continues the call ends it as its own, and is sure of nothing that a Redis with other data
-    does not know. A call has no task: a future, and a timer of the loop.
+    does not know. Without `shows_artifacts` its result names none: the models of an agent without a store could neither
+    read them nor pass them on. A call has no task: a future, and a timer of the loop.
     """
 
     def __init__(
@@ -171,7 +172,9 @@ class PendingCall:
         answers: InputAnswers,
         is_guest: bool = False,
         data_id: str | None = None,
+        shows_artifacts: bool = True,
     ) -> None:
+        self._shows_artifacts = shows_artifacts
         self.call_id = call.call_id
         self.tool_name = call.tool_name
         self.ending: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
@@ -366,6 +369,8 @@ class PendingCall:
     def _end(self, result: ToolResult) -> None:
         self._over()
         if not self.ending.done():
+            if result.artifacts and not self._shows_artifacts:
+                result = result.model_copy(update={"artifacts": ()})
             if result.tool_name != self.tool_name:  # of a refused message, whose header may be forged
                 result = result.model_copy(update={"tool_name": self.tool_name})
             # Nearly every result has its audit already.

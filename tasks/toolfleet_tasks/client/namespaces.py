@@ -53,6 +53,11 @@ class Namespace:
 class FleetArtifacts(Namespace):
     """The large results that are kept, for gateways: `fleet.artifacts`."""
 
+    @property
+    def are_kept(self) -> bool:
+        """Whether the fleet has a store: models see previews then."""
+        return self._sessions.settings.artifact_store is not None
+
     async def open(self, artifact_id: str, caller: Caller) -> "OpenedArtifact | None":
         """Open an artifact of the caller's user; without a user id, of the credential that the running request came with.
 

@@ -494,6 +494,8 @@ class Session:
         Its methods are bound once, or each call in flight would hold some of its own.
         """
         follow = functools.partial(PendingCall, listener=self._listener, ledger=self._ledger, spawn=self._say_last)
+        if self.settings.artifact_store is None:
+            follow = functools.partial(follow, shows_artifacts=False)
         return functools.partial(follow, revoke=self._publisher.revoke, had=self._had, answers=self.answers)
 
     def _had(self, call: PublishedCall, result: ToolResult, text: str) -> None:
@@ -517,7 +519,7 @@ class Sessions:
     """The sessions of one fleet: opened with a loop's first use, and closed together when the fleet is left."""
 
     def __init__(self, settings: Settings, gate: EvalGate | None = None, *, is_shared: bool = False) -> None:
-        self._settings, self._is_shared = settings, is_shared
+        self.settings, self._is_shared = settings, is_shared
         self._gate = gate
         self._lock = threading.Lock()  # for the moments in which the fields below change; never held across a wait
         self._open: dict[asyncio.AbstractEventLoop, Session] = {}
@@ -617,7 +619,7 @@ class Sessions:
         except (FleetUnavailable, TimeoutError) as exc:
             reason = str(exc) or "Redis does not answer"
             result = fleet_results.fleet_unavailable(call.tool_name, reason)
-            return refused_without_redis(self._settings, call, caller, result)
+            return refused_without_redis(self.settings, call, caller, result)
         seconds = None if seconds is None else seconds - (clock() - began_at)
         return await session.begin(call, caller, conversation, seconds, **how)
 
@@ -630,7 +632,7 @@ class Sessions:
 
     async def _open_on(self, loop: asyncio.AbstractEventLoop) -> Session:
         try:
-            session = Session(self._settings, self._gate, is_shared=self._is_shared)
+            session = Session(self.settings, self._gate, is_shared=self._is_shared)
             await session.open()
             with self._lock:
                 if is_usable := self._is_usable:

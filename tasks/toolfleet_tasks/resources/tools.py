@@ -488,7 +488,10 @@ async def list_tools(asked: OperationRequest[None, ToolQuery]) -> ToolPage:
     page, places = tools[start : start + query.limit], places_of(await fleet.modules.statuses())
     following = Cursor(offset=start + query.limit) if query.q else Cursor(page[-1].name if page else "")
     more = following.text() if page and start + query.limit < len(tools) else None
-    return await aside(lambda: _page(query.format, page, len(tools), more, places), is_large=len(page) > MANY_TOOLS)
+    previews, is_large = asked.settings.artifact_store is not None, len(page) > MANY_TOOLS
+    return await aside(
+        lambda: _page(query.format, page, len(tools), more, places, previews=previews), is_large=is_large
+    )
 
 
 @operation("GET", f"{_LISTED}/errors", role="viewer", answers="What does not load.")
@@ -581,11 +584,13 @@ def _page(
     count: int,
     following: str | None,
     places: Mapping[str, ToolSource],
+    *,
+    previews: bool,
 ) -> ToolPage:
     if form is None:
         return ToolPage(tools=[ShownTool.of(tool, places) for tool in tools], count=count, next=following)
     from toolfleet_registry.formats import convert  # the command line has no use for it
 
-    converted = convert(tools, form)
+    converted = convert(tools, form, previews=previews)
     notes = [FormatNote.model_validate(note, from_attributes=True) for note in converted.notes]
     return ToolPage(tools=list(converted), count=count, next=following, notes=notes)

@@ -80,6 +80,15 @@ def test_a_model_sees_a_preview(format: Format, value: Any) -> None:
     assert result.result is value
 
 
+@pytest.mark.parametrize("format", ["openai_responses", "anthropic"])
+def test_a_providers_program_gets_the_whole(format: Format) -> None:
+    """It keeps a large result out of the model's context itself, and reads it by the output schema that it was offered."""
+    result = kept(ToolResult.ok("m.t", {"rows": ROWS}))
+    answer = from_result(result, format, "id", caller={"type": "program", "caller_id": "program-1"})
+
+    assert json.loads(answer.get("output") or answer["content"]) == {"rows": ROWS}
+
+
 def test_frameworks_show_a_preview() -> None:
     """As text, or as the value that the framework writes; programs have the result itself."""
     from toolfleet_tasks.adapters.calling import shown_parts

@@ -7,11 +7,15 @@ from typing import Any
 import httpx
 import mcp_types as types
 import pytest
+from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from bed.fleet import Bed, Gateway
 from support.gateways.mcp_clients import ERAS, mcp_client
+from support.gateways.old_sessions import OldSession
 from support.module_server import ModuleServer, Request
+from toolfleet import Caller
+from toolfleet.adapters.claude import fleet_server
 from toolfleet_registry.functions.passed_methods import passing_method
 from toolfleet_registry.redis.keys import Keys
 
@@ -103,17 +107,35 @@ async def test_an_mcp_client_sees_a_preview_and_reads_the_whole(gateway: Gateway
         assert (content.text, link.size) == (PAGE, len(PAGE))
 
 
-async def test_a_preview_fits_the_output_schema(gateway: Gateway) -> None:
-    """As it is listed: a client that checks structured content takes both."""
-    async with mcp_client(gateway) as client:
+@pytest.mark.parametrize("door", ["gateway", "Claude"])
+async def test_a_preview_fits_the_output_schema(bed: Bed, gateway: Gateway, door: str) -> None:
+    """As it is listed: a client that checks structured content takes both. So it is over REST, for other servers."""
+    ada = Caller(user_id="ada", permission="user", allowed_modules="*")
+    server = fleet_server(await bed.agent(), ada)["instance"]
+    name = "web.rows" if door == "gateway" else "web__rows"
+    async with mcp_client(gateway) if door == "gateway" else Client(server) as client:
         listed = {tool.name: tool for tool in (await client.list_tools()).tools}
-        result = await client.call_tool("web.rows", {})
+        result = await client.call_tool(name, {})
+    async with gateway.client() as http:
+        tools = (await http.get("/tools", params={"format": "mcp", "module": "web"})).json()["tools"]
 
-    schema = listed["web.rows"].output_schema
+    schema = listed[name].output_schema
+    assert schema in [tool.get("outputSchema") for tool in tools]
     assert schema is not None
     assert schema["$defs"] == SCHEMA["$defs"]
     assert isinstance(result.structured_content, dict)
     assert result.structured_content["preview"] == {"rows": [{"owl": 0}, {"owl": 1}, {"owl": 2}, "… 9997 more items"]}
+
+
+@pytest.mark.parametrize(("version", "kinds"), [("2025-03-26", ["text"]), ("2025-06-18", ["text", "resource_link"])])
+async def test_a_client_gets_blocks_that_its_protocol_has(gateway: Gateway, version: str, kinds: list[str]) -> None:
+    """Before 2025-06-18 a link is none: the text names the handle."""
+    async with gateway.client() as client:
+        session = await OldSession.open(client, "/mcp", version)
+        content = (await session.ask(client, "tools/call", name="web.page", arguments={}))["result"]["content"]
+
+    assert [block["type"] for block in content] == kinds
+    assert '{"$artifact": "' in content[0]["text"]
 
 
 async def test_who_may_approve_a_call_opens_its_artifact(gateway: Gateway) -> None:

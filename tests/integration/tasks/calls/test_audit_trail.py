@@ -154,7 +154,7 @@ async def test_a_loops_first_call_without_redis_is_told(redis_url: str, owner: C
     async with ToolFleet(settings=Settings(redis_url=redis_url)) as fleet:
 
         async def call() -> ToolResult:
-            fleet._sessions._settings = Settings(redis_url="redis://127.0.0.1:1")
+            fleet._sessions.settings = Settings(redis_url="redis://127.0.0.1:1")
             return await fleet.call(ToolCall(tool_name="owls.echo"), owner, timeout=3)
 
         with capture_logs() as logs:
