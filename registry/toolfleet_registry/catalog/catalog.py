@@ -145,7 +145,8 @@ class ToolSearch(TextIndex[SeenTool]):
 
 
 def _document(tool: ToolDefinition) -> SearchDocument:
-    if tool.name.startswith(f"{ARTIFACTS}."):  # their other words, such as `read` and `search`, are in many questions
+    # Their other words, such as `read` and `search`, are in many questions. An older module of that name has no such tags.
+    if tool.name.startswith(f"{ARTIFACTS}.") and tool.tags == [ARTIFACTS]:
         return SearchDocument(ARTIFACTS, tool.tags, "", {})
     properties: Any = input_schema(tool).get("properties")
     arguments: Mapping[str, Any] = properties if isinstance(properties, dict) else {}

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -87,6 +88,11 @@ def named_artifacts(arguments: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(arguments, dict):
         return {}
     return {name: value for name, value in arguments.items() if isinstance(value, dict) and _is_handle(value)}
+
+
+def has_handle(arguments: Any) -> bool:
+    """Return whether anything within the arguments has the member `$artifact`."""
+    return f'"{HANDLE}": ' in json.dumps(arguments)  # in a text these quotes are escaped
 
 
 def _is_handle(value: Mapping[str, Any]) -> bool:

@@ -345,7 +345,7 @@ class ApprovalService:
         before = call.approval
         assert before is not None
         hidden = self._preparation.hidden_input(call.tool_name, call.caller, judged.arguments)
-        bound = await self._preparation.bound(call.tool_name, hidden, call.caller, owner_of(call))
+        bound = await self._preparation.bound(tool, hidden, call.caller, owner_of(call))
         if isinstance(bound, ToolResult):
             raise ValueError(bound.error)
         said, artifacts = bound

@@ -238,11 +238,13 @@ class CallPreparation:
     ) -> tuple[str, ...]:
         """Return who asks in the name of another user, or without one; that is the conversation in a fleet that has a store of artifacts.
 
-        Of a job's step, who has asked for the job: its conversation may be what a model has written.
+        For a job's step it is who has asked for the job: its conversation may be what a model has written.
         """
         if step is not None:
             return step.asked_by
-        found = tuple(dict.fromkeys((*asked_by_here(user_id), *around.asked_by)))
+        here, before = asked_by_here(user_id), around.asked_by
+        # Without a user the first one owns what the call leaves: of a replay who asked for the old call.
+        found = tuple(dict.fromkeys((*before, *here) if user_id is None else (*here, *before)))
         if found or user_id is not None or self._artifacts is None:
             return found
         from toolfleet_registry.contracts.artifacts import asked_in  # of a fleet that has a store
@@ -301,18 +303,18 @@ class CallPreparation:
             return judged
         from toolfleet_registry.contracts.artifacts import owner_for  # of a fleet that has a store
 
-        bound = await self.bound(judged.tool.name, judged.arguments, caller, owner_for(user_id, asked_by))
+        bound = await self.bound(judged.tool, judged.arguments, caller, owner_for(user_id, asked_by))
         if isinstance(bound, ToolResult):
             return bound
         return dataclasses.replace(judged, arguments=bound[0], artifacts=bound[1])
 
     async def bound(
-        self, tool_name: str, arguments: dict[str, Any], caller: Caller, owner: str | None
+        self, tool: ToolDefinition, arguments: dict[str, Any], caller: Caller, owner: str | None
     ) -> "Bound | ToolResult":
-        """Return arguments bound to the artifacts that they name, and these; or the refusal of those that are not the owner's."""
+        """Return arguments bound to the artifacts that they name, and these; or the refusal as of `ArtifactBinding`."""
         if self._artifacts is None:  # what looks like one is an argument like any other
             return arguments, ()
-        return await self._artifacts.bound(tool_name, arguments, caller, owner)
+        return await self._artifacts.bound(tool, arguments, caller, owner)
 
     def has_profile(self, caller: Caller) -> bool:
         """Return whether an agent's profile may apply to the caller."""

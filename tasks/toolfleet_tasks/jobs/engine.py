@@ -346,7 +346,8 @@ class JobEngine:
         if result is not None and result.artifacts and move.ended is not None and move.ended.result is not None:
             from toolfleet_registry.previews import previewed  # of a fleet that has a store
 
-            move = replace(move, ended=replace(move.ended, shown=previewed(result).result))
+            if (shown := previewed(result).result) is not result.result:  # else only files are kept
+                move = replace(move, ended=replace(move.ended, shown=shown))
         is_started = job.place.state == "starting" and result is not None and result.success and not move.is_over
         if is_started and result is not None and spec.poll is not None and takes_from_start(spec.poll.arguments):
             poll_values = dict(values_for(spec.poll.arguments, result.result).values)

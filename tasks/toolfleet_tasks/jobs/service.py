@@ -220,7 +220,7 @@ class JobService:
         arguments = judged.arguments
         if not may_be_filled(call):  # else its artifacts are unknown yet, too
             owner = owner_for(spec.user_id, spec.asked_by)
-            bound = await self._preparation.bound(tool.name, arguments, spec.caller, owner)
+            bound = await self._preparation.bound(tool, arguments, spec.caller, owner)
             if isinstance(bound, ToolResult):
                 raise JobRefused(bound)
             arguments = bound[0]

@@ -31,6 +31,8 @@ from toolfleet_tasks.artifacts import _GRACE_SECONDS, _LISTING_AGAIN_SECONDS, Ar
 from toolfleet_tasks.calls.audit_trail import set_credential
 from toolfleet_tasks.calls.eval_gate import GateDecision
 from toolfleet_tasks.greenlet_bridge import drive
+from toolfleet_tasks.ledger.contents import dead_letter
+from toolfleet_tasks.messages.signing import seal_of
 
 ADA, BOB = (Caller(user_id=name, permission="user", allowed_modules=frozenset({"web"})) for name in ("ada", "bob"))
 PAGE = "<html>\n" + "\n".join(f"<p>owl {number} é</p>" for number in range(15_000)) + "\n</html>"
@@ -83,6 +85,11 @@ async def note_arguments(request: Request) -> dict[str, Any]:
     return {"success": True, "result": request["arguments"]}
 
 
+async def draw(_: Request) -> dict[str, Any]:
+    picture = {"kind": "image", "media_type": "image/png", "data": "AAAA", "name": "owl.png"}
+    return {"success": True, "result": {"rows": 3}, "files": [picture]}
+
+
 def hang(*_: Any, **__: Any) -> None:
     """Answer never, as a server of files that is gone: in the bed a request's thread is a greenlet."""
     bridge: Any = getcurrent().parent
@@ -114,6 +121,8 @@ async def fleet(bed: Bed, folder: Path) -> ToolFleet:
     SEEN.clear()
     join = {"type": "object", "properties": {"text": {"type": "string"}, "data": {}}, "additionalProperties": False}
     web.add("join", join_texts, input_schema=join, effect="once")
+    web.add("queued", note_arguments, input_schema=join, concurrency_key="data.id")
+    web.add("draw", draw, effect="read")
     bed.given["artifact_store"] = str(folder.parent.parent)
     await bed.serve(web)
     await bed.worker()
@@ -424,9 +433,11 @@ async def test_a_page_is_edited_without_the_model_seeing_it(fleet: ToolFleet) ->
     await step("web.replace", text=shown(), old="owl 7 ", new="eagle 7 ")
     saved = await step("web.save", text=shown())
 
-    assert len(PAGE.encode()) > 290_000
+    assert len(PAGE.encode()) > 280_000
     assert saved.result["sha256"] == hashlib.sha256(PAGE.replace("owl 7 ", "eagle 7 ").encode()).hexdigest()
-    of_it = "".join(re.sub(r"\[… .* …\]", "", each) for each in seen)  # without what is said of it
+    of_it = "".join(
+        re.sub(r"\[… .* …\]", "", each) for each in seen[1::2]
+    )  # without what is said of it, and by the model
     assert len(of_it.encode()) < 3_000
     assert len("".join(seen).encode()) < 4_000
 
@@ -452,6 +463,84 @@ async def test_anothers_artifact_is_no_argument(fleet: ToolFleet) -> None:
     assert [answer.error_code for answer in answers] == ["invalid_arguments"] * 2
     assert answers[0].error == answers[1].error
     assert all(answer.audit.attempts == 0 for answer in answers)
+
+
+@pytest.mark.parametrize(
+    ("tool", "place"),
+    [
+        ("join", {"page": None}),
+        ("join", [None]),
+        ("join", {"$artifact": None, "note": "owl"}),
+        ("queued", None),
+    ],
+    ids=["within an object", "within a list", "with other members", "in place of a key of turns"],
+)
+async def test_a_handle_is_a_whole_argument(fleet: ToolFleet, tool: str, place: Any) -> None:
+    """Anywhere else the tool would get the handle as it is, or calls would not wait for each other: nothing is sent."""
+    name = await handle(fleet)
+    named = json.dumps(place).replace("null", json.dumps(name if "$artifact" in str(place) else {"$artifact": name}))
+    result = await called(fleet, f"web.{tool}", data=json.loads(named))
+
+    assert (result.error_code, result.effect_state, result.audit.attempts) == ("invalid_arguments", "none", 0)
+    assert any(said in str(result.error) for said in ("whole argument", "wait for each other by it"))
+
+
+async def test_a_model_schedules_a_call_with_a_handle(bed: Bed, fleet: ToolFleet) -> None:
+    """There the handle is within an argument: the job's own call binds it."""
+    name = await handle(fleet)
+    bed.given["scheduler"] = True
+    await bed.worker()
+    for site in bed._mortal[:1]:
+        site.kill()
+    planning, ada = await bed.agent(), ADA.model_copy(update={"permission": "admin", "allowed_modules": "*"})
+    await planning.modules.refresh()
+    where = Conversation(conversation_id="c-1")
+    arguments = {"tool_name": "web.save", "arguments": {"text": {"$artifact": name}}}
+    made = await planning.call(ToolCall(tool_name="scheduler.add_job", arguments=arguments), ada, conversation=where)
+
+    assert made.success, made
+    assert made.result["tool_name"] == "web.save"
+
+
+async def test_a_replay_is_made_for_who_asked_first(bed: Bed, fleet: ToolFleet) -> None:
+    """Of a call without a user: its artifacts are that credential's, and so is what the replay leaves, whoever has it made."""
+    guest, now = Caller(permission="user", allowed_modules="*"), fleet_clock.now()
+    set_credential("key k1", None)
+    page = await fleet.call(ToolCall(tool_name="web.page"), guest, timeout=60)
+    call = PublishedCall(
+        call_id="lost",
+        tool_name="web.replace",
+        arguments={"text": {"$artifact": page.artifacts[0].id}, "old": "owl 7 ", "new": "eagle 7 "},
+        user_id=None,
+        caller=guest,
+        effect="once",
+        limit_seconds=60,
+        published_at=now,
+        deadline_at=now,
+        asked_by=("key k1",),
+    )
+    unknown = ToolResult.failed(call.tool_name, "outcome_unknown", "Its end is unknown.", effect_state="unknown")
+    letter = seal_of(bed.settings, purpose="dead letter").sign(dead_letter(call, unknown, died_at=now))
+    bed.ask("HSET", KEYS.dead, call.call_id, letter)
+    bed.ask("ZADD", KEYS.dead_order, 1, call.call_id)
+    set_credential("key k2", None)
+    result = await fleet.dead_letters.replay(call.call_id)
+    (artifact,) = result.artifacts
+    others = await called(fleet, "artifacts.read", guest, id=artifact.id)
+    set_credential("key k1", None)
+    own = await called(fleet, "artifacts.read", guest, id=artifact.id)
+
+    assert result.result == PAGE.replace("owl 7 ", "eagle 7 ")
+    assert (own.success, others.success) == (True, False)
+
+
+async def test_an_agent_without_the_store_shows_no_handles(bed: Bed, fleet: ToolFleet) -> None:
+    """Workers may have it first: such an agent's models could neither read a handle nor pass it on."""
+    await handle(fleet)
+    result = await called(await bed.agent(artifact_store=None), "web.page")
+
+    assert (result.result, result.artifacts) == (PAGE, ())
+    assert from_result(result, "openai_chat", "call-1")["content"] == PAGE
 
 
 async def test_arguments_have_a_bound_of_their_own(fleet: ToolFleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -507,6 +596,16 @@ async def test_a_wake_up_tells_a_preview(fleet: ToolFleet) -> None:
     assert part.result["text"] == "owl 1999"
     assert ended is not None
     assert ended.result == wake.result  # of more than 64 kB the job keeps what is told
+
+
+async def test_a_wake_up_is_whole_beside_a_kept_file(fleet: ToolFleet) -> None:
+    """All files are kept: nothing of the result is left out for that."""
+    await fleet.jobs.start(ToolCall(tool_name="web.draw"), conversation=Conversation(conversation_id="c-1"), caller=ADA)
+    wake = await anext(aiter(fleet.wakeups.completions("c-1")))
+    listed = (await called(fleet, "artifacts.list")).result["artifacts"]
+
+    assert (wake.result, wake.is_truncated) == ({"rows": 3}, False)
+    assert [each["tool_name"] for each in listed] == ["web.draw"]
 
 
 @pytest.mark.parametrize("new", ["another", "added", "another user's"])
