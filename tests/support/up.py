@@ -21,6 +21,7 @@ from support.processes import is_gone
 from support.programs.fork_server import Process, run
 from support.waiting import wait_until_sync
 from toolfleet_registry.config.run_file import RunFile
+from toolfleet_registry.settings import NULL
 
 COMMAND = [sys.executable, "-c", "from toolfleet_cli import main; main()"]
 _UP_SECONDS = 90  # nine Pythons start, perhaps on a machine that has other things to do
@@ -65,13 +66,17 @@ class Up:
 
 @contextmanager
 def starting(folder: Path, env: Mapping[str, str] | None = None, *options: str) -> Generator[Up]:
-    """Run `toolfleet up` in `folder`; whatever happens, nothing is left of it."""
+    """Run `toolfleet up` in `folder`; whatever happens, nothing is left of it.
+
+    It keeps no large results: pages show what a reader has who installs what they name. With an empty variable, in `env`,
+    it does what it does where their libraries are.
+    """
     output = folder / "up.txt"
     with output.open("wb") as file:
         process = subprocess.Popen(
             [*COMMAND, "up", *options],
             cwd=folder,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, "TOOLFLEET_ARTIFACT_STORE": NULL, **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,

@@ -170,7 +170,7 @@ def _stay(fleet: LocalFleet, folder: Path, lines: "SettingsLines", *, reload: bo
 
 
 def _own_values(folder: Path) -> dict[str, Any]:
-    """Return the values of settings that nobody has set: the calls are one's own, on one's own machine."""
+    """Return values for settings that are not set: the calls are the user's own, on the user's machine."""
     values: dict[str, Any] = {"call_contents": "all"}
     if not missing_for("artifacts"):
         values["artifact_store"] = (folder / FOLDER / "artifacts").as_uri()
@@ -213,7 +213,8 @@ async def _introduce(fleet: LocalFleet, folder: Path) -> None:
         note(fault)
     async with ToolFleet(settings=fleet.settings) as client:
         statuses = await client.modules.refresh()
-        tools = await client.tools(_OWNER)
+        tools = [tool for tool in await client.tools(_OWNER) if not tool.name.startswith(f"{ARTIFACTS}.")]
+    statuses.pop(ARTIFACTS, None)  # a part of the workers, which has no module of the user's yet to read anything of
     places = await module_places(fleet.settings)
     say("")
     say(f"Redis   {shown_url(str(fleet.settings.redis_url))}")

@@ -31,7 +31,7 @@ SEARCH = ("call", "research.search_docs", "query=redis", "--timeout", 5)
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """A fleet with the example modules. No test ends it."""
-    with up(tmp_path_factory.mktemp("home")) as running:
+    with up(tmp_path_factory.mktemp("home"), {"TOOLFLEET_ARTIFACT_STORE": ""}) as running:
         yield running
 
 
@@ -163,6 +163,18 @@ def test_users_files_lie_in_its_folder(fleet: Up, below: Path) -> None:
 
     (content,) = (fleet.folder / ".toolfleet" / "files" / "content" / "bea").iterdir()
     assert content.read_text() == "b"
+
+
+def test_large_results_lie_in_its_folder(fleet: Up, below: Path) -> None:
+    """Where the libraries are; it is not shown as a module, and a command to try is one of the user's own."""
+    words = ["name=owls.txt", f"content={'hoot ' * 10_000}", "--user", "eve"]
+    assert call("file_manager.create_document", *words, cwd=below)["success"]
+    read = call("file_manager.read_document", "name=owls.txt", "max_chars=200000", "--user", "eve", cwd=below)
+
+    (artifact,) = read["artifacts"]
+    (kept,) = (fleet.folder / ".toolfleet" / "artifacts").rglob(artifact["id"])
+    assert kept.stat().st_size == artifact["size"] > 50_000
+    assert "artifacts" not in fleet.said()
 
 
 @pytest.mark.parametrize("words", [["worker", "--lane", "fast"], ["worker", "--lane", "slow"], ["beat"]])

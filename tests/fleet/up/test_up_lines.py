@@ -34,7 +34,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     with pytest.MonkeyPatch.context() as patch:
         command = [*support.up.COMMAND[:2], _INSTALLED + support.up.COMMAND[2]]
         patch.setattr(support.up, "COMMAND", command)
-        with up(folder) as running:
+        with up(folder, {"TOOLFLEET_ARTIFACT_STORE": ""}) as running:
             yield running
 
 
