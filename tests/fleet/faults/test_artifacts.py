@@ -15,7 +15,7 @@ from support.clocks import WallClock, fleet_clock_ahead, redis_with_a_clock
 from support.fleet import TestBed
 from support.gateways.gateway_process import Gateway, gateway_process
 from support.module_server import ModuleServer, Request, serve
-from support.waiting import wait_until_sync
+from support.waiting import wait_until, wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.access import new_key_text
@@ -84,10 +84,13 @@ async def read(gateways: list[Gateway], result: ToolResult, user: str | None) ->
     """Read an artifact through a gateway that lives; `None` if it is absent."""
     (artifact,) = result.artifacts
     while True:
+        gateway, count = gateways[-1], len(gateways)
         try:
-            async with gateways[-1].client() as client:
+            async with gateway.client() as client:
                 answer = await client.get(f"/artifacts/{artifact.id}", params={"user_id": user})
         except httpx.TransportError:
+            if gateway.process.process.poll() is not None:
+                await wait_until(lambda: len(gateways) > count, "another gateway", seconds=120)  # noqa: B023
             continue
         if answer.status_code == 404:
             return None
@@ -130,8 +133,7 @@ async def test_each_is_whole_or_absent(
             result = await fleet.call(call, caller, timeout=300)
             assert result.success, result
             assert result.result == text_of(number)
-            while not gateways:
-                await asyncio.sleep(0)
+            await wait_until(lambda: bool(gateways), "a gateway", seconds=120)
             kept = None if not result.artifacts else await read(gateways, result, caller.user_id)
         assert kept in {None, text_of(number).encode()}
         done.append(None if kept is None else hashlib.sha256(kept).hexdigest())
@@ -146,7 +148,8 @@ async def test_each_is_whole_or_absent(
             await asyncio.gather(*killers)
 
     with Redis.from_url(bed.redis_url) as redis:
-        print(f"kept {len(done) - done.count(None)}; workers {len(peaks)}, gateways {len(gateways)}, {max(peaks) / 2**20:.0f} MiB")  # noqa: T201 - pytest shows it beside a failure
+        numbers = f"kept {len(done) - done.count(None)}; workers {len(peaks)}, gateways {len(gateways)}"
+        print(f"{numbers}; {max(peaks) / 2**20:.0f} MiB")  # noqa: T201 - pytest shows it beside a failure
         assert done.count(None) <= CALLS // 10
         assert max(peaks) < WORKER_BYTES
         clock.set_ahead(2 * DAY)
