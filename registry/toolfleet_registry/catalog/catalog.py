@@ -44,7 +44,7 @@ from toolfleet_registry.schemas.arguments import size_fault
 from toolfleet_registry.schemas.checker import Checker
 from toolfleet_registry.schemas.definition import input_schema
 from toolfleet_registry.schemas.effort import is_small
-from toolfleet_registry.schemas.validation import Checked, checked
+from toolfleet_registry.schemas.validation import checked, checked_with
 from toolfleet_registry.searching import SearchDocument, TextIndex
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.specs import effect_of
@@ -350,7 +350,7 @@ class Catalog:
             arguments: dict[str, Any] = call.arguments
             return arguments
         if context:
-            result = _checked_with(context, tool, call.arguments, coerces_numbers=numbers)
+            result = checked_with(context, tool, call.arguments, coerces_numbers=numbers)
         else:
             result = checked(tool, call.arguments, coerces_numbers=numbers, are_small=are_small, checker=checker)
         if result.arguments is None:
@@ -482,21 +482,6 @@ class Catalog:
         if read > self._shown:
             self._shown, self._state = read, CatalogState(manifests, failures, made)
             self.revision = self._state
-
-
-def _checked_with(
-    context: Mapping[str, Any], tool: ToolDefinition, arguments: dict[str, Any], *, coerces_numbers: bool
-) -> Checked:
-    """Return the arguments with all that is `context`; where the tool's schema has no room for that, with what it names at its top."""
-    whole = checked(tool, {**arguments, **context}, coerces_numbers=coerces_numbers)
-    if whole.arguments is not None:
-        return whole
-    properties = {} if tool.input_schema is None else tool.input_schema.get("properties")
-    names = {*(properties if isinstance(properties, dict) else ()), *(parameter.name for parameter in tool.parameters)}
-    named = {name: value for name, value in context.items() if name in names}
-    part = checked(tool, {**arguments, **named}, coerces_numbers=coerces_numbers)
-    rest = {name: value for name, value in context.items() if name not in named}
-    return part if part.arguments is None else Checked({**part.arguments, **rest})
 
 
 async def _probe_modules(

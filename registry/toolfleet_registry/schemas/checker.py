@@ -407,15 +407,15 @@ class Checker:
                 raise
             return self._fits_as_json(value)
 
-    def price(self, value: Any, *, values: int) -> int | None:
-        """Units of 10 ns, at most, to check it once; `None` if it may take longer than `MOST_UNITS`, or has more `values`."""
+    def price(self, value: Any, *, values: int, most: int = MOST_UNITS) -> int | None:
+        """Units of 10 ns, at most, to check it once; `None` if it may take longer than `most`, or has more `values`."""
         if self.is_light and is_small(value):
             return WEIGHT_OF_SMALL * _LIGHT
         load = load_of(value, most=values)
-        if load is None or (units := load.price(self.effort)) > MOST_UNITS:
+        if load is None or (units := load.price(self.effort)) > most:
             return None
-        units += price_of_patterns(self.effort, value, most=MOST_UNITS)
-        return units if units <= MOST_UNITS else None
+        units += price_of_patterns(self.effort, value, most=most)
+        return units if units <= most else None
 
     @cached_property
     def is_light(self) -> bool:

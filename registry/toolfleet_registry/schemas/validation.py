@@ -7,7 +7,7 @@ import re
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -39,6 +39,7 @@ _MOST_VALUES = 10_000  # which takes some 15 ms
 _LONGEST_NUMBER = 40  # characters: a longer one is not meant as a number
 
 _NUMBERS = frozenset({"integer", "number"})
+_TEXTS = frozenset({"string", "null"})
 _INTEGER = r"-?(?:0|[1-9][0-9]*)"
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 
@@ -76,28 +77,53 @@ def checked(
     coerces_numbers: bool = False,
     are_small: bool = False,
     checker: _Compiled | None = None,
+    times: int = 1,
 ) -> Checked:
     """Hold a call's arguments against the tool's input schema, and fill in its defaults.
 
     The arguments are JSON already: see `arguments.fault_in`. They are never changed; without a default to fill in they
     come back as they are. `coerces_numbers`: texts that are clearly numbers are taken for them where numbers are wanted.
-    `are_small`: whether they are known to be small values. `checker`: that of the tool, if it is known.
+    `are_small`: whether they are known to be small values. `checker`: that of the tool, if it is known. `times`: how many
+    times the usual effort may be made, where no event loop waits for it.
     """
     if checker is None:
         checker = _inputs.checker(tool)
     if isinstance(checker, str):
         return Checked(None, f"Tool {tool.name!r} is closed: {checker}.")
-    if not (are_small and checker.is_light) and checker.price(arguments, values=_MOST_NAMES) is None:
+    if not (are_small and checker.is_light) and _price(checker, arguments, times) is None:
         return Checked(None, _TOO_MUCH)
     if coerces_numbers and checker.outline and not checker.fits(arguments):
         arguments = _with_numbers(checker, arguments)
     if checker.has_defaults and checker.outline and (filling := _filling_for(checker.outline, arguments)):
-        full = filled(arguments, filling, checker.fits, partial(_tries, checker))
+        full = filled(arguments, filling, checker.fits, partial(_tries, checker, times))
         if full is not None:
             return Checked(full)
     elif checker.fits(arguments):
         return Checked(arguments)
     return Checked(None, checker.why_not(arguments, "arguments"))
+
+
+def checked_with(context: Mapping[str, Any], tool: ToolDefinition, arguments: dict[str, Any], **effort: Any) -> Checked:
+    """Return the arguments with all that is `context`; where the tool's schema has no room for that, with what it names at its top.
+
+    `effort`: as `checked`.
+    """
+    whole = checked(tool, {**arguments, **context}, **effort)
+    if whole.arguments is not None or not context:
+        return whole
+    properties = {} if tool.input_schema is None else tool.input_schema.get("properties")
+    names = {*(properties if isinstance(properties, dict) else ()), *(parameter.name for parameter in tool.parameters)}
+    named = {name: value for name, value in context.items() if name in names}
+    part = checked(tool, {**arguments, **named}, **effort)
+    rest = {name: value for name, value in context.items() if name not in named}
+    return part if part.arguments is None else Checked({**part.arguments, **rest})
+
+
+def takes_text(tool: ToolDefinition, name: str) -> bool:
+    """Return whether an argument of that name surely has to be a text, or null."""
+    checker = _inputs.checker(tool)
+    outline = None if isinstance(checker, str) or checker.outline is None else checker.outline.member(name)
+    return outline is not None and any("string" in types <= _TEXTS for types in _type_sets(outline.schemas))
 
 
 def result_fault(tool: ToolDefinition, result: Any) -> str | None:
@@ -136,10 +162,14 @@ def schema_fault(tool: ToolDefinition) -> str | None:
     return None
 
 
-def _tries(checker: Checker, arguments: dict[str, Any]) -> int:
-    """Return how often such arguments may be checked without blocking a loop for longer than one check may."""
-    price = checker.price(arguments, values=_MOST_NAMES)
-    return 0 if price is None else MOST_UNITS // max(1, price)
+def _price(checker: Checker, arguments: dict[str, Any], times: int) -> int | None:
+    return checker.price(arguments, values=_MOST_NAMES * times, most=MOST_UNITS * times)
+
+
+def _tries(checker: Checker, times: int, arguments: dict[str, Any]) -> int:
+    """Return how often such arguments may be checked without taking longer than one check may."""
+    price = _price(checker, arguments, times)
+    return 0 if price is None else MOST_UNITS * times // max(1, price)
 
 
 def _with_numbers(checker: Checker, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -304,15 +334,21 @@ def _wanted(schemas: Iterable[Schema]) -> frozenset[str]:
     """Return the kinds of number that all of them take; none where one of them takes a text."""
     wanted = _NUMBERS
     has_types = False
+    for types in _type_sets(schemas):
+        wanted, has_types = _narrowed(wanted, types), True
+    return wanted if has_types else frozenset()
+
+
+def _type_sets(schemas: Iterable[Schema]) -> Iterator[frozenset[str]]:
+    """Yield the types that a value may have, by each of the schemas that say so."""
     for schema in schemas:
         for keyword in ("anyOf", "oneOf"):
             if isinstance(branches := schema.get(keyword), list):
                 alternatives = [_types(branch) for branch in branches]
                 if all(alternatives):
-                    wanted, has_types = _narrowed(wanted, frozenset[str]().union(*alternatives)), True
+                    yield frozenset[str]().union(*alternatives)
         if types := _types(schema):
-            wanted, has_types = _narrowed(wanted, types), True
-    return wanted if has_types else frozenset()
+            yield types
 
 
 def _narrowed(wanted: frozenset[str], types: frozenset[str]) -> frozenset[str]:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from pydantic_core import from_json
 
-from toolfleet_registry.contracts import PublishedCall, SealedCall, ToolResult
+from toolfleet_registry.contracts import PublishedCall, SealedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.artifacts import (
     HANDLE,
     JSON_TYPE,
@@ -23,18 +23,20 @@ from toolfleet_registry.contracts.artifacts import (
     screened,
 )
 from toolfleet_registry.contracts.attempts import UNBOUNDED, Attempt, Health, Lease, Outcome
+from toolfleet_registry.contracts.call_context import CONVERSATION_FIELDS
 from toolfleet_registry.contracts.names import ARTIFACTS
 from toolfleet_registry.errors import ArtifactMissing, ArtifactStoreAway, FleetUnavailable, PersonalDataBlocked
 from toolfleet_registry.linear_patterns import compiled
-from toolfleet_registry.local.artifact_tools import MOST_CHARACTERS, USUAL_CHARACTERS, USUAL_FOUND
-from toolfleet_registry.schemas.arguments import size_of
-from toolfleet_registry.schemas.definition import input_schema
-from toolfleet_registry.schemas.validation import checked
+from toolfleet_registry.local.artifact_tools import MOST_CHARACTERS, MOST_LISTED, USUAL_CHARACTERS, USUAL_FOUND
+from toolfleet_registry.schemas.arguments import MAX_VALUES, fault_in, size_of
+from toolfleet_registry.schemas.validation import checked_with, takes_text
 from toolfleet_workers.runner import Case, Proceed, ToolLookup, Verdict, seconds_left, unsuccessful
 
 _AROUND = 80  # characters before and after a match
 _MOST_BYTES = 8 * 2**20  # of arguments once artifacts are put into them, as JSON
 _AT_ONCE = 16  # calls that read artifacts: each may have 8 MiB of them
+_MOST_HELD = _AT_ONCE * _MOST_BYTES  # of artifacts, in all calls that were sent with some and have not ended
+_TIMES = 10  # as much as usual, in a thread: some 0.2 s
 _CONTINUATION = range(0x80, 0xC0)  # bytes of UTF-8
 _END_SECONDS = 0.5  # of an attempt's time: to say that nothing was sent
 
@@ -85,8 +87,8 @@ class CallArtifacts:
 
     async def list(self, call: PublishedCall, *, limit: int) -> list[ArtifactRecord]:
         """Return those of the caller's artifacts that it may read."""
-        found = await self.artifacts.list(owner_of(call), limit=limit)
-        return [each for each in found if self._may_use(call, each.tool_name)]
+        found = await self.artifacts.list(owner_of(call), limit=MOST_LISTED)
+        return [each for each in found if self._may_use(call, each.tool_name)][:limit]
 
     async def find(self, call: PublishedCall, artifact_id: str) -> ArtifactRecord:
         """Return the record of an artifact that the caller may read. Raises `_Wrong`."""
@@ -187,6 +189,7 @@ class ArtifactArguments:
 
     def __init__(self, reader: CallArtifacts, tools: ToolLookup) -> None:
         self._reader, self._tools = reader, tools
+        self._held = 0  # bytes of artifacts
 
     def decide(self, case: Case) -> Verdict:
         """Return "pass": a plain call has none."""
@@ -199,45 +202,67 @@ class ArtifactArguments:
             return await proceed(call)
         if self._reader.slots.locked():
             return _busy(call)
-        async with self._reader.slots:
-            try:
-                arguments = await self._whole(call)
-            except _FAULTS as exc:
-                return _refused(call, exc)
-        whole = call.whole() if isinstance(call, SealedCall) else call
-        return await proceed(whole.model_copy(update={"arguments": arguments, "artifacts": ()}))
+        holding = 0
+        try:
+            async with self._reader.slots:
+                try:
+                    async with self._reader.artifacts.within(seconds_left() - _END_SECONDS):
+                        records = await self._records(call)
+                        size = sum(record.size for record in records.values())
+                        if self._held + size > _MOST_HELD:
+                            return _busy(call)
+                        self._held, holding = self._held + size, size
+                        arguments = await self._whole(call, records)
+                except _FAULTS as exc:
+                    return _refused(call, exc)
+            whole = call.whole() if isinstance(call, SealedCall) else call
+            return await proceed(whole.model_copy(update={"arguments": arguments, "artifacts": ()}))
+        finally:
+            self._held -= holding
 
-    async def _whole(self, call: PublishedCall) -> dict[str, Any]:
-        """Return the arguments with their artifacts. Raises `_Wrong` for those that cannot be passed on."""
-        tool = self._tools.find(call.tool_name)
+    async def _records(self, call: PublishedCall) -> dict[str, ArtifactRecord]:
+        """Return the records of the artifacts, by their arguments. Raises `_Wrong` for those that cannot be passed on."""
         named = {name: (each[HANDLE], each.get("sha256")) for name, each in named_artifacts(call.arguments).items()}
-        if tool is None or named != {each.name: (each.id, each.sha256) for each in call.artifacts}:
+        if named != {each.name: (each.id, each.sha256) for each in call.artifacts}:
             raise _Wrong("The artifacts among the arguments are not those that were checked.")
-        properties = input_schema(tool.definition)["properties"]
+        records = {each.name: await self._reader.find(call, each.id) for each in call.artifacts}
+        if any(records[each.name].sha256 != each.sha256 for each in call.artifacts):
+            raise _Wrong(NOT_YOURS)
+        if (size := sum(record.size for record in records.values())) > _MOST_BYTES:  # before the first is read
+            raise _Wrong(f"The artifacts have {size} bytes, and arguments may have {_MOST_BYTES}.")
+        return records
+
+    async def _whole(self, call: PublishedCall, records: Mapping[str, ArtifactRecord]) -> dict[str, Any]:
+        """Return the arguments with their artifacts. Raises `_Wrong` for those that cannot be passed on."""
+        if (tool := self._tools.find(call.tool_name)) is None:
+            raise _Wrong(f"Tool {call.tool_name!r} is not there any more.")
         arguments = dict(call.arguments)
-        async with self._reader.artifacts.within(seconds_left() - _END_SECONDS):
-            records = {each.name: await self._reader.find(call, each.id) for each in call.artifacts}
-            if any(records[each.name].sha256 != each.sha256 for each in call.artifacts):
-                raise _Wrong(NOT_YOURS)
-            if (size := sum(record.size for record in records.values())) > _MOST_BYTES:  # before the first is read
-                raise _Wrong(f"The artifacts have {size} bytes, and arguments may have {_MOST_BYTES}.")
-            for name, record in records.items():
-                arguments[name] = _value(record, await self._reader.read(call, record), properties.get(name))
-        if (size := size_of(arguments)) > _MOST_BYTES:
-            raise _Wrong(f"The arguments have {size} bytes with their artifacts, and may have {_MOST_BYTES}.")
-        found = await asyncio.to_thread(checked, tool.definition, arguments)
-        if found.arguments is None:
-            raise _Wrong(str(found.fault))
-        return found.arguments
+        for name, record in records.items():
+            data = await self._reader.read(call, record)
+            arguments[name] = _value(record, data, is_text=takes_text(tool.definition, name))
+        return await asyncio.to_thread(_checked, tool.definition, arguments)
 
 
-def _value(record: ArtifactRecord, data: bytes, schema: Any) -> Any:
+def _checked(tool: ToolDefinition, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments as the agent would have checked them, with more effort than an agent has for them. Raises `_Wrong`."""
+    if fault := fault_in(arguments, most=MAX_VALUES * _TIMES):
+        raise _Wrong(fault)
+    if (size := size_of(arguments)) > _MOST_BYTES:
+        raise _Wrong(f"The arguments have {size} bytes with their artifacts, and may have {_MOST_BYTES}.")
+    context = {name: value for name, value in arguments.items() if name in CONVERSATION_FIELDS}
+    own = {name: value for name, value in arguments.items() if name not in context}
+    found = checked_with(context, tool, own, times=_TIMES)
+    if found.arguments is None:
+        raise _Wrong(str(found.fault))
+    return found.arguments
+
+
+def _value(record: ArtifactRecord, data: bytes, *, is_text: bool) -> Any:
     """Return an artifact as an argument: JSON as its value unless the argument is a text, other text as it is, and files as base64."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
         return b64encode(data).decode()
-    is_text = isinstance(schema, dict) and schema.get("type") == "string"
     if is_text or record.media_type != JSON_TYPE:
         return text
     try:
