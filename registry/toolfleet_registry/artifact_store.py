@@ -5,11 +5,12 @@ counts as away for some seconds: calls do not wait for it one after the other.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager
-from datetime import timedelta
-from functools import partial
+from datetime import datetime, timedelta
+from itertools import count
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
@@ -34,6 +35,8 @@ _LEAST_SECONDS = 0.5  # with less time left, no request is begun
 _AWAY_SECONDS = 30.0  # after a request in vain, which has had all its time but this least part
 _MOST_HANGING = 16  # threads: a folder on a server that is gone can hold them for ever
 _OURS = "toolfleet-artifacts"  # all else in the store is never touched
+_LISTED = 1_000  # names at a time: a page of a bucket
+_STAGED = "#"  # of a folder: between a name and a number, while the file is written
 _SCHEMES = ("file", "s3", "gs", "az")
 
 
@@ -51,6 +54,7 @@ class ArtifactStore:
             raise SettingsError("TOOLFLEET_ARTIFACT_STORE needs obstore: pip install 'toolfleet[artifacts]'.") from exc
         self._obstore, self._errors = obstore, (BaseError, OSError, ValueError)
         self._url, self._folder = url, f"{_OURS}/{fleet}"
+        self._place = _folder_of(url)  # None of a bucket
         self._opened: ObjectStore | None = None
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._away_until = 0.0
@@ -79,34 +83,61 @@ class ArtifactStore:
             return b""
 
         def read(store: "ObjectStore") -> bytes | None:
-            found = self._obstore.get(store, self._path(name), options={"range": (start, end)})
+            try:
+                found = self._obstore.get(store, self._path(name), options={"range": (start, end)})
+            except FileNotFoundError:
+                return None
             return bytes(found.bytes()) if size in {None, found.meta["size"]} else None
 
-        try:
-            data = await self._run(read)
-        except FileNotFoundError as exc:
-            raise ArtifactMissing(name) from exc
-        if data is None:
+        if (data := await self._run(read)) is None:
             raise ArtifactMissing(name)
         return data
 
-    async def delete(self, names: Iterable[str]) -> None:
-        """Remove objects; none of them needs to be there."""
-        for path in map(self._path, names):
+    async def delete(self, names: Sequence[str]) -> bool:
+        """Remove objects, and what a writer that was killed has left of them; none of them needs to be there.
+
+        Returns whether none of them is there now: a store may refuse to remove some.
+        """
+        paths = [self._path(name) for name in names]
+
+        def remove(store: "ObjectStore") -> bool:
             try:
-                await self._run(partial(self._obstore.delete, paths=path))
-            except FileNotFoundError:
-                continue
+                if self._place is None:  # one by itself: not each store takes many in a request
+                    self._obstore.delete(store, paths[0] if len(paths) == 1 else paths)
+                else:
+                    for path in paths:
+                        _remove(self._place / path)
+            except FileNotFoundError:  # in a bucket, one of them
+                return len(paths) == 1
+            except self._errors:
+                return False
+            return True
 
-    async def older_than(self, seconds: float) -> list[str]:
-        """Return the names of this fleet's objects that were written longer ago. The store's clock may be another one."""
+        return await self._run(remove)
+
+    async def older_than(self, seconds: float) -> AsyncGenerator[list[str]]:
+        """Yield the names of this fleet's objects that were written longer ago, also of those that were not finished.
+
+        The store's clock may be another one. Each page of a list is a request, with its own bound.
+        """
         until = machine_clock.utc_now() - timedelta(seconds=seconds)
+        pages: Iterator[list[str]] | None = None
 
-        def old(store: "ObjectStore") -> list[str]:
-            chunks = self._obstore.list(store, prefix=self._folder)
-            return [each["path"] for chunk in chunks for each in chunk if each["last_modified"] < until]
+        def page(store: "ObjectStore") -> list[str] | None:
+            nonlocal pages
+            pages = self._pages(store, until) if pages is None else pages
+            return next(pages, None)
 
-        return [path.removeprefix(f"{self._folder}/") for path in await self._run(old)]
+        while (found := await self._run(page)) is not None:
+            yield found
+
+    def _pages(self, store: "ObjectStore", until: datetime) -> Iterator[list[str]]:
+        for chunk in self._obstore.list(store, prefix=self._folder, chunk_size=_LISTED):
+            old = [each["path"] for each in chunk if each["last_modified"] < until]
+            yield [path.removeprefix(f"{self._folder}/") for path in old]
+        if self._place is not None and (folder := self._place / self._folder).is_dir():
+            staged = (each for each in folder.iterdir() if _STAGED in each.name)
+            yield [each.name.partition(_STAGED)[0] for each in staged if each.stat().st_mtime < until.timestamp()]
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"
@@ -127,8 +158,6 @@ class ArtifactStore:
                 if (now := machine_clock.monotonic()) - began >= PATIENCE_SECONDS - _LEAST_SECONDS:
                     self._away_until = now + _AWAY_SECONDS
                 raise
-            except FileNotFoundError:
-                raise
             except self._errors as exc:  # without its text, which may hold credentials
                 raise ArtifactStoreAway(type(exc).__name__) from exc
 
@@ -140,7 +169,7 @@ class _Threads(Executor):
         self._running = list[Thread]()
 
     def count(self) -> int:
-        """Return how many run now, those that nobody waits for any more included."""
+        """Return how many run now, also without a waiter."""
         self._running = [thread for thread in self._running if thread.is_alive()]
         return len(self._running)
 
@@ -179,12 +208,24 @@ def check_store(place: str) -> str:
     return place
 
 
+def _folder_of(url: str) -> Path | None:
+    """Return the folder of a store; `None` of a bucket."""
+    there = urlsplit(url)
+    return Path(unquote(there.path)) if there.scheme == "file" else None
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, and what obstore has written before it gave the file its name: obstore neither lists nor deletes that."""
+    path.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        for number in count(1):  # until the first that is not there
+            path.with_name(f"{path.name}{_STAGED}{number}").unlink()
+
+
 def _open(url: str) -> "ObjectStore":
     from obstore.store import LocalStore, from_url
 
-    there = urlsplit(url)
-    if there.scheme == "file":
-        folder = Path(unquote(there.path))
+    if (folder := _folder_of(url)) is not None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return LocalStore(folder)
     tries: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=PATIENCE_SECONDS)}

@@ -16,12 +16,13 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from toolfleet_registry.artifact_store import AT_ONCE, ArtifactStore
+from toolfleet_registry.artifact_store import AT_ONCE, PATIENCE_SECONDS, ArtifactStore
 from toolfleet_registry.contracts import PublishedCall, ToolResult
 from toolfleet_registry.contracts.artifacts import ARTIFACT_ID, ArtifactRecord, owner_for, owner_of
 from toolfleet_registry.contracts.calls import ResultArtifact
 from toolfleet_registry.contracts.names import ARTIFACTS
 from toolfleet_registry.errors import ArtifactMissing, ArtifactStoreAway, FleetError
+from toolfleet_registry.functions.passed_methods import PASSED_METHODS, passing_method
 from toolfleet_registry.previews import LargePart, is_large, large_parts
 from toolfleet_registry.redis.servers import answering
 from toolfleet_registry.settings import Settings
@@ -32,16 +33,19 @@ from toolfleet_tasks.scripts import script
 
 log = get_logger(__name__)
 
+_PASSED_TOOLS = frozenset(map(passing_method, PASSED_METHODS))
 _PROBE = "probe"  # the name of the object that the doctor writes, and that workers read
 
 _RESERVE, _SAVE, _FORGET, _DUE = (script(f"artifacts/{name}") for name in ("reserve", "save", "forget", "due"))
 _GRACE_SECONDS = 600  # for an object to be written
+_LATER_NUMBERS = range(0, 4_000, 1_000)  # of a part, one after the other: others have used the first
 _KEPT_SECONDS = 86_400.0  # a conversation may go on the next day
 _END_SECONDS = 0.5  # of a call's time: for its end to be written once its artifacts are
+_PLACE_SECONDS = 2.0
 _REDIS_SECONDS = 5.0
 _MOST_SWEPT = 100  # at a time
 _LISTING_SECONDS = 86_400  # between two listings of the store, for what Redis has forgotten
-_LISTING_AGAIN_SECONDS = 3_600  # after one that has not worked
+_AGAIN_SECONDS = 3_600  # after a listing that has not worked, or an object that the store has refused to delete
 _PROBE_BYTES = 32
 _MARGIN_SECONDS = 3_600  # clocks of stores differ
 
@@ -102,20 +106,21 @@ class Artifacts:
     async def keep(self, call: PublishedCall, result: ToolResult) -> ToolResult:
         """Return the result with the handles of its large parts, once they are stored.
 
-        Fails open: what cannot be kept stays in the result only, and the log says why. Sensitive results are not kept, nor
-        is a result that belongs to nobody. No call waits for the store beyond its own deadline.
+        Fails open: what cannot be kept stays in the result only, and the log says why. Not kept are sensitive results, those
+        without an owner, and those that no model sees. No call waits for the store beyond its own deadline.
         """
         owner, from_bytes = owner_of(call), self._settings.artifact_from_bytes
-        if owner is None or call.hides_results or call.tool_name.startswith(f"{ARTIFACTS}."):
+        module, _, method = call.tool_name.partition(".")
+        if owner is None or call.hides_results or module == ARTIFACTS or method in _PASSED_TOOLS:
             return result
         kept, seconds = list[ResultArtifact](), call.deadline_at - fleet_clock.now() - _END_SECONDS
         try:
             if not is_large(result, from_bytes=from_bytes):
                 return result
-            async with self.within(seconds), self._keeping:  # no copies outside of it
+            async with self.within(seconds), self._place():  # no copies outside of it
                 for number, part in enumerate(large_parts(result, from_bytes=from_bytes)):
-                    artifact_id = f"{call.call_id}.{result.audit.attempts}.{number}"
-                    kept.append(await self._keep(call, owner, artifact_id, part))
+                    begin = f"{call.call_id}.{result.audit.attempts}"
+                    kept.append(await self._keep(call, owner, begin, number, part))
         except Exception as exc:  # noqa: BLE001 - a success is worth more than its handle
             reason = str(exc) if isinstance(exc, FleetError) else type(exc).__name__
             log.warning("artifact_not_kept", call_id=call.call_id, tool=call.tool_name, reason=reason)
@@ -157,7 +162,8 @@ class Artifacts:
         names = {"stored": self._keys.artifacts_of(owner), "due": self._keys.artifacts_due}
         gone = await self._run(_FORGET.command(**names, record=self._keys.artifact(""), ids=ids))
         with contextlib.suppress(ArtifactStoreAway):
-            await self._delete([each.decode() for each in gone[:_MOST_SWEPT]])
+            async with self.within(PATIENCE_SECONDS):
+                await self._delete([each.decode() for each in gone[:_MOST_SWEPT]])
         return len(gone)
 
     async def sweep(self) -> None:
@@ -165,25 +171,58 @@ class Artifacts:
         while due := await self._run(_DUE.command(due=self._keys.artifacts_due, most=_MOST_SWEPT)):
             await self._delete([each.decode() for each in due])
         async with answering(self._redis, seconds=_REDIS_SECONDS):
-            if not await self._redis.set(self._keys.artifacts_listed, 1, nx=True, ex=_LISTING_AGAIN_SECONDS):
+            if not await self._redis.set(self._keys.artifacts_listed, 1, nx=True, ex=_AGAIN_SECONDS):
                 return
-        found = await self.store.older_than(_KEPT_SECONDS + _MARGIN_SECONDS)
+        async for found in self.store.older_than(_KEPT_SECONDS + _MARGIN_SECONDS):
+            old = [name for name in found if ARTIFACT_ID.fullmatch(name)]
+            for at in range(0, len(old), _MOST_SWEPT):
+                names = old[at : at + _MOST_SWEPT]
+                async with answering(self._redis, seconds=_REDIS_SECONDS):
+                    known = await self._redis.mget([self._keys.artifact(name) for name in names])
+                await self._delete([name for name, text in zip(names, known, strict=True) if text is None])
         async with answering(self._redis, seconds=_REDIS_SECONDS):
             await self._redis.set(self._keys.artifacts_listed, 1, ex=_LISTING_SECONDS)
-        old = [name for name in found if ARTIFACT_ID.fullmatch(name)]
-        for at in range(0, len(old), _MOST_SWEPT):
-            names = old[at : at + _MOST_SWEPT]
-            async with answering(self._redis, seconds=_REDIS_SECONDS):
-                known = await self._redis.mget([self._keys.artifact(name) for name in names])
-            await self._delete([name for name, text in zip(names, known, strict=True) if text is None])
 
-    async def _keep(self, call: PublishedCall, owner: str, artifact_id: str, part: LargePart) -> ResultArtifact:
-        """Store one part. Raises `FleetError`."""
-        if not ARTIFACT_ID.fullmatch(artifact_id):
-            raise _NotKept("its call has an id that cannot be a handle")
+    @asynccontextmanager
+    async def _place(self) -> AsyncGenerator[None]:
+        """Wait for a place to keep a result in, not long: a store that is slow must not make all large results late."""
+        try:
+            async with asyncio.timeout(_PLACE_SECONDS):
+                await self._keeping.acquire()
+        except TimeoutError:
+            raise _NotKept("the store is too slow for all that are to be kept") from None
+        try:
+            yield
+        finally:
+            self._keeping.release()
+
+    async def _keep(self, call: PublishedCall, owner: str, begin: str, number: int, part: LargePart) -> ResultArtifact:
+        """Store one part. Raises `FleetError`.
+
+        A worker that could not end the call after the same attempt may have stored it, or have used its name in vain.
+        """
         size, sha256 = len(part.data), await _sha256(part.data)
+        asked: dict[str, Any] = {
+            "stored": self._keys.artifacts_of(owner),
+            "due": self._keys.artifacts_due,
+            "size": size,
+            "most": self._settings.artifact_bytes_per_user,
+        }
+        for later in _LATER_NUMBERS:
+            artifact_id = f"{begin}.{number + later}"
+            if not ARTIFACT_ID.fullmatch(artifact_id):
+                raise _NotKept("its call has an id that cannot be a handle")
+            facts = {"id": artifact_id, "media_type": part.media_type, "size": size, "sha256": sha256}
+            asked |= {"record": self._keys.artifact(artifact_id), "id": artifact_id}
+            reserved = await self._run(_RESERVE.command(**asked, grace_ms=_GRACE_SECONDS * 1000))
+            if reserved != 0:
+                break
+            known = await self.find(artifact_id, owner)
+            if known is not None and known.sha256 == sha256:
+                return ResultArtifact(**facts, place=part.place)
+        _check(reserved)
+        await self.store.put(artifact_id, part.data)
         now = fleet_clock.now()
-        facts = {"id": artifact_id, "media_type": part.media_type, "size": size, "sha256": sha256}
         record = ArtifactRecord(
             **facts,
             owner=_digest(owner),
@@ -192,25 +231,26 @@ class Artifacts:
             made_at=now,
             expires_at=now + _KEPT_SECONDS,
         )
-        asked: dict[str, Any] = {
-            "record": self._keys.artifact(artifact_id),
-            "stored": self._keys.artifacts_of(owner),
-            "due": self._keys.artifacts_due,
-            "id": artifact_id,
-            "size": size,
-            "most": self._settings.artifact_bytes_per_user,
-        }
-        _check(await self._run(_RESERVE.command(**asked, grace_ms=_GRACE_SECONDS * 1000)))
-        await self.store.put(artifact_id, part.data)
         text = json_text.dump(record)
         _check(await self._run(_SAVE.command(**asked, keep_ms=round(_KEPT_SECONDS * 1000), text=text)))
         return ResultArtifact(**facts, place=part.place)
 
     async def _delete(self, names: Sequence[str]) -> None:
-        if names:
-            await self.store.delete(names)
-            async with answering(self._redis, seconds=_REDIS_SECONDS):
+        """Delete objects, and forget their names. One that the store refuses to delete is due again in an hour: the others go."""
+        if not names:
+            return
+        are_gone = await self.store.delete(names)
+        if not are_gone and len(names) > 1:
+            half = len(names) // 2
+            await self._delete(names[:half])
+            await self._delete(names[half:])
+            return
+        async with answering(self._redis, seconds=_REDIS_SECONDS):
+            if are_gone:
                 await self._redis.zrem(self._keys.artifacts_due, *names)
+            else:
+                again = round((fleet_clock.now() + _AGAIN_SECONDS) * 1000)
+                await self._redis.zadd(self._keys.artifacts_due, {names[0]: again})
 
     async def _run(self, command: Any) -> Any:
         async with answering(self._redis, seconds=_REDIS_SECONDS):
@@ -228,13 +268,15 @@ async def sweep_artifacts(settings: Settings) -> None:
         await artifacts.aclose()
 
 
-async def forget_artifacts(settings: Settings, user_id: str, ids: Sequence[str] = ()) -> int:
-    """Delete a user's artifacts of these ids; without any, all. Returns how many; 0 without a store."""
+async def forget_artifacts(
+    settings: Settings, user_id: str | None, ids: Sequence[str] = (), *, asked_by: Sequence[str] = ()
+) -> int:
+    """Delete the artifacts of these ids of a user, or of who asks without one; without any ids, all. Returns how many; 0 without a store."""
     if settings.artifact_store is None:
         return 0
     artifacts = Artifacts(settings)
     try:
-        return await artifacts.forget(str(owner_for(user_id, ())), ids)
+        return await artifacts.forget(str(owner_for(user_id, asked_by)), ids)
     finally:
         await artifacts.aclose()
 
@@ -267,13 +309,14 @@ async def written_probe(settings: Settings) -> AsyncGenerator[Probe | None]:
             await store.delete([_PROBE])
 
 
-async def read_probe(settings: Settings) -> str | None:
-    """Return what the doctor has written into the store, or why it cannot be read here; `None` without a store."""
+async def read_probe(settings: Settings, *, seconds: float) -> str | None:
+    """Return what the doctor has written into the store, or why it cannot be read here in `seconds`; `None` without a store."""
     if settings.artifact_store is None:
         return None
     try:
         store = _store(settings, settings.artifact_store)
-        return (await store.get(_PROBE, 0, _PROBE_BYTES)).decode(errors="replace")
+        async with store.within(seconds):
+            return (await store.get(_PROBE, 0, _PROBE_BYTES)).decode(errors="replace")
     except FleetError as exc:
         return f"{type(exc).__name__}: {exc}"
 

@@ -52,7 +52,7 @@ _HEALTH_SECONDS = 2.0
 _ANSWER_SECONDS = 2.0
 _CANARY_SECONDS = 10.0
 _CANARY_MARGIN_SECONDS = 5.0
-_SWEEP_SECONDS = 60.0  # and how often: an artifact that has expired is read by nobody meanwhile
+_SWEEP_SECONDS = 60.0  # and how often: what has expired cannot be read meanwhile
 _JOBS_SECONDS = 20.0  # of one task's work; what is left is the next one's
 _JOBS_MARGIN_SECONDS = 10
 # The control queue may be so far behind, in addition to clocks' differences: a tick that is dropped is one that all workers may
@@ -259,7 +259,7 @@ async def _answer(task: Any, canary_id: str, module: str = "") -> None:
     if task.app.settings.artifact_store is not None:
         from toolfleet_tasks.artifacts import read_probe
 
-        artifacts = await read_probe(task.app.settings)
+        artifacts = await read_probe(task.app.settings, seconds=_HEALTH_SECONDS)
     answer = CanaryAnswer(
         worker=this_process().name,
         version=json_text.VERSION,

@@ -5,9 +5,10 @@ the same id when it is published again.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolDefinition
 from toolfleet_registry.contracts.calls import collecting, note
 from toolfleet_registry.contracts.jobs import ENDED, JobSpec
 from toolfleet_registry.contracts.names import SCHEDULER
-from toolfleet_registry.errors import BegunBefore, PublishUnconfirmed
+from toolfleet_registry.errors import BegunBefore, FleetError, PublishUnconfirmed
 from toolfleet_registry.local.scheduler_tools import CHECK_URL
 from toolfleet_registry.policy.call_faults import as_sent
 from toolfleet_registry.settings import Settings
@@ -92,6 +93,13 @@ class JobSteps:
         ends_by = deadline_at or spec.deadline_at
         step = Step(call_id, spec.job_id, spec.user_id, ends_by, partial(_gate_refusal, spec), spec.asked_by)
         return await self._preparation.prepare(call, caller, spec.conversation, step=step)
+
+    async def forget(self, spec: JobSpec, ids: Sequence[str]) -> None:
+        """Delete artifacts of a job's steps, which nothing names. Raises nothing: they expire."""
+        from toolfleet_tasks.artifacts import forget_artifacts  # of a fleet that has a store
+
+        with contextlib.suppress(FleetError):
+            await forget_artifacts(self._settings, spec.user_id, ids, asked_by=spec.asked_by)
 
     async def publish(
         self, call: PublishedCall, spec: JobSpec | None = None, *, first_step: int | None = None
@@ -362,6 +370,10 @@ class JobEngine:
         )
         if await self._records.move(job, change) is None:
             return
+        if result is not None and result.artifacts and job.place.state != "starting" and move.ended is None:
+            begin = f"{step_call_id(spec.job_id, job.place.step)}."  # not of another call that stands for it
+            if ids := [each.id for each in result.artifacts if each.id.startswith(begin)]:
+                await (await self._steps()).forget(spec, ids)
         if move.place.missing is not None and move.place.missing != job.place.missing:
             log.warning("job_condition_finds_nothing", job_id=spec.job_id, path=move.place.missing)
         if names := unfilled(spec, move):

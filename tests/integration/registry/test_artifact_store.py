@@ -30,6 +30,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return ArtifactStore(f"s3://{server.make_bucket()}/some/prefix", "f")
 
 
+async def names_in(store: ArtifactStore, seconds: float) -> list[str]:
+    return sorted([name async for page in store.older_than(seconds) for name in page])
+
+
 async def test_an_object_is_read_in_parts(store: ArtifactStore) -> None:
     """From a byte to before another one; what lies beyond its end is left out."""
     await store.put("a.1.0", b"0123456789")
@@ -52,20 +56,57 @@ async def test_an_object_is_never_written_twice(store: ArtifactStore) -> None:
 
 
 async def test_what_is_deleted_is_gone(store: ArtifactStore) -> None:
-    """Names that are not there do no harm."""
-    await store.put("a.1.0", b"owl")
-    await store.delete(["a.1.0", "b.1.0"])
+    """Many at once, or one; names that are not there do no harm."""
+    for name in ("a.1.0", "b.1.0"):
+        await store.put(name, b"owl")
 
+    assert [await store.delete(names) for names in (["a.1.0", "b.1.0"], ["a.1.0"])] == [True, True]
     with pytest.raises(ArtifactMissing):
         await store.get("a.1.0", 0, 3)
 
 
-async def test_old_objects_are_listed(store: ArtifactStore) -> None:
-    """By when they were written."""
-    await store.put("a.1.0", b"owl")
+async def test_old_objects_are_listed(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By when they were written, in parts: each is a request of its own."""
+    monkeypatch.setattr("toolfleet_registry.artifact_store._LISTED", 2)
+    for name in ("a.1.0", "b.1.0", "c.1.0"):
+        await store.put(name, b"owl")
 
-    assert await store.older_than(3600) == []
-    assert await store.older_than(-3600) == ["a.1.0"]
+    assert await names_in(store, 3600) == []
+    assert await names_in(store, -3600) == ["a.1.0", "b.1.0", "c.1.0"]
+    assert len([page async for page in store.older_than(-3600)]) > 1
+
+
+async def test_what_a_writer_has_left_is_listed_and_deleted(tmp_path: Path) -> None:
+    """Of a writer that was killed: the library that writes it hides it from lists and does not delete it."""
+    store = ArtifactStore(f"file://{tmp_path}", "f")
+    await store.put("a.1.0", b"owl")
+    (folder,) = (tmp_path / "toolfleet-artifacts").iterdir()
+    for name in ("b.1.0#1", "b.1.0#2", "c.1.0#1"):
+        (folder / name).write_bytes(b"ow")
+
+    assert await names_in(store, -3600) == ["a.1.0", "b.1.0", "b.1.0", "c.1.0"]
+    assert await names_in(store, 3600) == []
+    assert await store.delete(["b.1.0"])
+    assert sorted(each.name for each in folder.iterdir()) == ["a.1.0", "c.1.0#1"]
+
+
+async def test_a_refused_name_is_said(tmp_path: Path) -> None:
+    """Not as an error: the store is there, and others can be deleted."""
+    store = ArtifactStore(f"file://{tmp_path}", "f")
+    (tmp_path / "toolfleet-artifacts" / "f" / "a.1.0").mkdir(parents=True)
+
+    assert not await store.delete(["a.1.0"])
+
+
+async def test_a_bucket_that_is_not_there_is_one_error(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is asked of it."""
+    for name, value in {**KEYS, "AWS_ENDPOINT": s3.url, "AWS_ALLOW_HTTP": "true"}.items():
+        monkeypatch.setenv(name, value)
+    store = ArtifactStore("s3://no-such-bucket", "f")
+    with pytest.raises(ArtifactStoreAway):
+        await store.put("a.1.0", b"owl")
+    with pytest.raises(ArtifactStoreAway):
+        await names_in(store, 0)
 
 
 async def test_an_object_of_another_size_is_none(store: ArtifactStore) -> None:
@@ -84,7 +125,7 @@ async def test_a_fleets_objects_lie_apart(tmp_path: Path) -> None:
     await other.delete(["a.1.0"])
 
     assert await one.get("a.1.0", 0, 3) == b"owl"
-    assert await other.older_than(-3600) == []
+    assert await names_in(other, -3600) == []
     with pytest.raises(ArtifactMissing):
         await other.get("a.1.0", 0, 3)
 

@@ -16,7 +16,7 @@ from bed.fleet import Bed, until
 from support.documents import programs
 from support.frameworks.written_program import import_program
 from support.module_server import ModuleServer, Request
-from toolfleet import Caller, Conversation, ToolCall, ToolFleet, ToolResult
+from toolfleet import Caller, Conversation, Poll, ToolCall, ToolFleet, ToolResult
 from toolfleet.formats import from_result
 from toolfleet_cli.doctor.check import Patient
 from toolfleet_cli.doctor.queues import send_canaries
@@ -27,7 +27,7 @@ from toolfleet_registry.errors import ArtifactStoreAway
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.approvals.approvers import Approver
-from toolfleet_tasks.artifacts import _GRACE_SECONDS, _LISTING_AGAIN_SECONDS, Artifacts, forget_artifacts
+from toolfleet_tasks.artifacts import _AGAIN_SECONDS, _GRACE_SECONDS, Artifacts, forget_artifacts
 from toolfleet_tasks.calls.audit_trail import set_credential
 from toolfleet_tasks.calls.eval_gate import GateDecision
 from toolfleet_tasks.greenlet_bridge import drive
@@ -80,6 +80,12 @@ async def cards(_: Request) -> dict[str, Any]:
     return {"success": True, "result": {"rows": [{"mail": "owl@example.org", "card": 4111111111111111}] * 2_000}}
 
 
+async def state(request: Request) -> dict[str, Any]:
+    """Say how far it is, at length: it is over at the third question."""
+    SEEN.append(request["arguments"])
+    return {"success": True, "result": {"status": "over" if len(SEEN) > 2 else "on", "log": PAGE}}
+
+
 async def note_arguments(request: Request) -> dict[str, Any]:
     SEEN.append(request["arguments"])
     return {"success": True, "result": request["arguments"]}
@@ -109,6 +115,10 @@ async def fleet(bed: Bed, folder: Path) -> ToolFleet:
     web = ModuleServer("web")
     web.add("page", page, effect="read")
     web.add("rows", rows, effect="read", required_permission="user")
+    web.add("rows_once", rows, effect="once")
+    web.memory = lambda _: {"state": "done", "success": True, "result": ROWS}
+    web.add("mcp.resources.read", page, effect="read")
+    web.add("state", state, effect="read")
     text = {"type": "string", "minLength": 100_000}
     web.add("save", save, input_schema={"type": "object", "properties": {"text": text}, "required": ["text"]})
     parts = {"text": text, "old": {"type": "string"}, "new": {"type": "string"}}
@@ -204,12 +214,15 @@ async def test_artifacts_are_their_users_alone(fleet: ToolFleet) -> None:
 
 async def test_a_reader_needs_the_right_to_the_tool(fleet: ToolFleet) -> None:
     """At each reading: who may not use the tool any more reads none of its results."""
+    older = await handle(fleet)
     name, guest = await handle(fleet, "web.rows"), ADA.model_copy(update={"permission": "guest"})
     elsewhere = ADA.model_copy(update={"allowed_modules": frozenset({"other"})})
     answers = [await called(fleet, "artifacts.read", who, id=name) for who in (ADA, guest, elsewhere)]
 
     assert [answer.success for answer in answers] == [True, False, False]
-    assert (await called(fleet, "artifacts.list", guest)).result["artifacts"] == []
+    assert [each["id"] for each in (await called(fleet, "artifacts.list", guest, limit=1)).result["artifacts"]] == [
+        older
+    ]
 
 
 async def test_without_a_user_the_conversation_owns_it(fleet: ToolFleet) -> None:
@@ -287,16 +300,25 @@ async def test_a_full_share_costs_the_handle_and_not_the_result(bed: Bed, fleet:
 
 
 async def test_nothing_is_left_after_its_time(bed: Bed, fleet: ToolFleet, folder: Path) -> None:
-    """Neither an object nor a key: what has expired, and what a writer that died has left, is swept."""
+    """Neither an object nor a key: what has expired, and what a writer that died has left, is swept.
+
+    What the store refuses to delete keeps nothing else, and is tried again later.
+    """
     name = await handle(fleet)
     artifacts = Artifacts(bed.settings)
     await artifacts.store.put("dead.1.0", b"owl")
-    bed.ask("ZADD", KEYS.artifacts_due, 1, "dead.1.0")
+    (folder / "half.1.0#1").write_bytes(b"ow")
+    stuck = folder / "stuck.1.0"
+    stuck.mkdir()
+    for each in ("stuck.1.0", "dead.1.0", "half.1.0"):
+        bed.ask("ZADD", KEYS.artifacts_due, 1, each)
     await artifacts.sweep()
-    assert [each.name for each in folder.iterdir()] == [name]
-    await asyncio.sleep(SECONDS + 1)
+    assert {each.name for each in folder.iterdir()} == {name, "stuck.1.0"}
+    stuck.rmdir()
+    await asyncio.sleep(_AGAIN_SECONDS + 1)
     await bed.beat()
-    await until(lambda: not list(folder.iterdir()), "beat has it swept", step=5)
+    await until(lambda: not bed.ask("EXISTS", KEYS.artifacts_due), "beat has it swept", step=5)
+    assert not list(folder.iterdir())
     await artifacts.aclose()
 
     assert (await called(fleet, "artifacts.read", id=name)).error_code == "invalid_arguments"
@@ -338,18 +360,22 @@ async def test_a_readers_profile_filters_what_is_read(bed: Bed, fleet: ToolFleet
     assert found.result["matches"] == []
 
 
+@pytest.mark.parametrize("tool", ["web.rows", "web.rows_once"])
 @pytest.mark.parametrize("part", [0.5, 1.0], ids=["half a write", "a whole one"])
 async def test_whoever_dies_an_artifact_is_whole_or_absent(
-    bed: Bed, fleet: ToolFleet, folder: Path, part: float
+    bed: Bed, fleet: ToolFleet, folder: Path, part: float, tool: str
 ) -> None:
-    """A worker dies at each of the writes of a call's end; another one ends the call, and nothing is left after its time."""
+    """A worker dies at each of the writes of a call's end; another one ends the call, and nothing is left after its time.
+
+    It makes another attempt, or, of a tool that may run once, asks its module what the first one has come to.
+    """
     for site in bed._mortal:
         site.kill()
     deaths = handles = 0
     for write in range(1, 13):
         dying = await bed.worker()
         died = dying.dies_at(write, part)
-        running = asyncio.create_task(fleet.call(ToolCall(tool_name="web.rows"), ADA, timeout=600))
+        running = asyncio.create_task(fleet.call(ToolCall(tool_name=tool), ADA, timeout=600))
         await asyncio.wait([running], timeout=5)
         if not running.done():
             other = await bed.worker()
@@ -372,13 +398,18 @@ async def test_whoever_dies_an_artifact_is_whole_or_absent(
     assert not list(folder.iterdir())
 
 
-async def test_the_doctor_says_which_process_cannot_read(bed: Bed, fleet: ToolFleet, folder: Path) -> None:
-    """It writes here, and each worker that answers a canary reads: one with another folder is named."""
+async def test_the_doctor_says_which_process_cannot_read(
+    bed: Bed, fleet: ToolFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes here, and each worker that answers a canary reads: one with another folder is named, or one whose store hangs."""
     well = await send_canaries(Patient(bed.settings))
     for site in bed._mortal:
         site.kill()
     await bed.worker(artifact_store=str(folder.parent.parent / "other"))
     ill = await send_canaries(Patient(bed.settings))
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "get", hang)
+        hanging = await send_canaries(Patient(bed.settings))
     root = folder.parent.parent
     root.rename(root.parent / "gone")
     root.write_bytes(b"in the way")
@@ -386,7 +417,9 @@ async def test_the_doctor_says_which_process_cannot_read(bed: Bed, fleet: ToolFl
 
     assert well.findings == ()
     assert {each.what.partition(" ")[0] for each in ill.findings} == {"Worker"}
-    assert all("cannot read what was written here" in each.what for each in ill.findings)
+    assert all("cannot read what was written here" in each.what for each in (*ill.findings, *hanging.findings))
+    assert all("timeout" in str(each.quoted) for each in hanging.findings)
+    assert len(hanging.findings) == len(ill.findings)
     assert [each.what.partition(":")[0] for each in here.findings] == [
         "This process cannot write into the store of artifacts"
     ]
@@ -543,6 +576,18 @@ async def test_an_agent_without_the_store_shows_no_handles(bed: Bed, fleet: Tool
     assert from_result(result, "openai_chat", "call-1")["content"] == PAGE
 
 
+async def test_a_conversations_fields_need_no_room_in_a_schema(bed: Bed, fleet: ToolFleet) -> None:
+    """The agent adds them for some modules; with an artifact in its place an argument is checked as without one."""
+    del fleet
+    bed.given["context_modules"] = ["web"]
+    agent, where = await bed.agent(), Conversation(platform="slack")
+    data = {"$artifact": await handle(agent, "web.rows")}
+    call = ToolCall(tool_name="web.join", arguments={"data": data})
+    result = await agent.call(call, ADA, conversation=where, timeout=60)
+
+    assert result.result == {"data": ROWS, "platform": "slack"}
+
+
 async def test_arguments_have_a_bound_of_their_own(fleet: ToolFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """With all their artifacts, of which none is read then; a name that the tool does not have names none."""
     name, read = await handle(fleet, "web.many", size=200_000), list[str]()
@@ -608,6 +653,24 @@ async def test_a_wake_up_is_whole_beside_a_kept_file(fleet: ToolFleet) -> None:
     assert [each["tool_name"] for each in listed] == ["web.draw"]
 
 
+async def test_a_job_keeps_what_its_end_tells(bed: Bed, fleet: ToolFleet, folder: Path) -> None:
+    """Polls on the way leave nothing: no one is told their results, and they would fill the user's share."""
+    where, poll = Conversation(conversation_id="c-1"), Poll(tool_name="web.state", until="status == 'over'")
+    await bed.beat()
+    await fleet.jobs.start(None, poll, conversation=where, caller=ADA)
+    wake = await anext(aiter(fleet.wakeups.completions("c-1")))
+
+    assert len(SEEN) == 3
+    assert [each.name for each in folder.iterdir()] == [wake.result["artifact"]]
+
+
+async def test_what_no_model_sees_is_not_kept(fleet: ToolFleet) -> None:
+    """Such as a resource, which a gateway passes on to clients as it is."""
+    result = await called(fleet, "web.mcp.resources.read")
+
+    assert (result.result, result.artifacts) == (PAGE, ())
+
+
 @pytest.mark.parametrize("new", ["another", "added", "another user's"])
 async def test_an_approvers_edit_is_bound_as_the_callers_arguments(fleet: ToolFleet, new: str) -> None:
     """What is shown, approved and executed is one content; another user's artifact is refused."""
@@ -668,15 +731,15 @@ async def test_a_listing_that_has_not_worked_is_made_again(
     lost.write_text("owl")
     os.utime(lost, (1, 1))
 
-    async def fail(*_: Any) -> list[str]:
-        raise ArtifactStoreAway("owl")
+    def fail(*_: Any, **__: Any) -> None:
+        raise FileNotFoundError
 
     artifacts = Artifacts(bed.settings)
     with monkeypatch.context() as patch:
-        patch.setattr(ArtifactStore, "older_than", fail)
+        patch.setattr(obstore, "list", fail)
         with pytest.raises(ArtifactStoreAway):
             await artifacts.sweep()
-    await asyncio.sleep(_LISTING_AGAIN_SECONDS + 1)
+    await asyncio.sleep(_AGAIN_SECONDS + 1)
     await artifacts.sweep()
     await artifacts.aclose()
 
@@ -718,6 +781,23 @@ async def test_a_store_that_hangs_costs_no_call_its_result(fleet: ToolFleet, mon
     assert all(2 < each < 3 for each in took[:2])  # a call with little time says nothing about the store
     assert 9 < took[2] < 11
     assert took[3] < 0.1
+
+
+async def test_a_slow_store_makes_no_queue(fleet: ToolFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps what it can; the other results arrive without a handle, and soon."""
+    put = obstore.put
+
+    def slowly(*given: Any, **named: Any) -> Any:
+        bridge: Any = getcurrent().parent
+        drive(asyncio.sleep(3).__await__(), bridge.switch)
+        return put(*given, **named)
+
+    monkeypatch.setattr(obstore, "put", slowly)
+    began = fleet_clock.now()
+    results = await asyncio.gather(*(called(fleet, "web.page") for _ in range(12)))
+
+    assert fleet_clock.now() - began < 4
+    assert [len(each.artifacts) for each in results].count(1) == 4
 
 
 async def test_without_the_store_nothing_is_sent(fleet: ToolFleet, monkeypatch: pytest.MonkeyPatch) -> None:
