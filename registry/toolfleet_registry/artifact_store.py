@@ -196,10 +196,12 @@ _THREADS = _Threads()
 def check_store(place: str) -> str:
     """Return the URL of a store; a path is that of a folder. Raises `ValueError` for anything that might be read in two ways."""
     parts = urlsplit(place)
-    if not parts.scheme and place.strip():
-        return Path(place).absolute().as_uri()
+    if not parts.scheme and Path(place).is_absolute():
+        return Path(place).as_uri()
     if parts.scheme not in _SCHEMES:
-        raise ValueError(f"must be a folder, or begin with one of {', '.join(f'{each}://' for each in _SCHEMES)}")
+        raise ValueError(
+            f"must be an absolute path of a folder, or begin with one of {', '.join(f'{each}://' for each in _SCHEMES)}"
+        )
     is_folder = parts.scheme == "file"
     if parts.query or parts.fragment or "@" in parts.netloc or place != place.strip():
         raise ValueError("may have no user, query or fragment: credentials are in variables, '#' is %23 and '?' is %3F")

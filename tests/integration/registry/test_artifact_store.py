@@ -182,9 +182,22 @@ def test_the_modules_name_is_reserved() -> None:
 
 @pytest.mark.parametrize(
     "place",
-    ["", " ", "file:", "file:a", "file://data/artifacts", "file:///a#b", "file:///a?b", "s3:", "s3://", "s3://k:s@b"],
+    [
+        "",
+        " ",
+        "data/artifacts",
+        "~/artifacts",
+        "file:",
+        "file:a",
+        "file://data/artifacts",
+        "file:///a#b",
+        "file:///a?b",
+        "s3:",
+        "s3://",
+        "s3://k:s@b",
+    ],
 )
 def test_a_place_that_might_be_read_in_two_ways_is_refused(place: str) -> None:
-    """An empty text would be the current folder, and a host's name is no part of a path."""
+    """An empty text, or a relative path, would be in each process's current folder, and a host's name is no part of a path."""
     with pytest.raises(ValueError, match="artifact_store"):
         Settings(artifact_store=place)
