@@ -90,7 +90,8 @@ def checked(
         checker = _inputs.checker(tool)
     if isinstance(checker, str):
         return Checked(None, f"Tool {tool.name!r} is closed: {checker}.")
-    if not (are_small and checker.is_light) and _price(checker, arguments, times) is None:
+    names, units = _MOST_NAMES * times, MOST_UNITS * times
+    if not (are_small and checker.is_light) and checker.price(arguments, values=names, most=units) is None:
         return Checked(None, _TOO_MUCH)
     if coerces_numbers and checker.outline and not checker.fits(arguments):
         arguments = _with_numbers(checker, arguments)
@@ -162,14 +163,11 @@ def schema_fault(tool: ToolDefinition) -> str | None:
     return None
 
 
-def _price(checker: Checker, arguments: dict[str, Any], times: int) -> int | None:
-    return checker.price(arguments, values=_MOST_NAMES * times, most=MOST_UNITS * times)
-
-
 def _tries(checker: Checker, times: int, arguments: dict[str, Any]) -> int:
     """Return how often such arguments may be checked without taking longer than one check may."""
-    price = _price(checker, arguments, times)
-    return 0 if price is None else MOST_UNITS * times // max(1, price)
+    units = MOST_UNITS * times
+    price = checker.price(arguments, values=_MOST_NAMES * times, most=units)
+    return 0 if price is None else units // max(1, price)
 
 
 def _with_numbers(checker: Checker, arguments: dict[str, Any]) -> dict[str, Any]:

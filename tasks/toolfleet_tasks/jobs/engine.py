@@ -370,10 +370,8 @@ class JobEngine:
         )
         if await self._records.move(job, change) is None:
             return
-        if result is not None and result.artifacts and job.place.state != "starting" and move.ended is None:
-            begin = f"{step_call_id(spec.job_id, job.place.step)}."  # not of another call that stands for it
-            if ids := [each.id for each in result.artifacts if each.id.startswith(begin)]:
-                await (await self._steps()).forget(spec, ids)
+        if result is not None and result.artifacts and move.ended is None:
+            await self._forget(job, result)
         if move.place.missing is not None and move.place.missing != job.place.missing:
             log.warning("job_condition_finds_nothing", job_id=spec.job_id, path=move.place.missing)
         if names := unfilled(spec, move):
@@ -383,6 +381,13 @@ class JobEngine:
         if move.ended is not None:
             log.info("job_ended" if end is not None else "job_round_ended", job_id=spec.job_id, state=move.ended.state)
             self._on_end()
+
+    async def _forget(self, job: Found, result: ToolResult) -> None:
+        """Delete what a poll has left that no one is told of."""
+        begin = f"{step_call_id(job.spec.job_id, job.place.step)}."  # not of another call that stands for it
+        ids = [each.id for each in result.artifacts if each.id.startswith(begin)]
+        if ids and job.place.state != "starting":
+            await (await self._steps()).forget(job.spec, ids)
 
     def _say_unfilled(self, job_id: str, names: tuple[str, ...]) -> None:
         """Log the unfilled places once, also of a job with many rounds, as far as is known here."""
