@@ -200,7 +200,7 @@ def _with_preview(schema: JsonObject) -> JsonObject | None:
     """Return an output schema that allows a preview; `None` where the schema refers to itself as a whole."""
     if any(not ref.startswith("#/$defs/") for ref in _REF.findall(json.dumps(schema))):
         return None
-    shared = {name: schema[name] for name in ("$schema", "$defs") if name in schema}
+    shared: JsonObject = {name: schema[name] for name in ("$schema", "$defs") if name in schema}
     own = {name: value for name, value in schema.items() if name not in shared}
     return {"type": "object", **shared, "anyOf": [own, {"required": ["artifact", "preview"]}]}
 
