@@ -67,14 +67,14 @@ messages = Table("messages", MetaData(), Column("text", String))
 """,
         "",
     ),
-    ("docs/reference/jobs.md", "url-poll"): ("from toolfleet import url_poll\n\n", ""),
-    ("docs/reference/jobs.md", "schedules"): (
+    ("docs/guides/jobs.md", "url-poll"): ("from toolfleet import url_poll\n\n", ""),
+    ("docs/guides/jobs.md", "schedules"): (
         "from datetime import UTC, datetime, timedelta\n\nfrom toolfleet import Schedule\n\n",
         "",
     ),
 }
 LEFT_OUT = {
-    ("docs/reference/jobs.md", "job-conditions"),  # a list of conditions
+    ("docs/guides/jobs.md", "job-conditions"),  # a list of conditions
     ("docs/guides/calling-tools.md", "celery"),  # of a package that says nothing of its types
     ("docs/guides/agent-frameworks.md", "claude"),  # of a package that the lock file leaves out
     ("docs/guides/agent-frameworks.md", "claude-deferred"),  # of the same

@@ -80,7 +80,7 @@ def _message(*content: ToolUseBlock) -> Message:
 
 async def test_a_model_finds_a_tool_on_demand(fleet: ToolFleet, owls: ModuleServer, tmp_path: Path) -> None:
     """The search is answered with references to tools of the request, and the tool is called."""
-    program = import_program(programs("docs/guides/tools-on-demand.md")["on-demand"], tmp_path)
+    program = import_program(programs("docs/guides/calling-tools.md")["on-demand"], tmp_path)
     messages = _Messages()
 
     await program.ask(fleet, SimpleNamespace(messages=messages), "a model", "Ask the owl.")

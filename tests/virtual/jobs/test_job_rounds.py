@@ -172,7 +172,7 @@ async def test_the_documents_recurring_call_is_taken(fleet: ToolFleet) -> None:
     """A poll without a condition, at each time of a `cron` schedule; here of the tool that this module has."""
     place: dict[str, Any] = {}
     shown = 'tool_name="owls.count", arguments={"wood": "Sherwood"}'
-    program = programs("docs/reference/jobs.md")["recurring"]
+    program = programs("docs/guides/jobs.md")["recurring"]
     exec(program.replace(shown, 'tool_name="works.state", arguments={"id": "1"}'), place)  # noqa: S102 - our own document
     caller = Caller(user_id="ada", permission="user", allowed_modules="*")
     job: Job = await place["count_each_morning"](fleet, caller)

@@ -1,4 +1,4 @@
-"""What `docs/reference/jobs.md` shows works as it stands."""
+"""What `docs/guides/jobs.md` shows works as it stands."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from toolfleet_registry.local.scheduler_tools import url_poll
 from toolfleet_tasks.jobs.state_machine import check_schedule
 from toolfleet_tasks.wakeups.events import filled_in
 
-PAGE = "docs/reference/jobs.md"
+PAGE = "docs/guides/jobs.md"
 DOCUMENT = (Path(__file__).parents[4] / PAGE).read_text()
 PROGRAMS = programs(PAGE)
 CONDITIONS, ADDRESS = PROGRAMS["job-conditions"], PROGRAMS["url-poll"]
