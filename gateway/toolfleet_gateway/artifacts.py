@@ -29,7 +29,7 @@ _BINARY: Final = "application/octet-stream"
 
 
 class ArtifactReader(QueryModel):
-    """In whose name an artifact is asked for."""
+    """The user and the agent for whom an artifact is asked for."""
 
     user_id: UserName | None = None
     """The user, for keys that may act for others."""

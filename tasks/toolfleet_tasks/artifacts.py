@@ -283,7 +283,7 @@ async def forget_artifacts(
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What was written into the store for others to read, or the `fault` that has kept it from there."""
+    """The text that was written into the store for other processes to read, or the `fault` that has prevented it."""
 
     text: str
     fault: str | None = None

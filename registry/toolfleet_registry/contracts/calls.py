@@ -41,7 +41,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 Pause = Annotated[float, Field(ge=0, le=LONGEST_PAUSE_SECONDS, allow_inf_nan=False)]
 
 FileKind = Literal["image", "audio", "file"]
-"""What a model is to do with a file: look at it, listen to it, or read it."""
+"""The way in which a model takes a file: it sees it, hears it, or reads it."""
 
 MOST_FILES = 100
 """Files of one result: no provider takes more images in a request."""
@@ -87,11 +87,11 @@ NEVER_PROBED = "no manifest yet"
 """The error of a module that has not been read yet."""
 
 Point = Literal["published", "limits", "gate", "approval", "agent", "permission", "personal_data", "result_check"]
-"""Where something may stop a call: its agent, the limits, the agent's gate, a person, the agent's profile, its worker, personal data, and the look at
+"""A point at which a call can be stopped: its agent, the limits, the agent's gate, a person, the agent's profile, its worker, personal data, and the look at
 its result."""
 
 Decisions: TypeAlias = dict[str, str]
-"""By point, a word or two of ours (`allowed`, `denied`, `failed_open`), and never anything from a call's arguments."""
+"""Point -> a word or two of ours (`allowed`, `denied`, `failed_open`), and never anything from a call's arguments."""
 
 CONVERSATION: Final = "conversation_id"
 """Under this name a call's conversation travels among its decisions, which each version reads; its audit line has it as a field."""
@@ -155,7 +155,7 @@ class RetryTerms(Message):
     max_retries: int = Field(default=1, ge=0, le=MOST_RETRIES)
     """More than one only where a repeat does no harm."""
     backoff_factor: float = Field(default=2.0, ge=1, le=10, allow_inf_nan=False)
-    """What each pause is longer than the one before."""
+    """The factor by which each pause is longer than the one before."""
     initial_delay_seconds: Pause = 0.1
     """The first pause."""
     max_delay_seconds: Pause = LONGEST_PAUSE_SECONDS
@@ -174,11 +174,11 @@ class ResultFile(Message):
     kind: FileKind
     """Whether it is an image, a sound, or anything else."""
     media_type: str
-    """What its bytes are, such as `image/png`."""
+    """The media type of its bytes, such as `image/png`."""
     data: str
     """Its bytes as base64."""
     name: str | None = None
-    """What it is called, if it has a name."""
+    """Its name, if it has one."""
 
     @classmethod
     def of(cls, kind: FileKind, data: bytes, media_type: str, name: str | None) -> Self:
@@ -219,9 +219,9 @@ class ResultArtifact(Message):
     id: str
     """The handle: the call's id, its attempt, and the part's number."""
     place: str
-    """Where the part stands in the result, as a JSON pointer; `/files/0` is the first file."""
+    """The place of the part in the result, as a JSON pointer; `/files/0` is the first file."""
     media_type: str
-    """What its bytes are, such as `text/plain`."""
+    """The media type of its bytes, such as `text/plain`."""
     size: int
     """How many bytes it has."""
     sha256: str
@@ -251,7 +251,7 @@ class Spoken:
 
 
 UNSPOKEN = Spoken()
-"""Of a call that a program has made by itself."""
+"""The value for a call that a program has made by itself."""
 
 
 class ToolCall(Message):
@@ -266,7 +266,7 @@ class ToolCall(Message):
     arguments: Any = Field(default_factory=dict)
     """A JSON object, by names of the tool's arguments; defaults may be left out."""
     user_id: str | None = None
-    """In whose name, at most 256 characters; the caller's own `user_id` wins over it."""
+    """The user in whose name it is made, at most 256 characters; the caller's own `user_id` takes precedence."""
     idempotency_key: str | None = None
     """Names the intention: a second call of the same user with the same key brings the first one's result."""
     tool_version: Annotated[str | None, Since(2)] = None
@@ -318,7 +318,7 @@ class Audit(Message):
     duration_ms: float | None = None
     """Milliseconds of the last attempt."""
     worker: str | None = None
-    """Which worker ran it last."""
+    """The worker that ran it last."""
 
     # Each result that is written is compared with its default: a tenth of the time of pydantic's own way.
     def __eq__(self, other: object) -> bool:
@@ -336,11 +336,11 @@ class ToolResult(Message):
     success: bool
     """Whether the tool did what it was asked for."""
     result: Any = None
-    """What the tool answered, as JSON; `None` if it failed. In the place of a file stands its label."""
+    """The tool's answer, as JSON; `None` if it failed. A file's label stands in its place."""
     error: str | None = None
-    """What went wrong, in words for the model."""
+    """The reason of a failure, in words for the model."""
     error_code: ErrorCode | None = None
-    """What went wrong, for programs; `None` for a success."""
+    """The reason of a failure, for programs; `None` for a success."""
     retryable: bool = False
     """Whether a repeat cannot double an effect."""
     retry_after_seconds: float | None = None
@@ -348,7 +348,7 @@ class ToolResult(Message):
     effect_state: EffectState = "unknown"
     """Whether the effect has happened: `none`, `done`, or `unknown` if that cannot be determined."""
     hint: str | None = None
-    """What the model may do next, in one sentence; for a success, what it may need in addition to the result, such as a `Link` to the next page."""
+    """A sentence that tells the model what it can do next; for a success, what it may need in addition to the result, such as a `Link` to the next page."""
     files: Annotated[tuple[ResultFile, ...], Since(2)] = ()
     """The images and other files of the result, in the order of their labels."""
     artifacts: Annotated[tuple[ResultArtifact, ...], Since(6), Field(exclude_if=operator.not_)] = ()
@@ -358,7 +358,7 @@ class ToolResult(Message):
     audit: Audit = Audit.model_construct(
         call_id="", tool="", ts=0.0
     )  # as its model says; validated it would be built by an import
-    """What the fleet saw of the call. Every result that the fleet hands out has it."""
+    """The record of what the fleet saw of the call. Every result that the fleet hands out has it."""
 
     @classmethod
     def ok(cls, tool_name: str, result: Any, *, files: tuple[ResultFile, ...] = ()) -> Self:
@@ -549,7 +549,7 @@ class ModuleStatus(Message):
     load_errors: Annotated[tuple[ToolLoadError, ...], Since(2)] = ()
     """Files of a tool folder that are not served as they stand."""
     sources: Annotated[tuple[ToolSource, ...], Since(2)] = ()
-    """Where the tools of a tool folder stand."""
+    """The places of a tool folder's tools."""
     undeclared: Annotated[int, Since(4)] = 0
     """Tools that declare no effect: they are never repeated by the fleet itself once they may have been executed."""
 
@@ -629,7 +629,7 @@ class DeadLetter(Message):
     replay_of: str | None = None
     """The letter that this call repeated."""
     context: Annotated[ToolContext | None, Since(2)] = None
-    """What the agent passed to the tool in addition to the arguments."""
+    """The context that the agent passed to the tool in addition to the arguments."""
     tool_version: Annotated[str | None, Since(2)] = None
     """The version of the tool that it named; a replay names it as well."""
     asked_by: Annotated[tuple[str, ...], Since(4)] = ()

@@ -385,7 +385,7 @@ class Keys:
         return f"{self.begin}call-contents:{call_id}"
 
     def artifact(self, artifact_id: str) -> str:
-        """What a stored object is, and whose, as JSON. Expires when the object is to be deleted."""
+        """The description of a stored object, with its owner, as JSON. Expires when the object is to be deleted."""
         return f"{self.begin}artifact:{artifact_id}"
 
     def artifacts_of(self, owner: str) -> str:
@@ -535,7 +535,7 @@ class Keys:
         return f"{self.begin}completion-users:{_digest(conversation_id)[:32]}"
 
     def completions_lost(self, conversation_id: str) -> str:
-        """With `:` and a user as in the name of such a stream appended: how many of its entries were trimmed before a reader was told, and the first one left. Expires with the stream."""
+        """The number of a stream's entries that were trimmed before a reader was told, and the first one left; `:` and the user, as in the stream's name, are appended. Expires with the stream."""
         return f"{self.begin}completion-lost:{_digest(conversation_id)[:32]}"
 
     def seen(self, receiver: str, wake_id: str) -> str:

@@ -227,7 +227,7 @@ class CanaryAnswer(BaseModel):
     health_seconds: float | None = None
     clock_lead: float = 0.0
     artifacts: str | None = None
-    """What the worker has read of what the doctor has written into the store of artifacts."""
+    """The text that the worker has read from the store of artifacts, where the doctor has written one."""
 
 
 def is_canary_id(text: object) -> bool:
