@@ -376,7 +376,7 @@ class PersonalDataGuard:
         specs = self._specs(call)
         return await self._screened(specs, attempt) if specs else attempt
 
-    async def hidden(self, call: PublishedCall, tool_name: str, value: Any, *, size: int) -> Any:
+    async def hide(self, call: PublishedCall, tool_name: str, size: int, value: Any) -> Any:
         """Return a result of another tool, of about `size` bytes, as the profile of this call has it. Raises `PersonalDataBlocked`."""
         specs = self._specs(call.model_copy(update={"tool_name": tool_name}))
         return (await self.profiles.guards.hide(specs, "result", value, size=size)).value if specs else value

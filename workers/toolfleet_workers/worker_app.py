@@ -148,7 +148,7 @@ def _artifact_parts(
     artifacts = Artifacts(app.settings)
     _ = artifacts.store
     app.keep_artifacts = artifacts.keep
-    reader = CallArtifacts(artifacts, may_use=may_use, hidden=guard.hidden)
+    reader = CallArtifacts(artifacts, may_use=may_use, hide=guard.hide)
     return ArtifactExecutor(reader), ArtifactArguments(reader, tools)
 
 

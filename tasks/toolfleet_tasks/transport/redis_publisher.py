@@ -9,7 +9,7 @@ import math
 import operator
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from redis.exceptions import ResponseError
 
@@ -35,6 +35,7 @@ from toolfleet_tasks.messages.envelope import (
 )
 from toolfleet_tasks.messages.ids import EVALUATE
 from toolfleet_tasks.messages.signing import Seal, seal_of
+from toolfleet_tasks.presence import ApartReaders
 from toolfleet_tasks.queues import CONTROL, queue_for
 from toolfleet_tasks.redis_connection import (
     Part,
@@ -205,16 +206,6 @@ class _Batch(list[tuple[_Command, ReplyWaiter, float]]):
         self.end_next()
 
 
-class Readers(Protocol):
-    """The part of `presence.ApartReaders` that a publisher uses, which is on a higher floor."""
-
-    are_all: bool
-    is_wanted: bool
-
-    def want(self) -> None:
-        """Ask soon."""
-
-
 class _Publishing:
     """Gets Redis's reply about one call, and tells what it means, in the same turn of the loop.
 
@@ -342,7 +333,7 @@ class RedisPublisher:
         self._topic = keys.prefix + revocation_topic(database)
         self._origin = sender()
         self._revoked: list[str] = []
-        self.readers: Readers | None = None
+        self.readers: ApartReaders | None = None
         """Knows whether every live worker reads calls whose arguments stand apart; without it none is known to."""
         self.times_for_all = 0
         """The number of times that calls had to be published in a form that workers of any version read."""

@@ -65,12 +65,8 @@ class ArtifactPort(Protocol):
         ...
 
 
-class Hidden(Protocol):
-    """Returns another tool's result as the profile of a call has it. Raises `PersonalDataBlocked`."""
-
-    def __call__(self, call: PublishedCall, tool_name: str, value: Any, *, size: int) -> Awaitable[Any]:
-        """Return the same object if nothing is hidden."""
-        ...
+Hide = Callable[[PublishedCall, str, int, Any], Awaitable[Any]]
+"""Returns a result of another tool, of about so many bytes, as the profile of a call has it. Raises `PersonalDataBlocked`."""
 
 
 class CallArtifacts:
@@ -79,10 +75,8 @@ class CallArtifacts:
     `may_use` says whether the caller of a call may use a tool now.
     """
 
-    def __init__(
-        self, artifacts: ArtifactPort, *, may_use: Callable[[PublishedCall, str], bool], hidden: Hidden
-    ) -> None:
-        self.artifacts, self._may_use, self._hidden = artifacts, may_use, hidden
+    def __init__(self, artifacts: ArtifactPort, *, may_use: Callable[[PublishedCall, str], bool], hide: Hide) -> None:
+        self.artifacts, self._may_use, self._hide = artifacts, may_use, hide
         self.slots = asyncio.Semaphore(_AT_ONCE)
 
     async def list(self, call: PublishedCall, *, limit: int) -> list[ArtifactRecord]:
@@ -100,7 +94,7 @@ class CallArtifacts:
     async def read(self, call: PublishedCall, record: ArtifactRecord) -> bytes:
         """Return the whole of it: half of what is to be hidden would not be found in a part."""
         data = await self.artifacts.read(record)
-        return await screened(record, data, partial(self._hidden, call, record.tool_name, size=record.size))
+        return await screened(record, data, partial(self._hide, call, record.tool_name, record.size))
 
 
 class _Wrong(Exception):
