@@ -26,6 +26,7 @@ from toolfleet_gateway.mcp.front import PATHS, McpFront
 from toolfleet_gateway.metrics import gateway_metrics, metrics_routes
 from toolfleet_gateway.operations import resource_routes
 from toolfleet_gateway.tracing import gateway_tracing
+from toolfleet_registry.config.gateway_settings import GATEWAY_LEAVE_SECONDS
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.aio import Closing, end
 from toolfleet_tasks.artifacts import Artifacts
@@ -60,8 +61,9 @@ async def serve_gateway(
     *,
     generated: GeneratedKey | None = None,
     ready: Callable[[], None] = lambda: None,
+    leave_seconds: float = GATEWAY_LEAVE_SECONDS,
 ) -> None:
-    """Serve as `run_gateway` does, on the running loop."""
+    """Serve as `run_gateway` does, on the running loop. `leave_seconds`: how long it accepts requests after it was told to stop."""
     if settings.artifact_store is not None:
         _ = Artifacts(settings).store  # else its readers would learn that it cannot be used here
     closing, tracing = Closing(), gateway_tracing(settings)
@@ -90,7 +92,7 @@ async def serve_gateway(
         apps: dict[str, ASGIApp] = {**dict.fromkeys(PATHS, front), **dict.fromkeys(CONSOLE_PATHS, console)}
         shown = fleet.begun_calls.shown_ids
         app = build_app(routes, entrance, settings, is_ready=is_ready, apps=apps, tracing=tracing, shown=shown)
-        server = make_server(app, settings, leaving=closing.begin, listening=ready)
+        server = make_server(app, settings, leaving=closing.begin, listening=ready, leave_seconds=leave_seconds)
         watching = asyncio.create_task(streams.watch(), name="toolfleet-streams")
         try:
             await server.serve(sockets=[listener])

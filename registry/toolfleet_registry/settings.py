@@ -93,8 +93,6 @@ class OverloadSettings(BaseSettings, defer_build=True):
     backlog_limit: Count = 10_000
     """Calls that can wait in the queue of a module. Further calls are told `busy`, because they would hardly be
     answered in time."""
-    module_backlogs: Mapped[str, Count] = {}
-    """Module name -> `backlog_limit` of this module."""
     max_arguments_bytes: Annotated[int, Field(gt=0)] = 2**20
     """The largest arguments of a call, as the JSON that is published. Larger ones would take an agent or a worker
     more than 20 ms to read, check and write, and delay all other calls. Use one value for agents and workers."""

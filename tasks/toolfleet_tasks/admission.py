@@ -126,7 +126,7 @@ class AdmissionControl:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._keys = settings.keys
-        self._backlogs, self._backlog = settings.module_backlogs, settings.backlog_limit
+        self.backlog_limit = settings.backlog_limit
         self._backlog_bytes = settings.backlog_bytes
         self._stored_bytes = settings.stored_bytes_per_caller
         self._calls_per_caller = settings.calls_per_caller
@@ -140,10 +140,6 @@ class AdmissionControl:
         self._slots = {lane: self._keys.slots(lane) for lane in ("fast", "slow")}
         # By lane and user: the limit's key, that of stored results, and when the first was last told to live longer.
         self._caller_keys: dict[tuple[str, str | None], tuple[str, str, float]] = {}
-
-    def backlog_limit(self, call: PublishedCall) -> int:
-        """Return how many calls may wait for the call's module before it is refused."""
-        return self._backlogs.get(_module(call), self._backlog) if self._backlogs else self._backlog
 
     def build_command(
         self,
@@ -293,7 +289,7 @@ class AdmissionControl:
             "job_id": call.job_id or "",
             "line": turn.line,
             "turn_limit": turn.limit,
-            "line_most": self.backlog_limit(call),
+            "line_most": self.backlog_limit,
             "now_ms": round(now * 1000),
             "kept": kept,
         }

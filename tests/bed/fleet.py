@@ -238,17 +238,19 @@ class Bed:
         await until(lambda: host.tools, "it has listed its tools")
         return site
 
-    async def gateway(self, port: int = 0, **settings: object) -> "Gateway":
+    async def gateway(self, port: int = 0, *, leave_seconds: float = 0, **settings: object) -> "Gateway":
         """Start a gateway, and wait until it takes requests. `port`: where one that was killed was before."""
         site, ready = self.site("gateway"), asyncio.Event()
         self._mortal.append(site)
-        given = self.with_settings(**{"gateway_leave_seconds": 0, **settings})
+        given = self.with_settings(**settings)
 
         async def serve() -> int:
             listener = listening_socket(LOOPBACK, port)
             at: int = listener.getsockname()[1]
             key = generate_key(self.key)
-            serving = asyncio.create_task(serve_gateway(given, listener, generated=key, ready=ready.set))
+            serving = asyncio.create_task(
+                serve_gateway(given, listener, generated=key, ready=ready.set, leave_seconds=leave_seconds)
+            )
             await asyncio.wait([serving, asyncio.create_task(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
                 serving.result()

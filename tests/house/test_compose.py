@@ -18,7 +18,7 @@ from support.modules.dockerfiles import read_stages
 from toolfleet_cli.app import command_line
 from toolfleet_cli.local.modules import SLOW_EXAMPLES, find_examples
 from toolfleet_gateway.http.app import LIVE
-from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
+from toolfleet_registry.config.gateway_settings import DEFAULT_PORT, GATEWAY_LEAVE_SECONDS, GATEWAY_STOP_SECONDS
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_tasks.queues import lane_of
 
@@ -153,7 +153,7 @@ def test_the_gateway_asks_for_a_key_and_has_time_for_its_requests() -> None:
     assert (options["host"], options["port"]) == ("0.0.0.0", None)  # noqa: S104 - in its container
     assert (settings.gateway_key, settings.gateway_port) == (None, None)
     assert "127.0.0.1" in settings.gateway_hosts
-    assert seconds(service["stop_grace_period"]) > settings.gateway_leave_seconds + settings.gateway_stop_seconds
+    assert seconds(service["stop_grace_period"]) > GATEWAY_LEAVE_SECONDS + GATEWAY_STOP_SECONDS
     assert f":{DEFAULT_PORT}{LIVE}'" in service["healthcheck"]["test"][-1]
     command: Any = typer.main.get_command(command_line())
     with command.commands["keys"].commands["create"].make_context("create", words[3:]) as context:

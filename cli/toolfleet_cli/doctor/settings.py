@@ -172,7 +172,6 @@ def _unknown_modules(settings: Settings, is_set: Collection[str]) -> Iterable[Di
         "slow_modules": settings.slow_modules,
         "module_timeouts": settings.module_timeouts.keys(),
         "module_concurrency": settings.module_concurrency.keys(),
-        "module_backlogs": settings.module_backlogs.keys(),
         "module_headers": settings.module_headers.keys(),
         "coerce_numbers_modules": settings.coerce_numbers_modules,
     }

@@ -67,7 +67,7 @@ def folder_host(settings: Settings, folder: Path | None, *, beside: Path, name: 
 
 def options_of(settings: Settings, spec: FolderSpec, name: str, folder: Path | None, *, beside: Path) -> FolderOptions:
     """Return the options of serving a folder. Raises `SettingsError` for a missing variable or secret."""
-    environments = (beside / settings.tool_environments).resolve()
+    environments = (beside / settings.host_data_folder / "environments").resolve()
     # The folder that was named, which the settings may not know.
     fence = fence_of(spec.model_copy(update={"folder": folder}), name, settings.secrets, beside=beside)
     return FolderOptions(

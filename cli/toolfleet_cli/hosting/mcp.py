@@ -151,7 +151,7 @@ def _oauth_options(
             raise SettingsError(f"The private_key of {name!r} cannot be used: {exc}.") from None
     return OAuthOptions(
         url,
-        (beside / settings.host_oauth_folder).resolve() / f"{name}.json",
+        (beside / settings.host_data_folder).resolve() / "oauth" / f"{name}.json",
         f"toolfleet host mcp {name} --login",
         grant=spec.grant,
         issuer=spec.issuer,

@@ -27,6 +27,7 @@ from toolfleet_cli.local.redis_server import LOOPBACK, STOP_SECONDS, is_ours, re
 from toolfleet_cli.local.supervisor import Child, Program
 from toolfleet_modules.hosts import guard
 from toolfleet_modules.hosts.child_process import USER_VARIABLE, Fence
+from toolfleet_registry.config.gateway_settings import GATEWAY_LEAVE_SECONDS, GATEWAY_STOP_SECONDS
 from toolfleet_registry.config.host_settings import FencedSpec, FolderSpec, Places
 from toolfleet_registry.config.setting_sources import find_toml, private_places
 from toolfleet_registry.directory.hosts import ANNOUNCE_VARIABLE, announce_keys
@@ -167,14 +168,14 @@ def flower_program(settings: Settings, port: int, *, login: str | None = None) -
 
 
 def gateway_program(settings: Settings, port: int, key: str | None) -> Program:
-    """Return the program of a gateway for this machine only. No load balancer is here to be waited for at its end."""
-    here = settings.model_copy(update={"gateway_leave_seconds": 0, "gateway_key": key})
+    """Return the program of a gateway for this machine only."""
+    here = settings.model_copy(update={"gateway_key": key})
     return Program(
         "gateway",
         gateway_command(port),
         is_ready=says("toolfleet gateway ready"),
         env={**environment_of(here), **_NO_HEADERS, **_UNBUFFERED},
-        patience_seconds=settings.gateway_stop_seconds + _GATEWAY_GRACE_SECONDS,
+        patience_seconds=GATEWAY_LEAVE_SECONDS + GATEWAY_STOP_SECONDS + _GATEWAY_GRACE_SECONDS,
         is_optional=True,
     )
 

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from toolfleet_gateway.http.app import LIVE, READY
 from toolfleet_gateway.http.problems import MEDIA_TYPE, Problem, invalid_request, title_of
-from toolfleet_registry.config.gateway_settings import GatewaySettings
+from toolfleet_registry.config.gateway_settings import GATEWAY_LEAVE_SECONDS, GATEWAY_STOP_SECONDS, GatewaySettings
 
 HEADER_BYTES: Final = 32 * 2**10
 """Of a request's URL and headers: the longest tokens are about 8 KiB."""
@@ -354,7 +354,12 @@ class GatewayServer(uvicorn.Server):
 
 
 def make_server(
-    app: ASGIApp, settings: GatewaySettings, *, listening: Callable[[], None], leaving: Callable[[], None]
+    app: ASGIApp,
+    settings: GatewaySettings,
+    *,
+    listening: Callable[[], None],
+    leaving: Callable[[], None],
+    leave_seconds: float = GATEWAY_LEAVE_SECONDS,
 ) -> GatewayServer:
     """Return the server of `app`. It calls `listening` once it takes requests, and `leaving` first when it is to end."""
     limits = _ConnectionLimits(
@@ -374,6 +379,6 @@ def make_server(
         server_header=False,
         root_path=settings.gateway_root_path,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=round(settings.gateway_stop_seconds),
+        timeout_graceful_shutdown=round(GATEWAY_STOP_SECONDS),
     )
-    return GatewayServer(config, listening=listening, leaving=leaving, leave_seconds=settings.gateway_leave_seconds)
+    return GatewayServer(config, listening=listening, leaving=leaving, leave_seconds=leave_seconds)

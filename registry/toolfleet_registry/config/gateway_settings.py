@@ -8,7 +8,6 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode
 
 from toolfleet_registry.config.setting_values import Count, Mapped, Names, Networks, Ordered, read_list
-from toolfleet_registry.contracts.message import Seconds
 from toolfleet_registry.redis.urls import is_http_url
 
 LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -16,6 +15,12 @@ LOOPBACK_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 DEFAULT_PORT: Final = 8484
 """Where a gateway listens that was told nothing else."""
+
+GATEWAY_LEAVE_SECONDS: Final = 1.0
+"""How long a gateway that was told to stop still accepts requests, while `/readyz` says that it is not ready: load balancers notice."""
+
+GATEWAY_STOP_SECONDS: Final = 30.0
+"""How long requests that are still running then can take to end: as long as a call's request is held open by default."""
 
 Signature = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """The algorithms that tokens can be signed with. All need a private key: a verifier cannot sign with them, and `none` is not among them."""
@@ -106,11 +111,6 @@ class GatewaySettings(BaseSettings, defer_build=True):
     gateway_trusted_proxies: Networks = ()
     """CIDRs of the proxies in front of a gateway, comma-separated or JSON. Many clients share their addresses, so the
     limit on connections without a request does not apply to them."""
-    gateway_leave_seconds: float = Field(default=1, ge=0)
-    """How long a gateway that was told to stop still accepts requests, while `/readyz` says that it is not ready, so
-    that load balancers notice."""
-    gateway_stop_seconds: Seconds = 30
-    """How long requests that are still running then can take to end."""
 
     mcp_task_tools: Names[str] = frozenset()
     """Tools, as `module.tool`, whose calls take too long to wait for. An MCP client without support for tasks gets an

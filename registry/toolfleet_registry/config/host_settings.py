@@ -351,13 +351,10 @@ class HostSettings(BaseSettings, defer_build=True):
     """Whether announced hosts keep the outcome of calls in the fleet's Redis for a day, where the other processes of
     their module find it. Otherwise each process keeps its own. Use one value for all hosts of a module."""
 
-    host_oauth_folder: Path = Path(".toolfleet/oauth")
-    """The folder in which hosts of MCP servers keep their tokens, each in a file that only its user can read. A
-    relative path starts at the folder of `toolfleet.toml`. The hosts of one module on one machine share it."""
-
-    tool_environments: Path = Path(".toolfleet/environments")
-    """The folder for the packages that tool files ask for, each set of packages under its digest. A relative path
-    starts at the folder of `toolfleet.toml`."""
+    host_data_folder: Path = Path(".toolfleet")
+    """The folder in which hosts keep the tokens of MCP servers (`oauth`, each in a file that only its user can read)
+    and the packages that tool files ask for (`environments`). A relative path starts at the folder of
+    `toolfleet.toml`. The hosts of one module on one machine share it."""
     tool_install_options: Ordered[str] = ()
     """More options for `uv pip install`, such as `--index-url` with its value: separated by blanks, or JSON."""
 

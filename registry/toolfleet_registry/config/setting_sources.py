@@ -89,6 +89,11 @@ REMOVED: Final[Mapping[str, str]] = {
     "metrics_ports": "16 ports are tried, from TOOLFLEET_METRICS_PORT on",
     "metrics_tools": "a process counts 200 tools by themselves",
     "up_gateway": "`toolfleet up --no-gateway` starts none",
+    "gateway_leave_seconds": "a gateway that is to stop accepts requests for another second",
+    "gateway_stop_seconds": "requests that are running when a gateway stops have 30 s to end",
+    "module_backlogs": "TOOLFLEET_BACKLOG_LIMIT and TOOLFLEET_BACKLOG_BYTES count for each module",
+    "host_oauth_folder": "hosts keep their tokens in the folder `oauth` of TOOLFLEET_HOST_DATA_FOLDER",
+    "tool_environments": "hosts install packages into the folder `environments` of TOOLFLEET_HOST_DATA_FOLDER",
     "mcp_listed_tools": "with more than 500 tools an MCP client is shown three in their place",
 }
 """Name of a setting that is gone -> what holds in its place, as the end of a sentence."""

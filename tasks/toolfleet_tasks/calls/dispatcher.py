@@ -535,7 +535,7 @@ class Dispatcher:
 
     async def _detach(self, call: PublishedCall, *, most_waiting: int, again: bool) -> ToolResult | Refusal | None:
         hold = self._hold(call, waits=False, seconds=_DETACHED_SECONDS)
-        limit = min(self._admission.backlog_limit(call), most_waiting)
+        limit = min(self._admission.backlog_limit, most_waiting)
         try:
             refusal = await hold.admitted()
             if refusal is None:
@@ -602,7 +602,7 @@ class Dispatcher:
         following = (follow.ending, answered) if until_end else None
         outcome: Outcome
         try:
-            limit = self._admission.backlog_limit(call)
+            limit = self._admission.backlog_limit
             outcome = await self._publisher.publish(
                 call, seconds=_PUBLISH_SECONDS, limit=limit, needs_worker=needs_worker, follow=following
             )
@@ -674,7 +674,7 @@ class Dispatcher:
         """
         await hold.admitted()
         try:
-            refusal = await self._publish(call, limit=self._admission.backlog_limit(call), again=True)
+            refusal = await self._publish(call, limit=self._admission.backlog_limit, again=True)
         except BegunBefore:
             return True
         except (NotPublished, PublishUnconfirmed):

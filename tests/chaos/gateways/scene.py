@@ -18,6 +18,7 @@ from chaos.plan import LEASE_SECONDS, LIMIT_SECONDS, MODULES, QUICK
 from chaos.processes import module
 from chaos.processes.programs import Program
 from support.clocks import WallClock
+from support.gateways.gateway_process import LEAVE_SECONDS
 from support.programs.shortened import shortened
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.worker_process import READY as WORKER_READY
@@ -31,7 +32,7 @@ GATEWAYS, _WORKERS = 2, 2
 _READY, _BEAT_READY = "toolfleet gateway ready", "beat: Starting"
 _STOP_SECONDS = 25
 _LOADED_SECONDS = 60
-_LEAVE_SECONDS = "0.3"
+_GATEWAY_TIMES = {LEAVE_SECONDS: 0.3}
 _PYTHON_PATH = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
 _NO_REDIS, _AGAIN_SECONDS = "does not answer", 0.5
 
@@ -126,16 +127,13 @@ def _describe(here: Scene, gateways: int, *, has_beat: bool) -> None:
         *command, _ = worker_command("all")
         command = shortened([*command, f"{name}@%h"], QUICK)
         here.workers.append(Program(name, command, WORKER_READY, here.folder, here.env_of(name)))
-    own = {
-        **environment_of(here.settings),
-        "TOOLFLEET_GATEWAY_KEY": here.key,
-        "TOOLFLEET_GATEWAY_LEAVE_SECONDS": _LEAVE_SECONDS,
-    }
+    own = {**environment_of(here.settings), "TOOLFLEET_GATEWAY_KEY": here.key, "PYTHONPATH": _PYTHON_PATH}
     if has_beat:
         here.beats.append(Program("beat", beat_command(), _BEAT_READY, here.folder, here.env_of("beat")))
     for number in range(gateways):
         port = free_port()
         command = [sys.executable, "-m", "toolfleet_cli", "gateway", "--port", str(port)]
+        command = shortened(command, _GATEWAY_TIMES)
         here.gateways.append(Program(f"gateway-{number}", command, _READY, here.folder, own))
         here.urls.append(f"http://127.0.0.1:{port}")
 

@@ -11,6 +11,7 @@ import pytest
 
 from support.deployment.command_lines import parse
 from support.documents import ROOT
+from toolfleet_registry.config.gateway_settings import GATEWAY_LEAVE_SECONDS, GATEWAY_STOP_SECONDS
 from toolfleet_registry.settings import Settings
 
 UNITS = sorted((ROOT / "ops" / "systemd").glob("*.service"))
@@ -83,7 +84,7 @@ def test_none_is_killed_while_it_drains() -> None:
     seconds = {unit.stem: float(values(unit, "TimeoutStopSec")[0]) for unit in UNITS}
 
     assert seconds["toolfleet-worker@"] >= settings.drain_seconds + 20
-    assert seconds["toolfleet-gateway"] >= settings.gateway_stop_seconds + settings.gateway_leave_seconds + 10
+    assert seconds["toolfleet-gateway"] >= GATEWAY_STOP_SECONDS + GATEWAY_LEAVE_SECONDS + 10
 
 
 def test_no_host_has_the_fleets_secrets() -> None:

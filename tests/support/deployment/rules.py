@@ -18,7 +18,7 @@ from support.deployment.pods import (
     variables_of,
 )
 from toolfleet_cli.console import SECRETS
-from toolfleet_registry.config.gateway_settings import DEFAULT_PORT
+from toolfleet_registry.config.gateway_settings import DEFAULT_PORT, GATEWAY_LEAVE_SECONDS, GATEWAY_STOP_SECONDS
 from toolfleet_registry.settings import HARD_LIMIT_MARGIN, PREFIX, Settings
 from toolfleet_tasks.queues import lane_of
 
@@ -101,7 +101,7 @@ def _ending(pod: Pod) -> Iterator[str]:
             yield f"{pod.name} drains for {settings.drain_seconds} s, and a call may take {longest} s"
         if grace < pause + settings.drain_seconds + _RETURN_SECONDS:
             yield f"{pod.name} is killed after {grace} s, while it drains"
-    if pod.kind == "gateway" and grace < pause + settings.gateway_leave_seconds + settings.gateway_stop_seconds:
+    if pod.kind == "gateway" and grace < pause + GATEWAY_LEAVE_SECONDS + GATEWAY_STOP_SECONDS:
         yield f"{pod.name} is killed after {grace} s, while requests are under way"
 
 

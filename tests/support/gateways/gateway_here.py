@@ -24,7 +24,7 @@ from toolfleet_registry.system.process import Process, enter, listening_socket
 @contextmanager
 def gateway_here(bed: TestBed, **settings: object) -> Generator[ServedGateway]:
     """Serve on a free port from its readiness on; `settings` are beside those of the bed."""
-    own = bed.settings.model_copy(update={"gateway_leave_seconds": 0, **settings})
+    own = bed.settings.model_copy(update=settings)
     text, ready, servers = new_key_text().text, threading.Event(), list[GatewayServer]()
 
     def kept(*args: Any, **named: Any) -> GatewayServer:
@@ -33,7 +33,7 @@ def gateway_here(bed: TestBed, **settings: object) -> Generator[ServedGateway]:
 
     async def serve() -> None:
         key = await key_to_generate(own, "127.0.0.1", text)
-        await gateway.serve_gateway(own, listener, generated=key, ready=ready.set)
+        await gateway.serve_gateway(own, listener, generated=key, ready=ready.set, leave_seconds=0)
 
     def run() -> None:
         enter(Process())  # what it counts, and has said once, is not the tests'

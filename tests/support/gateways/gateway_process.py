@@ -16,6 +16,8 @@ from toolfleet_registry.access import new_key_text
 from toolfleet_registry.settings import Settings
 
 READY = "toolfleet gateway ready"
+LEAVE_SECONDS = "toolfleet_registry.config.gateway_settings.GATEWAY_LEAVE_SECONDS"
+"""The constant by its dotted name: no load balancer is here to be waited for."""
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Knows no certificates: to read all of the machine takes each client much longer than its requests."""
 
@@ -57,8 +59,8 @@ def gateway_process(
     """Run `toolfleet gateway` on a free port from its readiness on; `constants` as of `program`."""
     command = [sys.executable, "-m", "toolfleet_cli", "gateway", "--port", "0", *options]
     key = new_key_text().text  # one of its own would not be made where the registry has keys
-    usual = {"TOOLFLEET_GATEWAY_LEAVE_SECONDS": "0", "TOOLFLEET_GATEWAY_KEY": key, **env}
-    with program(bed, command, "gateway", ready=READY, settings=settings, env=usual, constants=constants) as process:
+    usual, others = {"TOOLFLEET_GATEWAY_KEY": key, **env}, {LEAVE_SECONDS: 0, **constants}
+    with program(bed, command, "gateway", ready=READY, settings=settings, env=usual, constants=others) as process:
         said = process.said()
         yield Gateway(_found(rf"{READY} url=(\S+)", said), usual["TOOLFLEET_GATEWAY_KEY"], process)
 

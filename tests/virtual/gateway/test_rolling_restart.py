@@ -79,7 +79,7 @@ async def test_a_rolling_restart_costs_no_client_an_error(bed: Bed, owls: Module
     await bed.worker()
     balancer, is_over = _Balancer(), asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:
-        old, new = [[await bed.gateway(gateway_leave_seconds=1.5) for _ in range(2)] for _ in range(2)]
+        old, new = [[await bed.gateway(leave_seconds=1.5) for _ in range(2)] for _ in range(2)]
         for gateway in old:
             await stack.enter_async_context(_behind(balancer, gateway))
         works = [balancer.call] * _CALLERS + [balancer.follow] * _FOLLOWERS

@@ -9,6 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from support.gateways.gateway_process import LEAVE_SECONDS
+from support.programs.shortened import TESTS, shortened
 from support.servers.plain_http import PLAIN
 from support.waiting import wait_until_sync
 from toolfleet_cli import console as console_output
@@ -26,9 +28,9 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 - it is what is asked for
 def gateway(redis_url: str, log: Path, *options: str) -> Generator[str]:
     """What a gateway that is ready has said."""
     command = [sys.executable, "-m", "toolfleet_cli", "gateway", "--port", "0", *options]
-    env = {"TOOLFLEET_REDIS_URL": redis_url, "TOOLFLEET_GATEWAY_LEAVE_SECONDS": "0", "PYTHONUNBUFFERED": "1"}
+    env = {"TOOLFLEET_REDIS_URL": redis_url, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1"}
     with log.open("wb") as output:
-        process = spawn(command, env=env, output=output)
+        process = spawn(shortened(command, {LEAVE_SECONDS: 0}), env=env, output=output)
     try:
         wait_until_sync(lambda: "ready url=" in log.read_text() or process.poll() is not None, "it is ready")
         assert process.poll() is None, log.read_text()

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from support.fleet import TestBed
 from support.gateways.gateway_here import gateway_here
-from support.gateways.gateway_process import Gateway, gateway_process
+from support.gateways.gateway_process import LEAVE_SECONDS, Gateway, gateway_process
 from support.gateways.raw_http import answer_to, request
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import load_settings
@@ -49,7 +49,7 @@ async def test_a_gateway_is_ready_while_redis_answers(tmp_path: Path, redis_url:
 
 async def test_a_gateway_that_ends_is_not_ready(bed: TestBed) -> None:
     """For a moment it takes requests still, so that a load balancer sees it; then it ends well."""
-    with gateway_process(bed, env={"TOOLFLEET_GATEWAY_LEAVE_SECONDS": "3"}) as gateway:
+    with gateway_process(bed, constants={LEAVE_SECONDS: 3}) as gateway:
         async with gateway.client() as client:
             gateway.process.send_signal(signal.SIGTERM)
             while (answer := await client.get("/readyz")).status_code == 200:

@@ -42,7 +42,7 @@ def echo(number: int, idempotency_key: str | None = None) -> ToolCall:
 
 async def test_a_full_queue_turns_calls_away(make: Make, redis: Redis, worker: HandWorker) -> None:
     """At once, and they count for nobody; when there is room the next one gets in."""
-    async with ToolFleet(settings=make(module_backlogs={"owls": 2}, backlog_limit=1)) as fleet:
+    async with ToolFleet(settings=make(backlog_limit=2)) as fleet:
         for _ in range(2):
             await fleet.submit(ECHO, ADA)
         assert nothing_happened(await fleet.call(ECHO, BOB), "busy")

@@ -85,6 +85,8 @@ class Broker:
 class Others:
     """Stands for what a dispatcher has beside it: the workers, the joins and the admission."""
 
+    backlog_limit = 0
+
     def needs_worker(self, _: object) -> bool:
         return False
 
@@ -93,9 +95,6 @@ class Others:
 
     def end_of(self, _: object, refusal: Refusal) -> Refusal:
         return refusal
-
-    def backlog_limit(self, _: object) -> int:
-        return 0
 
     def take_back(self, *_: object) -> None:
         """Nothing has joined it."""

@@ -45,7 +45,7 @@ def test_a_host_that_starts_removes_what_no_process_uses(tmp_path: Path) -> None
     build_wheel(tmp_path / "wheels", "feathers", "1.0")
     kept = tmp_path / "environments"
     env = {
-        "TOOLFLEET_TOOL_ENVIRONMENTS": str(kept),
+        "TOOLFLEET_HOST_DATA_FOLDER": str(tmp_path),
         "TOOLFLEET_TOOL_INSTALL_OPTIONS": json.dumps(
             ["--no-index", "--offline", "--find-links", str(tmp_path / "wheels")]
         ),
