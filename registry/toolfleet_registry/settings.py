@@ -232,7 +232,7 @@ class LocalSettings(BaseSettings, defer_build=True):
 class ArtifactSettings(BaseSettings, defer_build=True):
     """Settings of artifacts: large results that are kept in a store, and of which a model sees a preview."""
 
-    artifact_store: str | None = Field(default=None, repr=False)
+    artifact_store: str | None = None
     """The folder, as an absolute path or a `file://` URL, or the bucket, such as `s3://bucket/fleet`, that keeps large results for
     a day. Agents, workers and gateways have the same one. Two fleets that share it need different values of
     `TOOLFLEET_KEY_PREFIX`. Credentials and options are in the variables of the store's own tools, such as
