@@ -202,7 +202,8 @@ def _with_preview(schema: JsonObject) -> JsonObject | None:
         return None
     shared: JsonObject = {name: schema[name] for name in ("$schema", "$defs") if name in schema}
     own = {name: value for name, value in schema.items() if name not in shared}
-    return {"type": "object", **shared, "anyOf": [own, {"required": ["artifact", "preview"]}]}
+    preview: JsonObject = {"required": ["artifact", "preview"]}
+    return {"type": "object", **shared, "anyOf": [own, preview]}
 
 
 def _description(tool: ToolDefinition, own: JsonObject, dialect: Dialect, notes: Notes) -> str:

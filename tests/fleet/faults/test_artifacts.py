@@ -15,7 +15,7 @@ from support.clocks import WallClock, fleet_clock_ahead, redis_with_a_clock
 from support.fleet import TestBed
 from support.gateways.gateway_process import Gateway, gateway_process
 from support.module_server import ModuleServer, Request, serve
-from support.waiting import wait_until, wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_sync
 from support.worker_process import WorkerProcess
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.access import new_key_text
@@ -25,6 +25,7 @@ USERS = [Caller(user_id=f"user-{number}", permission="user", allowed_modules="*"
 CALLS, SIZE, AT_ONCE = 100, 8_000_000, 8
 WORKER_BYTES = 480 * 2**20  # 1.5 times what was measured
 DAY = 86_400
+LONG = 6 * PATIENCE_SECONDS
 KEY = new_key_text().text
 
 
@@ -72,9 +73,9 @@ def kill_workers(bed: TestBed, books: ModuleServer, peaks: list[int], is_over: a
         number += 1
         begun = len(books.requests)
         with bed.worker() as worker:
-            wait_until_sync(lambda: is_over.is_set() or len(books.requests) >= begun + 8, "calls", seconds=120)  # noqa: B023
+            wait_until_sync(lambda: is_over.is_set() or len(books.requests) >= begun + 8, "calls", seconds=LONG)  # noqa: B023
             most = CALLS if number > 6 else 8 + number  # the last ones end their calls
-            wait_until_sync(lambda: is_over.is_set() or len(books.requests) >= begun + most, "more", seconds=120)  # noqa: B023
+            wait_until_sync(lambda: is_over.is_set() or len(books.requests) >= begun + most, "more", seconds=LONG)  # noqa: B023
             peaks.append(most_memory(worker))
             if not is_over.is_set():
                 worker.send_signal(signal.SIGKILL)
@@ -90,7 +91,7 @@ async def read(gateways: list[Gateway], result: ToolResult, user: str | None) ->
                 answer = await client.get(f"/artifacts/{artifact.id}", params={"user_id": user})
         except httpx.TransportError:
             if gateway.process.process.poll() is not None:
-                await wait_until(lambda: len(gateways) > count, "another gateway", seconds=120)  # noqa: B023
+                await wait_until(lambda: len(gateways) > count, "another gateway", seconds=LONG)  # noqa: B023
             continue
         if answer.status_code == 404:
             return None
@@ -111,7 +112,7 @@ async def test_each_is_whole_or_absent(
         while not is_over.is_set():
             with gateway_process(bed, env={"TOOLFLEET_GATEWAY_KEY": KEY}) as gateway:
                 gateways.append(gateway)
-                wait_until_sync(lambda: is_over.is_set() or served() >= 5 * len(gateways), "readers", seconds=300)
+                wait_until_sync(lambda: is_over.is_set() or served() >= 5 * len(gateways), "readers", seconds=3 * LONG)
                 if not is_over.is_set():
                     gateway.process.send_signal(signal.SIGKILL)
 
@@ -135,7 +136,7 @@ async def test_each_is_whole_or_absent(
                 result = await fleet.call(call, caller, timeout=300)
             assert result.success, result
             assert result.result == text_of(number)
-            await wait_until(lambda: bool(gateways), "a gateway", seconds=120)
+            await wait_until(lambda: bool(gateways), "a gateway", seconds=LONG)
             kept = None if not result.artifacts else await read(gateways, result, caller.user_id)
         assert kept in {None, text_of(number).encode()}
         done.append(None if kept is None else hashlib.sha256(kept).hexdigest())

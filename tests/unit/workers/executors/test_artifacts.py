@@ -90,7 +90,7 @@ async def test_a_tool_that_has_its_artifact_holds_its_bytes_only(monkeypatch: py
     async def hidden(call: PublishedCall, tool_name: str, value: Any, *, size: int) -> Any:
         return value
 
-    reader = CallArtifacts(kept, may_use=lambda *_: True, hidden=hidden)
+    reader = CallArtifacts(kept, may_use=lambda *_: True, hide=hidden)
     tools: Any = SimpleNamespace(find=lambda _: SimpleNamespace(definition=tool({"type": "string"})))
     puts, given, ends = ArtifactArguments(reader, tools), list[dict[str, Any]](), list[Outcome]()
     call = PublishedCall(
