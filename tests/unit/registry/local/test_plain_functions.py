@@ -16,7 +16,7 @@ from support.documents import programs
 from support.local_tools.own_functions import OwnFunctions
 from support.published_call import published
 from support.there import there
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import report_progress
 from toolfleet.sdk import Context
 from toolfleet.tags import ToolContext
@@ -34,7 +34,7 @@ from toolfleet_workers.executors.local import LocalExecutor
 SECONDS = 10  # long enough that only a defect can use it up
 THREADS = 2
 seen: list[Any] = []
-released = threading.Event()
+released, over = threading.Event(), threading.Event()
 
 
 def where() -> dict[str, bool]:
@@ -53,6 +53,7 @@ def block(name: str = "") -> str:
 def look(word: str, context: ToolContext) -> str:
     """Work until nobody waits any more."""
     seen.append(f"began {word}")
+    over.wait(PATIENCE_SECONDS)  # it would see the end of its time before the loop does, and return in it
     while not context.cancelled:
         released.wait(0.01)
     seen.append(context.seconds_left)
@@ -128,9 +129,11 @@ async def executor() -> AsyncIterator[LocalExecutor]:
     own = OwnFunctions(where, block, look, ask, both, fail, perhaps, tell, tell_from_threads, wrapped)
     executor = LocalExecutor(own, max_result_bytes=2**20, threads=THREADS)
     seen.clear()
-    released.clear()
+    for event in (released, over):
+        event.clear()
     yield executor
-    released.set()
+    for event in (released, over):
+        event.set()
     await executor.aclose()
 
 
@@ -158,6 +161,8 @@ async def run_out(executor: LocalExecutor, later: Later, method: str, **argument
     running = asyncio.create_task(executor.execute(call(method, **arguments), seconds=SECONDS))
     await wait_until(lambda: len(seen) > before, "it has begun")
     later.seconds += SECONDS
+    await wait_until(lambda: running.cancelling() or running.done(), "its time is over")
+    over.set()
     with pytest.raises(TimeoutError):
         await running
 
@@ -239,6 +244,7 @@ async def test_it_is_told_when_its_call_is_cancelled(executor: LocalExecutor) ->
     running = asyncio.create_task(executor.execute(call("look", word="owls"), seconds=1000))
     await wait_until(lambda: seen, "it has begun")
     running.cancel()
+    over.set()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert seen[0] == "began owls"

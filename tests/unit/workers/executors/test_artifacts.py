@@ -87,7 +87,7 @@ async def test_a_tool_that_has_its_artifact_holds_its_bytes_only(monkeypatch: py
     monkeypatch.setattr("toolfleet_workers.executors.artifacts.seconds_left", lambda: 60.0)
     kept: Any = Kept()
 
-    async def hidden(call: PublishedCall, tool_name: str, value: Any, *, size: int) -> Any:
+    async def hidden(call: PublishedCall, tool_name: str, size: int, value: Any) -> Any:
         return value
 
     reader = CallArtifacts(kept, may_use=lambda *_: True, hide=hidden)
