@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def books() -> Iterator[ModuleServer]:
 
     module = ModuleServer("books")
     number = [{"name": "number", "type": "integer", "description": "", "required": True}]
-    module.add("book", book, effect="read", parameters=number, timeout_seconds=120)
+    module.add("book", book, effect="read", parameters=number, timeout_seconds=LONG)
     with serve(module):
         yield module
 
@@ -68,14 +69,18 @@ def most_memory(worker: WorkerProcess) -> int:
 
 def kill_workers(bed: TestBed, books: ModuleServer, peaks: list[int], is_over: asyncio.Event) -> None:
     """Have a worker, and kill it each time it has had some calls, at another moment of one."""
+
+    def has_come(count: int) -> bool:
+        return is_over.is_set() or len(books.requests) >= count
+
     number = 0
     while not is_over.is_set():
         number += 1
         begun = len(books.requests)
         with bed.worker() as worker:
-            wait_until_sync(lambda: is_over.is_set() or len(books.requests) >= begun + 8, "calls", seconds=LONG)  # noqa: B023
+            wait_until_sync(partial(has_come, begun + 8), "calls", seconds=LONG)
             most = CALLS if number > 6 else 8 + number  # the last ones end their calls
-            wait_until_sync(lambda: is_over.is_set() or len(books.requests) >= begun + most, "more", seconds=LONG)  # noqa: B023
+            wait_until_sync(partial(has_come, begun + most), "more", seconds=LONG)
             peaks.append(most_memory(worker))
             if not is_over.is_set():
                 worker.send_signal(signal.SIGKILL)
