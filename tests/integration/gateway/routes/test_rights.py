@@ -34,6 +34,7 @@ TABLE: list[tuple[str, str, Any, tuple[int, int, int]]] = [
     ("GET", "/operations/calls/values?field=tool", None, (200, 200, 200)),
     ("GET", "/operations/calls/charts", None, (200, 200, 200)),
     ("DELETE", "/operations/calls/contents?user_id=none", None, (403, 403, 200)),
+    ("DELETE", "/operations/calls/artifacts?user_id=none&id=none.1.0", None, (403, 403, 200)),
     ("GET", "/operations/calls/none", None, (404, 404, 404)),
     ("GET", "/operations/tools", None, (200, 200, 200)),
     ("POST", "/operations/tools/owls.none/disable", None, (403, 409, 409)),
