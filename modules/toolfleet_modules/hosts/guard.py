@@ -263,7 +263,7 @@ def _become_user(user: int, paths: list[str]) -> None:
     mask = os.umask(0o777 & ~_MODE)
     for path, kind, descriptor in held:
         if kind == OWN:
-            os.chown(path, user, user)
+            os.chown(f"/proc/self/fd/{descriptor}", user, user)  # the path itself may be covered by now
         _show(path, kind, descriptor, user)
         os.close(descriptor)
     os.umask(mask)

@@ -189,3 +189,19 @@ def test_a_fleet_of_another_user_hides_its_key_and_says_what_it_cannot_hide(tmp_
 
     assert (seen["found"], seen["user"]) == ([], 65_534)
     assert fleet.said().count("The programs of hosts run as your user, and can read what you can") == 1
+
+
+def test_a_programs_own_folder_may_lie_in_a_closed_one(tmp_path: Path) -> None:
+    """Also next to what it reads there: the mount that shows this covers its own folder's path."""
+    user, own, data = 61_184, tmp_path / "own", tmp_path / "data"
+    tmp_path.chmod(0o700)
+    for folder in (own, data):
+        folder.mkdir()
+    (data / "note").write_text("owls")
+    paths = Fence(user=user, readable=(data,)).paths(own)
+    shell = ["/bin/sh", "-c", f"echo mine > {own}/file && cat {data}/note"]
+    command = guard.run_command(os.getpid(), {"user": user}, paths, shell)
+    tried = subprocess.run(command, capture_output=True, text=True, check=False, cwd=own)
+
+    assert (tried.returncode, tried.stdout) == (0, "owls"), tried.stderr
+    assert (own / "file").stat().st_uid == user
