@@ -70,7 +70,7 @@ Hide = Callable[[PublishedCall, str, int, Any], Awaitable[Any]]
 
 
 class CallArtifacts:
-    """Reads artifacts for calls, whatever they are read for: by owner, by the right to the tool that has made it, and as the profile has it.
+    """Reads artifacts for calls: those of the caller, made by tools that it may use now, as its profile leaves them.
 
     `may_use` says whether the caller of a call may use a tool now.
     """
