@@ -43,7 +43,7 @@ _PERSON_DOES: Final[dict[ErrorCode, str]] = {
     "invalid_tool_name": "Nothing, if a model invented it. Otherwise the agent should offer tools under the names that `convert` gives them.",
     "unknown_module": "`toolfleet modules list`: was the module never added, or is this another fleet?",
     "unknown_tool": "`toolfleet modules list`, `tools list --closed`: the tool is gone, or its module was never reached.",
-    "version_mismatch": "`toolfleet tools versions` shows which version is in effect. Call that one (`tool_version`), or have the module offer, or `tools rollback` to, the intended one.",
+    "version_mismatch": "`toolfleet tools show --versions` shows which version is in effect. Call that one (`tool_version`), or have the module offer, or `tools rollback` to, the intended one.",
     "invalid_arguments": "`toolfleet tools show`. If it happens repeatedly, write better descriptions.",
     "permission_denied": "[Find the reason](../troubleshooting.md#permission-denied).",
     "rate_limited": "Wait, or raise the tool's `cooldown_seconds` or `daily_limit`, or `TOOLFLEET_COST_BUDGETS`.",

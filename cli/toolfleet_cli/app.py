@@ -31,6 +31,7 @@ _COMMANDS: Mapping[str, str] = {
     "redis-cli": "servers",
     "call": "call",
     "why": "call",
+    "create": "create",
 }
 """The module of `toolfleet_cli.commands` that has each command, in the order of the help."""
 
@@ -38,7 +39,6 @@ _GROUPS = (
     "agents",
     "approvals",
     "audit",
-    "create",
     "dead-letters",
     "host",
     "jobs",
@@ -50,8 +50,18 @@ _GROUPS = (
 )
 """The groups of commands: each is the `app` of the module of its name."""
 
-_FORMER_NAMES: Mapping[str, str] = {"dead": "dead-letters", "wakes": "wake-ups"}
-"""The groups by their former names, which still work and are not shown."""
+_FORMER_NAMES: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("dead",): ("dead-letters",),
+    ("wakes",): ("wake-ups",),
+    ("agents", "versions"): ("agents", "show", "--versions"),
+    ("tools", "errors"): ("tools", "list", "--errors"),
+    ("tools", "unpin"): ("tools", "pin", "--undo"),
+    ("tools", "versions"): ("tools", "show", "--versions"),
+}
+"""What the former names of groups and commands are now. They still work and are not shown."""
+
+_HIDDEN = frozenset({"demo", "redis-cli"})
+"""Commands that the help leaves out: one needs a clone, the other is named where something is wrong."""
 
 _NAMES = [*_COMMANDS, *_GROUPS]
 _COMPLETION = "_TOOLFLEET_COMPLETE"  # a shell asks for what could follow, by this variable
@@ -74,10 +84,10 @@ _SUMMARIES: Mapping[str, str] = {
     "redis-cli": "Open redis-cli at the fleet's Redis, with what follows as its arguments.",
     "call": "Run a tool and print its result. Exit code 1 if the call did not succeed.",
     "why": "Say which rules have a say in a call, whether each lets it pass, and where it stands. Calls nothing. Exit code 1 if it may not be made.",
+    "create": "Create a module or a tool, with tests.",
     "agents": "The profiles of agents: which tools each may use, and what stands around its calls.",
     "approvals": "Calls that wait for people: look at them, approve or reject them.",
     "audit": "Who called or changed what, what was decided, and how it ended.",
-    "create": "Create a module or a tool.",
     "dead-letters": "Calls whose end is not known, wake-ups and webhooks that were not accepted: look at them, try them again, drop them.",
     "host": "Serve as a module what was not written as one.",
     "jobs": "Long work that is polled, of all users: look at it, end it.",
@@ -100,6 +110,8 @@ def command_line(first_word: str | None = None) -> typer.Typer:
         _command_module(module).register(app)
     own = {each.name or str(getattr(each.callback, "__name__", "")): each for each in app.registered_commands}
     app.registered_commands = [own[name] for name in _COMMANDS if name in wanted]
+    for name in _HIDDEN & own.keys():
+        own[name].hidden = True
     for name in filter(wanted.__contains__, _GROUPS):
         app.add_typer(_command_module(name).app, name=name, help=_SUMMARIES[name])
     return app
@@ -113,7 +125,7 @@ def outline() -> typer.Typer:
     """Make the command line with every command's name and sentence, and nothing behind them: for help, and for mistakes."""
     app = _bare_command_line()
     for name in _NAMES:
-        app.command(name, help=_SUMMARIES.get(name))(_nothing)
+        app.command(name, help=_SUMMARIES.get(name), hidden=name in _HIDDEN)(_nothing)
     return app
 
 
@@ -123,7 +135,8 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):  # and not None, as where there is no stdout
             stream.reconfigure(errors="backslashreplace")
     configure_before_first_line(_log_errors_only)
-    sys.argv[1:2] = [_FORMER_NAMES.get(word, word) for word in sys.argv[1:2]]
+    for length in (1, 2):
+        sys.argv[1 : 1 + length] = _FORMER_NAMES.get(tuple(sys.argv[1 : 1 + length]), sys.argv[1 : 1 + length])
     try:
         _needed(sys.argv[1:])()
     except (FleetError, OSError) as exc:  # a folder that cannot be written, a disk that is full

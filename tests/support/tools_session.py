@@ -151,7 +151,7 @@ _STEPS = (
             "toolfleet call letters.send to=ada text=hello",
         ),
     ),
-    Step("The registry remembers what happened.", ("toolfleet tools unpin letters", "toolfleet tools diff")),
+    Step("The registry remembers what happened.", ("toolfleet tools pin --undo letters", "toolfleet tools diff")),
 )
 
 

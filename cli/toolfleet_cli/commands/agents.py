@@ -65,8 +65,19 @@ def list_(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> Non
 
 @app.command()
 @over_fleet
-def show(name: NameArgument, *, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
+def show(
+    name: NameArgument,
+    *,
+    versions: Annotated[
+        bool, typer.Option("--versions", help="Show its last 20 profiles in the registry instead, the latest first.")
+    ] = False,
+    gateway: Gateway | None = None,
+    as_json: JsonOption = False,
+) -> None:
     """Show what an agent may do at most: what settings and registry say together, and which of them says it."""
+    if versions:
+        _show_versions(name, gateway, as_json=as_json)
+        return
     one = ask(agents.get_agent, gateway, name)
     if as_json:
         say_json(one)
@@ -112,20 +123,11 @@ def put(
 
 @app.command()
 @over_fleet
-def versions(name: NameArgument, *, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
-    """List the last 20 versions of a profile in the registry, the latest first."""
-    found = ask(agents.list_agent_versions, gateway, name).versions
-    if as_json:
-        say_json(found)
-        return
-    show_rows("VERSION,STORED,BY,WHAT", found, lambda one: _version_row(one, is_last=one is found[0]))
-
-
-@app.command()
-@over_fleet
 def rollback(
     name: NameArgument,
-    version: Annotated[int, typer.Argument(metavar="VERSION", min=1, help="As `toolfleet agents versions` shows it.")],
+    version: Annotated[
+        int, typer.Argument(metavar="VERSION", min=1, help="As `toolfleet agents show --versions` shows it.")
+    ],
     *,
     gateway: Gateway | None = None,
     by: str | None = None,
@@ -141,6 +143,14 @@ def remove(name: NameArgument, *, gateway: Gateway | None = None, by: str | None
     """Remove a profile from the registry. An agent that no settings know either may do nothing from then on."""
     ask(agents.remove_agent, gateway, name, by=by)
     say(f"{name}: the registry has no profile of it any more.")
+
+
+def _show_versions(name: str, gateway: Gateway | None, *, as_json: bool) -> None:
+    found = ask(agents.list_agent_versions, gateway, name).versions
+    if as_json:
+        say_json(found)
+        return
+    show_rows("VERSION,STORED,BY,WHAT", found, lambda one: _version_row(one, is_last=one is found[0]))
 
 
 def _configured(name: str) -> AgentProfile:

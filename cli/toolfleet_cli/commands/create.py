@@ -11,7 +11,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,47 +19,52 @@ from toolfleet_cli.console import say
 from toolfleet_registry.contracts.names import RESERVED
 from toolfleet_registry.errors import SettingsError
 
-app = typer.Typer(no_args_is_help=True)
-
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,49}")
 _OURS = RESERVED | {"modules", "tests", "test"}
 _RENAMED = {"dockerignore": ".dockerignore"}  # a template that begins with a dot would be hidden from us, too
 
 
-@app.command()
-def module(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The module's name, the first part of its tools' names.")],
+def register(app: typer.Typer) -> None:
+    """Give the app the command."""
+    app.command()(create)
+
+
+def create(
+    kind: Annotated[Literal["module", "tool"], typer.Argument(help="What to create.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Its name: the first part of a module's tools' names, or the second.")
+    ],
     *,
     directory: Annotated[
-        Path, typer.Option("--directory", metavar="FOLDER", help="Where its folder is to be made.")
-    ] = Path(),
+        Path | None,
+        typer.Option(
+            "--directory",
+            metavar="FOLDER",
+            help="Where a module's folder is to be made [.], or the tool folder [.toolfleet/tools].",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Make a module, in a folder of its name: two tools, tests for them, a pyproject.toml, a Dockerfile, and a README with what comes next."""
-    folder = create_module(name, directory)
-    say(f"Made the module {name} in {folder}. Next:\n")
-    say(f"  cd {folder}")
-    say("  pytest                              # its tests")
-    say("  toolfleet up --module .             # a fleet with it; stays until Ctrl-C")
-    say(f"  toolfleet call {name}.greet name=Ada   # from another shell, there")
+    """Create a module or a tool, with tests.
 
-
-@app.command()
-def tool(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The tool's name.")],
-    *,
-    directory: Annotated[Path, typer.Option("--directory", metavar="FOLDER", help="The tool folder.")] = Path(
-        ".toolfleet", "tools"
-    ),
-) -> None:
-    """Make a tool: a Python file in a tool folder, and a test next to it. A fleet that serves the folder has the tool at once."""
-    file = create_tool(name, directory)
-    module = directory.resolve().name
-    say(f"Made the tool {name} in {file}. Next:\n")
-    is_own = directory == Path(".toolfleet", "tools")
-    say(
-        f"  toolfleet up{'' if is_own else f' --tools {directory}'}    # a fleet with it, unless one serves the folder already"
-    )
-    say(f"  toolfleet call {module}.{name} text=owl times=2")
+    A module is a folder of its name: two tools, tests for them, a pyproject.toml, a Dockerfile, and a README with what
+    comes next. A tool is a Python file in a tool folder, and a test next to it: a fleet that serves the folder has the
+    tool at once.
+    """
+    if kind == "module":
+        folder = create_module(name, directory or Path())
+        say(f"Made the module {name} in {folder}. Next:\n")
+        say(f"  cd {folder}")
+        say("  pytest                              # its tests")
+        say("  toolfleet up --module .             # a fleet with it; stays until Ctrl-C")
+        say(f"  toolfleet call {name}.greet name=Ada   # from another shell, there")
+        return
+    own = Path(".toolfleet", "tools")
+    folder = directory or own
+    say(f"Made the tool {name} in {create_tool(name, folder)}. Next:\n")
+    served = "" if folder == own else f" --tools {folder}"
+    say(f"  toolfleet up{served}    # a fleet with it, unless one serves the folder already")
+    say(f"  toolfleet call {folder.resolve().name}.{name} text=owl times=2")
 
 
 def create_module(name: str, directory: Path) -> Path:

@@ -4,7 +4,7 @@ import asyncio
 import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeAlias, get_args
 
 import typer
 
@@ -55,7 +55,6 @@ _RELOAD_SECONDS = 30.0  # beyond the ten that a gateway waits
 
 ToolArgument = Annotated[str, typer.Argument(metavar="MODULE.TOOL", autocompletion=complete_tools)]
 ToolArguments = Annotated[list[str], typer.Argument(metavar="MODULE.TOOL...", autocompletion=complete_tools)]
-ModuleArgument = Annotated[str, typer.Argument(metavar="MODULE", autocompletion=complete_modules)]
 
 _Stale: TypeAlias = Mapping[str, float | None]
 """Modules whose manifest is too old, and its age in seconds."""
@@ -90,6 +89,13 @@ def list_(
     closed: Annotated[
         bool, typer.Option("--closed", help="List the tools that no caller may use now, and why.")
     ] = False,
+    errors: Annotated[
+        bool,
+        typer.Option(
+            "--errors",
+            help="Show which files of tool folders, and operations of documents, are not served as they stand. Exits with 1 if there are more than notes.",
+        ),
+    ] = False,
     ignore_errors: Annotated[
         bool, typer.Option("--ignore-errors", help="Exit with 0 also where files of tool folders do not load.")
     ] = False,
@@ -98,6 +104,8 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List the tools that a caller may use. Exits with 1 where files of tool folders do not load as they stand."""
+    if errors:
+        _show_errors(gateway, as_json=as_json)
     if closed:
         _show_closed(gateway, as_json=as_json)
         return
@@ -137,8 +145,14 @@ def search(
 @app.command()
 @over_fleet
 def show(
-    name: Annotated[str, typer.Argument(metavar="MODULE.TOOL", autocompletion=complete_tools)],
+    name: ToolArgument,
     *,
+    versions: Annotated[
+        bool,
+        typer.Option(
+            "--versions", help="Show its last specifications instead, the latest first: the registry keeps 20."
+        ),
+    ] = False,
     user: UserOption = None,
     permission: PermissionOption = "owner",
     modules: ModulesOption = None,
@@ -146,6 +160,9 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one tool: what it does and which arguments it takes."""
+    if versions:
+        _show_versions(name, gateway, as_json=as_json)
+        return
     caller = caller_at(gateway, user, permission, modules)
     stale, _ = _known(gateway, caller)
     try:
@@ -185,18 +202,6 @@ def reload(
         say(f"{sum(each.tools for each in done)} tools, {sum(len(each.errors) for each in done)} errors")
     has_errors = show_load_errors([error for each in answers for error in each.errors])
     raise typer.Exit(1 if has_errors or not all(each.is_done for each in answers) else 0)
-
-
-@app.command()
-@over_fleet
-def errors(*, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
-    """Show which files of tool folders, and operations of documents, are not served as they stand. Exits with 1 if there are more than notes."""
-    found = ask(tools.list_tool_errors, gateway).errors
-    if as_json:
-        say_json([each.model_dump(mode="json", exclude={"module"}) for each in found])
-    elif not found:
-        note("Everything is served as it stands.")
-    raise typer.Exit(1 if show_load_errors(found) else 0)
 
 
 @app.command()
@@ -274,21 +279,25 @@ def approve(
 
 @app.command()
 @over_fleet
-def pin(module: ModuleArgument, *, gateway: Gateway | None = None, by: str | None = None) -> None:
+def pin(
+    module: Annotated[str, typer.Argument(metavar="MODULE", autocompletion=complete_modules)],
+    *,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Take in what it offers again, now and from now on, without an approval.")
+    ] = False,
+    gateway: Gateway | None = None,
+    by: str | None = None,
+) -> None:
     """Approve a module's tools as they are in effect now, and nothing that it offers otherwise from now on."""
+    if undo:
+        ask(tools.unpin_module, gateway, module, by=by)
+        say(f"{module}: not pinned any more")
+        return
     digests = ask(tools.pin_module, gateway, module, by=by).digests
     differences = ask(tools.get_tool_state, gateway, query={"module": module}).pending
     show_rows("TOOL,DIGEST", sorted(digests.items()), lambda one: one)
     for one in differences:
         note(f"{one.tool_name} is withheld: it is offered otherwise than it was in effect.")
-
-
-@app.command()
-@over_fleet
-def unpin(module: ModuleArgument, *, gateway: Gateway | None = None, by: str | None = None) -> None:
-    """Take in what a module offers, now and from now on, without an approval."""
-    ask(tools.unpin_module, gateway, module, by=by)
-    say(f"{module}: not pinned any more")
 
 
 @app.command()
@@ -305,31 +314,11 @@ def enable(names: ToolArguments, *, gateway: Gateway | None = None, by: str | No
     _each(names, tools.enable_tool, "enabled", gateway, by)
 
 
-@app.command()
+@app.command(hidden=True)
 @over_fleet
 def forget(names: ToolArguments, *, gateway: Gateway | None = None, by: str | None = None) -> None:
     """Let the registry know nothing of a tool, as when it cannot read it: what is offered of it now is new, and enabled."""
     _each(names, tools.forget_tool, "forgotten", gateway, by)
-
-
-@app.command()
-@over_fleet
-def versions(name: ToolArgument, *, gateway: Gateway | None = None, as_json: JsonOption = False) -> None:
-    """Show a tool's last specifications, the latest first: the registry keeps 20."""
-    found = ask(tools.list_tool_versions, gateway, name).versions
-    if as_json:
-        say_json([one.model_dump(mode="json", exclude={"enabled"}) for one in found])
-    else:
-        show_rows(
-            "VERSION,SINCE,,DESCRIPTION",
-            found,
-            lambda one: (
-                one.version or "-",
-                one.created_at or "-",
-                _state_of(one) if one.is_in_force else "",
-                (one.spec.description or "").partition("\n")[0],
-            ),
-        )
 
 
 @app.command()
@@ -354,11 +343,21 @@ def rollback(
         _warn_of_older_workers(done.undone_by)
 
 
-@app.command()
+@app.command(hidden=True)
 def adopt_registry() -> None:
     """Make the registry that is set up here the fleet's, in place of another one: what was decided there holds no more."""
     asyncio.run(_adopt())
     say("This registry is the fleet's now; `toolfleet modules refresh` takes into it what modules offer.")
+
+
+def _show_errors(gateway: Gateway | None, *, as_json: bool) -> NoReturn:
+    """Show what is not served as it stands, and exit."""
+    found = ask(tools.list_tool_errors, gateway).errors
+    if as_json:
+        say_json([each.model_dump(mode="json", exclude={"module"}) for each in found])
+    elif not found:
+        note("Everything is served as it stands.")
+    raise typer.Exit(1 if show_load_errors(found) else 0)
 
 
 def _show_closed(gateway: Gateway | None, *, as_json: bool) -> None:
@@ -463,6 +462,23 @@ def _print(tool: ToolDefinition, stale: _Stale) -> None:
                     one.description
                     + ("" if one.enum is None else f" One of {json.dumps(one.enum, ensure_ascii=False)}.")
                 ),
+            ),
+        )
+
+
+def _show_versions(name: str, gateway: Gateway | None, *, as_json: bool) -> None:
+    found = ask(tools.list_tool_versions, gateway, name).versions
+    if as_json:
+        say_json([one.model_dump(mode="json", exclude={"enabled"}) for one in found])
+    else:
+        show_rows(
+            "VERSION,SINCE,,DESCRIPTION",
+            found,
+            lambda one: (
+                one.version or "-",
+                one.created_at or "-",
+                _state_of(one) if one.is_in_force else "",
+                (one.spec.description or "").partition("\n")[0],
             ),
         )
 

@@ -463,7 +463,7 @@ class Catalog:
             if known is None:
                 return f"Module {name.module!r} is not reachable now; its tools may be there later."
             if known.manifest.load_errors and not known.manifest.tools:
-                return f"Module {name.module!r} serves no tools now; `toolfleet tools errors` says why."
+                return f"Module {name.module!r} serves no tools now; `toolfleet tools list --errors` says why."
         modules = frozenset({name.module}) if is_theirs else reach.modules
         likely = ((one, self.find(one)) for one in self._state.tools.near(name, reach.caller.permission, modules))
         near = [one for one, tool in likely if tool is not None and reach.denial(tool) is None]

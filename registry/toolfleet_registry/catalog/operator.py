@@ -154,7 +154,9 @@ class Operator:
         except KeyError as exc:
             raise OperationRefused(f"Tool {tool_name!r} is not registered.") from exc
         except ValueError as exc:
-            raise OperationRefused(f"{exc} `toolfleet tools versions {tool_name}` shows those that are.") from exc
+            raise OperationRefused(
+                f"{exc} `toolfleet tools show --versions {tool_name}` shows those that are."
+            ) from exc
         await self._registrar.rejudge(self._registry, tool_name.partition(".")[0])
         return registration
 

@@ -140,4 +140,4 @@ def test_a_server_that_does_not_start_is_no_secret(fleet: Up) -> None:
     assert why in " ".join(run("modules", "list", cwd=fleet.folder).out.split())
     said = " ".join(run("doctor", cwd=fleet.folder).out.split())
     assert f"Module larks is not ready. {why} " in said
-    assert "Module 'larks' serves no tools now; `toolfleet tools errors` says why." in calls(fleet, "larks.sing")
+    assert "Module 'larks' serves no tools now; `toolfleet tools list --errors` says why." in calls(fleet, "larks.sing")

@@ -40,7 +40,7 @@ __all__ = ["bed", "worker"]
 GOLDEN = Path(__file__).parent / "golden"
 LATER_SECONDS = 3600
 COMMANDS = """\
-agents list | agents list --json | agents show production | agents show production --json | agents versions production
+agents list | agents list --json | agents show production | agents show production --json | agents show --versions production
 approvals list | approvals list --json | approvals show {approval} | approvals show {approval} --json
 audit tail --changes | audit tail --changes --json | audit show {call} | audit show {call} --json
 dead-letters list | dead-letters list --json | dead-letters show dead-1 | dead-letters show dead-1 --json
@@ -50,7 +50,7 @@ modules list | modules list --json
 queues list | queues list --json
 status | status --json
 tools list | tools list --json | tools list --closed | tools show owls.feed | tools show owls.feed --json
-tools search echo | tools versions owls | tools errors | tools diff
+tools search echo | tools show --versions owls | tools list --errors | tools diff
 wake-ups list | wake-ups list --json | wake-ups show wake-1 | wake-ups show wake-1 --json
 why owls.feed --user bob | why owls.feed --user bob --json
 """

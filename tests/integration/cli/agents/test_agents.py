@@ -140,12 +140,12 @@ def test_an_earlier_version_is_put_again(agents: Run, elsewhere: Path) -> None:
     assert agents("remove", "other").out.strip() == "other: the registry has no profile of it any more."
     assert agents("show", "other").code == 1
     rolled = agents("rollback", "other", "1")
-    versions = json.loads(agents("versions", "other", "--json").out)
+    versions = json.loads(agents("show", "--versions", "other", "--json").out)
 
     assert rolled.out.strip() == "other: version 3 is in force, which is version 1 again."
     assert [(one["version"], one["rolled_back_from"]) for one in versions] == [(3, 1), (2, None), (1, None)]
     assert [one["profile"] is None for one in versions] == [False, True, False]
-    assert all(words in agents("versions", "other").out for words in ("in force, version 1 again", "removed"))
+    assert all(words in agents("show", "--versions", "other").out for words in ("in force, version 1 again", "removed"))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_wrong_file_is_refused_with_its_place(agents: Run, elsewhere: Path, na
 
     assert ended.code == 2
     assert words in " ".join(ended.err.replace("│", " ").split())
-    assert agents("versions", "reader").code == 1
+    assert agents("show", "--versions", "reader").code == 1
 
 
 def test_what_is_not_there_is_said(agents: Run) -> None:

@@ -287,7 +287,7 @@ def test_a_tool_goes_back_to_an_earlier_version(run: Run, tools: Run, module: Mo
     for version in ("1.2.0", "1.10.0"):
         module.definitions[0].update(version=version, description=f"Echo {version}.")
         run("modules", "refresh")
-    shown = tools("versions", "owls.echo")
+    shown = tools("show", "--versions", "owls.echo")
     first, *others = shown.out.splitlines()[2:]  # what had no version was named by its digest, and that comes last
     assert first.startswith("1.10.0 ")
     assert "in force" in first
@@ -298,8 +298,8 @@ def test_a_tool_goes_back_to_an_earlier_version(run: Run, tools: Run, module: Mo
     assert "a later version than 1.10.0" in said.err
     run("modules", "refresh")
     assert json.loads(tools("show", "owls.echo", "--json").out)["description"] == "Echo 1.2.0."
-    assert "in force, rolled back from 1.10.0" in tools("versions", "owls.echo").out
-    listed = json.loads(tools("versions", "owls.echo", "--json").out)
+    assert "in force, rolled back from 1.10.0" in tools("show", "--versions", "owls.echo").out
+    listed = json.loads(tools("show", "--versions", "owls.echo", "--json").out)
     assert [one["version"] for one in listed if one["is_in_force"]] == ["1.2.0"]
     assert "until it is approved or a later version comes" in " ".join(tools("diff", "owls.echo").out.split())
 

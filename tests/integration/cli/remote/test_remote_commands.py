@@ -108,8 +108,8 @@ OVER_A_GATEWAY: dict[str, list[Line]] = {
         ("bob", "status", 1, NO_ROLE("viewer")),
     ],
     "errors are for viewers": [
-        ("vera", "tools errors", 0, r"\AEverything is served as it stands\.\n\Z"),
-        ("bob", "tools errors", 1, ""),
+        ("vera", "tools list --errors", 0, r"\AEverything is served as it stands\.\n\Z"),
+        ("bob", "tools list --errors", 1, ""),
     ],
     "modules are for all to list, and for operators to change": [
         ("bob", "modules list --json", 0, r'\A\[\n  \{(?s:.*)"module": "owls"'),
@@ -216,10 +216,10 @@ def test_a_changed_tool_of_a_pinned_module_is_approved(run_as: Run, bed: TestBed
     (found,) = json.loads(pending.out)["pending"]
     unknown = run_as("vera", "tools", "diff", "larks")
     approved = run_as("olga", "tools", "approve", "owls.nap", "--digest", found["digest"])
-    unpinned = run_as("olga", "tools", "unpin", "owls")
+    unpinned = run_as("olga", "tools", "pin", "--undo", "owls")
 
     def versions() -> dict[str, tuple[str, bool]]:
-        listed = json.loads(run_as("vera", "tools", "versions", "owls.nap", "--json").out)
+        listed = json.loads(run_as("vera", "tools", "show", "--versions", "owls.nap", "--json").out)
         return {each["spec"]["description"]: (each["version"], each["is_in_force"]) for each in listed}
 
     first = versions()

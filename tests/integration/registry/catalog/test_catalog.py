@@ -190,7 +190,7 @@ async def test_a_module_that_serves_nothing_is_no_wrong_name(redis: Redis, elsew
     result = refusal(catalog, ToolCall(tool_name="git.log"))
     assert (result.error_code, result.hint) == (
         "unknown_tool",
-        "Module 'git' serves no tools now; `toolfleet tools errors` says why.",
+        "Module 'git' serves no tools now; `toolfleet tools list --errors` says why.",
     )
 
 

@@ -100,7 +100,7 @@ async def test_a_rollback_outlives_its_manifest(stage: Stage, operator: Operator
 @pytest.mark.parametrize(
     ("name", "version", "reason"),
     [
-        ("git.push", "9.0.0", "has no version '9.0.0' that is kept. `toolfleet tools versions git.push` shows"),
+        ("git.push", "9.0.0", "has no version '9.0.0' that is kept. `toolfleet tools show --versions git.push` shows"),
         ("git.nothing", "1.0.0", "'git.nothing' is not registered"),
     ],
 )
