@@ -17,6 +17,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -145,12 +146,13 @@ class ForkServer:
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, output: _File, errors: _File) -> "Fork":
         order = {"argv": list(argv), "env": dict(env), "cwd": cwd, "output": output.name, "errors": errors.name}
-        try:
-            return self._started_by(order)
-        except ConnectionError:  # its last client has left just as this one came
-            self._socket.close()
-            self._socket, self._heard = self._connected(), b""
-            return self._started_by(order)
+        with _lock:
+            try:
+                return self._started_by(order)
+            except ConnectionError:  # its last client has left just as this one came
+                self._socket.close()
+                self._socket, self._heard = self._connected(), b""
+                return self._started_by(order)
 
     def _started_by(self, order: Mapping[str, Any]) -> "Fork":
         self._socket.setblocking(True)
@@ -161,9 +163,10 @@ class ForkServer:
 
     def exit_code(self, pid: int) -> int | None:
         """Of one of its forks; None while that runs."""
-        while pid not in self._ended and self._hear(blocking=False):
-            pass
-        return self._ended.get(pid)
+        with _lock:
+            while pid not in self._ended and self._hear(blocking=False):
+                pass
+            return self._ended.get(pid)
 
     def _hear(self, *, blocking: bool) -> bool:
         """Take note of what it says next. Whether there was something."""
@@ -225,12 +228,15 @@ class Fork:
 
 
 _servers: dict[str, ForkServer] = {}
+_lock = threading.Lock()
+"""Of all that is said to servers and heard from them: a thread must not take what was said to another one."""
 
 
 def _server(program: str) -> ForkServer:
-    if program not in _servers:
-        _servers[program] = ForkServer(program)
-    return _servers[program]
+    with _lock:
+        if program not in _servers:
+            _servers[program] = ForkServer(program)
+        return _servers[program]
 
 
 class _Client:
