@@ -189,8 +189,9 @@ def _open(look: Redis) -> Iterator[str]:
         # What Celery has ended itself, after its agent could not reach the ledger, stays open until somebody asks for it.
         if record.get("state") != "done" and not _is_ended_by_celery(look, str(key).rpartition(":")[2]):
             yield f"{key}: {record}"
+    seconds, micros = look.time()  # a place whose lease is over is nobody's, and goes with the next call of its module
     for key in look.scan_iter(match="toolfleet:running:*", count=_CHUNK):
-        if left := look.zcard(str(key)):
+        if left := look.zcount(str(key), seconds * 1000 + micros / 1000, "+inf"):
             yield f"{key} counts {left} calls"
     for key in look.scan_iter(match="toolfleet:share:*", count=_CHUNK):
         if left := look.zcount(str(key), time.time(), "+inf"):
