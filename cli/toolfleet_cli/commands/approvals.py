@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
+_LEFT_OUT = "(left out: more than 16 KiB)"
+
 ApprovalId = Annotated[
     str,
     typer.Argument(
@@ -106,7 +108,9 @@ def _say(found: "ShownApproval") -> None:
             "binding": found.binding,
         }
     )
-    say(f"\nArguments: {_arguments(found, indent=2)}")
+    from toolfleet_tasks.approvals.views import readable
+
+    say(f"\nArguments: {_LEFT_OUT if found.arguments_left_out else readable(found.arguments)}")
     for step in found.journal:
         why = f": {step.reason}" if step.reason else ""
         say(one_line(f"{step.what} by {step.by}, {ago(step.at)}{why}"))
@@ -163,10 +167,8 @@ def _decided(
     return ask(approvals.decide_approval, gateway, approval_id, body={**body, "seen": seen or None}, by=by)
 
 
-def _arguments(found: "ShownApproval", indent: int | None = None) -> str:
-    if found.arguments_left_out:
-        return "(left out: more than 16 KiB)"
-    return json.dumps(found.arguments, indent=indent, ensure_ascii=False)
+def _arguments(found: "ShownApproval") -> str:
+    return _LEFT_OUT if found.arguments_left_out else json.dumps(found.arguments, ensure_ascii=False)
 
 
 def _edited(text: str | None) -> dict[str, Any] | None:

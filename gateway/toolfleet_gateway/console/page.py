@@ -32,6 +32,7 @@ from toolfleet_registry.policy.hints import TONES
 from toolfleet_registry.policy.turns import words_of
 from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.http_bodies import loads_strict
+from toolfleet_tasks.approvals.views import readable
 
 _LONGEST_TEXT: Final = 20_000
 """The most characters of a value that a page shows."""
@@ -89,6 +90,7 @@ class PageTemplates:
             "turns": words_of,
             "millis": _millis,
             "pretty": _pretty,
+            "readable": readable,
             "brief": _brief,
             "part": lambda text: quote(str(text), safe=""),
         }

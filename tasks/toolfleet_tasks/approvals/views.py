@@ -1,5 +1,9 @@
 """Shows approvals to people who may decide about them and to those who asked, with sensitive values hidden from others."""
 
+import json
+import re
+import unicodedata
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -8,6 +12,9 @@ from toolfleet_registry.permissions import Permission, level_of_caller
 from toolfleet_registry.policy.redaction import redacted
 from toolfleet_tasks.approvals.approvers import Approver, has_asked, may_decide, missing_votes
 from toolfleet_tasks.approvals.records import ListedApproval
+
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode's categories
+_UNUSUAL = re.compile(r"[^\n\t -~]")
 
 
 class ShownStep(BaseModel):
@@ -83,6 +90,27 @@ def shown(found: ListedApproval, viewer: Approver) -> ShownApproval:
         may_decide=is_open and found.place != "done" and may_decide(request, viewer),
         journal=[ShownStep(at=line.at, what=line.what, by=line.by, reason=line.reason) for line in found.journal],
     )
+
+
+def readable(arguments: Mapping[str, Any]) -> str:
+    """Return arguments, whole, for a person who decides about them: texts of several lines as they are, each line after a bar.
+
+    Characters that nobody sees, or that turn the direction of a line, are escaped: what is read is what is run.
+    """
+    texts = {name: value for name, value in arguments.items() if isinstance(value, str) and "\n" in value}
+    others = {name: value for name, value in arguments.items() if name not in texts}
+    parts = [json.dumps(others, indent=2, ensure_ascii=False, default=str)] if others or not texts else []
+    for name, text in texts.items():
+        lines = text.split("\n")
+        parts.append("\n".join([f"{json.dumps(name, ensure_ascii=False)}:", *(f"  | {line}" for line in lines)]))
+    return _UNUSUAL.sub(_seen, "\n\n".join(parts))
+
+
+def _seen(match: re.Match[str]) -> str:
+    character = match[0]
+    if unicodedata.category(character) not in _UNSEEN:
+        return character
+    return f"\\u{ord(character):04x}" if ord(character) < 2**16 else f"\\U{ord(character):08x}"
 
 
 def may_see(found: ListedApproval, viewer: Approver) -> bool:

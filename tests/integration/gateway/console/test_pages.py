@@ -110,6 +110,16 @@ async def test_a_result_is_shown_to_whoever_may_see_it(gateway: KeyedGateway) ->
     assert [("5678" in page.text, "[redacted]" in page.text) for page in others] == [(False, True), (True, False)]
 
 
+async def test_an_approval_shows_a_long_text_whole(gateway: KeyedGateway) -> None:
+    """Line by line, with its last one, however long it is."""
+    source = "\n".join([*(f"# {'o' * 60}" for _ in range(1_000)), "pay(1)  # \u202e the end"])
+    call_id = await asked(gateway, n=1, note=source, pin="1234")
+    async with browsing(gateway, "ada") as admin:
+        page = await admin.get(f"/approvals/{call_id}")
+
+    assert "  | pay(1)  # \\u202e the end" in page.html
+
+
 async def test_an_approval_shows_its_arguments_and_is_decided(gateway: KeyedGateway) -> None:
     """What is sensitive is shown only to who may decide: they have the form, and the call goes on with what they have typed."""
     call_id = await asked(gateway, n=1, note=HOSTILE, pin="1234")
