@@ -11,12 +11,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
     InitSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -27,11 +37,11 @@ from toolfleet_registry.config.agent_profile import AgentSettings
 from toolfleet_registry.config.gateway_settings import GatewaySettings
 from toolfleet_registry.config.host_settings import HostSettings
 from toolfleet_registry.config.run_file import find_run_file
-from toolfleet_registry.config.setting_values import Count, Mapped, Names, Networks, read_json
+from toolfleet_registry.config.setting_values import Count, Mapped, Names, Networks, read_json, read_switched
 from toolfleet_registry.config.webhook_settings import ApprovalSettings, JobSettings, WebhookSettings
 from toolfleet_registry.contracts import CostClass
 from toolfleet_registry.contracts.message import DEFERS_BUILD, Seconds
-from toolfleet_registry.contracts.names import ARTIFACTS, LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.contracts.names import ARTIFACTS, LOCAL, PROGRAMS, SCHEDULER, is_module_name
 from toolfleet_registry.contracts.tool_definition import ToolLines
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.headers import check_headers
@@ -252,6 +262,54 @@ class ArtifactSettings(BaseSettings, defer_build=True):
         return check_store(place)
 
 
+LONGEST_PROGRAM_SECONDS = 30 * 86_400
+"""The longest time until a program ends: its calls, their keys and their results are kept as long."""
+
+ProgramLimit = Literal["calls", "state_bytes", "source_bytes", "waiting", "seconds"]
+
+
+class ProgramLimits(BaseModel):
+    """`[programs]`: the bounds of programs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    calls: Count = 100
+    """Calls of a program."""
+    state_bytes: Count = 2 * 2**20
+    """Bytes that a program keeps while it waits."""
+    source_bytes: Count = 64 * 2**10
+    """Bytes of its source."""
+    waiting: Count = 100
+    """Programs of a user that have not ended."""
+    seconds: Annotated[int, Field(gt=0, le=LONGEST_PROGRAM_SECONDS)] = 7 * 86_400
+    """Seconds until it has timed out."""
+
+
+class ProgramSettings(BaseSettings, defer_build=True):
+    """Settings of programs: Python that a model has written, and that calls tools."""
+
+    programs: Annotated[ProgramLimits | None, NoDecode, BeforeValidator(read_switched)] = None
+    """Whether models can run programs that call their tools, with the tool `programs.run`: `true`, or JSON or a table with other
+    bounds than these: `calls` (100) of a program, `state_bytes` (2 MiB) that it keeps while it waits, `source_bytes` (64 KiB),
+    `waiting` (100) programs of a user that have not ended, `seconds` (7 days, at most 30) until it has timed out. Set it for
+    agents, gateways, workers and beat; at least one worker needs the extra `code`. Needs `TOOLFLEET_SIGNING_KEY`. None: no
+    programs."""
+
+    @model_validator(mode="after")
+    def _check_programs_are_signed(self) -> Self:
+        if self.programs and getattr(self, "signing_key", None) is None:
+            raise ValueError(
+                "TOOLFLEET_PROGRAMS needs TOOLFLEET_SIGNING_KEY, or anyone who reaches Redis could change what a "
+                "program does"
+            )
+        return self
+
+    def program_limit(self, name: ProgramLimit) -> int:
+        """Return a bound of programs."""
+        limit: int = getattr(self.programs or ProgramLimits(), name)
+        return limit
+
+
 class Settings(
     OverloadSettings,
     RetrySettings,
@@ -265,6 +323,7 @@ class Settings(
     AgentSettings,
     ApprovalSettings,
     ArtifactSettings,
+    ProgramSettings,
     GatewaySettings,
     ProbeSettings,
     MetricsSettings,
@@ -372,7 +431,12 @@ class Settings(
     @property
     def modules(self) -> frozenset[str]:
         """The names of all modules: those that have an address, and those that run in the workers."""
-        own = {LOCAL: self.local_tools, SCHEDULER: self.scheduler, ARTIFACTS: self.artifact_store}
+        own = {
+            LOCAL: self.local_tools,
+            SCHEDULER: self.scheduler,
+            ARTIFACTS: self.artifact_store,
+            PROGRAMS: self.programs,
+        }
         return frozenset([*self.module_services, *(name for name, is_on in own.items() if is_on)])
 
     @property
@@ -393,7 +457,7 @@ class Settings(
     @property
     def worker_modules(self) -> frozenset[str]:
         """The modules that are parts of the workers: they have neither an address nor a manifest in Redis."""
-        return frozenset({SCHEDULER}) | self.open_modules
+        return frozenset({SCHEDULER, PROGRAMS}) | self.open_modules
 
     @property
     def keys(self) -> Keys:
@@ -417,7 +481,7 @@ class Settings(
         for name, url in services.items():
             if not is_module_name(name):
                 raise ValueError(f"module name {name!r} may have letters, digits, '_' and '-' only")
-            if name == ARTIFACTS:
+            if name in {ARTIFACTS, PROGRAMS}:
                 raise ValueError(f"{name!r} is the name of the fleet's own tools: another module needs another name")
             if not is_http_url(url):
                 raise ValueError(f"module {name!r} needs an http:// or https:// URL with a host")

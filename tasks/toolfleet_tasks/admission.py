@@ -269,7 +269,7 @@ class AdmissionControl:
         return self._intent_of(call, fleet_clock.now())
 
     def _intent_of(self, call: PublishedCall, now: float) -> tuple[str, int, str]:
-        kept = kept_seconds(call.idempotency_key, self._settings)
+        kept = kept_seconds(call.idempotency_key, self._settings, call.job_id)
         kept = max(kept, math.ceil(call.deadline_at - now) + _MARGIN_SECONDS)
         return self._keys.intent(call.user_id, call.idempotency_key or ""), kept, f"{_digest_asked(call)} {int(now)}"
 

@@ -60,6 +60,8 @@ class FleetApp(Celery):
     """Does due work of all jobs, or a part of it, and delivers their end events: `resume_jobs(seconds=…)`."""
     evaluate_job: JobWork | None = None
     """Processes a job whose call has ended: `evaluate_job(job_id, seconds=…)`."""
+    resume_programs: JobWork | None = None
+    """Goes on with one program, or with those that are due, in a worker that can run programs: `resume_programs(program_id, seconds=…)`."""
     tracing: Tracing | None = None
     keep_artifacts: KeepArtifacts | None = None
     """Stores the large parts of a call's result before its end, in a worker of a fleet that has a store."""

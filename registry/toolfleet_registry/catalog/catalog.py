@@ -22,7 +22,7 @@ from toolfleet_registry.contracts import (
     ToolDefinition,
     ToolResult,
 )
-from toolfleet_registry.contracts.names import ARTIFACTS, ToolName
+from toolfleet_registry.contracts.names import ARTIFACTS, PROGRAMS, ToolName
 from toolfleet_registry.contracts.tool_definition import by_any_name
 from toolfleet_registry.directory.directory import ModuleDirectory, ProbeFailure
 from toolfleet_registry.directory.known_modules import KnownModules
@@ -145,9 +145,10 @@ class ToolSearch(TextIndex[SeenTool]):
 
 
 def _document(tool: ToolDefinition) -> SearchDocument:
-    # Their other words, such as `read` and `search`, are in many questions. An older module of that name has no such tags.
-    if tool.name.startswith(f"{ARTIFACTS}.") and tool.tags == [ARTIFACTS]:
-        return SearchDocument(ARTIFACTS, tool.tags, "", {})
+    # Their words, such as `read` and `search`, are in many questions: their tags are found. An older module of that name has none of these.
+    module = tool.name.partition(".")[0]
+    if module in {ARTIFACTS, PROGRAMS} and tool.tags[:1] == [module]:
+        return SearchDocument(module, tool.tags, "", {})
     properties: Any = input_schema(tool).get("properties")
     arguments: Mapping[str, Any] = properties if isinstance(properties, dict) else {}
     return SearchDocument(tool.name, tool.tags, tool.description, arguments)
@@ -508,6 +509,10 @@ async def _probe_modules(
         from toolfleet_registry.local.artifact_tools import probe_artifacts
 
         probes |= probe_artifacts(settings)
+    if settings.programs:
+        from toolfleet_registry.local.program_tools import probe_programs
+
+        probes |= probe_programs(settings)
     return probes | probe_scheduler(settings)
 
 

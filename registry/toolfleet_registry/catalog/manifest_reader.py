@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self, cast
 from redis.asyncio import Redis
 
 from toolfleet_registry.contracts import ModuleManifest
-from toolfleet_registry.contracts.names import ARTIFACTS, LOCAL, SCHEDULER
+from toolfleet_registry.contracts.names import ARTIFACTS, LOCAL, PROGRAMS, SCHEDULER
 from toolfleet_registry.directory.directory import ProbeFailure, ProbeFailures
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import FleetUnavailable, SettingsError
@@ -173,6 +173,10 @@ class ManifestFetcher:
             from toolfleet_registry.local.artifact_tools import probe_artifacts
 
             return probe_artifacts(self._settings).get(module)
+        if module == PROGRAMS and self._settings.programs:
+            from toolfleet_registry.local.program_tools import probe_programs
+
+            return probe_programs(self._settings).get(module)
         if module == LOCAL and self._settings.local_tools:
             from toolfleet_registry.local.local_tools import probe_local
 

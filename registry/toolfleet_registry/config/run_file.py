@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from toolfleet_registry.contracts.message import DEFERS_BUILD
-from toolfleet_registry.contracts.names import ARTIFACTS, SCHEDULER
+from toolfleet_registry.contracts.names import ARTIFACTS, PROGRAMS, SCHEDULER
 
 FOLDER = ".toolfleet"
 NAME = "run.json"
@@ -92,6 +92,8 @@ def unknown_module(module: str, redis_url: str | None) -> str:
         why = "TOOLFLEET_SCHEDULER=true, for agents, gateways, workers and beat alike, has the fleet offer it."
     if why is None and module == ARTIFACTS:
         why = "TOOLFLEET_ARTIFACT_STORE, for agents, gateways, workers and beat alike, has the fleet offer it."
+    if why is None and module == PROGRAMS:
+        why = "TOOLFLEET_PROGRAMS=true, for agents, gateways, workers and beat alike, has the fleet offer it."
     return f"Unknown module: {module}" + (f". {why}" if why else "")
 
 

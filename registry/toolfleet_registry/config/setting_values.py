@@ -13,6 +13,8 @@ from pydantic_settings import NoDecode
 K = TypeVar("K")
 V = TypeVar("V")
 
+_SWITCH = TypeAdapter(bool)
+
 
 def read_json(value: Any) -> Any:
     """Read a setting's JSON text; any other value is returned as it is. Raises `ValueError` with the reason if it is invalid."""
@@ -22,6 +24,14 @@ def read_json(value: Any) -> Any:
         return json.loads(value)
     except ValueError as exc:
         raise ValueError(f"must be JSON ({exc})") from exc
+
+
+def read_switched(value: Any) -> Any:
+    """Read a setting that is a switch, or on with a table of its own; off is none. Raises `ValueError` if it is invalid."""
+    try:
+        return {} if _SWITCH.validate_python(value) else None
+    except ValueError:
+        return read_json(value)
 
 
 def read_list(value: Any) -> Any:

@@ -123,7 +123,7 @@ class Attempt:
     it there, its outcome is unknown. `question`: the module continues once that is answered; for a client that cannot
     ask, the call has failed. `unchecked`: why the module wants its result not validated against the tool's schema.
     `is_stopped`: the module has answered that it has stopped or lost the call, so that the outcome is unknown, and the
-    module is there.
+    module is there. `hides_results`: this result is kept nowhere, also if those of its tool are.
     """
 
     outcome: Outcome
@@ -136,6 +136,7 @@ class Attempt:
     question: Question | None = None
     is_stopped: bool = False
     unchecked: str | None = None
+    hides_results: bool = False
 
     @property
     def goes_on(self) -> bool:

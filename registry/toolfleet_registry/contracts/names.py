@@ -17,7 +17,13 @@ SCHEDULER = "scheduler"
 ARTIFACTS = "artifacts"
 """The module whose tools read large results: see the setting `artifact_store`."""
 
-RESERVED = frozenset({LOCAL, SCHEDULER, ARTIFACTS})
+PROGRAMS = "programs"
+"""The module whose tools run programs that call tools: see the setting `programs`."""
+
+RUN_PROGRAM = f"{PROGRAMS}.run"
+"""The tool that runs a program."""
+
+RESERVED = frozenset({LOCAL, SCHEDULER, ARTIFACTS, PROGRAMS})
 """Names that no other module can have."""
 
 MAX_PROVIDER_NAME = 64  # OpenAI, Anthropic and Gemini all accept ^[A-Za-z_][A-Za-z0-9_-]{0,63}$

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from toolfleet_registry.contracts.message import DEFERS_BUILD
-from toolfleet_registry.contracts.names import ARTIFACTS, LOCAL, SCHEDULER, is_module_name
+from toolfleet_registry.contracts.names import ARTIFACTS, LOCAL, PROGRAMS, SCHEDULER, is_module_name
 from toolfleet_registry.lua_files import script
 from toolfleet_registry.redis.urls import is_http_url
 from toolfleet_registry.settings import Settings
@@ -174,6 +174,7 @@ def static_entries(settings: Settings) -> dict[str, ModuleEntry]:
         LOCAL: settings.local_tools,
         SCHEDULER: settings.scheduler,
         ARTIFACTS: settings.artifact_store,
+        PROGRAMS: settings.programs,
     }
     urls |= dict.fromkeys(name for name, is_on in own.items() if is_on)
     return {

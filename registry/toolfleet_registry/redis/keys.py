@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -94,6 +95,11 @@ RULES = (
     _ours("jobs-due", lasting="what waits; a job leaves it with its end"),
     _ours(r"jobs-of:[0-9a-f]{16}", lasting="of a user with a job that has not ended"),
     _ours(r"jobs-(of:[0-9a-f]{16}:)?ended"),
+    _ours("program:.+", lasting="waits, for days perhaps; its end gives it a TTL", since=6),
+    _ours("program-value:.+", since=6),
+    _ours("programs-due", lasting="what waits; a program leaves it with its end", since=6),
+    _ours(r"programs-of:[0-9a-f]{16}", lasting="of a user with a program that has not ended", since=6),
+    _ours(r"programs-(of:[0-9a-f]{16}:)?ended", since=6),
     _ours(r"(wake:.+|wakes-due(:calls)?)", lasting="not accepted yet; after `wake_give_up_seconds` they are dead"),
     _ours(
         r"wakes-due:webhooks:[0-9a-f]{16}",
@@ -244,6 +250,17 @@ class HostKeys:
 
     Expires some seconds after the last note.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class RecordNames:
+    """The names of one kind of records, jobs or programs: each record's, by its id, and those of the sets of ids."""
+
+    record: Callable[[str], str]
+    due: str
+    of: Callable[[str | None], str]
+    ended_of: Callable[[str | None], str]
+    ended: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,6 +508,43 @@ class Keys:
 
     jobs_ended = _Key("jobs-ended")
     """The latest of all jobs that have ended, by when. Expires with the last one's record."""
+
+    @property
+    def of_jobs(self) -> RecordNames:
+        """The names of all that is kept of jobs."""
+        return RecordNames(self.job, self.jobs_due, self.jobs_of, self.jobs_ended_of, self.jobs_ended)
+
+    def program(self, program_id: str) -> str:
+        """A program: its source, where it is, and its interpreter's snapshot. Expires seven days after its end."""
+        return f"{self.begin}program:{program_id}"
+
+    def program_value(self, program_id: str, digest: str) -> str:
+        """The value of an ended program, as JSON, if it is large. Expires with a call's results, or soon after its caller's call."""
+        return f"{self.begin}program-value:{program_id}:{digest}"
+
+    programs_due = _Key("programs-due")
+    """The ids of all programs that have not ended, by when (ms) they are to be looked at."""
+
+    def programs_of(self, user_id: str | None) -> str:
+        """The ids of a user's programs that have not ended, by when they were made."""
+        return f"{self.begin}programs-of:{_digest(user_id or '')[:16]}"
+
+    def programs_ended_of(self, user_id: str | None) -> str:
+        """The same of those that have. Expires with the last one's record."""
+        return f"{self.programs_of(user_id)}:ended"
+
+    programs_ended = _Key("programs-ended")
+    """The latest of all programs that have ended, by when. Expires with the last one's record."""
+
+    def program_changed(self, program_id: str) -> str:
+        """A pub/sub channel, no key: a program has ended."""
+        return f"{self.begin}program-changed:{program_id}"
+
+    @property
+    def of_programs(self) -> RecordNames:
+        """The names of all that is kept of programs."""
+        names = self.programs_of, self.programs_ended_of
+        return RecordNames(self.program, self.programs_due, *names, self.programs_ended)
 
     def wake(self, wake_id: str) -> str:
         """A job's wake-up that is not accepted yet, and the number of attempts."""

@@ -44,6 +44,7 @@ from toolfleet_tasks.calls.prepare import CallPreparation
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.messages import fleet_results
 from toolfleet_tasks.messages.fleet_results import CallEnding
+from toolfleet_tasks.messages.ids import is_program
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
 
 log = get_logger(__name__)
@@ -69,10 +70,10 @@ _MARGIN_SECONDS = 5.0  # after a deadline, for those who wait for the call to en
 
 
 class ApprovedCalls:
-    """The approved calls of one session."""
+    """The approved calls of one session. `kick` has a program go on whose call has ended so."""
 
-    def __init__(self, ledger: Ledger, dispatcher: Dispatcher) -> None:
-        self._ledger, self._dispatcher = ledger, dispatcher
+    def __init__(self, ledger: Ledger, dispatcher: Dispatcher, kick: Callable[[str], Awaitable[None]]) -> None:
+        self._ledger, self._dispatcher, self._kick = ledger, dispatcher, kick
 
     async def publish(self, call: PublishedCall, origin: TraceContext | None = None) -> None:
         """Put an approved call into its queue, where it counts towards its limits.
@@ -97,6 +98,8 @@ class ApprovedCalls:
         """End a call that was never started. One that has ended, or was started after all, stays as it is."""
         unknown = fleet_results.outcome_unknown(call.tool_name, "the call had begun before it was ended.")
         await self._ledger.end(call, CallEnding(result, result, unknown), data_id=ANY_DATA)
+        if call.job_id is not None and is_program(call.job_id):
+            await self._kick(call.job_id)
 
 
 class ApprovalService:
@@ -362,11 +365,12 @@ def approval_service(
     preparation: CallPreparation,
     admission: AdmissionControl,
     settings: Settings,
+    *,
+    kick: Callable[[str], Awaitable[None]],
 ) -> ApprovalService:
     """Return the service of a session with these parts."""
-    return ApprovalService(
-        preparation, admission, ApprovalRecords(connection, settings), ApprovedCalls(ledger, dispatcher)
-    )
+    records, calls = ApprovalRecords(connection, settings), ApprovedCalls(ledger, dispatcher, kick)
+    return ApprovalService(preparation, admission, records, calls)
 
 
 def _changed(request: AskedApproval, edits: Sequence[JournalLine], seen: str | None) -> ApprovalNotTaken:

@@ -42,6 +42,12 @@ def asked_by_here(user_id: str | None) -> tuple[str, ...]:
     return (name,) if own is None else (name, f"user {own}")
 
 
+def credential_here() -> tuple[str, ...]:
+    """Return the name of the credential that the running task's request came with, also of its own user; none without one."""
+    found = _credential.get()
+    return () if found is None else (found[0],)
+
+
 class AuditTrail:
     """A writer of audit lines over `connection`, which waits for none of them.
 

@@ -37,7 +37,7 @@ from toolfleet_registry.contracts.calls import (
     facts_of,
     note,
 )
-from toolfleet_registry.contracts.names import LOCAL
+from toolfleet_registry.contracts.names import LOCAL, RUN_PROGRAM
 from toolfleet_registry.directory.known_modules import KnownModules
 from toolfleet_registry.errors import PersonalDataBlocked, UnknownAgent
 from toolfleet_registry.local.scheduler_tools import ADD_JOB, is_newer_job
@@ -52,7 +52,7 @@ from toolfleet_registry.settings import HARD_LIMIT_MARGIN, Settings
 from toolfleet_registry.specs import effect_of
 from toolfleet_registry.system import fleet_clock
 from toolfleet_registry.system.loggers import get_logger
-from toolfleet_tasks.calls.audit_trail import AuditTrail, asked_by_here
+from toolfleet_tasks.calls.audit_trail import AuditTrail, asked_by_here, credential_here
 from toolfleet_tasks.calls.eval_gate import NOTHING_MORE, Circumstances, Evaluation, requires_gate
 from toolfleet_tasks.calls.pending_call import new_call_id
 from toolfleet_tasks.limits import Within, limits_of, terms_for, unnamed
@@ -72,7 +72,7 @@ _LONGEST_TIMEOUT = 10 * 365 * 86400.0  # seconds: longer is for ever, which cloc
 _NOTHING = frozenset[str]()
 _PLATFORM = frozenset({"platform", "platform_channel_id", "platform_thread_id"})
 _RESUMES = frozenset({"conversation_id"})
-_RESUMED_BY = "scheduler.add_job"  # the one tool that must wake the right conversation later
+_RESUMED_BY = frozenset({ADD_JOB, RUN_PROGRAM})  # the tools that must wake the right conversation later
 
 LimitCheck = Callable[..., Awaitable[ToolResult | None]]
 """Returns what its limits have against a call now, or `None`: `check(tool_name, limits, *, intent, seconds)`.
@@ -209,7 +209,7 @@ class CallPreparation:
         is_usual = around is NOTHING_MORE and step is None and tool.name != ADD_JOB
         if not is_usual or call.tool_version is not None or call.takes_input or call.log_level is not None:
             facts = {**facts, **self._facts_of(ticket, arguments, around, asked=call, is_step=step is not None)}
-        if not is_owner and (ticket.approval_rules or tool.name == ADD_JOB):
+        if not is_owner and (ticket.approval_rules or tool.name in _RESUMED_BY):
             asked_by = self.asked_by(user_id, conversation, around, step)
         published = PublishedCall(
             call_id=self._new_call_id() if step is None else step.call_id,
@@ -222,12 +222,12 @@ class CallPreparation:
             replay_of=replay_of,
             decisions=noted,
             job_id=None if step is None else step.job_id,
-            asked_by=asked_by if tool.name == ADD_JOB or is_owner else (),
+            asked_by=_sent_asked_by(tool.name, asked_by) if tool.name in _RESUMED_BY or is_owner else (),
             artifacts=judged.artifacts,
             turn=turn,
             **facts,
         )
-        return with_approval(published, ticket, asked_by) if ticket.approval_rules else published
+        return with_approval(published, ticket, published.asked_by or asked_by) if ticket.approval_rules else published
 
     def asked_by(
         self,
@@ -525,6 +525,11 @@ class CallPreparation:
         }
 
 
+def _sent_asked_by(tool_name: str, asked_by: tuple[str, ...]) -> tuple[str, ...]:
+    """Return who has asked for a call; of a program also the credential of its own user: its calls are made as long as there is that key."""
+    return tuple(dict.fromkeys((*asked_by, *credential_here()))) if tool_name == RUN_PROGRAM else asked_by
+
+
 def check_timeout(seconds: float | None) -> None:
     """Check the time that a caller gives a call. Raises `ValueError` for a value that is no number."""
     if seconds is not None and math.isnan(seconds):
@@ -571,7 +576,9 @@ def models_part(call: ToolCall, context_modules: frozenset[str]) -> ToolCall:
 
 
 def _fields_for(tool_name: str, context_modules: frozenset[str]) -> frozenset[str]:
-    if tool_name == _RESUMED_BY:
+    if tool_name == RUN_PROGRAM:
+        return _RESUMES | _PLATFORM  # for its calls
+    if tool_name in _RESUMED_BY:
         return _RESUMES | (_PLATFORM if tool_name.partition(".")[0] in context_modules else _NOTHING)
     return _PLATFORM if tool_name.partition(".")[0] in context_modules else _NOTHING
 

@@ -14,6 +14,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.admission import AdmissionControl, Refusal
 from toolfleet_tasks.presence import ApartReaders
+from toolfleet_tasks.queues import CONTROL
 from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost, unavailable
 from toolfleet_tasks.transport.publisher import Delivered, Publisher
 from toolfleet_tasks.transport.redis_publisher import RedisPublisher, database_of
@@ -142,9 +143,9 @@ class AdmittedPublisher:
         """Implements `Publisher.put`."""
         return await self._publisher.put(message, queue_name, seconds=seconds)
 
-    async def control(self, task: str, *args: str) -> None:
+    async def control(self, task: str, *args: str, queue: str = CONTROL, limit: int = 0) -> None:
         """Implements `Publisher.control`."""
-        await self._publisher.control(task, *args)
+        await self._publisher.control(task, *args, queue=queue, limit=limit)
 
     def close(self) -> None:
         """Implements `Publisher.close`."""

@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from toolfleet_tasks.calls.handle import CallHandle
     from toolfleet_tasks.client.canvas import FleetCanvas, SyncFleetCanvas
     from toolfleet_tasks.client.dead_letters import FleetDeadLetters, SyncFleetDeadLetters
-    from toolfleet_tasks.client.jobs import FleetHooks, FleetJobs, FleetWakeups, SyncFleetJobs, SyncFleetWakeups
+    from toolfleet_tasks.client.jobs import (
+        FleetHooks,
+        FleetJobs,
+        FleetPrograms,
+        FleetWakeups,
+        SyncFleetJobs,
+        SyncFleetPrograms,
+        SyncFleetWakeups,
+    )
     from toolfleet_tasks.client.listeners import OnInput
     from toolfleet_tasks.client.namespaces import (
         FleetApprovals,
@@ -103,6 +111,11 @@ class ToolFleet:
     def jobs(self) -> "FleetJobs":
         """Jobs: work that is done later, repeatedly or for long."""
         return parts.FleetJobs(self._sessions)
+
+    @cached_property
+    def programs(self) -> "FleetPrograms":
+        """Programs: Python that a model has written, and that calls tools."""
+        return parts.FleetPrograms(self._sessions)
 
     @cached_property
     def approvals(self) -> "FleetApprovals":
@@ -458,6 +471,11 @@ class SyncToolFleet(SyncFace[ToolFleet]):
     def jobs(self) -> "SyncFleetJobs":
         """Jobs; see `ToolFleet.jobs`."""
         return parts.SyncFleetJobs(self._face.jobs, self._runner)
+
+    @cached_property
+    def programs(self) -> "SyncFleetPrograms":
+        """Programs; see `ToolFleet.programs`."""
+        return parts.SyncFleetPrograms(self._face.programs, self._runner)
 
     @cached_property
     def approvals(self) -> "SyncFleetApprovals":

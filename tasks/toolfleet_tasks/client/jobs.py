@@ -1,4 +1,4 @@
-"""Starts and ends jobs (`fleet.jobs`), also from outside (`fleet.hooks`), and brings the wake-ups of their ends (`fleet.wakeups`)."""
+"""Starts and ends jobs (`fleet.jobs`), also from outside (`fleet.hooks`), shows programs (`fleet.programs`), and brings wake-ups (`fleet.wakeups`)."""
 
 import builtins
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
@@ -15,6 +15,7 @@ from toolfleet_registry.contracts import (
     ToolResult,
 )
 from toolfleet_registry.contracts.jobs import Completion, HookSpec, Job, JobRefused, JobSpec, Poll, Schedule, WakeUp
+from toolfleet_registry.contracts.programs import ToolProgram
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.policy.call_faults import resolved
 from toolfleet_registry.settings import Settings
@@ -179,6 +180,67 @@ class SyncFleetJobs(SyncFace[FleetJobs]):
     list = blocking(FleetJobs.list)
     cancel = blocking(FleetJobs.cancel)
     cancel_workflow = blocking(FleetJobs.cancel_workflow)
+
+
+class FleetPrograms(Namespace):
+    """The programs of a caller's user, which models run with the tool `programs.run`: `fleet.programs`."""
+
+    async def get(self, program_id: str, caller: Caller) -> ToolProgram | None:
+        """Read a program of the caller's user, with its calls.
+
+        Args:
+            program_id: The program's id.
+            caller: The user of the program.
+
+        Returns:
+            The program; `None` if there is none of this user, or if it is no longer kept.
+
+        Raises:
+            FleetUnavailable: Redis does not answer.
+
+        """
+        return await (await self._sessions.opened()).programs.get(program_id, caller.user_id)
+
+    async def list(self, caller: Caller, *, ended: bool = True, limit: int = 100) -> builtins.list[ToolProgram]:
+        """List programs of the caller's user, the newest first.
+
+        Args:
+            caller: The user of the programs.
+            ended: Whether those that are over are listed, too.
+            limit: How many at most.
+
+        Returns:
+            The programs, without their calls.
+
+        Raises:
+            FleetUnavailable: Redis does not answer.
+
+        """
+        return await (await self._sessions.opened()).programs.list(caller.user_id, ended=ended, limit=limit)
+
+    async def cancel(self, program_id: str, caller: Caller) -> ToolProgram | None:
+        """Have a program of the caller's user end, without a wake-up. Its calls that have begun are left to end.
+
+        Args:
+            program_id: The program's id.
+            caller: The user of the program.
+
+        Returns:
+            The program as it is now: a worker ends it soon. `None` if there is none of this user.
+
+        Raises:
+            FleetUnavailable: Redis does not answer.
+
+        """
+        return await (await self._sessions.opened()).programs.cancel(program_id, caller.user_id)
+
+
+class SyncFleetPrograms(SyncFace[FleetPrograms]):
+    """`FleetPrograms` with plain methods."""
+
+    get = blocking(FleetPrograms.get)
+    list = blocking(FleetPrograms.list)
+    cancel = blocking(FleetPrograms.cancel)
 
 
 class FleetHooks(Namespace):

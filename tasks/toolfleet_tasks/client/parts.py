@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from toolfleet_tasks.calls.idempotency import end_of, handle_of
     from toolfleet_tasks.client.canvas import CanvasApp, FleetCanvas, SyncFleetCanvas
     from toolfleet_tasks.client.dead_letters import FleetDeadLetters, SyncFleetDeadLetters
-    from toolfleet_tasks.client.jobs import FleetHooks, FleetJobs, FleetWakeups, SyncFleetJobs, SyncFleetWakeups
+    from toolfleet_tasks.client.jobs import (
+        FleetHooks,
+        FleetJobs,
+        FleetPrograms,
+        FleetWakeups,
+        SyncFleetJobs,
+        SyncFleetPrograms,
+        SyncFleetWakeups,
+    )
     from toolfleet_tasks.client.listeners import listening
     from toolfleet_tasks.client.namespaces import (
         FleetApprovals,
@@ -39,7 +47,9 @@ else:
             "toolfleet_tasks.calls.idempotency": "end_of handle_of",
             "toolfleet_tasks.client.canvas": "CanvasApp FleetCanvas SyncFleetCanvas",
             "toolfleet_tasks.client.dead_letters": "FleetDeadLetters SyncFleetDeadLetters",
-            "toolfleet_tasks.client.jobs": "FleetHooks FleetJobs FleetWakeups SyncFleetJobs SyncFleetWakeups",
+            "toolfleet_tasks.client.jobs": (
+                "FleetHooks FleetJobs FleetPrograms FleetWakeups SyncFleetJobs SyncFleetPrograms SyncFleetWakeups"
+            ),
             "toolfleet_tasks.client.listeners": "listening",
             "toolfleet_tasks.client.namespaces": (
                 "FleetApprovals FleetArtifacts FleetBegunCalls FleetModules FleetQueues "

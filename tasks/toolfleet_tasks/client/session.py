@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from toolfleet_tasks.dead_letters.letters import DeadEntries
     from toolfleet_tasks.jobs.engine import JobSteps
     from toolfleet_tasks.jobs.service import JobService
+    from toolfleet_tasks.programs import ProgramService
     from toolfleet_tasks.wakeups.service import WakeupService
 
 log = get_logger(__name__)
@@ -211,7 +212,19 @@ class Session:
         from toolfleet_tasks.approvals.service import approval_service
 
         parts = self._commands, self._ledger, self._dispatcher, self.preparation, self._admission
-        return approval_service(*parts, self.settings)
+        return approval_service(*parts, self.settings, kick=self._kick_program)
+
+    async def server(self, *, asks: bool = False) -> str:
+        """Return the name of the server and data that calls are published into, as is known or, `asks`, as it says now.
+
+        Raises `RedisConnectionLost`.
+        """
+        identity = self._listener.identity
+        await (identity.recognise() if asks else identity.known())
+        return identity.name
+
+    async def _kick_program(self, program_id: str) -> None:
+        await self.programs.kick(program_id)
 
     @cached_property
     def artifacts(self) -> "Artifacts":
@@ -254,7 +267,7 @@ class Session:
         from toolfleet_tasks.jobs.engine import JobSteps
 
         ask_people, judges = self.approvals.ask_for_step, (self.preparation, self._dispatcher)
-        return JobSteps(*judges, ask_people, self.trail, self.settings, self.tracing)
+        return JobSteps(*judges, ask_people, self.trail, self.settings, self.tracing, ledger=self._ledger)
 
     @cached_property
     def jobs(self) -> "JobService":
@@ -265,6 +278,15 @@ class Session:
         records, control = JobRecords(self._commands, self.settings, self._ledger.verifier), self._publisher.control
         gate = self._gate if self._has_agent else None
         return JobService(records, self.preparation, self.settings, gate=gate, control=control, spawn=self._spawn)
+
+    @cached_property
+    def programs(self) -> "ProgramService":
+        """The programs."""
+        from toolfleet_tasks.programs import ProgramRecords, ProgramService
+
+        records = ProgramRecords(self._commands, self.settings, self._ledger.verifier)
+        control, watching = self._publisher.control, self._listener.watches.watching
+        return ProgramService(records, self.settings, control=control, watching=watching, spawn=self._spawn)
 
     @cached_property
     def _waiting(self) -> "CallsToApprove":

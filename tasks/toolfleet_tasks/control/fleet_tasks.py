@@ -32,7 +32,7 @@ from toolfleet_tasks.clock import MOST_OFFSET_SECONDS
 from toolfleet_tasks.control.server_check import say_faults
 from toolfleet_tasks.greenlet_bridge import bridged, run_here
 from toolfleet_tasks.messages import json_text
-from toolfleet_tasks.messages.ids import EVALUATE, RESUME
+from toolfleet_tasks.messages.ids import EVALUATE, RESUME, RESUME_PROGRAMS
 from toolfleet_tasks.queues import CONTROL
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ _CANARY_MARGIN_SECONDS = 5.0
 _SWEEP_SECONDS = 60.0  # and how often: what has expired cannot be read meanwhile
 _JOBS_SECONDS = 20.0  # of one task's work; what is left is the next one's
 _JOBS_MARGIN_SECONDS = 10
+_PROGRAMS_SECONDS = 5.0  # between two sweeps: the ends of their calls are told, and these find what was lost
 # The control queue may be so far behind, in addition to clocks' differences: a tick that is dropped is one that all workers may
 # drop, for ever. Those that pile up meanwhile cost next to nothing: of several in one worker one works.
 _SHORTEST_EXPIRY_SECONDS, _TICKS = 30.0, 10
@@ -73,6 +74,8 @@ def register(app: Celery, settings: Settings) -> None:
     _register(app, EVALUATE, _evaluate, _JOBS_SECONDS + _JOBS_MARGIN_SECONDS, _JOBS_MARGIN_SECONDS)
     if settings.artifact_store is not None:
         _register(app, SWEEP, _sweep, _SWEEP_SECONDS, _JOBS_MARGIN_SECONDS)
+    if settings.programs:
+        _register(app, RESUME_PROGRAMS, _resume_programs, _JOBS_SECONDS + _JOBS_MARGIN_SECONDS, _JOBS_MARGIN_SECONDS)
     _register(app, CANARY, _answer, _CANARY_SECONDS, _CANARY_MARGIN_SECONDS)
 
 
@@ -86,17 +89,19 @@ def schedule(settings: Settings) -> dict[str, Any]:
     """Return beat's entries. A tick that was not served for long is dropped: they do the same work."""
     interval = settings.jobs_interval_seconds
     expires = max(_SHORTEST_EXPIRY_SECONDS, _TICKS * interval) + MOST_OFFSET_SECONDS
+    options = {"queue": CONTROL, "expires": expires}
     entries: dict[str, Any] = {
         "refresh-manifests": {
             "task": REFRESH,
             "schedule": settings.refresh_interval_seconds,
             "options": {"queue": CONTROL, "expires": _refresh_expiry(settings)},
         },
-        "resume-jobs": {"task": RESUME, "schedule": interval, "options": {"queue": CONTROL, "expires": expires}},
+        "resume-jobs": {"task": RESUME, "schedule": interval, "options": options},
     }
     if settings.artifact_store is not None:
-        sweep = {"task": SWEEP, "schedule": _SWEEP_SECONDS, "options": {"queue": CONTROL, "expires": expires}}
-        entries["sweep-artifacts"] = sweep
+        entries["sweep-artifacts"] = {"task": SWEEP, "schedule": _SWEEP_SECONDS, "options": options}
+    if settings.programs:
+        entries["resume-programs"] = {"task": RESUME_PROGRAMS, "schedule": _PROGRAMS_SECONDS, "options": options}
     return entries
 
 
@@ -198,6 +203,17 @@ async def _evaluate(task: Task, job_id: str) -> None:
     evaluate = task.app.evaluate_job
     if evaluate is not None:
         await evaluate(job_id, seconds=_JOBS_SECONDS)
+
+
+@bridged
+async def _resume_programs(task: Task, program_id: str = "") -> None:
+    resume = task.app.resume_programs
+    if resume is not None:
+        await resume(program_id, seconds=_JOBS_SECONDS)
+    else:
+        from toolfleet_tasks.transport.redis_publisher import resume_programs_soon  # of a worker
+
+        await resume_programs_soon(task.app, program_id)
 
 
 @bridged

@@ -58,7 +58,7 @@ def end_note(spec: JobSpec, move: Transition, now: float) -> EndNote | None:
     if move.ended is None:  # cancelled, by its owner or, for a reason, by the fleet
         code: ErrorCode | None = "cancelled" if move.reason else None
         return EndNote(ended_at=round(now, 3), error=move.reason, error_code=code)
-    ended = _without_secrets(spec, move.ended)
+    ended = without_secrets(spec, move.ended)
     error = None if ended.error is None else ended.error[:_LONGEST_ERROR]
     kept = _kept(ended.result)
     kept = ended.shown if kept is None else kept
@@ -74,7 +74,7 @@ def end_events_of(
     """
     if move.ended is None:
         return ()
-    ended = _without_secrets(spec, move.ended)
+    ended = without_secrets(spec, move.ended)
     events, root, calls = dict[str, JobEvent](), wake_root(spec.job_id, move.round_step), 0
     for request in spec.on_complete:
         if isinstance(request, ToolCall):
@@ -112,7 +112,7 @@ def unfilled(spec: JobSpec, move: Transition) -> tuple[str, ...]:
     """Return the places of the message for which there is no value: they stay as they are."""
     if move.ended is None or all(isinstance(request, ToolCall) for request in spec.on_complete):
         return ()
-    ended = _without_secrets(spec, move.ended)
+    ended = without_secrets(spec, move.ended)
     return unfilled_places(spec, ended.state, ended.result)
 
 
@@ -187,7 +187,7 @@ def _of_round(call: ToolCall, round_step: int | None) -> ToolCall:
     return call.model_copy(update={"idempotency_key": f"{call.idempotency_key}:{round_step}"})
 
 
-def _without_secrets(spec: JobSpec, ended: EndedRound) -> EndedRound:
+def without_secrets(spec: JobSpec, ended: EndedRound) -> EndedRound:
     """Return the end without the results and messages of tools with sensitive results."""
     if not spec.hides_results:
         return ended

@@ -17,7 +17,7 @@ from toolfleet_registry.conditions import filled, takes_from_start, values_for
 from toolfleet_registry.contracts import PublishedCall, ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.calls import collecting, note
 from toolfleet_registry.contracts.jobs import ENDED, JobSpec
-from toolfleet_registry.contracts.names import SCHEDULER
+from toolfleet_registry.contracts.names import RUN_PROGRAM, SCHEDULER
 from toolfleet_registry.errors import BegunBefore, FleetError, PublishUnconfirmed
 from toolfleet_registry.local.scheduler_tools import CHECK_URL
 from toolfleet_registry.policy.call_faults import as_sent
@@ -33,8 +33,10 @@ from toolfleet_tasks.jobs import state_machine
 from toolfleet_tasks.jobs.completion import end_events_of, end_note, unfilled
 from toolfleet_tasks.jobs.records import Found, JobChange, JobRecords
 from toolfleet_tasks.jobs.state_machine import MARGIN_SECONDS, JobPosition, Transition
+from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.messages import fleet_results
-from toolfleet_tasks.messages.ids import step_call_id
+from toolfleet_tasks.messages.fleet_results import CallEnding, at_deadline, taken_back
+from toolfleet_tasks.messages.ids import is_program, step_call_id
 from toolfleet_tasks.tracing import of_job
 
 log = get_logger(__name__)
@@ -69,8 +71,11 @@ class JobSteps:
         trail: AuditTrail,
         settings: Settings,
         tracing: Tracing | None = None,
+        *,
+        ledger: Ledger,
     ) -> None:
         self._tracing = tracing
+        self._ledger = ledger
         self._preparation = preparation
         self._ask_people = ask_people
         self._dispatcher = dispatcher
@@ -86,9 +91,11 @@ class JobSteps:
 
         Costs no round trip. A refusal has its audit line.
         """
-        if call.tool_name.partition(".")[0] == SCHEDULER:
+        makes_jobs = call.tool_name.partition(".")[0] == SCHEDULER and not is_program(spec.job_id)
+        if makes_jobs or call.tool_name == RUN_PROGRAM:
             noted = collecting(self._preparation.facts_of(spec.caller, spec.user_id, spec.conversation))
-            return self._trail.refused(call, spec.caller, no_jobs_by_jobs(call.tool_name), noted)
+            refusal = no_jobs_by_jobs(call.tool_name) if makes_jobs else no_program_inside()
+            return self._trail.refused(call, spec.caller, refusal, noted)
         caller = as_sent(spec.caller, self._settings.default_guest_modules)
         ends_by = deadline_at or spec.deadline_at
         step = Step(call_id, spec.job_id, spec.user_id, ends_by, partial(_gate_refusal, spec), spec.asked_by)
@@ -102,7 +109,12 @@ class JobSteps:
             await forget_artifacts(self._settings, spec.user_id, ids, asked_by=spec.asked_by)
 
     async def publish(
-        self, call: PublishedCall, spec: JobSpec | None = None, *, first_step: int | None = None
+        self,
+        call: PublishedCall,
+        spec: JobSpec | None = None,
+        *,
+        first_step: int | None = None,
+        again: bool = False,
     ) -> ToolResult | JobCallState | None:
         """Publish a step of this job.
 
@@ -110,21 +122,26 @@ class JobSteps:
 
         If many calls wait for its module it is `busy`. Raises `PublishUnconfirmed` if it may or may not be there. Twice
         does no harm: it has one id, under which the ledger has it run once. One that needs an approval waits for it.
-        `first_step`: as of `of_job`.
+        `first_step`: as of `of_job`. `again`: it may have been published before; at a Redis it is then in its queue once.
         """
-        if call.deadline_at <= fleet_clock.now():
+        left = call.deadline_at - fleet_clock.now()
+        if again and not self._settings.has_redis_broker and call.approval is None and left > _AGAIN_SECONDS:
+            return None  # RabbitMQ would have it twice: it waits there, or was lost, which its last minute is early enough for
+        if left <= 0:
             return None
-        publishing = self._publish(call, () if spec is None else spec.asked_by)
+        publishing = self._publish(call, () if spec is None else spec.asked_by, again=again)
         if self._tracing is None or spec is None:
             return await publishing
         return await of_job(self._tracing, spec, publishing, first_step=first_step)
 
-    async def _publish(self, call: PublishedCall, asked_by: tuple[str, ...]) -> ToolResult | JobCallState | None:
+    async def _publish(
+        self, call: PublishedCall, asked_by: tuple[str, ...], *, again: bool
+    ) -> ToolResult | JobCallState | None:
         try:
             if call.approval is not None:
                 answer = await self._ask_people(call.model_copy(update={"asked_by": asked_by}))
             else:
-                answer = await self._dispatcher.detach(call, most_waiting=_MOST_WAITING)
+                answer = await self._dispatcher.detach(call, most_waiting=_MOST_WAITING, again=again)
         except BegunBefore:
             return JobCallState(call.call_id)
         return JobCallState(answer.call_id) if isinstance(answer, Refusal) else answer
@@ -132,6 +149,38 @@ class JobSteps:
     def unpublished(self, call: PublishedCall, result: ToolResult) -> ToolResult:
         """Return the result of a step that is in no queue and will not be published again, once its audit line is sent."""
         return self._trail.unpublished(call, result)
+
+    async def end(self, call: PublishedCall, *, data_id: str) -> None:
+        """End a step whose deadline has passed, unless it has ended.
+
+        `data_id`: as of `Ledger.end`. Raises `RedisConnectionLost` and `ResponseError`.
+        """
+        await self._ledger.end(call, at_deadline(call), data_id=data_id)
+
+    async def withdraw(self, call_id: str, call: PublishedCall | ToolResult, *, data_id: str) -> bool:
+        """End a step as cancelled that no worker has begun, also one that waits for people or its turn: return whether it has an end.
+
+        `call`: the step as it was prepared again, or its refusal. `data_id`: as of `Ledger.end`. Raises
+        `RedisConnectionLost` and `ResponseError`.
+        """
+        if isinstance(call, PublishedCall):
+            return await self._ledger.withdraw(call, taken_back(call), data_id=data_id) is not None
+        # Its caller may not make it any more.
+        return await self.refuse(call_id, fleet_results.cancelled(call.tool_name, effect_state="none"))
+
+    async def refuse(
+        self, call_id: str, refusal: ToolResult, *, call: PublishedCall | None = None, is_late: bool = False
+    ) -> bool:
+        """End a step with its refusal, unless a worker has begun it: return whether it has this end, or had one.
+
+        `call`: the step, if it was prepared. `is_late`: its deadline has passed, so that a begun one ends as unknown.
+        Raises `RedisConnectionLost` and `ResponseError`.
+        """
+        if call is not None:
+            ending = CallEnding(refusal, refusal, refusal)
+            return await self._ledger.withdraw(call, ending, data_id=ANY_DATA) is not None
+        begun = fleet_results.outcome_unknown(refusal.tool_name, "nothing was heard of its end.") if is_late else None
+        return await self._ledger.refuse(call_id, refusal, begun=begun) is not None
 
 
 def until_of(call: PublishedCall) -> float:
@@ -150,6 +199,12 @@ def no_jobs_by_jobs(tool_name: str) -> ToolResult:
     """Return the refusal of a job that makes jobs: it would have no end."""
     text = f"Tool call refused: no job may call {tool_name!r}, for a job must not make jobs."
     return ToolResult.refused(tool_name, "invalid_arguments", text)
+
+
+def no_program_inside() -> ToolResult:
+    """Return the refusal of a program that a job or a program makes: it would wait for itself, or have no end."""
+    text = f"Tool call refused: neither a job nor a program may call {RUN_PROGRAM!r}."
+    return ToolResult.refused(RUN_PROGRAM, "invalid_arguments", text)
 
 
 def no_gate(tool_name: str) -> ToolResult:

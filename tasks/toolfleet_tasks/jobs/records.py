@@ -18,15 +18,15 @@ of all. Due times are the fleet's time, as are those of its events; other times 
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
 from toolfleet_registry.contracts import ToolCall, ToolResult
-from toolfleet_registry.contracts.jobs import JobSpec
+from toolfleet_registry.contracts.jobs import ENDED, JobSpec
 from toolfleet_registry.errors import MessageRefused
-from toolfleet_registry.redis.keys import Keys
+from toolfleet_registry.redis.keys import Keys, RecordNames
 from toolfleet_registry.redis.script import Parameters
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock, randomness
@@ -35,7 +35,7 @@ from toolfleet_tasks.jobs.completion import EndNote, JobEvent, without_arguments
 from toolfleet_tasks.jobs.state_machine import JobPosition
 from toolfleet_tasks.messages import json_text
 from toolfleet_tasks.messages.ids import step_call_id, workflow_mark
-from toolfleet_tasks.messages.signing import Signatures, seal_of
+from toolfleet_tasks.messages.signing import Purpose, Signatures, seal_of
 from toolfleet_tasks.redis_connection import Part, PipelinedConnection, ignored, run
 from toolfleet_tasks.results import stored as results
 from toolfleet_tasks.results.receipts import HAD
@@ -105,7 +105,7 @@ class JobChange:
     """A change of a job: its position, its next due time (`None`: as before), its end if it is over, and the events.
 
     `poll_values` are the values that its polls take from its start's result; `None`: as before. `is_sent`: its call is
-    known to be in its queue.
+    known to be in its queue. `sealed_state`: what a record of another kind has in the place of values.
     """
 
     place: JobPosition
@@ -114,19 +114,38 @@ class JobChange:
     end: EndNote | None = None
     events: Sequence[JobEvent] = field(default=())
     is_sent: bool = False
+    sealed_state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordKind:
+    """One kind of records: what seals them, the messages of which they consist, their names, and the fields that are read."""
+
+    purpose: Purpose = "job"
+    position: type[JobPosition] = JobPosition
+    note: type[EndNote] = EndNote
+    names: Callable[[Keys], RecordNames] = lambda keys: keys.of_jobs
+    fields: tuple[str, ...] = _FIELDS
 
 
 class JobRecords:
     """The job records of one connection, to the Redis of the results.
 
-    Belongs to the connection's event loop. It may share a `verifier` with others.
+    Belongs to the connection's event loop. It may share a `verifier` with others. `kind`: of records of another kind.
     """
 
-    def __init__(self, connection: PipelinedConnection, settings: Settings, verifier: Verifier | None = None) -> None:
+    def __init__(
+        self,
+        connection: PipelinedConnection,
+        settings: Settings,
+        verifier: Verifier | None = None,
+        kind: RecordKind | None = None,
+    ) -> None:
         self._connection = connection
         self._settings = settings
-        self._keys = settings.keys
-        self._seal = seal_of(settings, purpose="job")
+        self._kind = kind or RecordKind()
+        self._keys, self._names = settings.keys, self._kind.names(settings.keys)
+        self._seal = seal_of(settings, purpose=self._kind.purpose)
         self._ends, self._verifier = Signatures(settings, "job end"), verifier or Verifier(connection, settings)
         self._is_signed = self._verifier.is_on
         job, call, result = self._keys.job(""), self._keys.call(""), self._keys.result("")
@@ -137,11 +156,11 @@ class JobRecords:
 
         Returns it, the job that has its id already, or the number of its user's jobs if that is the most they may have.
         """
-        keys, at = self._keys, self._bound("at", spec.job_id, json_text.dump(place))
+        names, at = self._names, self.bound("at", spec.job_id, json_text.dump(place))
         parameters = CREATE.parameters(
-            job=keys.job(spec.job_id),
-            due_jobs=keys.jobs_due,
-            users_jobs=keys.jobs_of(spec.user_id),
+            job=names.record(spec.job_id),
+            due_jobs=names.due,
+            users_jobs=names.of(spec.user_id),
             id=spec.job_id,
             spec=self._seal.sign(json_text.dump(spec)),
             at=at,
@@ -154,7 +173,7 @@ class JobRecords:
             return int(answer[1])
         if answer[0] == b"made":
             return Found(spec, place, at, {}, spec.created_at)
-        found = await self._read(spec.job_id, [*answer[1:], *[None] * 5][:5], spec.created_at)
+        found = await self._read(spec.job_id, dict(zip(_FIELDS, answer[1:], strict=False)), spec.created_at)
         return found if found is not None else limit
 
     async def read(self, job_id: str) -> Found | None:
@@ -184,7 +203,7 @@ class JobRecords:
         found = [(view, await self._viewed(view, now_ms / 1000)) for view in views]
         for view, job in found:
             if job is None:
-                await self._put_off(view[0].decode(errors="replace"), view[2])
+                await self.put_off(view[0].decode(errors="replace"), view[2])
         return [job for _, job in found if job is not None], len(views) >= count
 
     async def rest(self) -> float | None:
@@ -203,27 +222,29 @@ class JobRecords:
         keys, spec, place = self._keys, job.spec, change.place
         if place != job.place:  # no two changes are alike, so that one that was sent twice is known
             place = place.model_copy(update={"by": randomness.uuid4().hex[:_BY]})
-        at = job.at if place is job.place else self._bound("at", spec.job_id, json_text.dump(place))
+        at = job.at if place is job.place else self.bound("at", spec.job_id, json_text.dump(place))
         is_moved = await run(self._connection, _MOVE, self._move_parameters(job, change, place, at))
         if is_moved and job.result is not None:
             confirm(self._connection, _receipt_of(job.spec, job.place, keys))
         return replace(job, place=place, at=at) if is_moved else None
 
     def _move_parameters(self, job: Found, change: JobChange, place: JobPosition, at: str) -> Parameters:
-        keys, spec, end = self._keys, job.spec, change.end
+        names, spec, end = self._names, job.spec, change.end
         end_text = "" if end is None else json_text.dump(end)
         is_failure = spec.workflow_id is not None and place.state in {"failed", "timed_out"}
         recurs = spec.schedule is not None and spec.schedule.cron is not None
-        values = "" if change.poll_values is None else self._bound("told", spec.job_id, _compact(change.poll_values))
+        values = change.sealed_state or ""
+        if change.poll_values is not None:
+            values = self.bound("told", spec.job_id, _compact(change.poll_values))
         return _MOVE.parameters_of(
             (
-                keys.job(spec.job_id),
-                keys.jobs_due,
-                keys.jobs_of(spec.user_id),
-                keys.jobs_ended_of(spec.user_id),
-                keys.jobs_ended,
-                keys.wakes_due,
-                keys.clock,
+                names.record(spec.job_id),
+                names.due,
+                names.of(spec.user_id),
+                names.ended_of(spec.user_id),
+                names.ended,
+                self._keys.wakes_due,
+                self._keys.clock,
             ),
             id=spec.job_id,
             before=job.at,
@@ -251,12 +272,12 @@ class JobRecords:
         self, user_id: str | None, *, ended: bool, limit: int, workflow_id: str | None = None
     ) -> list[Found]:
         """Return the user's jobs, or those of one of their workflows, the newest first."""
-        ids = of_user(self._connection, self._keys, user_id, ended=ended, workflow_id=workflow_id, limit=limit)
+        ids = of_user(self._connection, self._names, user_id, ended=ended, workflow_id=workflow_id, limit=limit)
         return [job for job in await self._get_many(await ids) if job.spec.user_id == user_id]
 
     async def of_all(self, *, ended: bool, limit: int, workflow_id: str | None = None) -> list[Found]:
         """Return jobs of all users: the next due first, then, with `ended`, the latest that have ended."""
-        ids = of_all(self._connection, self._keys, ended=ended, workflow_id=workflow_id, limit=limit)
+        ids = of_all(self._connection, self._names, ended=ended, workflow_id=workflow_id, limit=limit)
         return await self._get_many(await ids)
 
     def sealed(self, text: str) -> str:
@@ -279,14 +300,16 @@ class JobRecords:
         )  # many may be too much for a connection
         for start in range(0, len(names), _READ_AT_ONCE):
             some = names[start : start + _READ_AT_ONCE]
-            answers = await asyncio.gather(*(ask("HMGET", self._keys.job(one), *_FIELDS) for one in some))
-            found += [await self._read(one, answer, 0.0) for one, answer in zip(some, answers, strict=True)]
+            fields = self._kind.fields
+            answers = await asyncio.gather(*(ask("HMGET", self._names.record(one), *fields) for one in some))
+            read = zip(some, (dict(zip(fields, answer, strict=True)) for answer in answers), strict=True)
+            found += [await self._read(one, named, 0.0) for one, named in read]
         return [job for job in found if job is not None]
 
     async def _viewed(self, view: list[Any], server_now: float) -> Found | None:
         now = fleet_clock.now()
         job_id, spec, at, poll_values, call_state, _, sent, stopped = view
-        found = await self._read(job_id.decode(errors="replace"), [spec, at, poll_values, None, None], now)
+        found = await self._read(job_id.decode(errors="replace"), {"spec": spec, "at": at, "told": poll_values}, now)
         if found is None:
             return None
         state: CallState = "done" if call_state == b"done" else "begun" if call_state == b"begun" else ""
@@ -295,11 +318,12 @@ class JobRecords:
         stopped_by = stopped.decode(errors="replace") or None
         return replace(found, call_state=state, sent_at=sent_at, stopped_by=stopped_by)
 
-    async def _put_off(self, job_id: str, at: bytes) -> None:
+    async def put_off(self, job_id: str, at: bytes) -> None:
+        """Leave a record that cannot be read here, with its position as it was read, to other workers."""
         rest = _UNREAD_REST * randomness.uniform(0.5, 1)  # spreads load, guards nothing
         parameters = _PUT_OFF.parameters(
-            job=self._keys.job(job_id),
-            due_jobs=self._keys.jobs_due,
+            job=self._names.record(job_id),
+            due_jobs=self._names.due,
             id=job_id,
             at=at,
             due_ms=_ms(fleet_clock.now() + rest),
@@ -308,33 +332,35 @@ class JobRecords:
         if await run(self._connection, _PUT_OFF, parameters):
             log.error("job_taken_out", job_id=job_id, unread_days=_KEPT_SECONDS // 86_400)
 
-    def _bound(self, kind: str, job_id: str, text: str) -> str:
+    def bound(self, kind: str, job_id: str, text: str) -> str:
         """Seal one field of a job: where the fleet signs it is worth nothing in another field or job."""
         return self._seal.sign(f"{kind} {job_id} {text}") if self._is_signed else text
 
-    def _unbound(self, kind: str, job_id: str, text: bytes) -> str:
-        """Open a text made by `_bound`. Raises `MessageRefused`, or `ValueError` for an invalid text."""
+    def unbound(self, kind: str, job_id: str, text: bytes) -> str:
+        """Open a text made by `bound`. Raises `MessageRefused`, or `ValueError` for an invalid text."""
         read = self._seal.read(text.decode())
         if self._is_signed and not read.startswith(f"{kind} {job_id} "):
             raise MessageRefused("The record is that of another job.")
         return read[len(f"{kind} {job_id} ") :] if self._is_signed else read
 
-    async def _read(self, job_id: str, fields: Sequence[bytes | None], now: float) -> Found | None:
+    async def _read(self, job_id: str, fields: Mapping[str, bytes | None], now: float) -> Found | None:
         """Parse a job.
 
         `None`, with a log entry, if the fleet did not write it; without an end that it did not write.
         """
-        spec, at, poll_values, end, signature = fields
+        spec, at, poll_values, end, signature = (fields.get(name) for name in _FIELDS)
+        poll_values = poll_values if "told" in self._kind.fields else None
         if spec is None or at is None:
             return None
         try:
             read = json_text.load(JobSpec, self._seal.read(spec.decode()))
             _check_is(read, job_id)
-            place = json_text.load(JobPosition, self._unbound("at", job_id, at))
-            values = json.loads(self._unbound("told", job_id, poll_values)) if poll_values else {}
+            place = json_text.load(self._kind.position, self.unbound("at", job_id, at))
+            values = json.loads(self.unbound("told", job_id, poll_values)) if poll_values else {}
             ended, said = (end or b"").decode(), None if signature is None else signature.decode(errors="replace")
             is_announced = ended and await self._verifier.believes(job_id, "job end", ended, said)
-            note = json_text.load(EndNote, ended) if is_announced else None
+            note = json_text.load(self._kind.note, ended) if is_announced else None
+            _check_latest(place, note)
             return Found(read, place, at.decode(), values if isinstance(values, dict) else {}, now, end=note)
         except (MessageRefused, ValueError, RecursionError) as exc:
             log.error("job_refused", job_id=job_id, reason=str(exc).partition("\n")[0])  # noqa: TRY400 - it says all
@@ -348,6 +374,11 @@ def _compact(value: Any) -> str:
 def _check_is(spec: JobSpec, job_id: str) -> None:
     if spec.job_id != job_id:
         raise MessageRefused("The record is that of another job.")
+
+
+def _check_latest(place: JobPosition, note: EndNote | None) -> None:
+    if note is not None and place.state not in ENDED:  # its calls would be made again
+        raise MessageRefused("The record has an end, and an older position.")
 
 
 def _ms(moment: float) -> int:
@@ -371,7 +402,7 @@ def _receipt_of(spec: JobSpec, place: JobPosition, keys: Keys) -> tuple[Part, ..
 
 async def of_user(
     connection: PipelinedConnection,
-    keys: Keys,
+    names: RecordNames,
     user_id: str | None,
     *,
     ended: bool,
@@ -380,20 +411,20 @@ async def of_user(
 ) -> list[str]:
     """Return at most `limit` of the user's jobs, the newest first."""
     scores: dict[str, float] = {}
-    for name in (keys.jobs_of(user_id), keys.jobs_ended_of(user_id))[: 1 + ended]:
+    for name in (names.of(user_id), names.ended_of(user_id))[: 1 + ended]:
         scores |= scored(await connection.execute("ZREVRANGE", name, 0, _last(limit, workflow_id), "WITHSCORES"))
-    ids = await _of_workflow(connection, keys, scores, workflow_id)
+    ids = await _of_workflow(connection, names, scores, workflow_id)
     return sorted(ids, key=lambda job_id: -scores[job_id])[:limit]
 
 
 async def of_all(
-    connection: PipelinedConnection, keys: Keys, *, ended: bool, workflow_id: str | None, limit: int
+    connection: PipelinedConnection, names: RecordNames, *, ended: bool, workflow_id: str | None, limit: int
 ) -> list[str]:
     """Return at most `limit` jobs of all users: the next due first, then, with `ended`, the latest that have ended."""
     ids, last = list[str](), _last(limit, workflow_id)
-    for command, name in (("ZRANGE", keys.jobs_due), ("ZREVRANGE", keys.jobs_ended))[: 1 + ended]:
+    for command, name in (("ZRANGE", names.due), ("ZREVRANGE", names.ended))[: 1 + ended]:
         found = [one.decode() for one in await connection.execute(command, name, 0, last)]
-        ids += await _of_workflow(connection, keys, found, workflow_id)
+        ids += await _of_workflow(connection, names, found, workflow_id)
     return list(dict.fromkeys(ids))[:limit]
 
 
@@ -410,7 +441,7 @@ def _last(limit: int, workflow_id: str | None) -> int:
 
 
 async def _of_workflow(
-    connection: PipelinedConnection, keys: Keys, ids: Iterable[str], workflow_id: str | None
+    connection: PipelinedConnection, names: RecordNames, ids: Iterable[str], workflow_id: str | None
 ) -> list[str]:
     """Return the jobs of this workflow, of any user; of all workflows for `None`."""
     wanted, found = list(ids), list[str]()
@@ -419,6 +450,6 @@ async def _of_workflow(
     mark = workflow_mark(workflow_id).encode()
     for first in range(0, len(wanted), _ASKED_AT_ONCE):
         batch = wanted[first : first + _ASKED_AT_ONCE]
-        asked = [connection.execute("HGET", keys.job(one), "workflow") for one in batch]
+        asked = [connection.execute("HGET", names.record(one), "workflow") for one in batch]
         found += [one for one, answer in zip(batch, asked, strict=True) if await answer == mark]
     return found

@@ -164,11 +164,11 @@ class Auditor:
         unbegun, undone, unknown = tail_of(ending.unbegun, waited), tail_of(ending.undone), tail_of(ending.unknown)
         return (text_of(line)[:-1], unbegun, undone, unknown, self.kept)
 
-    def parts_of_refusal(self, call_id: str, result: ToolResult) -> PartsOfLine:
+    def parts_of_refusal(self, call_id: str, ending: CallEnding) -> PartsOfLine:
         """The same for a call of which its message, which was refused, can say nothing."""
-        line = {"call_id": call_id, "tool": _cut(result.tool_name), "ts": fleet_clock.now(), "signed": False}
-        head, tail = text_of({**line, "decisions": {"published": "message_refused"}})[:-1], tail_of(result)
-        return (head, tail, tail, tail, self.kept)
+        line = {"call_id": call_id, "tool": _cut(ending.unbegun.tool_name), "ts": fleet_clock.now(), "signed": False}
+        head, tail = text_of({**line, "decisions": {"published": "message_refused"}})[:-1], tail_of(ending.unbegun)
+        return (head, tail, tail, tail_of(ending.unknown), self.kept)
 
     def tell(self, line: AuditLine, *, is_kept: bool = True) -> None:
         """Log the line of a call that has ended; `is_kept`: whether it is in the stream. Raises nothing."""

@@ -230,8 +230,7 @@ class Ledger:
             value, announced = "", self._value(call.call_id, text) if self.verifier.is_on else text
         letter = "" if result.success else self._letter_of_end(claim, result, attempt)
         own_ms = None if attempt is None else claim.own_ms(seconds)
-        key = call.idempotency_key
-        kept = self._kept_seconds if key is None else kept_seconds(key, self._settings)
+        kept = self._kept_of(call)
         line = self._auditor.line_of(call, result, decisions, own_ms, is_short=is_short)
         if is_short:
             line += f"\n{signed(self._results.of(call.call_id, text))}" if self.verifier.is_on else "\n"
@@ -278,14 +277,18 @@ class Ledger:
         answer = await self._end_once(call, ("unbegun", data_id), ending)
         return None if answer[0] == b"begun" else await self.verifier.believed(call.call_id, answer[1])
 
-    async def refuse(self, call_id: str, result: ToolResult) -> str | None:
-        """End a call of which only the id is known. `None`, with nothing changed, if a worker has ever started it."""
+    async def refuse(self, call_id: str, result: ToolResult, *, begun: ToolResult | None = None) -> str | None:
+        """End a call of which only the id is known.
+
+        One that a worker has ever started ends as `begun`; without that `None` is returned, and nothing changed.
+        """
         keys = self._keys_of_unknown(call_id)
-        ttl, parts = kept_seconds(None, self._settings), self._auditor.parts_of_refusal(call_id, result)
-        how = How(self._token_of_end(call_id), "refused", "", Seconds(ttl, ttl))
-        answer = await self._run(
-            END, self._end_parameters(call_id, keys, how, CallEnding(result, result, result), parts)
-        )
+        ttl = kept_seconds(None, self._settings, call_id.rpartition(".")[0])  # perhaps of a program
+        mode = ("refused", "") if begun is None else ("any", ANY_DATA)
+        how = How(self._token_of_end(call_id), *mode, Seconds(ttl, ttl))
+        ending = CallEnding(result, result, begun or result)
+        parts = self._auditor.parts_of_refusal(call_id, ending)
+        answer = await self._run(END, self._end_parameters(call_id, keys, how, ending, parts))
         self._auditor.tell_end(answer, parts)
         return None if answer[0] == b"begun" else await self.verifier.believed(call_id, answer[1])
 
@@ -370,11 +373,13 @@ class Ledger:
     def _run(self, script: Script, parameters: Parameters) -> Coroutine[Any, Any, Any]:
         return run_durably(self._connection, script, parameters)
 
+    def _kept_of(self, call: PublishedCall) -> int:
+        key = call.idempotency_key
+        return self._kept_seconds if key is None else kept_seconds(key, self._settings, call.job_id)
+
     def _seconds_of(self, call: PublishedCall, now: float | None = None) -> Seconds:
         """Return the life of its record: as long as its result, and until the call can no longer be started."""
-        kept = (
-            self._kept_seconds if call.idempotency_key is None else kept_seconds(call.idempotency_key, self._settings)
-        )
+        kept = self._kept_of(call)
         now = fleet_clock.now() if now is None else now
         return Seconds(kept, max(kept, round(call.deadline_at - now) + _MARGIN_SECONDS))
 

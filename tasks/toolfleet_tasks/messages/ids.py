@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from toolfleet_registry.contracts import Message
-from toolfleet_registry.settings import Settings
+from toolfleet_registry.settings import LONGEST_PROGRAM_SECONDS, Settings
 from toolfleet_registry.system import randomness
 
 if TYPE_CHECKING:
@@ -18,10 +18,13 @@ RESUME = "toolfleet.resume"
 EVALUATE = "toolfleet.evaluate_job"
 """The task that looks at a job whose call has ended."""
 
+RESUME_PROGRAMS = "toolfleet.resume_programs"
+"""The task that goes on with one program, or with all that are due. Its argument: a program's id, or '' for those."""
 
 _DIGEST_LENGTH = 16  # characters: no user gains by a request that looks like another one of their own
 _WAKE_KEY = "wake:"
 _WAKE_KEY_MARGIN_SECONDS = 3600
+_PROGRAM, _PROGRAM_KEY = "program-", "program:"
 
 
 def job_id_for(user_id: str | None, idempotency_key: str | None) -> str:
@@ -86,12 +89,43 @@ def is_wake_key(idempotency_key: str | None) -> bool:
     return idempotency_key is not None and idempotency_key.startswith(_WAKE_KEY)
 
 
-def kept_seconds(idempotency_key: str | None, settings: Settings) -> int:
-    """Return how long the end of a call under this key is kept: for a wake-up's call, as long as the wake-up may come again."""
+def kept_seconds(idempotency_key: str | None, settings: Settings, job_id: str | None = None) -> int:
+    """Return how long the end of a call under this key is kept: a wake-up's call as long as the wake-up may come again, a program's as long as the program may wait.
+
+    `job_id`: of the call, which no caller can choose: a key alone makes no program's call.
+    """
     usual = math.ceil(settings.result_ttl_seconds)
+    if job_id is not None and is_program(job_id):
+        return max(usual, LONGEST_PROGRAM_SECONDS + _WAKE_KEY_MARGIN_SECONDS)
     if not is_wake_key(idempotency_key):
         return usual
     return max(usual, math.ceil(settings.wake_give_up_seconds) + _WAKE_KEY_MARGIN_SECONDS)
+
+
+def program_id_of(call_id: str) -> str:
+    """Return the id of the program that a call of `programs.run` is to make."""
+    return _PROGRAM + call_id
+
+
+def outer_call_of(program_id: str) -> str:
+    """Return the id of the call that has made a program."""
+    return program_id.removeprefix(_PROGRAM)
+
+
+def is_program(job_id: str) -> bool:
+    """Return whether the job of a call is a program. A job that a program has made has an id that begins with the program's."""
+    return job_id.startswith(_PROGRAM) and "." not in job_id
+
+
+def program_of(call_id: str) -> str | None:
+    """Return the id of the program that a call of this id belongs to; `None` if it is no program's."""
+    job_id, _, _ = call_id.rpartition(".")
+    return job_id if is_program(job_id) else None
+
+
+def program_key(program_id: str, number: int) -> str:
+    """Return the idempotency key of a program's call: see `kept_seconds`."""
+    return f"{_PROGRAM_KEY}{program_id}:{number}"
 
 
 def wake_root(job_id: str, round_step: int | None = None) -> str:

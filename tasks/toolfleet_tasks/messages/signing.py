@@ -48,7 +48,7 @@ _SHA256 = "sha256:"
 _ALGORITHM = "HS256"
 _MOST_MODULES = 1024  # whose keys are kept; deriving one takes some 20 µs
 
-Purpose = Literal["call", "dead letter", "job"]
+Purpose = Literal["call", "dead letter", "job", "program"]
 """What is sealed."""
 
 

@@ -40,6 +40,7 @@ ChangeKind: TypeAlias = Literal[
     "module_pinned",
     "module_removed",
     "module_unpinned",
+    "program_cancelled",
     "queue_drained",
     "queue_paused",
     "queue_resumed",

@@ -12,13 +12,14 @@ from toolfleet_tasks.resources import (
     jobs,
     keys,
     modules,
+    programs,
     queues,
     tools,
     wakeups,
 )
 from toolfleet_tasks.resources.operation import AnyOperation, ResourceOperation
 
-_RESOURCES = (agents, approvals, audit, calls, dead_letters, jobs, keys, modules, queues, tools, wakeups)
+_RESOURCES = (agents, approvals, audit, calls, dead_letters, jobs, keys, modules, programs, queues, tools, wakeups)
 
 OPERATIONS: Final[Mapping[str, AnyOperation]] = {
     each.name: each

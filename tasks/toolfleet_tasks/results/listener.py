@@ -76,6 +76,11 @@ class RedisIdentity:
         """Return whether any server has been identified."""
         return self._run_id is not None
 
+    @property
+    def name(self) -> str:
+        """Names the server and its data; "" if either is not known. Under another name, what was written before may be lost."""
+        return f"{self._run_id.decode()} {self.data_id}" if self._run_id and self.data_id else ""
+
     def connection_lost(self) -> None:
         """Note that the next connection may lead to another server."""
         self._is_known.clear()

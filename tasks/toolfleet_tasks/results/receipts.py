@@ -11,6 +11,7 @@ from collections import deque
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import PublishedCall, ToolResult
+from toolfleet_registry.contracts.names import RUN_PROGRAM
 from toolfleet_registry.policy.hints import hint_for
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system.loggers import get_logger
@@ -58,6 +59,8 @@ class Receipts:
         """Confirm that the call's own caller has its result, with this stored `text`."""
         if call.idempotency_key and len(text) <= SHORT_CHARACTERS:
             return
+        if result.error_code == "cancelled" and call.tool_name == RUN_PROGRAM:
+            return  # its program may look for it later
         if not call.idempotency_key and len(text) < COUNTED_FROM_BYTES and not self._is_in_record:
             self._dropped.append(call.call_id)  # most are of this kind: there is nothing to look at
             if (is_full := len(self._dropped) >= _BATCH) or self._timer is None:
@@ -75,6 +78,8 @@ class Receipts:
         """
         if call.idempotency_key and len(text) <= SHORT_CHARACTERS:
             return
+        if result.error_code == "cancelled" and call.tool_name == RUN_PROGRAM:
+            return  # its program may look for it later
         if not call.idempotency_key and len(text) < COUNTED_FROM_BYTES and not self._is_in_record:
             self._connection.send("EXPIRE", self._keys.result(call.call_id), round(seconds)).add_done_callback(ignored)
             return

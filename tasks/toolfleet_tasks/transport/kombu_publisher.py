@@ -23,7 +23,7 @@ from toolfleet_registry.system import machine_clock
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.aio import is_wanted
-from toolfleet_tasks.broker import KombuConnections, waiting_in
+from toolfleet_tasks.broker import KombuConnections, make_queue, waiting_in
 from toolfleet_tasks.messages.envelope import TASK, Links, args_shown, revocation, seconds_kept, time_after
 from toolfleet_tasks.messages.signing import Seal
 from toolfleet_tasks.queues import CONTROL, nets_around, queue_for
@@ -108,9 +108,9 @@ class KombuPublisher:
         """Implements `Publisher.put`."""
         await self._in_thread(seconds, self._send_kept, message, queue_name)
 
-    async def control(self, task: str, *args: str) -> None:
+    async def control(self, task: str, *args: str, queue: str = CONTROL, limit: int = 0) -> None:
         """Implements `Publisher.control`."""
-        await self._in_thread(CONTROL_SECONDS, self._send_control, task, args)
+        await self._in_thread(CONTROL_SECONDS, self._send_control, task, args, queue, limit)
 
     async def revoke(self, call_id: str) -> None:
         """Implements `Publisher.revoke`."""
@@ -219,13 +219,17 @@ class KombuPublisher:
             except Exception as exc:  # kombu and its transports raise anything
                 raise PublishUnconfirmed(str(exc)) from exc
 
-    def _send_control(self, task: str, args: Sequence[str]) -> None:
-        self._send_by_name(task, CONTROL, args=list(args), ignore_result=True)
+    def _send_control(self, task: str, args: Sequence[str], queue: str, limit: int) -> None:
+        with self._connections.one(queue) as connection:
+            if limit and self._backlogs.of(queue, connection, limit=limit) >= limit:
+                return
+        self._send_by_name(task, queue, args=list(args), ignore_result=True)
 
     def _send_by_name(self, task: str, queue: str, **options: Any) -> None:
         with self._connections.one(queue) as connection:
             try:
-                self._app.send_task(task, queue=queue, connection=connection, **options)
+                # Not by its name: a worker may ask those of a queue that it does not consume itself.
+                self._app.send_task(task, queue=make_queue(queue), connection=connection, **options)
             except Exception as exc:  # kombu and its transports raise anything
                 raise PublishUnconfirmed(str(exc)) from exc
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.messages.envelope import Label, message, with_deaths
+from toolfleet_tasks.queues import CONTROL
 
 REPUBLISH_SECONDS = 10.0
 """To get a call into its queue again; after that its first attempt's end is the call's."""
@@ -101,8 +102,11 @@ class Publisher(Protocol):
         """
         ...
 
-    async def control(self, task: str, *args: str) -> None:
-        """Have one of our own tasks run soon. Raises `NotPublished` or `PublishUnconfirmed`, in `CONTROL_SECONDS`."""
+    async def control(self, task: str, *args: str, queue: str = CONTROL, limit: int = 0) -> None:
+        """Have one of our own tasks run soon, by a worker that consumes the queue, unless `limit` messages wait there.
+
+        Raises `NotPublished` or `PublishUnconfirmed`, in `CONTROL_SECONDS`.
+        """
         ...
 
     async def revoke(self, call_id: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from toolfleet_registry.contracts import PublishedCall
+from toolfleet_registry.contracts.names import PROGRAMS
 from toolfleet_registry.errors import BrokerUnavailable, NotPublished, PublishUnconfirmed
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import Parameters, Script
@@ -33,10 +34,10 @@ from toolfleet_tasks.messages.envelope import (
     sender,
     time_after,
 )
-from toolfleet_tasks.messages.ids import EVALUATE
+from toolfleet_tasks.messages.ids import EVALUATE, RESUME_PROGRAMS, is_program
 from toolfleet_tasks.messages.signing import Seal, seal_of
 from toolfleet_tasks.presence import ApartReaders
-from toolfleet_tasks.queues import CONTROL, queue_for
+from toolfleet_tasks.queues import CONTROL, queue_for, queue_of
 from toolfleet_tasks.redis_connection import (
     Part,
     PipelinedConnection,
@@ -436,9 +437,11 @@ class RedisPublisher:
         except (NotPublished, PublishUnconfirmed) as exc:
             log.warning("call_not_published_for_all", call_id=call.call_id, error=str(exc))
 
-    async def control(self, task: str, *args: str) -> None:
+    async def control(self, task: str, *args: str, queue: str = CONTROL, limit: int = 0) -> None:
         """Implements `Publisher.control`."""
-        await self.put(control_message(task, args, CONTROL, origin=self._origin), CONTROL, seconds=CONTROL_SECONDS)
+        await self.put(
+            control_message(task, args, queue, origin=self._origin), queue, seconds=CONTROL_SECONDS, limit=limit
+        )
 
     async def revoke(self, call_id: str) -> None:
         """Implements `Publisher.revoke`."""
@@ -543,6 +546,7 @@ def database_of(connect: Callable[[], Any]) -> int:
     return int(connect().db or 0)
 
 
+_MOST_REQUESTS = 250  # messages in the queue of programs: they count as its backlog
 _EVALUATE_SECONDS = 20.0  # for a job to hear of its call's end
 
 
@@ -561,21 +565,33 @@ def _make_publisher(here: WorkerRuntime, settings: Settings) -> RedisPublisher:
     return RedisPublisher(here.to(broker, master=master), keys=settings.keys, database=database, signing=settings)
 
 
-async def control_soon(app: Any, task: str, *args: str) -> None:
+async def control_soon(app: Any, task: str, *args: str, queue: str = CONTROL, limit: int = 0) -> None:
     """Publish one of our own tasks from a worker of `app`. Raises nothing but cancellation."""
     try:
-        await worker_publisher(app).control(task, *args)
+        await worker_publisher(app).control(task, *args, queue=queue, limit=limit)
     except Exception as exc:  # noqa: BLE001 - Redis, kombu and its transports raise anything
         log.warning("kick_not_published", task=task, args=args, error=str(exc) or repr(exc))
 
 
+async def resume_programs_soon(app: Any, program_id: str) -> None:
+    """Have a worker that can run programs go on with one, or with all that are due (''), from a worker that cannot.
+
+    The queue may be paused, or served by no worker: then these do not pile up, and the sweep finds what was not told.
+    """
+    limit = _MOST_REQUESTS if program_id else 1
+    await control_soon(app, RESUME_PROGRAMS, program_id, queue=queue_of(PROGRAMS), limit=limit)
+
+
 async def evaluate_soon(task: Any, job_id: str) -> None:
-    """Evaluate a job whose call has ended: in this worker, if it has a loop, else in any.
+    """Evaluate a job whose call has ended, or go on with a program: in this worker, if it can, else in any that can.
 
     If that gets lost, the sweep finds it.
     """
-    here, evaluate = worker_runtime.current(), task.app.evaluate_job
-    if here is None or evaluate is None:
+    of_program = is_program(job_id)
+    here, evaluate = worker_runtime.current(), task.app.resume_programs if of_program else task.app.evaluate_job
+    if of_program and (here is None or evaluate is None):
+        await resume_programs_soon(task.app, job_id)
+    elif here is None or evaluate is None:
         await control_soon(task.app, EVALUATE, job_id)
     else:  # the call's message is not held for that
         here.later(evaluate(job_id, seconds=_EVALUATE_SECONDS))

@@ -16,6 +16,7 @@ from toolfleet_registry.contracts.jobs import JobSpec, WakeKind, WakeUp
 from toolfleet_registry.errors import MessageRefused
 from toolfleet_registry.policy.redaction import REDACTED
 from toolfleet_registry.system import fleet_clock
+from toolfleet_tasks.messages.ids import is_program
 from toolfleet_tasks.messages.signing import Seal
 
 WakeupEnd: TypeAlias = Literal["accepted", "read", "given_up", "dropped"]
@@ -246,7 +247,8 @@ def unfilled_places(spec: JobSpec, end: End, result: Any) -> tuple[str, ...]:
 
 
 def _message(spec: JobSpec, end: End, result: Any, error: str | None, *, is_last_round: bool) -> str:
-    what = f"The job {spec.name!r}" if spec.name else "The job"
+    kind = "program" if is_program(spec.job_id) else "job"
+    what = f"The {kind} {spec.name!r}" if spec.name else f"The {kind}"
     happened = {"completed": "has completed", "failed": "has failed", "timed_out": "has not ended in time"}[end]
     why = (error or "").removeprefix("The job has failed: ").removeprefix("The job has timed out: ")
     outcome = f"{what} {happened}{': ' + why if why and end != 'completed' else '.'}"

@@ -11,6 +11,10 @@ AGENT = "from toolfleet import Caller, ToolCall, ToolFleet"
 FLEET = f"{AGENT}; ToolFleet('redis://127.0.0.1:1')"
 QUEUES = ("celery", "kombu", "amqp", "billiard")
 SERVERS = ("starlette", "uvicorn", "mcp", "flower", "toolfleet_gateway", "toolfleet_workers")
+PROGRAMS = (
+    *("toolfleet_registry.contracts.programs", "toolfleet_registry.local.program_tools", "toolfleet_tasks.programs"),
+    *("toolfleet_workers.execution.interpreter", "toolfleet_workers.execution.programs", "pydantic_monty"),
+)
 NOT_FOR_ANY_CALL = (
     *("httpx", "croniter", "rich", "semver", "sqlalchemy", "structlog"),
     *("click", "h11", "jmespath", "pygments", "yaml", "difflib", "sqlite3", "tomllib"),
@@ -21,6 +25,7 @@ NOT_FOR_ANY_CALL = (
     "toolfleet_registry.personal_data.personal_data",
     "toolfleet_registry.store.redis",
     "toolfleet_registry.tags",
+    *PROGRAMS,
     *(f"toolfleet_tasks.{part}" for part in ("approvals", "dead_letters", "jobs", "operations", "wakeups")),
 )
 MOST_OWN = 140  # modules of an agent with a fleet: each one more costs a start a hundred steps and a look for its file
@@ -87,6 +92,8 @@ def command(*words: str) -> str:
         (AGENT, (*OPEN_FLEET, *NOT_FOR_ANY_CALL, *QUEUES, *SERVERS)),
         # An agent with a fleet: what its calls need.
         (FLEET, (*NOT_FOR_ANY_CALL, *QUEUES, *SERVERS)),
+        # A worker, until programs are set.
+        ("import toolfleet_workers.worker_app, toolfleet_tasks.jobs.engine", PROGRAMS),
         # A program that signs nothing: no library for signing.
         ("import toolfleet_tasks.messages.signing as signing; signing.Seal(None)", ("jwt", "cryptography")),
         # A program that asks for help or a version: no command's module.

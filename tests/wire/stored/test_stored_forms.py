@@ -34,6 +34,7 @@ ELSEWHERE = {
     "_Kept": "made of an `InputRequest`: tests/integration/tasks/ledger",
     "PendingInput": "made of it where it is read",
     "Job": "made of a job's records",
+    "ToolProgram": "made of a program's records",
     "KeyDraft": "an `ApiKey` has its fields",
     "LimitUse": "made of counters",
     "Remaining": "made of counters",

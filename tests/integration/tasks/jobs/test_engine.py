@@ -92,7 +92,7 @@ class Post:
     def __init__(self, answer: FleetError) -> None:
         self._answer = answer
 
-    async def detach(self, call: PublishedCall, *, most_waiting: int) -> ToolResult | None:
+    async def detach(self, call: PublishedCall, *, most_waiting: int, again: bool) -> ToolResult | None:
         raise self._answer
 
 
@@ -102,7 +102,8 @@ async def test_who_publishes_a_step_hears_whether_it_may_be_lost() -> None:
     call = await ledger.prepare(make_spec(), ToolCall(tool_name="works.begin"), "j.0")
 
     def steps(answer: FleetError) -> JobSteps:
-        return JobSteps(None, Post(answer), None, None, Settings())  # type: ignore[arg-type] # only the posting is used
+        # Only the posting is used.
+        return JobSteps(None, Post(answer), None, None, Settings(), ledger=None)  # type: ignore[arg-type]
 
     assert isinstance(call, PublishedCall)
     assert await steps(BegunBefore()).publish(call) == JobCallState("j.0")

@@ -20,6 +20,7 @@ from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.audit import EVENT, Auditor
 from toolfleet_tasks.ledger.ledger import ANY_DATA, Ledger
 from toolfleet_tasks.messages import json_text
+from toolfleet_tasks.messages.fleet_results import CallEnding
 from toolfleet_tasks.messages.signing import Signatures, arguments_digest
 from toolfleet_tasks.redis_connection import RedisConnectionLost
 from toolfleet_tasks.results.stored import celery_value
@@ -255,7 +256,8 @@ def test_a_line_has_no_name_that_cannot_be_written() -> None:
     bad = Caller(user_id="\ud800da").model_copy(update={"permission": "own\udfffer"})
     call, result = ToolCall(tool_name="owls.\ud800", arguments={}), ToolResult.refused("owls.?", "unknown_tool", "no")
     refused = auditor.line_of_refused("call-1", call, bad, result, {}, None)
-    message = auditor.parts_of_refusal("call-1", result.model_copy(update={"tool_name": "owls.\ud800"}))
+    named = result.model_copy(update={"tool_name": "owls.\ud800"})
+    message = auditor.parts_of_refusal("call-1", CallEnding(named, named, named))
 
     assert (refused["tool"], refused["user_id"], refused["permission"]) == ("owls.?", "?da", "own?er")
     assert json.loads(message[0] + message[1])["tool"] == "owls.?"

@@ -548,6 +548,16 @@ async def test_a_refused_message_does_not_end_a_call_that_was_begun(ledger: Ledg
     assert await finish(ledger, claim) is not None
 
 
+async def test_a_begun_call_may_end_as_unknown_though_it_is_refused(ledger: Ledger) -> None:
+    """It is late, and may not be made any more: one that was not begun is refused then."""
+    unheard = failed("outcome_unknown", "unknown")
+    await begun(ledger, CALL)
+    stored = await ledger.refuse("call-1", failed("permission_denied", "none"), begun=unheard)
+    other = await ledger.refuse("call-2", failed("permission_denied", "none"), begun=unheard)
+
+    assert (shown(str(stored)), shown(str(other))) == (("outcome_unknown", "unknown"), ("permission_denied", "none"))
+
+
 async def test_a_call_is_withdrawn_unless_it_was_begun(ledger: Ledger) -> None:
     """One of which the broker did not say whether it has it is never begun after that."""
     stored = await ledger.withdraw(CALL, ENDING, data_id=ANY_DATA)

@@ -13,11 +13,12 @@ from toolfleet_registry.agents.explanation import ToolExplanation
 from toolfleet_registry.contracts import ModuleStatus, ToolResult
 from toolfleet_registry.contracts.calls import DeadLetter
 from toolfleet_registry.contracts.jobs import Job
+from toolfleet_registry.contracts.programs import ToolProgram
 from toolfleet_tasks.approvals.records import ListedApproval, StoredApproval
 from toolfleet_tasks.approvals.views import ShownApproval
 from toolfleet_tasks.client.canvas import FleetCanvas
 from toolfleet_tasks.client.dead_letters import FleetDeadLetters
-from toolfleet_tasks.client.jobs import FleetHooks, FleetJobs, FleetWakeups
+from toolfleet_tasks.client.jobs import FleetHooks, FleetJobs, FleetPrograms, FleetWakeups
 from toolfleet_tasks.client.namespaces import FleetApprovals, FleetBegunCalls, FleetModules, FleetQueues
 from toolfleet_tasks.dead_letters.kept_wakes import KeptWake
 from toolfleet_tasks.dead_letters.store import DeadEntry
@@ -30,6 +31,7 @@ from toolfleet_tasks.wakeups.events import WakeupOutcome
 
 NAMESPACES: Mapping[str, type] = {
     "jobs": FleetJobs,
+    "programs": FleetPrograms,
     "hooks": FleetHooks,
     "wakeups": FleetWakeups,
     "approvals": FleetApprovals,
@@ -192,6 +194,23 @@ OFFERED = [
         added=dict.fromkeys(("ended", "limit"), "the route has all of them"),
         defaults={"user_id": CALLER, "workflow_id": "without one, all jobs are listed"},
         answer=(Job, Job),
+    ),
+    Offered(
+        "listAllPrograms",
+        "programs.list",
+        names={"user_id": "caller"},
+        defaults={"ended": "an operator asks for what goes on", "user_id": CALLER},
+        answer=(ToolProgram, ToolProgram),
+    ),
+    Offered("getAnyProgram", "programs.get", added={"caller": CALLER}, answer=(ToolProgram, ToolProgram)),
+    Offered("cancelAnyProgram", "programs.cancel", added={"caller": CALLER}, answer=(ToolProgram, ToolProgram)),
+    *(
+        Offered(name, method, names=OF_USER, defaults={"user_id": CALLER}, answer=(ToolProgram, ToolProgram))
+        for name, method in (
+            ("listPrograms", "programs.list"),
+            ("getProgram", "programs.get"),
+            ("cancelProgram", "programs.cancel"),
+        )
     ),
     Offered("cancelWorkflow", "jobs.cancel_workflow", names=OF_USER, defaults={"user_id": CALLER}),
     Offered(

@@ -13,7 +13,7 @@ from toolfleet.tags import TagRegistry
 from toolfleet_registry.catalog.registry_events import RegistryEvents
 from toolfleet_registry.specs import RegistryEvent
 
-NAMESPACES = ("jobs", "approvals", "dead_letters", "wakeups", "modules", "queues", "canvas")
+NAMESPACES = ("jobs", "programs", "approvals", "dead_letters", "wakeups", "modules", "queues", "canvas")
 # How one gets the other face; what `TagRegistry` needs; and what a gateway needs, which serves many at once.
 ONLY_ASYNC = {"sync", "call_around", "inbox"}
 CLOSED = ToolFleet(settings=Settings(redis_url="redis://127.0.0.1:1"))

@@ -10,6 +10,7 @@ from toolfleet_registry.errors import BrokerUnavailable, NotPublished
 from toolfleet_tasks.admission import Refusal
 from toolfleet_tasks.calls.dispatcher import Backpressure, Hold, WaitingCalls
 from toolfleet_tasks.fairness import WaitQueue
+from toolfleet_tasks.queues import CONTROL
 from toolfleet_tasks.transport.publisher import Delivered
 
 ADA, BOB = ("fast", "ada"), ("fast", "bob")
@@ -59,7 +60,7 @@ class Broker:
     async def put(self, message: str, queue_name: str, *, seconds: float) -> None:
         raise NotImplementedError
 
-    async def control(self, task: str, *args: str) -> None:
+    async def control(self, task: str, *args: str, queue: str = CONTROL, limit: int = 0) -> None:
         raise NotImplementedError
 
     def close(self) -> None:

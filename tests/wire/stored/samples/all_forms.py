@@ -14,10 +14,12 @@ from wire.stored.samples.forms import FIXTURES, StoredForm
 from wire.stored.samples.gateway_forms import GATEWAY_FORMS
 from wire.stored.samples.job_forms import JOB_FORMS
 from wire.stored.samples.note_forms import NOTE_FORMS
+from wire.stored.samples.program_forms import PROGRAM_FORMS
 from wire.stored.samples.result_forms import RESULT_FORMS
 
 FORMS: tuple[StoredForm, ...] = (
     *JOB_FORMS,
+    *PROGRAM_FORMS,
     *APPROVAL_FORMS,
     *RESULT_FORMS,
     *DIRECTORY_FORMS,
