@@ -562,7 +562,8 @@ class ToolSpan:
         if not result.success:
             span.fail(result.error_code or spans.OTHER_ERROR)
         elif self._tracing.has_contents:
-            span.note({spans.GEN_AI_RESULT: REDACTED if call.hides_results else _text(result.result)})
+            is_hidden = call.hides_results or attempt.hides_results
+            span.note({spans.GEN_AI_RESULT: REDACTED if is_hidden else _text(result.result)})
 
 
 class ShownArguments:

@@ -1,18 +1,20 @@
 """Composes the worker, at its root. Importing it does nothing yet."""
 
 import asyncio
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from toolfleet_registry.agents.known_profiles import KnownProfiles
 from toolfleet_registry.agents.own_classes import OwnClasses
 from toolfleet_registry.contracts import PublishedCall
-from toolfleet_registry.contracts.names import ARTIFACTS, LOCAL, SCHEDULER
+from toolfleet_registry.contracts.names import ARTIFACTS, LOCAL, PROGRAMS, SCHEDULER
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.spans import Tracing
 from toolfleet_registry.system.loggers import get_logger
 from toolfleet_tasks.app import FleetApp, make_app
 from toolfleet_tasks.messages.signing import caller_tokens
+from toolfleet_tasks.queues import queue_of
 from toolfleet_tasks.tracing import process_tracing
 from toolfleet_workers.execution import execute
 from toolfleet_workers.executors.http_client import HttpClient
@@ -56,6 +58,8 @@ def make_worker_app(settings: Settings) -> FleetApp:
     puts: Middleware = NoArtifacts()
     if settings.artifact_store is not None:
         own[ARTIFACTS], puts = _artifact_parts(app, tools, profile, permission, guard)
+    if settings.programs:
+        own |= _program_executor(app)
     http = HttpExecutor(
         settings.module_services,
         client=HttpClient() if tracing is None else TracedClient(HttpClient(), tracing),
@@ -126,6 +130,20 @@ def _scheduler_executor(settings: Settings) -> Executor:
     from toolfleet_workers.executors.scheduler import SchedulerExecutor
 
     return SchedulerExecutor(lambda: worker_job_service(settings), longest_seconds=LONGEST_SECONDS)
+
+
+def _program_executor(app: FleetApp) -> dict[str, Executor]:
+    """Have the app go on with programs. Returns their executor; nothing where no program can be run: then others take their queue."""
+    if find_spec("pydantic_monty") is None:
+        name = queue_of(PROGRAMS)
+        app.conf.task_queues = [queue for queue in app.conf.task_queues if queue.name != name]
+        log.warning("programs_not_served", hint="install the extra `code`")
+        return {}
+    from toolfleet_workers.execution.programs import ProgramEngine, ProgramExecutor
+
+    engine = ProgramEngine(app)
+    app.resume_programs = engine.resume
+    return {PROGRAMS: ProgramExecutor(app.settings, engine)}
 
 
 def _artifact_parts(

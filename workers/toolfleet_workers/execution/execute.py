@@ -33,6 +33,7 @@ from toolfleet_tasks.limits import Within, unnamed
 from toolfleet_tasks.messages import fleet_results, json_text
 from toolfleet_tasks.messages.envelope import DIED, begins_when_taken, deaths_of, opened
 from toolfleet_tasks.messages.fleet_results import unapproved
+from toolfleet_tasks.messages.ids import program_of
 from toolfleet_tasks.messages.json_text import NewerMessage
 from toolfleet_tasks.presence import live_workers
 from toolfleet_tasks.queues import SOFT_LIMIT_MARGIN, lane_of, queue_of
@@ -93,7 +94,10 @@ async def run(task: RunningTask, message: str) -> str:
             call = opened(message, task.app, task_id=request.id)
         except (MessageRefused, NewerMessage) as exc:
             shared.give_back(fetched, request)
-            return _stored_end(task, ledger, await turn_away(task, ledger, exc))
+            ended = await turn_away(task, ledger, exc)
+            if (program_id := program_of(request.id)) is not None:
+                await evaluate_soon(task, program_id)
+            return _stored_end(task, ledger, ended)
         now = fleet_clock.now()
         is_due = call.deadline_at > now
         has_died = getattr(request, DIED, None) is not None
@@ -301,6 +305,8 @@ class Execution:
             await self._on_lease()
             seconds = call.deadline_at - fleet_clock.now()
         attempt = await self._attempt(min(call.limit_seconds, seconds))
+        if attempt.hides_results:
+            self._hide_results()
         now = fleet_clock.now()
         seconds = now - self._started_at
         result, goes_on = attempt.result, attempt.acceptance is not None or attempt.question is not None
@@ -435,7 +441,14 @@ class Execution:
             return None
         await self._on_lease()
         seconds = seconds_to_ask(self._call, attempt, now=fleet_clock.now())
-        return await self._runner.reconcile(self._call, seconds=seconds, lease=self._claim)
+        happened: Attempt | None = await self._runner.reconcile(self._call, seconds=seconds, lease=self._claim)
+        if happened is not None and happened.hides_results:
+            self._hide_results()
+        return happened
+
+    def _hide_results(self) -> None:
+        """Keep the result as that of a tool with sensitive results: in no contents, artifact, dead letter or log."""
+        self._call = self._claim.call = self._call.model_copy(update={"hides_results": True})
 
     async def _retry(self, attempt: Attempt, follows: Next, delay: float, seconds: float) -> str:
         """Close the attempt, then publish the call again. Where that surely fails, the call ends as the attempt has."""

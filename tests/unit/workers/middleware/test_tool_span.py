@@ -33,11 +33,11 @@ async def _check(call: PublishedCall, proceed: Proceed) -> Attempt:
     return await proceed(call)
 
 
-async def _run(tracing: Tracing, call: PublishedCall) -> None:
+async def _run(tracing: Tracing, call: PublishedCall, *, hides: bool = False) -> None:
     """The call, with what a profile hides of it in between."""
 
     async def end(call: PublishedCall) -> Attempt:
-        return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, {"owls": 3}))
+        return Attempt(Outcome.SUCCESS, ToolResult.ok(call.tool_name, {"owls": 3}), hides_results=hides)
 
     async def hide(call: PublishedCall) -> Attempt:
         hidden = call.model_copy(update={"arguments": {**call.arguments, "mail": "[EMAIL]"}})
@@ -63,10 +63,11 @@ async def test_contents_are_shown_without_what_is_sensitive_or_personal(exported
     assert json.loads(str(said["gen_ai.tool.call.result"])) == {"owls": 3}
 
 
-async def test_a_tool_with_sensitive_results_shows_none(exported: InMemorySpanExporter) -> None:
-    """Nothing of what its module says."""
-    call = published("owls.count").model_copy(update={"hides_results": True})
-    await _run(tracing(exported, has_contents=True), call)
+@pytest.mark.parametrize("is_tool", [True, False], ids=["its tool", "this result"])
+async def test_sensitive_results_are_not_shown(exported: InMemorySpanExporter, is_tool: bool) -> None:
+    """Nothing of what its module says, whether all results of its tool are sensitive or this one is."""
+    call = published("owls.count").model_copy(update={"hides_results": is_tool})
+    await _run(tracing(exported, has_contents=True), call, hides=not is_tool)
     (span,) = exported.get_finished_spans()
 
     assert (span.attributes or {})["gen_ai.tool.call.result"] == "[redacted]"
