@@ -90,7 +90,7 @@ _SUMMARIES: Mapping[str, str] = {
     "audit": "Who called or changed what, what was decided, and how it ended.",
     "dead-letters": "Calls whose end is not known, wake-ups and webhooks that were not accepted: look at them, try them again, drop them.",
     "host": "Serve as a module what was not written as one.",
-    "jobs": "Long work that is polled, of all users: look at it, end it.",
+    "jobs": "Long work, of all users: jobs that are polled and programs of models. Look at it, end it.",
     "keys": "The API keys of programs that use the fleet over HTTP.",
     "modules": "The modules: which there are, and whether they answer.",
     "queues": "The queues: how each is, and pausing, draining and resuming them.",

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from toolfleet_tasks.resources import jobs as jobs
     from toolfleet_tasks.resources import keys as keys
     from toolfleet_tasks.resources import modules as modules
+    from toolfleet_tasks.resources import programs as programs
     from toolfleet_tasks.resources import queues as queues
     from toolfleet_tasks.resources import tools as tools
     from toolfleet_tasks.resources import wakeups as wakeups
 else:
     from toolfleet_registry.system.lazy_names import LazyModule
 
-    _NAMES = "agents approvals audit calls dead_letters jobs keys modules queues tools wakeups".split()
+    _NAMES = "agents approvals audit calls dead_letters jobs keys modules programs queues tools wakeups".split()
     globals().update({name: LazyModule(f"toolfleet_tasks.resources.{name}") for name in _NAMES})

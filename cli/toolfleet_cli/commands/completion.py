@@ -91,7 +91,8 @@ def complete_agents(redis: "Redis", settings: "Settings", _: str) -> Iterable[st
 @_from_redis
 def complete_jobs(redis: "Redis", settings: "Settings", _: str) -> Iterable[str]:
     """Return the jobs that are due next, and the latest that have ended."""
-    return _ids(redis, first=[settings.keys.jobs_due], latest=[settings.keys.jobs_ended])
+    keys = settings.keys
+    return _ids(redis, first=[keys.jobs_due, keys.programs_due], latest=[keys.jobs_ended, keys.programs_ended])
 
 
 @_from_redis

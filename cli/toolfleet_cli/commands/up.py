@@ -43,7 +43,7 @@ from toolfleet_cli.local.supervisor import StopRequested
 from toolfleet_registry.config.run_file import ANY_MODULE, FOLDER, ListedProcess, RunFile, find_run_file
 from toolfleet_registry.config.run_file import NAME as RUN_FILE
 from toolfleet_registry.config.setting_sources import MCP_FILE, PREFIX, find_toml, origin_of, place_in_toml
-from toolfleet_registry.contracts.names import ARTIFACTS, LOCAL, SCHEDULER
+from toolfleet_registry.contracts.names import ARTIFACTS, LOCAL, PROGRAMS, SCHEDULER
 from toolfleet_registry.directory.directory import Listing, ModuleDirectory
 from toolfleet_registry.directory.entries import AnnouncedModule
 from toolfleet_registry.errors import FleetError, FleetUnavailable, OperationRefused, SettingsError
@@ -101,7 +101,7 @@ _CHECK_SECONDS = 0.5
 _OF_MODULES = ("module_services", "slow_modules", "module_timeouts", "module_headers")
 _APPLIED = ("hosts", *_OF_MODULES)
 # Modules that there are by another setting.
-_MODULES = {"scheduler": SCHEDULER, "local_tools": LOCAL, "artifact_store": ARTIFACTS}
+_MODULES = {"scheduler": SCHEDULER, "local_tools": LOCAL, "artifact_store": ARTIFACTS, "programs": PROGRAMS}
 _BY = Actor.at_command_line()
 _Stamp: TypeAlias = tuple[Path, int, int, int]
 _AGAIN = "end `toolfleet up` with Ctrl-C, and start it again"

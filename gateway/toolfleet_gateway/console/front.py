@@ -284,6 +284,7 @@ _ENTRIES: Final = (
     _NavigationEntry("/modules", "Modules"),
     _NavigationEntry("/tools", "Tools"),
     _NavigationEntry("/jobs", "Jobs"),
+    _NavigationEntry("/programs", "Programs"),
     _NavigationEntry("/wake-ups", "Wake-ups"),
     _NavigationEntry("/queues", "Queues"),
     _NavigationEntry("/limits", "Limits"),

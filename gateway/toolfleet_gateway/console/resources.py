@@ -1,4 +1,4 @@
-"""Shows agents, API keys, approvals, the audit, jobs and queues, and has people with the rights change them."""
+"""Shows agents, API keys, approvals, the audit, jobs, programs and queues, and has people with the rights change them."""
 
 from typing import Any
 
@@ -35,6 +35,9 @@ def resource_pages() -> list[ConsolePage]:
         ConsolePage("POST", "/jobs", _cancel_jobs, "operator"),
         ConsolePage("GET", "/jobs/{job_id}", _show_job),
         ConsolePage("POST", "/jobs/{job_id}", _cancel_job, "operator"),
+        ConsolePage("GET", "/programs", _list_programs),
+        ConsolePage("GET", "/programs/{program_id}", _show_program),
+        ConsolePage("POST", "/programs/{program_id}", _cancel_program, "operator"),
         ConsolePage("GET", "/queues", _show_queues),
         ConsolePage("POST", "/queues", _change_queue, "operator"),
         ConsolePage("GET", "/agents", _list_agents),
@@ -162,6 +165,26 @@ async def _show_job(visit: Visit) -> Outcome:
 async def _cancel_job(visit: Visit) -> Outcome:
     job = await visit.ask("cancelAnyJob", visit.path["job_id"])
     return Done(f"The job is {job['state']}.", f"/jobs/{job['job_id']}")
+
+
+async def _list_programs(visit: Visit) -> Outcome:
+    wanted, ended = visit.query.chosen("user_id"), visit.query.get("ended") == "true"
+    found = await visit.ask("listAllPrograms", query={**wanted, "ended": ended, "limit": _MOST_JOBS})
+    is_cut = found["count"] == _MOST_JOBS
+    return Shown(
+        "programs",
+        "Programs",
+        {"programs": found["programs"], "wanted": wanted, "ended": ended, "is_cut": is_cut},
+    )
+
+
+async def _show_program(visit: Visit) -> Outcome:
+    return Shown("program", "Program", {"program": await visit.ask("getAnyProgram", visit.path["program_id"])})
+
+
+async def _cancel_program(visit: Visit) -> Outcome:
+    program = await visit.ask("cancelAnyProgram", visit.path["program_id"])
+    return Done("A worker ends the program in a moment.", f"/programs/{program['program_id']}")
 
 
 async def _show_queues(visit: Visit) -> Outcome:

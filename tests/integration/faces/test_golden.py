@@ -4,6 +4,7 @@ What is shown now lies in `golden/`. A change of it is made on purpose: with `GO
 difference is read before it is committed. Ids, times and ports are numbered, or replaced by what they are.
 """
 
+import asyncio
 import contextlib
 import json
 import os
@@ -27,6 +28,7 @@ from support.gateways.gateway_here import keyed_gateway_here
 from support.gateways.keyed_gateway import KeyedGateway
 from support.waiting import wait_until_sync
 from support.worker_process import WorkerProcess
+from support.workers.stored_programs import program_records, waiting_program
 from support.workers.wakes import wake
 from toolfleet_cli.local.environment import environment_of
 from toolfleet_registry.api_keys import ApiKeys
@@ -47,6 +49,7 @@ dead-letters list | dead-letters list --json | dead-letters show dead-1 | dead-l
 jobs list | jobs list --json | jobs show {job} | jobs show {job} --json
 keys list | keys list --json
 modules list | modules list --json
+jobs list --programs | jobs list --programs --json | jobs show {program} | jobs show {program} --json
 queues list | queues list --json
 status | status --json
 tools list | tools list --json | tools list --closed | tools show owls.feed | tools show owls.feed --json
@@ -56,14 +59,15 @@ why owls.feed --user bob | why owls.feed --user bob --json
 """
 ROUTES = """\
 /approvals /approvals/{approval} /calls/{call} /jobs /jobs/{job} /modules /tools?limit=3 /tools/owls.feed /tools/owls.feed/why
-/tools/errors /operations/agents /operations/agents/production /operations/agents/production/versions /operations/audit?changes=true
+/tools/errors /programs /programs/{program} /operations/agents /operations/agents/production /operations/agents/production/versions /operations/audit?changes=true
 /operations/calls /operations/calls/{call} /operations/calls/values?field=tool /operations/dead-letters /operations/dead-letters/dead-1
 /operations/jobs /operations/jobs/{job} /operations/jobs/{job}/wake-ups /operations/keys /operations/modules /operations/queues
-/operations/status /operations/tools /operations/tools/owls.feed/versions /operations/wake-ups /operations/wake-ups/wake-1
+/operations/programs /operations/programs/{program} /operations/status /operations/tools /operations/tools/owls.feed/versions /operations/wake-ups /operations/wake-ups/wake-1
 """
 PAGES = """\
 / /agents /agents/production /approvals /approvals/{approval} /audit?changes=true /calls /calls/{call} /conversation?id=nest&user=bob
-/dead-letters /dead-letters/call/dead-1 /errors /jobs /jobs/{job} /keys /limits?user=bob /modules /modules/owls /queues /tools
+/dead-letters /dead-letters/call/dead-1 /errors /jobs /jobs/{job} /keys /limits?user=bob /modules /modules/owls /programs
+/programs/{program} /queues /tools
 /tools/owls.feed /tools/owls.echo/try /wake-ups /wake-ups/wake-1
 """
 """What is asked of a fleet that has something of each kind."""
@@ -177,7 +181,14 @@ def faces(gateway: KeyedGateway, bed: TestBed) -> Faces:
     httpx.get(f"{gateway.url}/tools", headers=_by(gateway, "ada"), trust_env=False).raise_for_status()
     with contextlib.closing(ApiKeys.of(bed.settings)) as keys:  # a gateway notes a key's use after it has answered
         wait_until_sync(lambda: _users_of(keys) == {"ada", "bob", "olga"}, "their keys' use is noted")
-    return Faces(gateway, {"call": call["audit"]["call_id"], "approval": asked["call_id"], "job": job["job_id"]})
+    asyncio.run(_put_program(bed))
+    ids = {"call": call["audit"]["call_id"], "approval": asked["call_id"], "job": job["job_id"], "program": "program-1"}
+    return Faces(gateway, ids)
+
+
+async def _put_program(bed: TestBed) -> None:
+    async with program_records(bed.settings) as records:
+        await waiting_program(records, "program-1", calls=2)
 
 
 @pytest.mark.parametrize("face", ["document", "rest", "console"])

@@ -10,6 +10,7 @@ import pytest
 
 from support.command import Run
 from support.workers.dead_news import maker
+from support.workers.stored_programs import SIGNING_KEY, program_records, program_settings, waiting_program
 from toolfleet import Caller, Conversation, ToolFleet
 from toolfleet_registry.contracts.jobs import Job, Poll, Schedule
 
@@ -96,6 +97,30 @@ def test_a_workflow_is_listed_and_cancelled_together(jobs: Run, make: Make) -> N
     assert jobs("cancel", "--workflow", "nothing").err.strip() == "Cancelled: 0."
     assert {job["job_id"] for job in json.loads(jobs("list", "--json").out)} == {other.job_id, alone.job_id}
     assert len(json.loads(jobs("list", "--workflow", "release", "--ended", "--json").out)) == 2
+
+
+def test_programs_are_shown_and_cancelled_as_jobs(
+    jobs: Run, make: Make, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their ids; a user's are cancelled with the jobs, and a workflow has none."""
+    monkeypatch.setenv("TOOLFLEET_SIGNING_KEY", SIGNING_KEY)
+
+    async def stored() -> None:
+        async with program_records(program_settings(redis_url)) as records:
+            for program_id, user in (("program-a", "ada"), ("program-b", "ada"), ("program-c", "bob")):
+                await waiting_program(records, program_id, user_id=user)
+
+    make()
+    asyncio.run(stored())
+
+    assert "calls: 1" in jobs("show", "program-a").out
+    assert jobs("cancel", "program-a").err == "A worker ends the program in a moment.\n"
+    assert jobs("cancel", "--user", "ada").err == "Cancelled: 3.\n"
+    assert jobs("cancel", "--user", "ada", "--workflow", "x").err == "Cancelled: 0.\n"
+    listed = json.loads(jobs("list", "--programs", "--user", "bob", "--json").out)
+    assert [each["program_id"] for each in listed] == ["program-c"]
+    assert jobs("show", "program-x").code == 1
+    assert jobs("list", "--programs", "--workflow", "x").code == 2
 
 
 @pytest.mark.parametrize("command", ["show", "cancel"])

@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 from support.fleet import TestBed
 from support.gateways.event_streams import streaming
 from support.gateways.keyed_gateway import KeyedGateway
+from support.workers.stored_programs import program_records, waiting_program
 from support.workers.wakes import complete
 from toolfleet_registry.redis.keys import Keys
 
@@ -144,3 +145,38 @@ async def test_a_completion_is_confirmed_by_hand(gateway: KeyedGateway, talk: st
     last = (await gateway.post("bob", "/jobs", job_of(talk))).json()["job_id"]
     async with streaming(gateway, "bob", path) as stream:
         assert (await stream.next()).data["job_id"] == last
+
+
+async def test_a_key_for_other_modules_sees_no_program(bed: TestBed, gateway: KeyedGateway) -> None:
+    """As it sees no call of the tool that makes them: a program's value may be data of any module."""
+    async with program_records(bed.settings) as records:
+        program = await waiting_program(records, "program-of-gus", user_id="gus")
+        path = "/programs/program-of-gus"
+
+        assert [(await ask("gus", path)).status_code for ask in (gateway.get, gateway.delete)] == [404, 404]
+        assert (await gateway.get("gus", "/programs")).json() == {"programs": [], "count": 0}
+        assert (await gateway.get("vera", f"/operations{path}")).status_code == 200
+        assert await records.end(program, None, []) is not None
+
+
+async def test_a_program_is_its_users_over_http(bed: TestBed, gateway: KeyedGateway) -> None:
+    """Another user cannot see, list or cancel it; operators see and cancel all."""
+    async with program_records(bed.settings) as records:
+        await waiting_program(records, "program-of-bob", user_id="bob")
+    path = "/programs/program-of-bob"
+
+    assert [(await gateway.get("eve", path)).status_code, (await gateway.delete("eve", path)).status_code] == [404, 404]
+    assert (await gateway.get("eve", "/programs")).json() == {"programs": [], "count": 0}
+    assert (await gateway.get("bob", "/programs")).json()["programs"][0]["program_id"] == "program-of-bob"
+    found = (await gateway.get("bob", path)).json()
+    assert (found["state"], found["calls"][0]["tool_name"]) == ("waiting", "owls.echo")
+    listed = (await gateway.get("vera", "/operations/programs", params={"user_id": "bob"})).json()
+    assert [each["program_id"] for each in listed["programs"]] == ["program-of-bob"]
+    assert (await gateway.delete("olga", f"/operations{path}")).status_code == 200
+    async with program_records(bed.settings) as records:
+        program = await records.get("program-of-bob")
+        assert program is not None
+        assert program.place.is_cancelled
+        assert await records.end(program, None, []) is not None
+    ended = (await gateway.delete("bob", path)).json()
+    assert (ended["state"], ended["error_code"]) == ("cancelled", "cancelled")
