@@ -39,6 +39,7 @@ PARTS = {
     "jobs": "benchmarks.features.jobs",
     "persistence": "benchmarks.redis_costs.persistence",
     "pii": "benchmarks.features.personal_data",
+    "programs": "benchmarks.features.programs",
     "redis": "benchmarks.redis_costs.redis_time",
     "tool_search": "benchmarks.features.tool_search",
     "tool_tasks": "benchmarks.features.tool_tasks",

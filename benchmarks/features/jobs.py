@@ -52,7 +52,7 @@ def main() -> None:
     options.add_argument("--jobs", type=int, default=_JOBS)
     options.add_argument("--due", type=int, default=_DUE)
     chosen = options.parse_args()
-    with tempfile.TemporaryDirectory() as folder, _fleet(Path(folder)) as fleet:
+    with tempfile.TemporaryDirectory() as folder, running_fleet(Path(folder)) as fleet:
         rows = asyncio.run(_measure(fleet, jobs=chosen.jobs, due=chosen.due))
     text = "\n".join(["| | |", "|---|---:|", *(f"| {what} | {found} |" for what, found in rows)])
     print(text)
@@ -127,7 +127,8 @@ def _memory(fleet: Fleet) -> int:
 
 
 @contextmanager
-def _fleet(folder: Path) -> Generator[Fleet]:
+def running_fleet(folder: Path, **more: object) -> Generator[Fleet]:
+    """Run one worker, beat, a Redis and the module of `jobs_module`, with `more` settings."""
     port = free_port()
     module_url = f"http://127.0.0.1:{port}"
     with redis_server(folder) as url:
@@ -137,6 +138,7 @@ def _fleet(folder: Path) -> Generator[Fleet]:
             # Whoever is told, nobody is there: news of an end wait, as they would for a core that is away.
             core_url=module_url,
             core_secret="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",  # noqa: S106 - of this run only
+            **more,  # type: ignore[arg-type] # per benchmark
         )
         commands = {
             "module": [sys.executable, "-m", "benchmarks.features.jobs_module", str(port)],

@@ -56,7 +56,12 @@ _SHARE_OF_ROWS = 0.7
 _HANGS_FACTOR = 2
 """What works for so many times as long as it may has no end: a process whose clock jumps does not wait."""
 _CALLS, _FAULTS = 300, 20
-_SCENES = {"approvals": {"approved", "rejected", "expired"}, "jobs": {"job"}, "wakeups": {"core", "stream", "job"}}
+_SCENES = {
+    "approvals": {"approved", "rejected", "expired"},
+    "jobs": {"job"},
+    "programs": {"program"},
+    "wakeups": {"core", "stream", "job"},
+}
 """Of the rows, by the folder or file of what they are about; all others are about calls."""
 _OF_CALLS = {"call", "crowd", "queued", "late"}
 _LIFE: dict[str, Mapping[Life, int]] = {"approvals": {"approvals": 40}, "jobs": {"jobs": 20}, "wakeups": {"jobs": 20}}

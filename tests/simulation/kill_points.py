@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Effect = Literal["once", "idempotent", "read", "undeclared"]
 Fate = Literal["dies", "pauses"]
 SceneName = Literal[
-    "call", "crowd", "line", "queued", "late", "approved", "rejected", "expired", "job", "core", "stream"
+    "call", "crowd", "line", "queued", "late", "approved", "rejected", "expired", "job", "program", "core", "stream"
 ]
 Victim = Literal["worker", "agent", "approver", "beat", "core"]
 EFFECTS: tuple[Effect, ...] = ("once", "idempotent", "read", "undeclared")
@@ -97,6 +97,9 @@ ROWS: tuple[Row, ...] = (
     *(Row("expired", victim) for victim in ("worker", "beat")),
     *(Row("job", victim) for victim in ("worker", "beat", "agent")),
     Row("job", "worker", workers=2, fate="pauses"),
+    *(Row("program", victim) for victim in ("worker", "beat", "agent")),
+    Row("program", "worker", workers=2),
+    Row("program", "worker", workers=2, fate="pauses"),
     *(Row("core", victim) for victim in ("worker", "beat", "core")),
     Row("core", "worker", workers=2),
     Row("stream", "agent"),

@@ -14,6 +14,7 @@ from bed import clock
 from bed.fleet import Bed, Worker
 from bed.site import Site
 from simulation.kill_points import Row
+from support.fleet import SIGNING_KEY
 from support.module_server import ModuleServer, Request
 from support.modules.works import make_works
 from toolfleet import (
@@ -30,8 +31,9 @@ from toolfleet import (
 )
 from toolfleet_cli.local.redis_server import LOOPBACK
 from toolfleet_registry.contracts.jobs import Completion
+from toolfleet_registry.contracts.programs import ToolProgram
 from toolfleet_registry.redis.keys import ApprovalKeys, Keys
-from toolfleet_tasks.messages.ids import then_call_id
+from toolfleet_tasks.messages.ids import program_id_of, then_call_id
 
 T = TypeVar("T")
 
@@ -62,6 +64,13 @@ _SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
 _KEYS = Keys()
 _QUEUES = ("tools.owls", "tools.works")
 _REPEATABLE = {"read", "idempotent"}
+_PROGRAM = """
+import asyncio
+first = await owls__once_works(ref="{}")
+more = await asyncio.gather(owls__once_works(ref="{}"), owls__once_works(ref="{}"))
+last = await owls__once_asked(ref="{}")
+return [first, *more, last]
+"""
 _DECLINED = "3600"
 """After so many seconds a call may come again: nobody waits so long."""
 
@@ -589,6 +598,82 @@ class JobScene(Scene):
         return found if ended.count(job.job_id) == 1 else [*found, f"listed {ended.count(job.job_id)} times"]
 
 
+class ProgramScene(Scene):
+    """A program of four calls, two of them at once and one that people have to approve; its caller waits for it."""
+
+    settings: Mapping[str, Any] = {"programs": True, "signing_key": SIGNING_KEY}
+
+    async def serve(self) -> None:
+        """Implements `Scene.serve`, with a tool that asks for an approval."""
+        self.module.add("once_asked", self._execute, effect="once", approval=True)
+        await super().serve()
+
+    async def ask(self, ref: str) -> list[str]:
+        """Implements `Scene.ask`."""
+        refs = [f"{ref}-{number}" for number in range(1, 5)]
+        source = _PROGRAM.format(*refs)
+        call = ToolCall(tool_name="programs.run", arguments={"source": source}, idempotency_key=ref)
+        approving = asyncio.create_task(self._approve())
+        talk = Conversation(conversation_id=ref, platform="chat")
+        result = await self.by(
+            "agent", lambda fleet: fleet.call(call, _OWNER, conversation=talk, timeout=TIMEOUT_SECONDS)
+        )
+        if self.row.fate == "pauses" and self.has_died:
+            await self._replaced
+            await asyncio.sleep(LEASE_SECONDS)
+        call_id = result.audit.call_id or ""
+        program_id = program_id_of(call_id)
+        is_due = partial(self.look, "ZSCORE", _KEYS.programs_due, program_id)
+        found = await self.becomes(lambda: is_due() is None, "the end of the program")
+        approving.cancel()
+        found += await self.is_over(call_id)
+        program = await self.fleet.programs.get(program_id, _OWNER)
+        done = [self.effects[each] for each in refs]
+        if max(map(len, done)) > 1:
+            found.append(f"executed {done}")
+        if program is not None:
+            return found + await self._judge(ref, result, program, done)
+        is_lost = (result.error_code, result.effect_state) == ("outcome_unknown", "unknown")
+        if not is_lost or not self.has_died or any(done):
+            found.append(f"no program, told {result}, executed {done}")
+        return found
+
+    async def _judge(self, ref: str, result: ToolResult, program: ToolProgram, done: list[list[str]]) -> list[str]:
+        found, stream = list[str](), _KEYS.completions_of(ref, _OWNER.user_id)
+        for each in program.calls:
+            if each.state not in {"left", "withdrawn"}:
+                found += await self.is_over(each.call_id)
+        waits = result.success and isinstance(result.result, dict) and result.result.get("state") == "waiting"
+        if waits:
+            found += await self.becomes(lambda: self.look("EXISTS", stream), "what wakes the conversation")
+        told = _entries(self.look, stream)
+        if len(told) != waits:
+            found.append(f"told {result}, and woken by {told}")
+        if program.state == "completed":
+            value = program.result if waits else result.result
+            if value != [each[0] for each in done if each] or len(value) != len(done):
+                found.append(f"completed with {value}, executed {done}")
+        elif not self.has_died or program.error_code != "outcome_unknown":
+            found.append(f"ended as {program.state} {program.error_code}: {program.error}")
+        return found
+
+    async def close(self) -> list[str]:
+        """Implements `Scene.close`; all approvals are settled, too."""
+        waiting = ApprovalKeys(_KEYS).waiting
+        await asyncio.sleep(2 * _QUIET_SECONDS)  # they end with the deadlines of their calls
+        found = await self.becomes(lambda: not self.look("ZCARD", waiting), "the settlement of all approvals")
+        return found + await super().close()
+
+    async def _approve(self) -> None:
+        """Approve what waits, as soon as it is asked for."""
+        while True:
+            for each in await self.fleet.approvals.list():
+                if each.state == "waiting":
+                    with contextlib.suppress(ApprovalNotTaken):
+                        await self.fleet.approvals.approve(each.approval_id, Approver("command line", "boss", "admin"))
+            await asyncio.sleep(_STEP_SECONDS)
+
+
 class CoreScene(Scene):
     """A reminder that wakes a conversation over HTTP."""
 
@@ -700,6 +785,7 @@ SCENES: Mapping[str, type[Scene]] = {
     "rejected": ApprovalScene,
     "expired": ApprovalScene,
     "job": JobScene,
+    "program": ProgramScene,
     "core": CoreScene,
     "stream": StreamScene,
 }

@@ -20,6 +20,8 @@ EVERY = {
     "approved.worker": 11,
     "approved.approver": 19,
     "job.worker": 151,
+    "program.worker": 61,
+    "program.worker.2-workers": 61,
     "core.worker": 13,
     "stream.agent": 11,
 }

@@ -1,6 +1,7 @@
 """`make simulate`: ten seeds of it, two runs of one seed, and how a plan that went wrong is made smaller."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,15 +16,28 @@ from simulation.smaller import smallest
 
 def played(options: str, *more: str) -> str:
     """Play plans in which all holds. Return what the command says."""
-    words = ["-m", "simulation", "--whole", *options.split(), *more]
+    return said_by("simulation", "--whole", *options.split(), *more)
+
+
+def said_by(module: str, *words: str) -> str:
+    """Run a command of the simulation, which finds nothing wrong. Return what it says."""
     env = {**os.environ, "PYTHONPATH": str(TESTS)}
-    ended = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, check=False)
+    ended = subprocess.run([sys.executable, "-m", module, *words], env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
 
 def test_ten_seeds_leave_every_invariant_whole() -> None:
     assert played("--first 1 --runs 10 --calls 200 --faults 6 --processes 2").startswith("10 runs, ")
+
+
+def test_programs_end_as_in_python_whichever_suspension_their_worker_dies_at() -> None:
+    """Four programs of 1 to 50 calls; `python -m simulation.programs` runs 2,000. Each call is made once."""
+    said = said_by("simulation.programs", *"--count 4 --seed 1 --processes 1".split())
+    found = re.search(r"4 programs of (\d+) calls, .* (\d+) suspensions, (\d+) deaths.* 0 violations", said)
+    assert found is not None, said
+    calls, suspensions, deaths = map(int, found.groups())
+    assert calls > suspensions >= deaths > 20
 
 
 def may_have_a_network() -> bool:
