@@ -49,6 +49,7 @@ _TITLES: Final = {
     "AgentSettings": "Agents",
     "ApprovalSettings": "Approvals",
     "ArtifactSettings": "Artifacts",
+    "ProgramSettings": "Programs",
     "OverloadSettings": "Limits and overload",
     "RetrySettings": "Retry",
     "JobSettings": "Jobs and wake-ups",
