@@ -12,7 +12,7 @@ from support.fleet import SIGNING_KEY, TestBed, program
 from support.module_server import serve
 from support.modules.works import Works, make_works
 from support.servers.rabbitmq import RabbitMq
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, Conversation, Poll, ToolCall, ToolFleet, WakeUp
 from toolfleet_cli.local.environment import beat_command
 from toolfleet_registry.contracts.names import PROGRAMS
@@ -101,7 +101,7 @@ async def test_a_program_runs(broker: RabbitMq, works: Works, redis_url: str, tm
         "return sorted(one['task']['id'] for one in [first, *rest])"
     )
     with program(bed, beat_command(), "beat", ready="beat: Starting"), bed.worker():
-        async with ToolFleet(settings=bed.settings) as fleet, asyncio.timeout(60):
+        async with ToolFleet(settings=bed.settings) as fleet, asyncio.timeout(3 * PATIENCE_SECONDS):
             result = await fleet.call(ToolCall(tool_name="programs.run", arguments={"source": source}), owner)
 
     assert result.result == sorted(works.pieces), result
