@@ -34,7 +34,7 @@ def test_ten_seeds_leave_every_invariant_whole() -> None:
 def test_programs_end_as_in_python_whichever_suspension_their_worker_dies_at() -> None:
     """Four programs of 1 to 50 calls; `python -m simulation.programs` runs 2,000. Each call is made once."""
     said = said_by("simulation.programs", *"--count 4 --seed 1 --processes 1".split())
-    found = re.search(r"4 programs of (\d+) calls, .* (\d+) suspensions, (\d+) deaths.* 0 violations", said)
+    found = re.search(r"4 programs of (\d+) calls, .* (\d+) suspensions, .* by (\d+) deaths.* 0 violations", said)
     assert found is not None, said
     calls, suspensions, deaths = map(int, found.groups())
     assert calls > suspensions >= deaths > 20
