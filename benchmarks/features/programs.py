@@ -1,4 +1,4 @@
-"""What a step of a program costs, and what a task of 20 calls puts into a model's context: `python -m benchmarks programs`.
+"""Measures the cost of a program's step, and the bytes that a task of 20 calls puts into a model's context: `python -m benchmarks programs`.
 
 One worker, a module that answers at once, and the Redis of `toolfleet up`, all on this machine. A program of many calls, one after
 the other, is run beside as many plain calls of an agent, one after the other: what it takes longer for each of its calls is

@@ -58,7 +58,7 @@ _FORMER_NAMES: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("tools", "unpin"): ("tools", "pin", "--undo"),
     ("tools", "versions"): ("tools", "show", "--versions"),
 }
-"""What the former names of groups and commands are now. They still work and are not shown."""
+"""The present names of groups and commands, by their former ones. These still work and are not shown."""
 
 _HIDDEN = frozenset({"demo", "redis-cli"})
 """Commands that the help leaves out: one needs a clone, the other is named where something is wrong."""

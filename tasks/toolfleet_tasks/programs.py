@@ -156,7 +156,7 @@ class StoredProgram:
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """What the ledger knows of a call: nothing, that people are asked, that it was begun, or its end.
+    """A call as the ledger knows it: nothing, that people are asked, that it was begun, or its end.
 
     `is_answered`: its module has answered each attempt that was sent; without that a failed one may have happened.
     """

@@ -33,7 +33,7 @@ _AT_ONCE = 120
 """Programs that run at the same time: the death of one's worker is that of others'. A worker takes up fifty that are due."""
 _CHUNK = 250
 _TOGETHER_SECONDS = 0.3
-"""How long a worker that is to die waits for more programs of it that come to such a point: less than their lease."""
+"""The time that a worker that is to die waits for more programs of it that come to such a point: less than their lease."""
 _APPROVED_EACH = 6
 _MOST_CALLS = 50
 _END = -1  # in place of a step

@@ -9,7 +9,7 @@ from toolfleet_registry.contracts.calls import ErrorCode
 from toolfleet_registry.contracts.message import Message
 
 ProgramCallState = Literal["waiting", "succeeded", "failed", "unknown", "withdrawn", "left"]
-"""Where a program's call is, or how it has ended: `withdrawn` before a worker began it, or `left` by a program that ended first."""
+"""The state of a program's call: `withdrawn` before a worker began it, `left` by a program that ended first."""
 
 
 class ProgramCall(Message):
@@ -22,9 +22,9 @@ class ProgramCall(Message):
     call_id: str
     """Its id in the fleet: its audit line, its traces and its approval are found by it."""
     state: ProgramCallState
-    """Where it is, or how it has ended."""
+    """Its state."""
     error_code: ErrorCode | None = None
-    """What went wrong, for programs."""
+    """The error, as a code."""
 
 
 class ToolProgram(Message):
@@ -33,24 +33,24 @@ class ToolProgram(Message):
     program_id: str
     """The program's id."""
     state: Literal["waiting", "completed", "failed", "timed_out", "cancelled"]
-    """Whether it waits for its calls, or how it has ended."""
+    """Its state: it waits for its calls, or has ended."""
     user_id: str | None = None
-    """Whose it is."""
+    """Its user."""
     conversation_id: str | None = None
-    """Which conversation its end wakes, if its caller no longer waits for it."""
+    """The conversation that its end wakes, if its caller no longer waits for it."""
     created_at: float
-    """When it was made."""
+    """The time at which it was made."""
     expires_at: float
-    """When it ends at the latest."""
+    """The time at which it ends at the latest."""
     ended_at: float | None = None
-    """When it ended."""
+    """The time at which it ended."""
     calls_made: int = 0
-    """How many calls it has made."""
+    """The number of calls that it has made."""
     calls: tuple[ProgramCall, ...] = ()
     """Its calls in their order; empty in lists of programs."""
     result: Any = None
     """The value that it has returned; `None` if it failed, or if a tool with sensitive results was called."""
     error: str | None = None
-    """What went wrong, in words."""
+    """The error, in words."""
     error_code: ErrorCode | None = None
-    """What went wrong, for programs."""
+    """The error, as a code."""

@@ -17,7 +17,7 @@ LACKS: Final = (
     "class inheritance (no own exceptions, no Enum), yield, property, staticmethod, classmethod, del, async with, async "
     "comprehensions, except*, gather(return_exceptions=...), asyncio.create_task, asyncio.wait_for, TaskGroup"
 )
-"""What the interpreter lacks of Python, for a model."""
+"""The parts of Python that the interpreter lacks, for a model."""
 
 MODULES: Final = (
     "asyncio (gather, run, sleep), base64, bisect, collections, copy, csv, dataclasses, datetime, decimal, functools, "

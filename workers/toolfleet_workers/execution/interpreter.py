@@ -103,7 +103,7 @@ class SnapshotNotRead(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a step may bring into this process: so many calls, with so many bytes of arguments, or a value of so many."""
+    """The bounds of a step in this process: so many calls, with so many bytes of arguments, or a value of so many."""
 
     calls: int = 100
     value_bytes: int = 2 * 2**20
