@@ -171,7 +171,9 @@ class SlewedClock:
         # Of two that are as exact the later one: clocks drift.
         best = min(reversed(self._readings), key=lambda each: each.doubt)
         moment, shown = self.monotonic(), self.now()
-        slew = best.fleet + moment - best.at - shown
+        ahead = best.fleet + moment - best.at - shown
+        # Within its doubt a reading contradicts nothing: the answer of a server that stood still would move a clock that is right.
+        slew = math.copysign(max(abs(ahead) - best.doubt, 0.0), ahead)
         self._course = (moment + abs(slew) / FASTEST_SLEW, shown + slew - moment, math.copysign(FASTEST_SLEW, slew))
         return "followed"
 
