@@ -264,8 +264,10 @@ class _Timeline:
             self._at = begun
 
     def _wait(self, until: float, phase: str | None = None, number: int | None = None) -> None:
-        if self._at is not None and until >= self._at:
-            self.spans.append(StorySpan(_phase(phase or self._next_wait), self._at, until, number))
+        """Add a wait. One that ends before it begins, by the clocks of two machines, took no time."""
+        if self._at is not None:
+            begins = min(self._at, until)
+            self.spans.append(StorySpan(_phase(phase or self._next_wait), begins, until, number))
         self._at = until if self._at is None else max(self._at, until)
 
     def _add(self, phase: CallPhase, begins: float, ends: float, part: TrailPart) -> None:

@@ -137,6 +137,16 @@ def test_clocks_that_differ_draw_nothing_backwards(shift: int) -> None:
     assert spans
 
 
+@pytest.mark.parametrize("queued", [0.0, 150.0, 600.0])
+def test_a_call_has_waited_whatever_its_agents_clock_says(queued: float) -> None:
+    """Of a call that was published after it began, by a clock that is ahead, the wait is drawn as well, and takes no time."""
+    parts = parts_of("lost 1 1250 1300 1480 w0 -;attempt 2 1490 500 2000 success w1 -;")
+    spans = spans_of(parts, replace(PLAIN, attempts=2, queued=queued))
+
+    assert [span.phase for span in spans] == ["queued", "lost", "reclaim", "claimed", "attempt", "module"]
+    assert drawn(spans)[0] == ("queued", min(1_500 - queued, 1_250), 1_250)
+
+
 def test_a_story_takes_the_lines_trail_before_the_records() -> None:
     """The record is gone after an hour; its line stays. Of what somebody has written there nothing breaks."""
     line = {"call_id": "c", "ts": 2.0, "queued_ms": 300, "duration_ms": 500, "attempts": 2, "outcome": "success"}
