@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager, suppress
 
 import hiredis
 
+from support.streams.stream_server import stream_server
+
 Answer = Callable[[list[bytes]], bytes]
 
 
@@ -33,7 +35,6 @@ class RawRedis:
                     self.seen[command[0]] += 1
                     writer.write(self._reply(command))
         self._writers.discard(writer)
-        writer.close()
 
     def hang_up(self) -> None:
         """Close every connection."""
@@ -57,9 +58,6 @@ def obliging(command: list[bytes]) -> bytes:
 @asynccontextmanager
 async def raw_redis(answer: Answer = obliging) -> AsyncGenerator[RawRedis]:
     raw = RawRedis(answer)
-    server = await asyncio.start_server(raw.serve, "127.0.0.1", 0)
-    raw.url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
-    async with server:
+    async with stream_server(raw.serve) as port:
+        raw.url = f"redis://127.0.0.1:{port}/0"
         yield raw
-        raw.hang_up()
-        await asyncio.sleep(0)

@@ -5,6 +5,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from support.streams.stream_server import stream_server
+
 
 @dataclass
 class WebSite:
@@ -25,30 +27,21 @@ class WebSite:
         self.page(path, b"", f"Location: {to}", status="302 Found")
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            request = (await reader.readuntil(b"\r\n\r\n")).decode()
-            self.asked.append(request)
-            path = request.split()[1].partition("?")[0]
-            writer.write(self.pages.get(path, b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"))
+        request = (await reader.readuntil(b"\r\n\r\n")).decode()
+        self.asked.append(request)
+        path = request.split()[1].partition("?")[0]
+        writer.write(self.pages.get(path, b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"))
+        await writer.drain()
+        if path.startswith("/silent"):
+            await reader.read()
+        while path.startswith("/trickle"):
+            writer.write(b"x")
             await writer.drain()
-            if path.startswith("/silent"):
-                await reader.read()
-            while path.startswith("/trickle"):
-                writer.write(b"x")
-                await writer.drain()
-                await asyncio.sleep(0.02)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
+            await asyncio.sleep(0.02)
 
 
 @asynccontextmanager
 async def web_site(host: str = "127.0.0.1") -> AsyncGenerator[WebSite]:
     site = WebSite(0)
-    server = await asyncio.start_server(site.answer, host, 0)
-    site.port = server.sockets[0].getsockname()[1]
-    try:
+    async with stream_server(site.answer, host=host) as site.port:
         yield site
-    finally:
-        server.close()

@@ -11,11 +11,16 @@ Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def stream_server(
-    answer: Answer, *, port: int = 0, tls: ssl.SSLContext | None = None, backlog: int = 100
+    answer: Answer,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    tls: ssl.SSLContext | None = None,
+    backlog: int = 100,
 ) -> AsyncGenerator[int]:
     """Run `answer` for each connection; yields the port. A client that goes ends its `answer`; at the end all are cut."""
     connections = Connections(answer)
-    server = await asyncio.start_server(connections.accept, "127.0.0.1", port, ssl=tls, backlog=backlog)
+    server = await asyncio.start_server(connections.accept, host, port, ssl=tls, backlog=backlog)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
