@@ -7,7 +7,7 @@ import asyncio
 import os
 import selectors
 import time
-from collections.abc import Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from unittest.mock import patch
 from uuid import UUID
 
@@ -53,6 +53,23 @@ class HandClock:
 
     def __call__(self) -> float:
         return self.now
+
+
+@dataclass
+class Later:
+    """By how many seconds the running loop's clock and the machine's are ahead of the real ones: a test says when time is over."""
+
+    seconds: float = 0
+
+    @classmethod
+    def here(cls, monkeypatch: pytest.MonkeyPatch) -> Self:
+        later, loop = cls(), asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "time", later._shifted(loop.time))
+        monkeypatch.setattr(machine_clock, "monotonic", later._shifted(machine_clock.monotonic))
+        return later
+
+    def _shifted(self, clock: Callable[[], float]) -> Callable[[], float]:
+        return lambda: clock() + self.seconds
 
 
 @contextmanager

@@ -22,6 +22,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -345,7 +346,12 @@ class ToolChild:
         number = int(head["id"])
         task = asyncio.get_running_loop().create_task(self._answer(number, head, body), context=inside)
         self._tasks[number] = task
-        task.add_done_callback(lambda _: self._tasks.pop(number, None))
+        task.add_done_callback(partial(self._ended, number))
+
+    def _ended(self, number: int, task: asyncio.Task[None]) -> None:
+        del self._tasks[number]
+        if task.cancelled():  # perhaps before its first step: the host waits for a word all the same
+            self._send({"kind": "cancelled", "id": number})
 
     def _cancel(self, head: Head, _: bytes) -> None:
         if (task := self._tasks.get(int(head["id"]))) is not None:
@@ -363,8 +369,6 @@ class ToolChild:
             self._send({"kind": "busy", "id": number, "seconds": exc.retry_after_seconds})
         except NotBegun:
             self._send({"kind": "not_begun", "id": number})
-        except asyncio.CancelledError:
-            self._send({"kind": "cancelled", "id": number})
 
     async def _reply(self, number: int, head: Head, body: bytes) -> Reply:
         name = str(head["tool"])

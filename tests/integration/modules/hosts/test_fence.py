@@ -3,19 +3,24 @@
 import asyncio
 import json
 import os
+import signal
 import textwrap
 from pathlib import Path
 
 import psutil
 import pytest
 
+from support.clocks import Later
 from support.hosts.isolation import can_isolate
 from support.hosts.tool_folder import GREET, HEAD, HostedFolder, hosted
 from support.processes import is_gone
-from support.waiting import wait_until, wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered, wait_until_equal
 from toolfleet_modules.hosts.child_process import Fence
 
 pytestmark = pytest.mark.asyncio
+
+LONG = 2 * PATIENCE_SECONDS
+"""Of a call whose time is over when its test says so."""
 
 LOOK = HEAD + textwrap.dedent('''
     import ctypes, os, pathlib, resource, signal, subprocess, sys, time
@@ -165,6 +170,34 @@ async def test_a_tool_that_holds_the_loop_is_ended_with_its_call(tmp_path: Path)
         lost = await waiting
         assert (lost.success, lost.retryable, lost.effect_state) == (False, True, "unknown")
         await answers_again(folder, "look")
+
+
+async def test_a_call_whose_time_is_over_before_its_process_takes_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It never begins, and its process goes on: as where that had no core for the whole of the call's time."""
+    note, later = tmp_path / "note", Later.here(monkeypatch)
+    async with hosted(tmp_path / "tools", {"look.py": LOOK}, security="off") as folder:
+        pid = (await folder.call("look")).result["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        stopped = asyncio.ensure_future(folder.client.send("owls.block", {"note": str(note)}, seconds=LONG))
+        await calls_run(folder, 1)
+        later.seconds += LONG
+        assert (await stopped).effect_state == "unknown"
+        os.kill(pid, signal.SIGCONT)
+
+        await calls_run(folder, 0)
+        assert (await folder.call("look")).result["pid"] == pid
+        assert not note.exists()
+
+
+async def calls_run(folder: HostedFolder, count: int) -> None:
+    """Wait until the host has so many calls."""
+
+    async def running() -> object:
+        return (await folder.client.http.get("/health")).json()["running"]
+
+    await wait_until_equal(running, count, f"{count} calls run")
 
 
 async def answers_again(folder: HostedFolder, tool: str) -> None:

@@ -5,13 +5,13 @@ import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from support.clocks import Later
 from support.documents import programs
 from support.local_tools.own_functions import OwnFunctions
 from support.published_call import published
@@ -27,7 +27,6 @@ from toolfleet_registry.functions import threads
 from toolfleet_registry.local.local_function import ANSWER_SECONDS, LocalFunction
 from toolfleet_registry.local.local_tools import LocalSource, load_local_tools
 from toolfleet_registry.settings import Settings
-from toolfleet_registry.system import machine_clock
 from toolfleet_tasks.ledger.retry import Next, decide
 from toolfleet_workers.executors.local import LocalExecutor
 
@@ -137,22 +136,9 @@ async def executor() -> AsyncIterator[LocalExecutor]:
     await executor.aclose()
 
 
-@dataclass
-class Later:
-    """By how many seconds the loop's clock and the machine's are ahead of the real ones."""
-
-    seconds: float = 0
-
-    def shifted(self, clock: Callable[[], float]) -> Callable[[], float]:
-        return lambda: clock() + self.seconds
-
-
 @pytest.fixture
 async def later(monkeypatch: pytest.MonkeyPatch) -> Later:
-    later, loop = Later(), asyncio.get_running_loop()
-    monkeypatch.setattr(loop, "time", later.shifted(loop.time))
-    monkeypatch.setattr(machine_clock, "monotonic", later.shifted(machine_clock.monotonic))
-    return later
+    return Later.here(monkeypatch)
 
 
 async def run_out(executor: LocalExecutor, later: Later, method: str, **arguments: Any) -> None:
