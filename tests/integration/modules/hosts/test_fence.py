@@ -158,13 +158,17 @@ async def test_memory_that_is_not_there_is_the_calls_own_trouble(tmp_path: Path)
         assert hog.error == "owls.hog failed inside the module (MemoryError); its log says why."
 
 
-async def test_a_tool_that_holds_the_loop_is_ended_with_its_call(tmp_path: Path) -> None:
+async def test_a_tool_that_holds_the_loop_is_ended_with_its_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When its time is over: calls that wait behind it get a clear result, and the next ones another process."""
-    note = tmp_path / "note"
+    note, later = tmp_path / "note", Later.here(monkeypatch)
     async with hosted(tmp_path / "tools", {"look.py": LOOK, "owls.py": GREET}, security="off") as folder:
-        blocked = asyncio.ensure_future(folder.client.send("owls.block", {"note": str(note)}, seconds=1))
+        blocked = asyncio.ensure_future(folder.client.send("owls.block", {"note": str(note)}, seconds=LONG))
         await wait_until(note.exists, "it is at work")
-        waiting = asyncio.ensure_future(folder.client.send("owls.greet", {"name": "Ada"}, seconds=20))
+        waiting = asyncio.ensure_future(folder.client.send("owls.greet", {"name": "Ada"}, seconds=2 * LONG))
+        await calls_run(folder, 2)
+        later.seconds += LONG
 
         assert (await blocked).effect_state == "unknown"
         lost = await waiting
