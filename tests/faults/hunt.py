@@ -146,7 +146,7 @@ class Hunt:
         return [half for half in halves if half]
 
     def _nearness(self, file: Path, path: Path, fault: Fault) -> int:
-        """Count the words that both names share, those of the file's name and its folder's twice; more for a test that imports the module, or is small."""
+        """Count the words that both names share, those of the file's name and its folder's twice; more for a test that imports the module, has its name in virtual time, or is small."""
         words, own, others = (
             _words(path) | _words(Path(fault.name)),
             _words(Path(path.parent.name, path.name)),
@@ -154,7 +154,9 @@ class Hunt:
         )
         module = ".".join(path.with_suffix("").parts[1:])
         imports = path.suffix == ".py" and module in self._tests[file]
-        return 3 * imports + len(words & others) + len(own & others) + _kind_of(file, fault.room)
+        # Whose folders are seldom the rooms.
+        is_named = file.is_relative_to(VIRTUAL) and file.stem == f"test_{path.stem}"
+        return 3 * (imports + is_named) + len(words & others) + len(own & others) + _kind_of(file, fault.room)
 
 
 def _kind_of(file: Path, room: str) -> int:

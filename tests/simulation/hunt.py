@@ -1,8 +1,9 @@
 """Plants faults in a copy of the product, and has the simulation find each: `python -m simulation.hunt [NAME ...]`.
 
-For each fault the rows of `kill_points` that may show it are gone through, and then plans of the simulation are played, with
-seeds that nobody has chosen before, until something does not hold, or two minutes of one core are over. What then holds
-without the fault, too, has found it. Findings are kept, and the next run goes on where this one has stopped.
+For each fault the rows of `kill_points` that may show it are gone through, and then plans of the simulation are played, or
+programs of `simulation.programs`, with seeds that nobody has chosen before, until something does not hold, or two minutes of
+one core are over. What then holds without the fault, too, has found it. Findings are kept, and the next run goes on where this
+one has stopped.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from faults.planted import ROOT, Fault, FaultRefused, locate, read_product, read
 from faults.trial import TrialFailed, TrialTree
 from simulation.kill_points import ROWS, Row, is_sound, walk_here
 from simulation.plan import Life, Plan
+from simulation.programs import play_here
 
 TABLE = Path(__file__).parent / "planted.toml"
 ALSO = (
@@ -52,7 +54,9 @@ _TURNS = 4
 """Of the rows that are about a file, before one of each other row: a row has few points at which a fault is seen."""
 _ROUNDS = 50
 _SHARE_OF_ROWS = 0.7
-"""Of the time; the rest is the plans'."""
+"""Of the time; the rest is the plans', or the random programs'."""
+_PROGRAMS = 15
+"""In one go: there is time for some."""
 _HANGS_FACTOR = 2
 """What works for so many times as long as it may has no end: a process whose clock jumps does not wait."""
 _CALLS, _FAULTS = 300, 20
@@ -207,15 +211,23 @@ def _spent() -> float:
 
 
 def _played(near: str, seed: int) -> dict[str, Any]:
+    if "/programs" in near:  # plans have none
+        about, violations = "programs", play_here(seed, range(_PROGRAMS)).violations
+    else:
+        about = next((word for word in _LIFE if f"/{word}" in near), "")
+        violations = _violations_of(seed, about)
+    where = {"where": f"plan/{about}" if violations else "", "points": 0, "seed": seed}
+    return {"violation": violations[0] if violations else "", **where}
+
+
+def _violations_of(seed: int, about: str) -> list[str]:
     from simulation.pool import played  # it needs virtual time
 
-    plan, about = Plan.of(seed, calls=_CALLS, faults=_FAULTS), next((word for word in _LIFE if f"/{word}" in near), "")
+    plan = Plan.of(seed, calls=_CALLS, faults=_FAULTS)
     if about:
         plan = replace(plan, calls=_CALLS // 4).living(_LIFE[about])
     ((_, verdict),) = played(iter([plan]), 1)
-    is_wrong = bool(verdict.violations)
-    where = {"where": f"plan/{about}" if is_wrong else "", "points": 0, "seed": seed}
-    return {"violation": verdict.violations[0] if is_wrong else "", **where}
+    return verdict.violations
 
 
 def _ordered(near: str, dice: Random) -> list[Row]:

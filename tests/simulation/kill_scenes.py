@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
+from unittest import mock
 
 from aiohttp import web
 
@@ -34,6 +35,7 @@ from toolfleet_registry.contracts.jobs import Completion
 from toolfleet_registry.contracts.programs import ToolProgram
 from toolfleet_registry.redis.keys import ApprovalKeys, Keys
 from toolfleet_tasks.messages.ids import program_id_of, then_call_id
+from toolfleet_tasks.programs import ProgramRecords
 
 T = TypeVar("T")
 
@@ -599,7 +601,10 @@ class JobScene(Scene):
 
 
 class ProgramScene(Scene):
-    """A program of four calls, two of them at once and one that people have to approve; its caller waits for it."""
+    """A program of four calls, two of them at once and one that people have to approve; its caller waits for it.
+
+    Where beat dies, the program's worker has died before: without beat's tick the program does not go on.
+    """
 
     settings: Mapping[str, Any] = {"programs": True, "signing_key": SIGNING_KEY}
 
@@ -614,6 +619,8 @@ class ProgramScene(Scene):
         source = _PROGRAM.format(*refs)
         call = ToolCall(tool_name="programs.run", arguments={"source": source}, idempotency_key=ref)
         approving = asyncio.create_task(self._approve())
+        if self.row.victim == "beat":
+            orphaning = asyncio.create_task(self._orphan())
         talk = Conversation(conversation_id=ref, platform="chat")
         result = await self.by(
             "agent", lambda fleet: fleet.call(call, _OWNER, conversation=talk, timeout=TIMEOUT_SECONDS)
@@ -626,6 +633,8 @@ class ProgramScene(Scene):
         is_due = partial(self.look, "ZSCORE", _KEYS.programs_due, program_id)
         found = await self.becomes(lambda: is_due() is None, "the end of the program")
         approving.cancel()
+        if self.row.victim == "beat":
+            await orphaning
         found += await self.is_over(call_id)
         program = await self.fleet.programs.get(program_id, _OWNER)
         done = [self.effects[each] for each in refs]
@@ -634,7 +643,7 @@ class ProgramScene(Scene):
         if program is not None:
             return found + await self._judge(ref, result, program, done)
         is_lost = (result.error_code, result.effect_state) == ("outcome_unknown", "unknown")
-        if not is_lost or not self.has_died or any(done):
+        if not is_lost or not self._may_be_unknown or any(done):
             found.append(f"no program, told {result}, executed {done}")
         return found
 
@@ -653,9 +662,31 @@ class ProgramScene(Scene):
             value = program.result if waits else result.result
             if value != [each[0] for each in done if each] or len(value) != len(done):
                 found.append(f"completed with {value}, executed {done}")
-        elif not self.has_died or program.error_code != "outcome_unknown":
+        elif not self._may_be_unknown or program.error_code != "outcome_unknown":
             found.append(f"ended as {program.state} {program.error_code}: {program.error}")
         return found
+
+    @property
+    def _may_be_unknown(self) -> bool:
+        """Whether a worker has died, or paused, that may have had a call."""
+        return self.has_died and self.row.victim == "worker"
+
+    async def _orphan(self) -> None:
+        """Have the worker die that stores the first step, before its calls leave it, and start another one."""
+        stored, move = asyncio.Event(), ProgramRecords.move
+
+        async def dying(*of: Any, **how: Any) -> Any:
+            moved = await move(*of, **how)
+            if how.get("state") is not None and not stored.is_set():
+                stored.set()
+                await asyncio.Event().wait()  # until it is killed
+            return moved
+
+        with mock.patch.object(ProgramRecords, "move", dying):
+            await stored.wait()
+        (dead,), self._workers = self._workers, []  # which has no other one started for it
+        dead.kill()
+        self._workers = [await self.bed.worker()]
 
     async def close(self) -> list[str]:
         """Implements `Scene.close`; all approvals are settled, too."""

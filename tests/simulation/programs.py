@@ -41,6 +41,7 @@ _LEASE_SECONDS = 3
 _WORKERS = 2
 _START_SECONDS = 5
 _CALL_SECONDS = 600  # of a call: it may have to wait for a worker that lives until it is published
+_TAKES_SECONDS = 0.3  # a call at the most: so a step has the ends of some of the calls that wait
 _LOOK_SECONDS = 5
 _WAKE_SECONDS = 30  # in which a wake-up is delivered, also if the worker that wrote it has died
 
@@ -218,11 +219,11 @@ class _Reaper:
 class _Fleet:
     """A fleet with workers that die, and a module that counts."""
 
-    def __init__(self, bed: "Bed", reaper: _Reaper) -> None:
+    def __init__(self, bed: "Bed", reaper: _Reaper, random: Random) -> None:
         from support.module_server import ModuleServer
 
         self.bed, self.module, self.made = bed, ModuleServer("owls"), Counter[str]()
-        self._reaper = reaper
+        self._reaper, self._random = reaper, random
         self.workers = list["Worker"]()
         self.woken = dict[str, bool]()
         """By its stream, whether a conversation has to be woken: its caller was not told the end."""
@@ -232,6 +233,7 @@ class _Fleet:
 
         async def execute(request: dict[str, Any]) -> dict[str, Any]:
             self.made[request["arguments"]["ref"]] += 1
+            await asyncio.sleep(self._random.random() * _TAKES_SECONDS)
             try:
                 return {"success": True, "result": answer(request["tool_name"].partition(".")[2], request["arguments"])}
             except RuntimeError:
@@ -337,7 +339,7 @@ async def _ended(fleet: _Fleet, caller: "Caller") -> "ToolProgram | None":
 async def play(bed: "Bed", seed: int, numbers: range) -> Findings:
     """Run these programs, some at once, in a bed."""
     found, reaper = Findings(), _Reaper(seed)
-    fleet = _Fleet(bed, reaper)
+    fleet = _Fleet(bed, reaper, Random(f"module {seed} {numbers.start}"))
     await fleet.open()
     waiting = iter(numbers)
 

@@ -22,6 +22,7 @@ EVERY = {
     "job.worker": 151,
     "program.worker": 61,
     "program.worker.2-workers": 61,
+    "program.beat": 41,
     "core.worker": 13,
     "stream.agent": 11,
 }
