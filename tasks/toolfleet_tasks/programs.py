@@ -39,6 +39,7 @@ from toolfleet_tasks.redis_connection import PipelinedConnection, answered, igno
 from toolfleet_tasks.results.receipts import HAD
 from toolfleet_tasks.results.stored import read_stored
 from toolfleet_tasks.results.verifier import Verifier
+from toolfleet_tasks.scripts import COUNTED_FROM_BYTES
 
 log = get_logger(__name__)
 
@@ -130,12 +131,13 @@ _KIND = RecordKind("program", ProgramPosition, ProgramEnd, lambda keys: keys.of_
 
 @dataclass(frozen=True, slots=True)
 class StoredProgram:
-    """A program as it was read; `at` is its position as it was written."""
+    """A program as it was read; `at` is its position as it was written. `state`: that of its next step, if it was stored here."""
 
     spec: JobSpec
     place: ProgramPosition
     at: str
     end: ProgramEnd | None = None
+    state: ProgramState | None = None
 
     @property
     def source(self) -> str:
@@ -159,10 +161,12 @@ class CallEnd:
     """A call as the ledger knows it: nothing, that people are asked, that it was begun, or its end.
 
     `is_answered`: its module has answered each attempt that was sent; without that a failed one may have happened.
+    `stored`: its result as it is stored, if that was asked for and is small.
     """
 
     state: Literal["", "people", "begun", "done"]
     is_answered: bool = False
+    stored: bytes = b""
 
 
 class ProgramMoved(Exception):
@@ -206,7 +210,7 @@ class ProgramRecords:
         """
         program = await self.get(program_id)
         if program is not None and program.end is not None:
-            self._drop(program.spec, [each.number for each in program.end.calls])
+            self.drop(program, [each.number for each in program.end.calls])
         if program is None:
             at = await self._connection.execute("HGET", self._keys.program(program_id), "at")
             if at is None:
@@ -222,14 +226,18 @@ class ProgramRecords:
     async def state(self, program: StoredProgram) -> ProgramState | None:
         """Return the state that the program's next step begins with; `None` before its first step.
 
-        Raises `ProgramMoved`, `MessageRefused` for one that the fleet did not write for this program and step, and
-        `NewerMessage`.
+        Raises `ProgramMoved`, also for one that was stored here, `MessageRefused` for one that the fleet did not write for
+        this program and step, and `NewerMessage`.
         """
         if program.place.step == 0 or program.place.state in ENDED:
             return None
-        at, text = await self._connection.read("HMGET", self._keys.program(program.spec.job_id), "at", "told")
+        name, fields = self._keys.program(program.spec.job_id), ("at", "told")[: 1 + (program.state is None)]
+        at, *texts = await self._connection.read("HMGET", name, *fields)
         if at != program.at.encode():
             raise ProgramMoved
+        if program.state is not None:
+            return program.state
+        (text,) = texts
         if text is None:
             raise MessageRefused("The state of the program is missing.")
         return await _aside(len(text), lambda: self._opened(program, text))
@@ -237,29 +245,38 @@ class ProgramRecords:
     def _opened(self, program: StoredProgram, text: bytes) -> ProgramState:
         spec = program.spec
         state = json_text.load(ProgramState, self._records.unbound("told", spec.job_id, text))
-        belongs = (spec.job_id, program.place.step, *_digests(program))
-        if (state.program, state.step, state.caller, state.source) != belongs:
+        if (state.program, state.step, state.caller, state.source) != _owner_of(program, program.place.step):
             raise MessageRefused("The state is not that of this program's step.")
         return state
 
-    async def ends(self, call_ids: Sequence[str]) -> list[CallEnd]:
-        """Return what the ledger knows of these calls, in their order."""
-        return await asyncio.gather(*map(self._end_of, call_ids))
+    async def ends(self, call_ids: Sequence[str], *, with_results: bool = False) -> list[CallEnd]:
+        """Return what the ledger knows of these calls, in their order; `with_results`: with small results, as they are stored."""
+        return await asyncio.gather(*(self._end_of(each, with_result=with_results) for each in call_ids))
 
-    async def _end_of(self, call_id: str) -> CallEnd:
-        found = await self._connection.execute("HMGET", self._keys.call(call_id), "state", "begun", "token", "log")
+    async def _end_of(self, call_id: str, *, with_result: bool) -> CallEnd:
+        reading = self._connection.execute("HMGET", self._keys.call(call_id), "state", "begun", "token", "log")
+        if with_result:
+            part = self._connection.execute("GETRANGE", self._keys.result(call_id), 0, COUNTED_FROM_BYTES - 1)
+            found, stored = await asyncio.gather(reading, part)
+        else:
+            found, stored = await reading, b""
         state, begun, token, log_text = found
         if state != b"done":
             return CallEnd("people" if token == b"approval" else "begun" if begun is not None else "")
         outcomes = {each.partition(b" ")[2].partition(b" ")[0] for each in (log_text or b"").split(b";") if each}
-        return CallEnd("done", is_answered=bool(outcomes) and outcomes <= _ANSWERED)
+        is_answered = bool(outcomes) and outcomes <= _ANSWERED
+        return CallEnd("done", is_answered=is_answered, stored=stored if len(stored) < COUNTED_FROM_BYTES else b"")
 
-    async def result(self, call_id: str) -> tuple[ToolResult | None, int]:
-        """Return the result of a call that has ended, and the bytes that are stored; `None` if it has expired or is not genuine."""
-        text = await self._connection.read("GET", self._keys.result(call_id))
-        text = text or await self._connection.read("HGET", self._keys.call(call_id), "result")
-        stored = await self._verifier.believed(call_id, text or b"")
-        size = len(stored)
+    async def result(self, call_id: str, end: CallEnd | None = None) -> tuple[ToolResult | None, int]:
+        """Return the result of a call that has ended, and the bytes that are stored; `None` if it has expired or is not genuine.
+
+        `end`: as `ends` has returned it.
+        """
+        text = end.stored if end is not None else b""
+        text = text or await self._connection.read("GET", self._keys.result(call_id))
+        text = text or await self._connection.read("HGET", self._keys.call(call_id), "result") or b""
+        stored = await self._verifier.believed(call_id, text)
+        size = len(text) if stored else 0
         return (await _aside(size, lambda: read_stored(stored, "")) if stored else None), size
 
     async def move(
@@ -268,48 +285,23 @@ class ProgramRecords:
         place: ProgramPosition,
         *,
         due_at: float | None = None,
-        state: tuple[int, str, Sequence[WaitingCall], Sequence[ProgramCall]] | None = None,
+        state: ProgramState | None = None,
     ) -> StoredProgram | None:
         """Move a program that is still where it was read; return it, or `None` with nothing changed.
 
         Args:
             program: The program as it was read.
-            place: Its next position; with the same position only `due_at` is changed. The results of calls that it waits for
-                no longer are dropped: the state has them.
+            place: Its next position; with the same position only `due_at` is changed.
             due_at: When to look at it next; `None`: as before.
-            state: The interpreter's format and snapshot (base64), the waiting calls, and all that were made; `None`: as
-                before. `place.step` must be another one then.
+            state: That of the step which follows, as `state_of` returns it; `None`: as before. `place.step` must be another one then.
 
         """
-        sealed = None
-        if state is not None:
-            sealed = await _aside(len(state[1]), lambda: self._sealed(program, place, *state))
+        sealed = None if state is None else await _aside(len(state.snapshot), lambda: self._sealed(program, state))
         moved = await self._records.move(_found(program), JobChange(place, due_at=due_at, sealed_state=sealed))
-        if moved is not None:
-            self._drop(program.spec, {*program.place.waits} - {*place.waits})
-        return None if moved is None else _stored(moved)
+        return None if moved is None else replace(_stored(moved), state=state)
 
-    def _sealed(
-        self,
-        program: StoredProgram,
-        place: ProgramPosition,
-        form: int,
-        snapshot: str,
-        waiting: Sequence[WaitingCall],
-        made: Sequence[ProgramCall],
-    ) -> str:
-        program_id, (caller, source) = program.spec.job_id, _digests(program)
-        state = ProgramState(
-            program=program_id,
-            step=place.step,
-            caller=caller,
-            source=source,
-            format=form,
-            snapshot=snapshot,
-            waiting=tuple(waiting),
-            made=tuple(made),
-        )
-        return self._records.bound("told", program_id, json_text.dump(state))
+    def _sealed(self, program: StoredProgram, state: ProgramState) -> str:
+        return self._records.bound("told", program.spec.job_id, json_text.dump(state))
 
     async def end(
         self, program: StoredProgram, ended: EndedRound | None, calls: Sequence[ProgramCall]
@@ -369,7 +361,7 @@ class ProgramRecords:
     def forget_calls(self, program: StoredProgram) -> None:
         """Keep of an ended program's calls what is kept of any call, without their results. Is not waited for."""
         spec, calls = program.spec, () if program.end is None else program.end.calls
-        self._drop(spec, [each.number for each in calls])
+        self.drop(program, [each.number for each in calls])
         seconds = math.ceil(self._settings.result_ttl_seconds)
         for each in calls:
             if each.state not in {"waiting", "left"}:
@@ -377,34 +369,28 @@ class ProgramRecords:
                 for key in (self._keys.call(each.call_id), intent):
                     self._connection.send("EXPIRE", key, seconds).add_done_callback(ignored)
 
-    def _drop(self, spec: JobSpec, numbers: Collection[int]) -> None:
+    def drop(self, program: StoredProgram, numbers: Collection[int]) -> None:
         """Drop the results of those calls that have ended. Is not waited for: what gets lost expires."""
         if not numbers:
             return
-        keys, ids = self._keys, [step_call_id(spec.job_id, each) for each in numbers]
+        keys, spec, ids = self._keys, program.spec, [*map(program.call_id, numbers)]
         names = [(keys.call(each), keys.result(each), keys.readers(each), keys.stored(spec.user_id)) for each in ids]
         self._connection.send(*HAD.command(results=names, had=[(each, "", "") for each in ids])).add_done_callback(
             ignored
         )
 
-    async def published_until(self, program: StoredProgram, number: int) -> float | None:
-        """Return the deadline of the program's call of this number, if it was published, or may have been."""
-        key = self._keys.intent(program.spec.user_id, program_key(program.spec.job_id, number))
-        held = await self._connection.execute("GET", key)
-        if held is None:
-            return None
-        try:
-            return float(held.split(b" ")[2])
-        except (ValueError, IndexError):  # another program has written it
-            return 0
+    async def intents(self, program: StoredProgram, numbers: Collection[int]) -> dict[int, bytes | None]:
+        """Return what the keys of the program's calls of these numbers stand for, as it is stored; `None` where nothing is."""
+        spec = program.spec
+        names = [self._keys.intent(spec.user_id, program_key(spec.job_id, each)) for each in numbers]
+        return dict(zip(numbers, await self._connection.execute("MGET", *names) if names else (), strict=True))
 
-    async def is_foreign(self, call: PublishedCall) -> bool:
-        """Return whether the key of a program's call stands for another call already: another one was made under its number."""
-        key, _, value = self._admission.intention_of(call)
-        held = await self._connection.execute("GET", key)
-        if held is None:
+    def is_foreign(self, call: PublishedCall, intent: bytes | None) -> bool:
+        """Return whether the key of a program's call stands for another call: another one was made under its number."""
+        if intent is None:
             return False
-        holder, digest = [*held.decode(errors="replace").split(" "), ""][:2]
+        _, _, value = self._admission.intention_of(call)
+        holder, digest = [*intent.decode(errors="replace").split(" "), ""][:2]
         return (holder, digest) != (call.call_id, value.partition(" ")[0])
 
     async def due(self, *, count: int, lease_seconds: float) -> list[str]:
@@ -525,13 +511,44 @@ def shown(program: StoredProgram) -> ToolProgram:
     )
 
 
-def _digests(program: StoredProgram) -> tuple[str, str]:
-    """Return the digests of a program's caller, with its rights, and of its source."""
-    caller, source = json_text.dump(program.spec.caller), program.source
-    caller_digest, source_digest = (
-        hashlib.sha256(each.encode("utf-8", "surrogatepass")).hexdigest() for each in (caller, source)
+def state_of(
+    program: StoredProgram,
+    step: int,
+    snapshot: tuple[int, str],
+    waiting: Collection[WaitingCall],
+    made: Collection[ProgramCall],
+) -> ProgramState:
+    """Return the state of a program before this step, of a snapshot with its format, in base64."""
+    program_id, step, caller, source = _owner_of(program, step)
+    return ProgramState(
+        program=program_id,
+        step=step,
+        caller=caller,
+        source=source,
+        format=snapshot[0],
+        snapshot=snapshot[1],
+        waiting=tuple(waiting),
+        made=tuple(made),
     )
-    return caller_digest, source_digest
+
+
+def published_until(intent: bytes | None) -> float | None:
+    """Return the deadline of a call whose key stands for this, if it was published, or may have been."""
+    if intent is None:
+        return None
+    try:
+        return float(intent.split(b" ")[2])
+    except (ValueError, IndexError):  # another program has written it
+        return 0
+
+
+def _owner_of(program: StoredProgram, step: int) -> tuple[str, int, str, str]:
+    """Return what a state belongs to: the program, its step, and the digests of its caller, with its rights, and of its source."""
+    digests = [
+        hashlib.sha256(each.encode("utf-8", "surrogatepass")).hexdigest()
+        for each in (json_text.dump(program.spec.caller), program.source)
+    ]
+    return program.spec.job_id, step, digests[0], digests[1]
 
 
 def _bounded(limit: int) -> int:

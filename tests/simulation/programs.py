@@ -140,6 +140,8 @@ class _Reaper:
         self._met, self._struck, self._here = set[tuple[str, int]](), set[tuple[str, int]](), site.here
         self._left = dict[str, tuple[int, int]]()
         """By program, its step, and how many calls of that are published before its worker dies."""
+        self._closed = set[tuple[Any, str]]()
+        """Workers that publish no more calls of a program."""
         self._doomed = dict["Site", asyncio.Event]()
         """By the worker that is to die, what its programs wait for that came to their points: nothing sets it."""
         self._outside = contextvars.copy_context()
@@ -180,11 +182,16 @@ class _Reaper:
 
     async def publish(self, course: Any, program: Any, call: Any, **how: Any) -> Any:
         """Implements `_Course._published`."""
-        found, program_id = await self._published(course, program, call, **how), program.spec.job_id
+        program_id, site = program.spec.job_id, self._here()
+        if (site, program_id) in self._closed:
+            await self._dies(program_id, program.place.step)
         step, left = self._left.pop(program_id, (0, 0))
         if left > 1:
             self._left[program_id] = step, left - 1
-        elif left:
+        elif left:  # all are published at once: those that follow are not any more
+            self._closed.add((site, program_id))
+        found = await self._published(course, program, call, **how)
+        if left == 1:
             await self._dies(program_id, step)
         return found
 

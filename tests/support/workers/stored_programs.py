@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from toolfleet_registry.contracts import Caller, Conversation, ToolCall
@@ -11,7 +12,7 @@ from toolfleet_registry.contracts.programs import ProgramCall
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import fleet_clock
-from toolfleet_tasks.programs import ProgramPosition, ProgramRecords, StoredProgram, WaitingCall
+from toolfleet_tasks.programs import ProgramPosition, ProgramRecords, StoredProgram, WaitingCall, state_of
 from toolfleet_tasks.redis_connection import PipelinedConnection
 
 SIGNING_KEY = "0123456789abcdef0123456789abcdef"
@@ -73,10 +74,10 @@ async def waiting_program(
     waiting = [
         WaitingCall(number=each, monty_id=each, tool_name="owls.echo", arguments={}, until=until) for each in numbers
     ]
-    state = 14, snapshot, waiting, [made_call(program, each, "waiting") for each in numbers]
+    state = state_of(program, 1, (14, snapshot), waiting, [made_call(program, each, "waiting") for each in numbers])
     moved = await records.move(program, place, due_at=until, state=state)
     assert moved is not None
-    return moved
+    return replace(moved, state=None)  # as another worker reads it
 
 
 def made_call(program: StoredProgram, number: int, state: Any) -> ProgramCall:

@@ -31,8 +31,9 @@ from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.system import fleet_clock
 from toolfleet_tasks.calls.audit_trail import set_credential
 from toolfleet_tasks.jobs.engine import JobSteps
-from toolfleet_tasks.messages.ids import outer_call_of
+from toolfleet_tasks.messages.ids import outer_call_of, step_call_id
 from toolfleet_tasks.programs import ProgramRecords
+from toolfleet_tasks.redis_connection import PipelinedConnection, RedisConnectionLost
 from toolfleet_workers.execution import interpreter, programs
 
 DAY = 86_400.0
@@ -113,6 +114,12 @@ async def fleet(bed: Bed, bank: Bank) -> ToolFleet:
     await bed.worker()
     await bed.beat()
     return await bed.agent()
+
+
+@pytest.fixture
+def nothing_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a worker read each program again, as another one does."""
+    monkeypatch.setattr(programs.ProgramEngine, "remember", lambda *_: None)
 
 
 async def run(fleet: ToolFleet, source: str, caller: Caller = ADA, **how: Any) -> ToolResult:
@@ -451,11 +458,11 @@ async def test_a_call_that_was_refused_is_not_run_by_another_worker(
     def refused(call: ToolCall) -> ToolResult:
         return ToolResult.refused(call.tool_name, "permission_denied", "Not yet.")
 
-    async def slow(course: Any, program: Any, ended: Any, **how: Any) -> bool:
+    async def slow(course: Any, program: Any, ended: Any, *given: Any, **how: Any) -> bool:
         if ended and not held:
             held.append(course)
             await asyncio.sleep(300)
-        return await step(course, program, ended, **how)
+        return await step(course, program, ended, *given, **how)
 
     monkeypatch.setattr(JobSteps, "prepare", prepared)
     monkeypatch.setattr(programs._Course, "_step", slow)
@@ -505,6 +512,45 @@ async def test_a_step_that_cannot_be_stored_ends_its_program(
     assert (program.state, program.error_code) == ("failed", "internal")
     assert len(begun) == 6
     assert begun[-1] - begun[0] < 300
+
+
+async def test_a_step_whose_result_cannot_be_read_ends_its_program(
+    fleet: ToolFleet, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading it is a part of the step: a result whose connection is lost each time is tried so often."""
+    read, lost = PipelinedConnection.read, 0
+
+    async def cut(connection: PipelinedConnection, *command: Any, **how: Any) -> Any:
+        nonlocal lost
+        if command[0] == "GET" and str(command[1]).endswith(".2"):
+            lost += 1
+            raise RedisConnectionLost("It was cut.", sent=True)
+        return await read(connection, *command, **how)
+
+    monkeypatch.setattr(PipelinedConnection, "read", cut)
+    program_id = await waiting(fleet, "await bank__rows(n=1)\nreturn len(await bank__shelf(n=1))")
+    program = await ended(fleet, program_id)
+
+    assert (program.state, program.error_code) == ("failed", "internal")
+    assert lost <= 6
+
+
+async def test_of_a_step_that_makes_another_call_nothing_more_is_made(
+    fleet: ToolFleet, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if only publishing shows it; the calls of a step are published at once after its first."""
+    published = programs._Course._published
+
+    async def diverges(course: Any, program: Any, call: Any, **how: Any) -> bool:
+        if call.call_id.endswith(".1"):
+            raise programs._Diverged(call.tool_name)
+        return await published(course, program, call, **how)
+
+    monkeypatch.setattr(programs._Course, "_published", diverges)
+    result = await run(fleet, "import asyncio\nawait asyncio.gather(*[bank__add(n=n) for n in range(5)])")
+    await asyncio.sleep(60)
+
+    assert (result.error_code, bank.done()) == ("conflict", [])
 
 
 async def test_a_step_that_is_interrupted_at_times_goes_on(
@@ -750,6 +796,7 @@ async def test_what_waits_in_its_queue_outlives_another_server(bed: Bed, fleet: 
     assert len(bank.server.calls("nap")) == 1
 
 
+@pytest.mark.usefixtures("nothing_at_hand")
 async def test_two_workers_at_one_program_are_no_fault(
     fleet: ToolFleet, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -825,7 +872,7 @@ async def test_another_call_under_a_number_ends_the_program(
     calls = "bank__add(n=1) bank__pay(n=2) bank__add(n=3) bank__pay(n=4)"
     program_id = await waiting(fleet, "\n".join(f"await {call}" for call in calls.split()))
     name = KEYS.program(program_id)
-    monkeypatch.setattr(ProgramRecords, "_drop", lambda *_: None)  # a Redis that is restored has their results, too
+    monkeypatch.setattr(ProgramRecords, "drop", lambda *_: None)  # a Redis that is restored has their results, too
     old = bed.ask("HMGET", name, "at", "told")
     (asked,) = await fleet.approvals.list()
     await fleet.approvals.approve(asked.approval_id, BOSS)
@@ -1012,6 +1059,47 @@ async def test_a_large_value_wakes_its_conversation_with_a_handle(bed: Bed, bank
     assert await value_of(fleet, source) == 100_000
 
 
+async def test_a_worker_has_at_hand_what_it_has_stored(
+    bed: Bed, fleet: ToolFleet, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads a program that begins, one that has ended, and one that others have moved; of a step nothing is done twice."""
+    reads, begun, read, resume = 0, 0, ProgramRecords.read, interpreter.Interpreter.resume
+
+    async def counted(records: ProgramRecords, program_id: str) -> Any:
+        nonlocal reads
+        reads += 1
+        return await read(records, program_id)
+
+    async def noted(self: Any, *given: Any, **how: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        return await resume(self, *given, **how)
+
+    monkeypatch.setattr(ProgramRecords, "read", counted)
+    monkeypatch.setattr(interpreter.Interpreter, "resume", noted)
+    source = "for n in range(20):\n    await bank__rows(n=n)"
+    await value_of(fleet, source)
+    assert (reads <= 3, begun) == (True, 20)
+
+    for _ in range(3):
+        await bed.worker()
+    reads = begun = 0
+    await value_of(fleet, source)
+    assert 3 < reads < 50
+    assert begun == 20
+
+
+async def test_a_large_result_is_dropped_with_its_step(bed: Bed, fleet: ToolFleet, bank: Bank) -> None:
+    """A small one stays until its program ends: to drop it is a write."""
+    program_id = await waiting(fleet, "await bank__rows(n=1)\nawait bank__shelf(n=2)\nawait bank__pay(n=3)")
+    small, large = (KEYS.result(step_call_id(program_id, number)) for number in (1, 2))
+    assert (bed.ask("EXISTS", small), bed.ask("EXISTS", large)) == (1, 0)
+    (asked,) = await fleet.approvals.list()
+    await fleet.approvals.approve(asked.approval_id, BOSS)
+    await ended(fleet, program_id)
+    assert bed.ask("EXISTS", small) == 0
+
+
 @pytest.mark.parametrize("end", ["return await bank__secret(n=1)", "raise RuntimeError(await bank__secret(n=1))"])
 async def test_what_was_made_of_a_sensitive_result_is_kept_nowhere(
     bed: Bed, bank: Bank, tmp_path: Path, end: str
@@ -1059,6 +1147,7 @@ def _changed(text: str) -> str:
 
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("how", ["changed", "unsigned", "another program's", "older"])
+@pytest.mark.usefixtures("nothing_at_hand")
 async def test_a_record_that_the_fleet_did_not_write_is_not_run(
     bed: Bed, fleet: ToolFleet, bank: Bank, field: str, how: str
 ) -> None:

@@ -56,9 +56,12 @@ from toolfleet_tasks.programs import (
     ProgramState,
     StoredProgram,
     WaitingCall,
+    published_until,
+    state_of,
 )
 from toolfleet_tasks.queues import queue_of
 from toolfleet_tasks.redis_connection import answered
+from toolfleet_tasks.scripts import COUNTED_FROM_BYTES
 from toolfleet_tasks.transport.redis_publisher import control_soon
 from toolfleet_workers.execution.interpreter import (
     PROCESSES,
@@ -92,6 +95,8 @@ _MOST_REPLIES_BYTES = (
 )  # of results that a step hands over: what has ended beside them comes with the next one
 _MOST_TRIES = 5  # of a step that was begun and not stored, before its program ends: what it does may end workers
 _MOST_KNOWN = 1_000  # programs whose functions are remembered
+_MOST_AT_HAND = 200  # programs that are remembered as they were stored, each with a small state
+_SMALL_STATE = 65_536  # bytes
 _MOST_NAMES = 500  # of functions in a source: a program may make fewer calls
 _LONGEST_ERROR = 1_400  # characters of a traceback: the calls that were made come after it
 _MOST_CALLS_SHOWN = 20
@@ -128,6 +133,7 @@ class ProgramEngine:
         self.lease_seconds = min(_MOST_LEASE_SECONDS, max(app.settings.lease_seconds / 2, 1.0))
         self._keys = LiveKeys.of(app.settings)  # a worker that cannot ask for keys does not start
         self.functions = dict[str, dict[str, str]]()  # by program: of 10,000 tools they take a while
+        self.at_hand = dict[str, StoredProgram]()  # as this worker has stored them, if others have not moved them
         self._turns = WeakValueDictionary[str | None, asyncio.Lock]()
         self._at_work = set[str]()
         self._wanted = set[str]()
@@ -199,6 +205,13 @@ class ProgramEngine:
         result = await keep(call, ToolResult.ok(RUN_PROGRAM, ended.result))
         return replace(ended, shown=previewed(result).result) if result.artifacts else ended
 
+    def remember(self, program: StoredProgram, size: int) -> None:
+        """Keep a program at hand, whose state has so many bytes: it need not be read again, unless others have moved it."""
+        if len(self.at_hand) >= _MOST_AT_HAND:
+            self.at_hand.pop(next(iter(self.at_hand)))
+        if size <= _SMALL_STATE:
+            self.at_hand[program.spec.job_id] = program
+
     def turn(self, user_id: str | None) -> asyncio.Lock:
         """Return what holds a user's steps apart: one user's programs must not take all of the interpreter's processes."""
         return self._turns.setdefault(user_id, asyncio.Lock())
@@ -225,6 +238,9 @@ class _Course:
         self._engine, self._session, self._id = engine, session, program_id
         self._records, self._steps = session.programs.records, session.steps
         self._is_soon, self._is_due = False, is_due
+        self._large = set[
+            int
+        ]()  # calls of a step whose results are dropped once it is stored; others stay: to drop one is a write
 
     async def follow(self) -> None:
         for _ in range(_MOST_ROUNDS):
@@ -234,53 +250,60 @@ class _Course:
 
     async def _go_on(self) -> bool:
         """Do what is to be done next. Returns whether there is more to do now."""
-        program = await self._records.read(self._id)
+        program = self._engine.at_hand.pop(self._id, None) or await self._records.read(self._id)
         if program is None or program.place.state in ENDED:
             return False
         place, now, outer_id = program.place, fleet_clock.now(), outer_call_of(self._id)
-        outer, *found = await self._records.ends([outer_id, *map(program.call_id, place.waits)])
+        is_over = place.is_cancelled or now >= program.spec.deadline_at
+        asked, is_one = [*map(program.call_id, place.waits)], len(place.waits) == 1
+        (outer,), found, state = await asyncio.gather(
+            self._records.ends([outer_id]),
+            self._records.ends(asked, with_results=is_one),  # that one has surely ended
+            self._state(program, is_last=is_over),
+        )
         ends = dict(zip(place.waits, found, strict=True))
-        if place.is_cancelled or now >= program.spec.deadline_at:
-            return not await self._stop(program, ends)
+        if is_over:
+            return not await self._stop(program, ends, state)
         if not place.detached and outer.state == "done":  # without its program: cancelled, or its workers have died
             result, _ = await self._records.result(outer_id)
             change = "is_cancelled" if result is not None and result.error_code == "cancelled" else "detached"
             await self._records.move(program, place.model_copy(update={change: True}), due_at=now)
             return True
-        if worker_runtime.here().is_paused(queue_of(PROGRAMS)):
+        if worker_runtime.here().is_paused(queue_of(PROGRAMS)) or (place.step and state is None):
             return False
         ended = {number: end for number, end in ends.items() if end.state == "done"}
-        if place.step and not ended:
-            return self._is_due and await self._publish_again(program, ends)
-        is_due, self._is_due = self._is_due, False
-        return await self._step(program, ended, is_due=is_due)
+        if state is None or ended:
+            is_due, self._is_due = self._is_due, False
+            return await self._step(program, ended, state, is_due=is_due)
+        return self._is_due and await self._publish_again(program, ends, state)
 
-    async def _step(self, program: StoredProgram, ended: Mapping[int, CallEnd], *, is_due: bool) -> bool:
+    async def _step(
+        self, program: StoredProgram, ended: Mapping[int, CallEnd], state: ProgramState | None, *, is_due: bool
+    ) -> bool:
         """Hand ends of calls over, and take the step that follows. Returns whether there is more to do now.
 
         `is_due`: others may have begun it, and not stored it.
         """
-        state, interpreter = await self._state(program), self._engine.interpreter
-        if state is None and program.place.step:
-            return False
-        made, waiting = _made_of(state), {each.number: each for each in state.waiting} if state else {}
+        interpreter, made = self._engine.interpreter, _made_of(state)
+        waiting = {each.number: each for each in state.waiting} if state else {}
         functions = self._functions(program)
         async with self._engine.turn(program.spec.user_id), self._engine.places:
             if is_due:  # counted where it begins: it may have waited for others' steps
                 program = await self._counted(program, made)
             if state is None:
                 at, replies = program.spec.created_at, dict[int, Reply]()
-                step = await interpreter.begin(program.source, program_id=self._id, created_at=at, functions=functions)
+                taken = interpreter.begin(program.source, program_id=self._id, created_at=at, functions=functions)
             else:
                 found = await self._replies(program, ended, waiting, made)
                 if isinstance(found, EndedRound):
                     return not await self._end(program, found, made)
                 replies = found
-                try:
-                    step = await interpreter.resume(b64decode(state.snapshot), replies, functions=functions)
-                except SnapshotNotRead as exc:
-                    log.error("program_not_loaded", program_id=self._id, reason=str(exc))  # noqa: TRY400 - it says all
-                    return await self._leave(program)
+                taken = interpreter.resume(b64decode(state.snapshot), replies, functions=functions)
+            try:
+                step = await taken
+            except SnapshotNotRead as exc:
+                log.error("program_not_loaded", program_id=self._id, reason=str(exc))  # noqa: TRY400 - it says all
+                return await self._leave(program)
         if isinstance(step, Suspended):
             return await self._suspend(program, step, waiting, made) or len(replies) < len(ended)
         return not await self._end(program, _ended_as(step), made)
@@ -309,11 +332,12 @@ class _Course:
         They no longer wait, and are listed with their ends.
         """
         replies, size = dict[int, Reply](), 0
+        self._large.clear()
         for number, end in sorted(ended.items()):
             if size >= _MOST_REPLIES_BYTES:
                 break
             call = waiting.pop(number)
-            result, bytes_read = await self._result(program, number)
+            result, bytes_read = await self._result(program, number, end)
             is_unknown = self._is_unknown(program, call.tool_name, result, end)
             made[number] = _ended(made[number], result, is_unknown=is_unknown)
             if is_unknown and not call.returns_unknown:
@@ -321,14 +345,15 @@ class _Course:
                 text = f"The outcome of its call {number}, {call.tool_name}, is unknown"
                 return _failed("outcome_unknown", f"{text}." if is_hidden else f"{text}: {result.error}")
             is_large = bytes_read > _MOST_REPLY_BYTES
+            self._large |= {number} if bytes_read >= COUNTED_FROM_BYTES or program.place.hides else set()
             reply = partial(_reply, call, result, is_unknown=is_unknown, is_large=is_large)
             replies[call.monty_id] = await asyncio.to_thread(reply) if is_large else reply()
             size += min(bytes_read, _MOST_REPLY_BYTES)
         return replies
 
-    async def _result(self, program: StoredProgram, number: int) -> tuple[ToolResult, int]:
-        """Return the end of a call that has ended, and its bytes as they are stored."""
-        result, size = await self._records.result(program.call_id(number))
+    async def _result(self, program: StoredProgram, number: int, end: CallEnd) -> tuple[ToolResult, int]:
+        """Return the result of a call that has ended, and its bytes as they are stored."""
+        result, size = await self._records.result(program.call_id(number), end)
         return result or fleet_results.outcome_unknown("", "its result is not kept any more."), size
 
     async def _suspend(
@@ -345,12 +370,12 @@ class _Course:
         if calls > (most := settings.program_limit("calls")):
             return not await self._end(program, _failed("module_error", f"It makes more than {most} calls."), made)
         waits = {number: each for number, each in waiting.items() if each.monty_id in step.pending}
-        ready, refused, before, made = list[PublishedCall](), dict[str, ToolResult](), made, dict(made)
+        ready, refused, before, made = dict[int, PublishedCall](), dict[str, ToolResult](), made, dict(made)
         for number, called in enumerate(step.calls, place.calls + 1):
             call, call_id = self._waiting_call(program, number, called, server), program.call_id(number)
             found = await self._prepared(program, call)
             if isinstance(found, PublishedCall):
-                ready.append(found)
+                ready[number] = found
                 hides |= found.hides_results
                 call = call.model_copy(update={"until": until_of(found)})
             elif found.error_code == "unknown_module":  # it may be there soon
@@ -359,8 +384,9 @@ class _Course:
                 refused[call_id] = found
             waits[number] = call
             made[number] = ProgramCall(number=number, tool_name=call.tool_name, call_id=call_id, state="waiting")
-        for each in ready:  # before the step is stored: what is stored is what its numbers stand for
-            if await self._records.is_foreign(each):
+        intents = await self._records.intents(program, ready)
+        for number, each in ready.items():  # before the step is stored: what is stored is what its numbers stand for
+            if self._records.is_foreign(each, intents[number]):
                 return not await self._end(program, _diverged(each.tool_name), before)
         size = len(step.snapshot) + sum(size_of(each.arguments) for each in waits.values())
         if size > (most := settings.program_limit("state_bytes")):
@@ -368,13 +394,30 @@ class _Course:
             return not await self._end(program, _failed("module_error", text), before)
         change = {"step": place.step + 1, "waits": tuple(waits), "calls": calls, "hides": hides, "tries": 0}
         place = place.model_copy(update=change | {"due_at": soon})
-        state = (format_of(step.snapshot), b64encode(step.snapshot).decode(), [*waits.values()], [*made.values()])
-        moved = await self._records.move(program, place, due_at=min(due_at, soon or due_at), state=state)
+        moved = await self._stored(program, place, step.snapshot, waits, made, min(due_at, soon or due_at))
         if moved is None:
             return True
+        self._engine.remember(moved, size)
         for call_id, refusal in refused.items():  # in the ledger: what this worker alone knows, others would publish
             await self._steps.refuse(call_id, refusal)
-        return await self._publish(moved, ready, made) or bool(refused)
+        return await self._publish(moved, [*ready.values()], made) or bool(refused)
+
+    async def _stored(
+        self,
+        program: StoredProgram,
+        place: ProgramPosition,
+        snapshot: bytes,
+        waits: Mapping[int, WaitingCall],
+        made: Mapping[int, ProgramCall],
+        due_at: float,
+    ) -> StoredProgram | None:
+        """Store a program's next step; return it, or `None` if others have moved it."""
+        text = b64encode(snapshot).decode()
+        state = state_of(program, place.step, (format_of(snapshot), text), waits.values(), made.values())
+        moved = await self._records.move(program, place, due_at=due_at, state=state)
+        if moved is not None:
+            self._records.drop(program, self._large)
+        return moved
 
     async def _publish(
         self,
@@ -388,14 +431,20 @@ class _Course:
 
         `again`: ids of those that may have been published before.
         """
-        try:
-            ended = [await self._published(program, call, again=call.call_id in again) for call in calls]
-        except _Diverged as exc:
-            return not await self._end(program, _diverged(str(exc)), made)
+        answers = list[bool | BaseException]()
+        # All at once, if the first does not show that another one was made in its place.
+        for part in (calls[:1], calls[1:]):
+            publishing = (self._published(program, call, again=call.call_id in again) for call in part)
+            answers += await asyncio.gather(*publishing, return_exceptions=True)
+            faults = [each for each in answers if isinstance(each, BaseException)]
+            if diverged := next((each for each in faults if isinstance(each, _Diverged)), None):
+                return not await self._end(program, _diverged(str(diverged)), made)
+            if faults:
+                raise faults[0]
         if self._is_soon:
             soon = fleet_clock.now() + _SOON_SECONDS
             await self._records.move(program, program.place.model_copy(update={"due_at": soon}), due_at=soon)
-        return any(ended)
+        return any(answers)
 
     async def _published(self, program: StoredProgram, call: PublishedCall, *, again: bool) -> bool:
         """Publish a call; return whether the ledger has its end. One that may not be published is ended there."""
@@ -423,23 +472,22 @@ class _Course:
             raise _Diverged(call.tool_name)
         return False
 
-    async def _publish_again(self, program: StoredProgram, ends: Mapping[int, CallEnd]) -> bool:
+    async def _publish_again(self, program: StoredProgram, ends: Mapping[int, CallEnd], state: ProgramState) -> bool:
         """Publish calls again that may have been lost, and end those that are late. Returns whether there is more to do now.
 
         What another Redis may have run, and forgotten, is not published again: its end is unknown, unless it is heard of.
         """
-        if (state := await self._state(program)) is None:
-            return False
         place, now, has_ended, server = program.place, fleet_clock.now(), False, await self._session.server(asks=True)
         ready, again = list[PublishedCall](), set[str]()
         due_at = now + _rest(program)
+        intents = await self._records.intents(program, [each.number for each in state.waiting])
         for call in state.waiting:
             if (end := ends[call.number]).state == "people":
                 continue
             is_lost = not (end.state or call.data_in(server))
-            published_until = await self._records.published_until(program, call.number)
-            is_new = published_until is None and not (end.state or is_lost)
-            until = max(call.until, published_until or 0) + _MARGIN_SECONDS
+            last_until = published_until(intents[call.number])
+            is_new = last_until is None and not (end.state or is_lost)
+            until = max(call.until, last_until or 0) + _MARGIN_SECONDS
             if now >= until and not (is_new and place.due_at is None):  # else no worker has lived to try it
                 await self._end_late(program, call, is_lost=is_lost, data_id=call.data_in(server))
                 has_ended = True
@@ -474,22 +522,24 @@ class _Course:
             found = fleet_results.outcome_unknown(call.tool_name, "nothing was heard of its end.")
         await self._steps.refuse(program.call_id(call.number), found, is_late=True)
 
-    async def _stop(self, program: StoredProgram, ends: Mapping[int, CallEnd]) -> bool:
+    async def _stop(self, program: StoredProgram, ends: Mapping[int, CallEnd], state: ProgramState | None) -> bool:
         """End a cancelled program, or one past its deadline: what no worker has begun is withdrawn before. False if it has moved meanwhile."""
-        state = await self._state(program, is_last=True) if program.place.step else None
         made, waiting = _made_of(state), {each.number: each for each in state.waiting} if state else {}
         server = await self._session.server(asks=True)
-        for number, end in ends.items():
+
+        left = [number for number, end in ends.items() if end.state != "done"]
+        withdrawing = (self._withdraw(program, number, waiting.get(number), server) for number in left)
+        has_end = dict(zip(left, await asyncio.gather(*withdrawing), strict=True))
+        for number, end in ends.items():  # one after the other: results may be large
             call, call_id = waiting.get(number), program.call_id(number)
             name = "" if call is None else call.tool_name  # it is not known of a state that cannot be read here
             mine = made.get(number) or ProgramCall(number=number, tool_name=name, call_id=call_id, state="left")
             if end.state == "done":
-                result, _ = await self._result(program, number)
+                result, _ = await self._result(program, number, end)
                 made[number] = _ended(mine, result, is_unknown=self._is_unknown(program, name, result, end))
                 continue
-            has_end = await self._withdraw(program, number, call, server)
             # Else it may have been begun in a Redis that is gone.
-            is_withdrawn = has_end and bool(end.state or (call is not None and call.data_in(server)))
+            is_withdrawn = has_end[number] and bool(end.state or (call is not None and call.data_in(server)))
             made[number] = mine.model_copy(update={"state": "withdrawn" if is_withdrawn else "left"})
         text = "Its time is over."
         ended = None if program.place.is_cancelled else EndedRound("timed_out", error=text, error_code="timed_out")
@@ -525,8 +575,7 @@ class _Course:
         if over.place.detached:
             await self._engine.wake()
         server = await self._session.server(asks=True) if waiting else ""
-        for call in waiting:
-            await self._withdraw(program, call.number, call, server)
+        await asyncio.gather(*(self._withdraw(program, call.number, call, server) for call in waiting))
         return True
 
     async def _state(self, program: StoredProgram, *, is_last: bool = False) -> ProgramState | None:

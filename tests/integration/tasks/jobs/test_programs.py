@@ -36,7 +36,7 @@ from toolfleet_tasks.jobs.state_machine import EndedRound
 from toolfleet_tasks.ledger.ledger import Ledger
 from toolfleet_tasks.messages.fleet_results import taken_back
 from toolfleet_tasks.messages.ids import program_key
-from toolfleet_tasks.programs import ProgramRecords, StoredProgram
+from toolfleet_tasks.programs import ProgramRecords, StoredProgram, state_of
 from toolfleet_tasks.queues import CONTROL
 from toolfleet_tasks.redis_connection import PipelinedConnection
 from toolfleet_tasks.transport import redis_publisher
@@ -67,7 +67,7 @@ async def test_of_two_workers_that_take_a_step_one_succeeds(records: ProgramReco
         await records.move(
             program,
             program.place.model_copy(update={"step": 1, "waits": (number,), "calls": number}),
-            state=(14, letter * size, [], [made_call(program, number, "waiting")]),
+            state=state_of(program, 1, (14, letter * size), [], [made_call(program, number, "waiting")]),
         )
         for number, letter in ((1, "A"), (2, "B"))
     ]
@@ -125,9 +125,10 @@ async def test_an_older_state_is_not_replayed(records: ProgramRecords, redis: Re
     program = await waiting_program(records)
     older = str(await redis.hget(KEY, "told"))
     other = await waiting_program(records, "program-b")
-    later = await records.move(
-        program, program.place.model_copy(update={"step": 2}), state=(14, "AB==", [], [made_call(program, 1, "failed")])
-    )
+    state = state_of(program, 2, (14, "AB=="), [], [made_call(program, 1, "failed")])
+    later = await records.move(program, program.place.model_copy(update={"step": 2}), state=state)
+    assert later is not None
+    later = await records.get("program-a")
     assert later is not None
 
     for told in (older, str(await redis.hget(Keys().program(other.spec.job_id), "told"))):
@@ -237,7 +238,12 @@ async def test_the_key_of_a_number_stands_for_one_call(
 ) -> None:
     """Another call under it, or another one's id there, is found before anything is published."""
     call = _call_of("program-a", 1, {"text": "a"})
-    assert not await records.is_foreign(call)
+    program = await stored_program(records)
+
+    async def is_foreign(call: PublishedCall) -> bool:
+        return records.is_foreign(call, (await records.intents(program, [1]))[1])
+
+    assert not await is_foreign(call)
     key, seconds, value = AdmissionControl(settings).intention_of(call)
     assert seconds > 30 * 86_400
     users = AdmissionControl(settings).intention_of(call.model_copy(update={"job_id": None}))
@@ -245,10 +251,10 @@ async def test_the_key_of_a_number_stands_for_one_call(
     digest = value.split(" ")[0]
     await redis.set(key, f"{call.call_id} {digest} {call.deadline_at} run", ex=seconds)
 
-    assert not await records.is_foreign(call)
-    assert await records.is_foreign(_call_of("program-a", 1, {"text": "b"}))
+    assert not await is_foreign(call)
+    assert await is_foreign(_call_of("program-a", 1, {"text": "b"}))
     await redis.set(key, f"another {digest} {call.deadline_at} run", ex=seconds)
-    assert await records.is_foreign(call)
+    assert await is_foreign(call)
 
 
 async def test_of_the_calls_of_an_ended_program_is_kept_what_is_of_any(settings: Settings, redis: Redis) -> None:
@@ -299,7 +305,8 @@ async def test_a_result_that_was_handed_over_is_not_kept_twice(settings: Setting
         assert soon is not None
         assert await redis.exists(first, second) == 2
         place = soon.place.model_copy(update={"step": 2, "waits": (2,)})
-        assert await records.move(soon, place, state=(14, "AB==", [], [])) is not None
+        assert await records.move(soon, place, state=state_of(soon, 2, (14, "AB=="), [], [])) is not None
+        records.drop(soon, [1])
         await wait_until_equal(lambda: redis.exists(first), 0, "it is dropped")
         assert await redis.exists(second)
         assert [end.state for end in await records.ends([program.call_id(1)])] == ["done"]
