@@ -424,12 +424,16 @@ def test_the_pool_can_scale_itself(bed: TestBed, calls: FleetCalls, owls: Module
 
 
 def test_a_cold_shutdown_gives_everything_back_at_once(bed: TestBed, calls: FleetCalls, owls: ModuleServer) -> None:
-    """SIGQUIT: what runs, what is held until its time and what has just arrived is in the queue again, flagged."""
+    """SIGQUIT: what runs and what is held until its time is in the queue again, flagged."""
     with bed.worker() as worker:
         for n in range(20):
             calls.call("nap", n=n, seconds=60)
         calls.call("nap", n=20, seconds=60, countdown=60)
         wait_until_sync(lambda: owls.running == 20 and calls.unacked() == 21, "the worker has the calls")
+        wait_until_sync(
+            lambda: calls.ask("scheduled"),
+            "it holds the last one: one that arrives just now was not begun, and has no flag",
+        )
         worker.send_signal(signal.SIGQUIT)
         worker.wait()
 
