@@ -315,7 +315,9 @@ async def test_nothing_is_left_after_its_time(bed: Bed, fleet: ToolFleet, folder
     await artifacts.sweep()
     assert {each.name for each in folder.iterdir()} == {name, "stuck.1.0"}
     stuck.rmdir()
+    bed.kill_members()
     await asyncio.sleep(_AGAIN_SECONDS + 1)
+    await bed.worker()
     await bed.beat()
     await until(lambda: not bed.ask("EXISTS", KEYS.artifacts_due), "beat has it swept", step=5)
     assert not list(folder.iterdir())
