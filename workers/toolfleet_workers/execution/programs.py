@@ -206,11 +206,12 @@ class ProgramEngine:
         return replace(ended, shown=previewed(result).result) if result.artifacts else ended
 
     def remember(self, program: StoredProgram, size: int) -> None:
-        """Keep a program at hand, whose state has so many bytes: it need not be read again, unless others have moved it."""
+        """Keep a program whose state has `size` bytes, if that is small: it is read again only if others have moved it."""
+        if size > _SMALL_STATE:
+            return
         if len(self.at_hand) >= _MOST_AT_HAND:
             self.at_hand.pop(next(iter(self.at_hand)))
-        if size <= _SMALL_STATE:
-            self.at_hand[program.spec.job_id] = program
+        self.at_hand[program.spec.job_id] = program
 
     def turn(self, user_id: str | None) -> asyncio.Lock:
         """Return what holds a user's steps apart: one user's programs must not take all of the interpreter's processes."""
@@ -238,9 +239,8 @@ class _Course:
         self._engine, self._session, self._id = engine, session, program_id
         self._records, self._steps = session.programs.records, session.steps
         self._is_soon, self._is_due = False, is_due
-        self._large = set[
-            int
-        ]()  # calls of a step whose results are dropped once it is stored; others stay: to drop one is a write
+        # Calls of a step whose results are dropped once it is stored. Others stay until the end: to drop one is a write.
+        self._large = set[int]()
 
     async def follow(self) -> None:
         for _ in range(_MOST_ROUNDS):
