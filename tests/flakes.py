@@ -1,7 +1,7 @@
 """Finds tests that fail now and then: `python -m flakes tests/virtual` runs each test 20 times next to two busy loops.
 
-A file's runs share one start of pytest: its tests run in their order, and then all of them again. A failed test is run once more by
-itself, without the loops. The counts and failures of each file are kept under `.cache/flakes`, so that a run goes on where an earlier
+A file's runs share one start of pytest: its tests run in their order, and then all of them again, with new module fixtures. A failed
+test is run once more by itself, without the loops. The counts and failures of each file are kept under `.cache/flakes`, so that a run goes on where an earlier
 one stopped. They hold for the content of the file, of what tests share, and of the product: a commit of documents or of other tests
 leaves them valid, and a change that is not committed yet does not. Without that folder, everything begins again.
 """
@@ -43,8 +43,9 @@ class Repeated:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Put copies of all tests behind them: module fixtures are set up once, and each test follows its usual predecessor."""
-        items += [_copied(item) for _ in range(self._runs - 1) for item in list(items)]
+        """Put copies of all tests behind them: in each round a test follows its usual predecessor, on module fixtures of the round."""
+        rounds = [dict[pytest.Item | pytest.Collector, Any]() for _ in range(self._runs - 1)]
+        items += [_copied(item, copies) for copies in rounds for item in list(items)]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Write which test runs now: what ends the process is known by it."""
@@ -70,14 +71,19 @@ class Repeated:
             record.write(json.dumps({"test": test, "outcome": outcome, "output": output}) + "\n")
 
 
-def _copied(item: pytest.Item) -> pytest.Item:
-    again: Any = copy.copy(item)
-    again.stash, again._report_sections = pytest.Stash(), []
-    if getattr(item, "cls", None) is not None:  # an instance of the class for each run
-        for name in ("_instance", "_obj"):
-            again.__dict__.pop(name, None)
-    again._initrequest()
-    return again  # type: ignore[no-any-return]
+def _copied(node: Any, copies: dict[pytest.Item | pytest.Collector, Any]) -> Any:
+    """Return a copy of a test, or of its class or module, whose fixtures are set up for each copy; folders are shared."""
+    if not isinstance(node, (pytest.Item, pytest.Class, pytest.Module)):
+        return node
+    if node not in copies:
+        again = copies[node] = copy.copy(node)
+        again.parent, again.stash = _copied(node.parent, copies), pytest.Stash()
+        if isinstance(again, pytest.Function):
+            again._report_sections = []
+            for name in ("_instance", "_obj") if again.cls else ():  # an instance of the class for each run
+                again.__dict__.pop(name, None)
+            again._initrequest()
+    return copies[node]
 
 
 def inside(record: str, runs: str, *arguments: str) -> int:

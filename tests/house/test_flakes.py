@@ -26,10 +26,14 @@ def noted(name):
 @pytest.fixture(scope="module", autouse=True)
 def module():
     noted("modules")
+    noted("now")
+    yield
+    HERE.with_name("now").write_text("")
 
 def test_now_and_then(tmp_path):
     count = noted("runs")
     print(f"run {count}")
+    assert HERE.with_name("now").read_text() == "x"
     assert count % 5
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -61,7 +65,7 @@ def flakes(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_test_that_fails_now_and_then_is_found(tmp_path: Path) -> None:
-    """One start of pytest does all runs; each failure is shown with its output and with what came of the test alone."""
+    """Each run has module fixtures of its own; each failure is shown with its output and with what came of the test alone."""
     planted, kept = tmp_path / "test_planted.py", tmp_path / "kept"
     planted.write_text(EVERY_FIFTH)
 
@@ -73,7 +77,7 @@ def test_a_test_that_fails_now_and_then_is_found(tmp_path: Path) -> None:
     assert ran.stdout.count("::test_now_and_then\n") == 2
     assert ("run 5" in ran.stdout, "run 10" in ran.stdout) == (True, True)
     assert ran.stdout.count("=== the same test alone: passed") == 2
-    assert (tmp_path / "modules").read_text() == "xx"  # all runs of the file, and then the one of the failed test
+    assert (tmp_path / "modules").read_text() == 12 * "x"  # of the file's runs, and of the one failed test
 
 
 def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
