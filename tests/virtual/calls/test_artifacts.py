@@ -741,6 +741,7 @@ async def test_a_listing_that_has_not_worked_is_made_again(
         patch.setattr(obstore, "list", fail)
         with pytest.raises(ArtifactStoreAway):
             await artifacts.sweep()
+    bed.kill_members()
     await asyncio.sleep(_AGAIN_SECONDS + 1)
     await artifacts.sweep()
     await artifacts.aclose()

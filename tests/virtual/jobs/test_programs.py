@@ -135,7 +135,7 @@ async def value_of(fleet: ToolFleet, source: str, **how: Any) -> Any:
 
 async def waiting(fleet: ToolFleet, source: str, caller: Caller = ADA) -> str:
     """Run a program that waits for longer than its call may; return its id."""
-    told = await value_of(fleet, source, caller=caller)
+    told = await value_of(fleet, source, caller=caller, timeout=10)
     assert told["state"] == "waiting"
     return str(told["program"])
 
@@ -461,7 +461,7 @@ async def test_a_call_that_was_refused_is_not_run_by_another_worker(
     async def slow(course: Any, program: Any, ended: Any, *given: Any, **how: Any) -> bool:
         if ended and not held:
             held.append(course)
-            await asyncio.sleep(300)
+            await asyncio.sleep(60)
         return await step(course, program, ended, *given, **how)
 
     monkeypatch.setattr(JobSteps, "prepare", prepared)
@@ -469,7 +469,7 @@ async def test_a_call_that_was_refused_is_not_run_by_another_worker(
     source = "try:\n    return await bank__add(n=1)\nexcept RuntimeError as exc:\n    return str(exc)"
     program = await ended(fleet, await waiting(fleet, source))
     assert held
-    await asyncio.sleep(600)
+    await asyncio.sleep(90)
 
     assert str(program.result).startswith("permission_denied (effect none)")
     assert bank.done() == []
@@ -1175,7 +1175,7 @@ async def test_a_record_that_the_fleet_did_not_write_is_not_run(
     }[how]
     bed.ask("HSET", name, field, made)
     await fleet.approvals.approve(asked_second[0].approval_id, BOSS)
-    await asyncio.sleep(300)
+    await asyncio.sleep(60)
 
     assert bank.done() == []
     assert bed.ask("HGET", name, "at") == (made if field == "at" else mine["at"])
@@ -1196,10 +1196,10 @@ async def test_a_snapshot_of_another_monty_is_left_to_another_worker(
     with monkeypatch.context() as patched:
         patched.setattr(interpreter, "_resumed", not_loaded)
         await fleet.approvals.approve(asked.approval_id, BOSS)
-        await asyncio.sleep(600)
+        await asyncio.sleep(100)
         assert (await of(fleet, program_id)).state == "waiting"
         assert bank.done() == []
-    assert 5 < len(tried) < 40
+    assert 2 < len(tried) < 8
 
     assert (await ended(fleet, program_id)).result == {"n": 3}
 
