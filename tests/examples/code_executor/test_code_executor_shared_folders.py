@@ -34,9 +34,9 @@ def has_landlock() -> bool:
 takes_landlock = pytest.mark.skipif(not has_landlock(), reason="this kernel has no Landlock")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where programs' folders are made, and none is left; every user finds the way there."""
+    """Where programs' folders are made, and none is left; every user finds the way there. No other module ends what runs in it."""
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="scratch-") as folder:
         scratch = Path(folder)
         scratch.chmod(0o755)
