@@ -3,6 +3,7 @@
 import ast
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_no_contract_has_an_exception() -> None:
 
 def test_clocks_and_chance_are_read_through_ports() -> None:
     """A simulation replaces the loop and three modules, and every wait and every draw is its own."""
-    found = {str(path.relative_to(ROOT)) for path in SOURCES if any(readings_in(ast.parse(path.read_text())))}
+    found = {str(path.relative_to(ROOT)) for path in SOURCES if any(readings_in(parsed(path)))}
 
     assert found == set(CLOCKS)
 
@@ -76,7 +77,7 @@ def test_no_default_keeps_a_clock() -> None:
     functions = (
         (path, node)
         for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
     kept = {
@@ -91,9 +92,14 @@ def test_no_default_keeps_a_clock() -> None:
 
 def test_connections_to_redis_are_made_in_one_place() -> None:
     """Whoever puts another Redis behind the fleet changes what these functions return."""
-    found = {str(path.relative_to(ROOT)) for path in SOURCES if makes_redis(ast.parse(path.read_text()))}
+    found = {str(path.relative_to(ROOT)) for path in SOURCES if makes_redis(parsed(path))}
 
     assert found == set(REDIS)
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def readings_in(tree: ast.AST) -> Iterator[str]:
@@ -120,7 +126,7 @@ def makes_redis(tree: ast.AST) -> bool:
 
 def test_queues_are_written_by_publishers() -> None:
     """Who puts a call, or a task of ours, into a queue does it through the port."""
-    found = {str(path.relative_to(ROOT)) for path in SOURCES if WRITING & _names_in(ast.parse(path.read_text()))}
+    found = {str(path.relative_to(ROOT)) for path in SOURCES if WRITING & _names_in(parsed(path))}
 
     assert found == set(WRITERS)
 
