@@ -286,9 +286,7 @@ async def test_beside_deliverers_each_is_dropped_or_delivered(redis_url: str, re
     ):
         dropping = [fleet.wakeups.drop(name, by="olga") for name in names[::2]]
         await asyncio.gather(wakes.deliver_due(publish=never, seconds=10), *dropping)
-        if (
-            await fleet.wakeups.waiting()
-        ):  # of a core that was not reached in time, as by a process that had no processor
+        if await fleet.wakeups.waiting():  # a process that had no processor for seconds has reached no core
             await hurry(redis)
             await wakes.deliver_due(publish=never, seconds=10)
         ends = {name: {each.end for each in await fleet.wakeups.outcomes(name)} for name in names}
