@@ -450,12 +450,11 @@ async def test_a_call_that_was_refused_is_not_run_by_another_worker(
 ) -> None:
     """Where the worker that refused it is held up before it says so, others find the refusal, not a call to publish."""
     await bed.worker()
-    prepare, step, held = JobSteps.prepare, programs._Course._step, list[Any]()
+    prepare, step, asked, held = JobSteps.prepare, programs._Course._step, itertools.count(), list[Any]()
 
     async def prepared(steps: JobSteps, spec: Any, call: ToolCall, *given: Any, **how: Any) -> Any:
-        return await prepare(steps, spec, call, *given, **how) if held else refused(call)
-
-    def refused(call: ToolCall) -> ToolResult:
+        if next(asked):  # nobody else would refuse it
+            return await prepare(steps, spec, call, *given, **how)
         return ToolResult.refused(call.tool_name, "permission_denied", "Not yet.")
 
     async def slow(course: Any, program: Any, ended: Any, *given: Any, **how: Any) -> bool:
