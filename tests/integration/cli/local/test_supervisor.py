@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.processes import is_gone
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from toolfleet_cli.local.programs import says
 from toolfleet_cli.local.supervisor import DEATHS, Child, Program, Supervisor
 from toolfleet_registry.errors import ChildFailed
@@ -54,7 +54,7 @@ def supervisor(tmp_path: Path, said: list[str]) -> Iterator[Supervisor]:
 
 def started(supervisor: Supervisor, *programs: Program) -> list[Child]:
     children = supervisor.start(programs)
-    supervisor.wait_ready(children, seconds=20, check=lambda: None)
+    supervisor.wait_ready(children, seconds=PATIENCE_SECONDS, check=lambda: None)
     return children
 
 
@@ -97,7 +97,7 @@ def test_a_child_that_does_not_start_is_an_error_or_holds_nobody_up(
     failure = f"late {what}; its log is {tmp_path / 'logs' / 'late.log'}{last_words}"
     for is_optional in (True, False):
         children = supervisor.start([program("late", script, is_optional=is_optional), program("well", _WELL)])
-        supervisor.wait_ready(children[1:], seconds=20, check=lambda: None)
+        supervisor.wait_ready(children[1:], seconds=PATIENCE_SECONDS, check=lambda: None)
         if script == _BROKEN:
             wait_until_sync(partial(has_ended, children[0]), "it has ended")
         if is_optional:

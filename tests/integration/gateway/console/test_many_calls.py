@@ -16,7 +16,7 @@ from support.fleet import TestBed, own_bed
 from support.gateways.keyed_gateway import KeyedGateway, keyed_gateway
 from support.module_server import ModuleServer
 from support.published_call import published
-from support.waiting import wait_until_answered
+from support.waiting import PATIENCE_SECONDS, wait_until_answered
 from toolfleet_registry.contracts import Audit, ToolResult
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.ledger.audit import FIELD, Auditor, text_of
@@ -105,7 +105,7 @@ async def test_each_page_is_there_within_200_ms_with_100_000_calls(bed: TestBed,
             page = await browser.get("/calls")
             return f"{CALLS} of this filter" in page.text and "Not all yet" not in page.text
 
-        await wait_until_answered(is_whole, "the index has all calls", seconds=60)
+        await wait_until_answered(is_whole, "the index has all calls", seconds=3 * PATIENCE_SECONDS)
         pages = (*PAGES, *SOME_CALLS)
         taken = {below: list[float]() for below in pages}
         for _ in range(ROUNDS):

@@ -13,6 +13,7 @@ from sqlalchemy.pool import NullPool
 
 from support.programs.closed_port import closed_port
 from support.servers.postgres import connections_to
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_registry.store.sql_database import close_failed, let_go
 
 SECONDS = 0.2
@@ -39,7 +40,7 @@ def answering(*answers: bytes) -> Generator[tuple[int, list[bytes]]]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield server.getsockname()[1], heard
-        thread.join(10)
+        thread.join(PATIENCE_SECONDS)
 
 
 def fail_to_connect(port: int) -> None:

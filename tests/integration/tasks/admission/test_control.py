@@ -79,7 +79,7 @@ async def test_submit_beyond_the_share_is_busy(make: Make, redis: Redis, worker:
     async with ToolFleet(settings=make(calls_per_caller=2, slow_modules="none")) as fleet:
         for number in range(2):
             await fleet.submit(echo(number), ADA)
-        busy = await (await fleet.submit(ECHO, ADA)).result(5)
+        busy = await (await fleet.submit(ECHO, ADA)).result(PATIENCE_SECONDS)
         assert nothing_happened(busy, "busy")
         await fleet.submit(echo(2), BOB)
         assert await numbers(worker) == [0, 1, 2]
@@ -134,7 +134,7 @@ async def test_who_waits_too_long_has_expired(make: Make, worker: HandWorker, re
     """At its deadline, without having been published, and nothing of it is left."""
     async with ToolFleet(settings=make(calls_per_caller=1)) as fleet:
         await fleet.submit(echo(0), ADA)
-        result = await asyncio.wait_for(fleet.call(echo(1), ADA, timeout=0.3), 10)
+        result = await asyncio.wait_for(fleet.call(echo(1), ADA, timeout=0.3), PATIENCE_SECONDS)
 
         assert (result.error_code, result.effect_state) == ("expired", "none")
         assert (await numbers(worker), await redis.zcard(SHARE)) == ([0], 1)
@@ -172,7 +172,7 @@ async def test_leaving_the_fleet_ends_those_who_wait(make: Make) -> None:
     waiting = asyncio.create_task(fleet.call(echo(1), ADA))
     await wait_until(lambda: fleet_row(fleet) == 1, "it waits")
     await fleet.__aexit__()
-    result = await asyncio.wait_for(waiting, 10)
+    result = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
     assert (result.success, result.effect_state) == (False, "none")
     assert "left" in (result.error or "")

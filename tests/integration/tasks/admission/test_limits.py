@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.programs.closed_port import closed_port
+from support.waiting import PATIENCE_SECONDS
 from support.workers.hand_worker import HandWorker
 from toolfleet import Caller, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.contracts import Terms
@@ -181,7 +182,7 @@ async def test_a_call_that_may_have_happened_counts(make: Make, worker: HandWork
         handle = await fleet.submit(ONCE, ADA)
         await worker.take()
         await handle.cancel()
-        assert (await handle.result(10)).effect_state == "unknown"
+        assert (await handle.result(PATIENCE_SECONDS)).effect_state == "unknown"
         assert limited_by(await fleet.call(ONCE, ADA))
 
 
@@ -208,7 +209,7 @@ async def test_a_call_that_never_began_is_given_back(make: Make, redis: Redis) -
     async with ToolFleet(settings=make(cost_budgets={"cheap": 5})) as fleet:
         handle = await fleet.submit(ToolCall(tool_name="owls.also_cheap"), ADA)
         await handle.cancel()
-        assert (await handle.result(10)).effect_state == "none"
+        assert (await handle.result(PATIENCE_SECONDS)).effect_state == "none"
         left = await fleet.remaining(ADA)
     assert (left.tools["owls.also_cheap"].used, left.costs["cheap"].used) == (0, 0)
     assert await counted(redis) == []
@@ -224,7 +225,7 @@ async def test_a_call_over_its_callers_share_counts_nowhere(make: Make) -> None:
     """It is not let in."""
     async with ToolFleet(settings=make(calls_per_caller=1)) as fleet:
         await fleet.submit(FREE, ADA)
-        assert (await (await fleet.submit(RARE, ADA)).result(5)).error_code == "busy"
+        assert (await (await fleet.submit(RARE, ADA)).result(PATIENCE_SECONDS)).error_code == "busy"
         assert await used(fleet) == 0
 
 

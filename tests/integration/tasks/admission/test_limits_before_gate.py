@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.programs.closed_port import closed_port
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.hand_worker import HandWorker
 from toolfleet import Caller, GateDecision, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.servers import connection_factory
@@ -74,7 +74,7 @@ async def fleet(settings: Settings, gate: Gate) -> AsyncIterator[ToolFleet]:
 async def submitted(fleet: ToolFleet, call: ToolCall) -> ToolResult | None:
     """The result of a call that was not published, `None` for one that was."""
     handle = await fleet.submit(call, ADA)
-    return await handle.result(5) if await handle.status() == "done" else None
+    return await handle.result(PATIENCE_SECONDS) if await handle.status() == "done" else None
 
 
 async def used(fleet: ToolFleet, call: ToolCall) -> int:
@@ -115,7 +115,7 @@ async def test_an_agent_that_dies_while_its_gate_is_asked_has_counted_nothing(
     calling = asyncio.create_task(fleet.call(RARE, ADA))
     await wait_until(lambda: gate.asked, "the gate is asked")
     calling.cancel()
-    await asyncio.wait([calling], timeout=5)
+    await asyncio.wait([calling], timeout=PATIENCE_SECONDS)
 
     assert await worker.queued() == []
     assert await used(fleet, RARE) == 0

@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 
 from support.module_server import ModuleServer, serve
 from support.owls import echo
+from support.waiting import PATIENCE_SECONDS
 from support.workers.hand_worker import HandWorker
 from toolfleet import Caller, Conversation, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.agents.profile_rules import ToolRules
@@ -142,7 +143,7 @@ async def test_a_call_that_did_nothing_is_given_back_to_its_run(make: Make, work
         assert "2 calls of this kind in a run" in at_limit(await fleet.call(COUNT, ADA, conversation=run("one")))[0]
         handle = await fleet.submit(COUNT, ADA, conversation=run("two"))
         await handle.cancel()
-        await handle.result(10)
+        await handle.result(PATIENCE_SECONDS)
         assert (await fleet.remaining(ADA, conversation=run("two"))).totals["owls.count"].used == 0
 
 

@@ -8,6 +8,7 @@ from support.local_tools.tag_tools import research_tag
 from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.published_call import published
+from support.waiting import PATIENCE_SECONDS
 from support.workers.hand_worker import hand_worker
 from toolfleet_registry.contracts import ToolCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.calls import DeadLetter
@@ -128,7 +129,7 @@ async def test_workers_of_the_version_before_are_told_as_they_read_it(redis_url:
             running = asyncio.create_task(registry.execute("research", CONTEXT))
             queued = await worker.until_queued(queue="tools.local")
             running.cancel()
-            await asyncio.wait([running], timeout=5)
+            await asyncio.wait([running], timeout=PATIENCE_SECONDS)
 
     (call,) = queued
     assert call.arguments == {**CONTEXT.model_dump(exclude={"user"}), "groups": {"raw_arg": "owls"}}

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from support.modules.raw_module import answering, http, raw_module
 from support.servers.redis_faults import faulty_redis
+from support.waiting import PATIENCE_SECONDS
 from support.workers.wakes import complete, delivering, never, put, scores
 from toolfleet import FleetUnavailable, NotReplayable, Settings, ToolFleet
 from toolfleet_registry.redis.keys import Keys
@@ -202,7 +203,7 @@ async def test_a_redis_that_is_away_is_named(tmp_path: Path, monkeypatch: pytest
     with faulty_redis(tmp_path) as server:
         async with ToolFleet(settings=Settings(redis_url=server.url)) as fleet:
             with server.frozen(), pytest.raises(FleetUnavailable, match="no answer within"):
-                await asyncio.wait_for(fleet.wakeups.dead(), 5)
+                await asyncio.wait_for(fleet.wakeups.dead(), PATIENCE_SECONDS)
 
 
 async def test_what_is_damaged_hides_nothing_else(fleet: ToolFleet, redis: Redis) -> None:

@@ -155,7 +155,7 @@ async def test_what_a_frozen_redis_reads_late_is_one_message(
     async with warm(here) as fleet:
         session = session_of(fleet)
         with faulty.frozen():
-            handle = await asyncio.wait_for(fleet.submit(ECHO, ADA, timeout=20), 10)
+            handle = await asyncio.wait_for(fleet.submit(ECHO, ADA, timeout=60), PATIENCE_SECONDS)
             await wait_until(lambda: len(session._connection._protocol._pending) >= 3, "it was sent again")  # type: ignore[union-attr] # it is there
         calling = asyncio.create_task(handle.result())
         assert (await finished(worker, calling)).success
@@ -270,10 +270,10 @@ async def test_a_redis_that_is_away_is_waited_for(settings: Settings, faulty: Fa
         session = session_of(fleet)
         with faulty.restarted():
             await wait_until(lambda: not session._connection.is_connected, "that is known")
-            late = await asyncio.wait_for(fleet.call(ECHO, ADA, timeout=0.5), 10)
+            late = await asyncio.wait_for(fleet.call(ECHO, ADA, timeout=0.5), PATIENCE_SECONDS)
             calling = asyncio.create_task(fleet.call(ECHO, ADA, timeout=40))
             await wait_until(lambda: session._dispatcher._back.crowd.total, "it waits")
         await taker.finish(await taker.take())
-        assert (await asyncio.wait_for(calling, 30)).success
+        assert (await asyncio.wait_for(calling, 2 * PATIENCE_SECONDS)).success
 
     assert unavailable(late)

@@ -6,6 +6,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.published_call import published
+from support.waiting import PATIENCE_SECONDS
 from support.workers.ledgers import (
     ENDING,
     RECORD,
@@ -66,9 +67,9 @@ async def test_nobody_holds_it_until_it_is_answered(ledger: Ledger, redis: Redis
         reply = Keys().reply(CALL.call_id[-REPLY_DIGITS:])
         for channel in (Keys().progress(CALL.call_id), reply):
             await heard.subscribe(channel)
-            await heard.get_message(timeout=10)
+            await heard.get_message(timeout=PATIENCE_SECONDS)
         await asked(ledger)
-        messages = [await heard.get_message(timeout=10) or {} for _ in range(2)]
+        messages = [await heard.get_message(timeout=PATIENCE_SECONDS) or {} for _ in range(2)]
     said = {message["channel"]: message["data"] for message in messages}
     assert said == {Keys().progress(CALL.call_id): "input_required", reply: f"input_required{CALL.call_id}"}
     assert (await ledger.state_of(CALL.call_id), await redis.zcard(Keys().running("research"))) == ("input_required", 0)

@@ -11,6 +11,7 @@ from kombu.utils.json import dumps, loads
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.script import Script
 from toolfleet_tasks.redis_connection import is_one_of
@@ -436,12 +437,12 @@ async def test_what_is_stored_is_announced_if_wanted(redis: Redis, keys: Keys) -
     result, call = keys.result("1"), (keys.call("1"), "1")
     async with redis.pubsub() as pubsub:
         await pubsub.subscribe(result)
-        await pubsub.get_message(timeout=5)
+        await pubsub.get_message(timeout=PATIENCE_SECONDS)
         await run(redis, scripts.STORE, (result,), *call, '{"status": "STARTED"}', 100, "")
         await run(redis, scripts.STORE, (result,), *call, '{"status": "SUCCESS"}', 100, "done")
         await run(redis, scripts.STORE, (result,), *call, '{"status": "FAILURE"}', 100, "too late")
         await redis.publish(result, "end")
-        said = [(await pubsub.get_message(timeout=5) or {})["data"] for _ in range(2)]
+        said = [(await pubsub.get_message(timeout=PATIENCE_SECONDS) or {})["data"] for _ in range(2)]
 
     assert said == ["done", "end"]
 

@@ -10,6 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.published_call import published
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks.app import FleetApp, make_app
@@ -130,9 +131,9 @@ async def test_a_revocation_reads_as_if_celery_had_sent_it(app: FleetApp, redis:
         await app.publisher.revoke("c1")
         app.publisher.close()
         heard: dict[str, Any] = {}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while heard.get("type") != "message":
-                heard = await ear.get_message(timeout=1) or {}
+                heard = await ear.get_message(timeout=PATIENCE_SECONDS) or {}
     theirs, mine = ours(heard["data"]), ours(revocation_message(["c1"]))
     for each in (theirs, mine):
         each["properties"].pop("delivery_tag")

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from support.module_server import ModuleServer
 from support.streams.stream_server import stream_server
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet import Caller, Settings, ToolCall, ToolFleet
 from toolfleet_registry import metric_families
 from toolfleet_registry.directory.directory import ModuleDirectory, ProbeFailure
@@ -237,7 +237,7 @@ async def test_a_broker_that_is_away_is_said_in_time(plain: Settings, monkeypatc
     """Another Redis, or RabbitMQ; the rest is shown."""
     monkeypatch.setattr(fleet_facts, "BROKER_SECONDS", 0.5)
     for url in ("redis://127.0.0.1:1/0", "amqp://127.0.0.1:1//"):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             status = await read_status(plain.model_copy(update={"broker_url": url}))
         assert str(status.broker_error).startswith("The broker does not answer: ")
         assert (status.queues, status.held, status.dead_letters) == ((), None, 0)

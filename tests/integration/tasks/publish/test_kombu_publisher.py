@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.programs.closed_port import closed_port
-from support.waiting import wait_until_equal
+from support.waiting import PATIENCE_SECONDS, wait_until_equal
 from toolfleet_registry.contracts import Caller, PublishedCall
 from toolfleet_registry.errors import NotPublished
 from toolfleet_registry.settings import Settings
@@ -79,7 +79,7 @@ async def test_without_a_broker_nothing_is_published(broker: str) -> None:
 async def test_without_a_broker_revoking_gives_up() -> None:
     """A revocation is tried once: no thread of ours waits for a broker that stays away."""
     with publisher(f"redis://127.0.0.1:{closed_port()}/0") as ours:
-        await asyncio.wait_for(ours.revoke("c1"), 10)
+        await asyncio.wait_for(ours.revoke("c1"), PATIENCE_SECONDS)
 
 
 async def test_a_full_queue_takes_nothing_more(redis: Redis, redis_url: str) -> None:

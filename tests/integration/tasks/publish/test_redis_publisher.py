@@ -18,7 +18,7 @@ from redis.asyncio.client import PubSub
 
 from support.programs.closed_port import closed_port
 from support.published_call import published as published_call
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_cli.local.redis_server import redis_server
 from toolfleet_registry.contracts import PublishedCall
 from toolfleet_registry.errors import NotPublished, PublishUnconfirmed
@@ -168,9 +168,9 @@ def revoked(message: dict[str, Any]) -> list[str]:
 
 
 async def next_message(ear: PubSub, *, kind: str = "message") -> dict[str, Any]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
-            heard: dict[str, Any] = await ear.get_message(timeout=1) or {}
+            heard: dict[str, Any] = await ear.get_message(timeout=PATIENCE_SECONDS) or {}
             if str(heard.get("type", "")).endswith(kind):
                 return heard
 

@@ -374,7 +374,7 @@ async def test_closing_ends_it_while_its_connection_breaks(redis: Redis, redis_u
         subscription = Ear(redis_url)
         subscription.start()
         await subscription.expect("a")
-        await asyncio.gather(cut(redis), asyncio.wait_for(subscription.aclose(), 10))
+        await asyncio.gather(cut(redis), asyncio.wait_for(subscription.aclose(), PATIENCE_SECONDS))
 
 
 async def test_the_reply_channel_brings_ends_and_questions(subscription: Ear, redis: Redis) -> None:

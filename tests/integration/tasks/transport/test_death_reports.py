@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from support.waiting import wait_until_sync
+from support.waiting import PATIENCE_SECONDS, wait_until_sync
 from support.workers.held_messages import KEYS, QUEUE, STORE, message
 from toolfleet_registry.settings import Settings
 from toolfleet_registry.system import machine_clock
@@ -95,7 +95,7 @@ def test_a_worker_that_is_connected_has_not_died(redis: Redis, reports: DeathRep
     reports.add(NOTE)
     with redis.pubsub() as listening:
         listening.subscribe(KEYS.holder(HOLDER))
-        listening.get_message(timeout=5)
+        listening.get_message(timeout=PATIENCE_SECONDS)
         reports.tend()
 
         assert not waits(redis, "one")

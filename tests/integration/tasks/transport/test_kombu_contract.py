@@ -30,6 +30,7 @@ from kombu.utils.json import dumps, loads
 from packaging.specifiers import SpecifierSet
 from redis import Redis
 
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_registry.errors import SettingsError
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
@@ -191,9 +192,9 @@ def test_fanout_topics_are_those_that_are_published_to(channel: Any, redis: Redi
     channel.basic_consume(FANOUT, no_ack=True, callback=print, consumer_tag="fanout")
     with redis.pubsub() as pubsub:
         pubsub.psubscribe(*channel._get_subscribe_topics(FANOUT))
-        pubsub.get_message(timeout=5)
+        pubsub.get_message(timeout=PATIENCE_SECONDS)
         channel.basic_publish(channel.prepare_message("hello"), exchange="contract.pidbox", routing_key="")
-        heard = pubsub.get_message(timeout=5)
+        heard = pubsub.get_message(timeout=PATIENCE_SECONDS)
 
     assert heard is not None
     assert heard["channel"] == "/0.contract.pidbox"

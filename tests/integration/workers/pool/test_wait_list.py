@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.held_messages import (
     KEYS,
     QUEUE,
@@ -125,7 +125,7 @@ class Turn:
 
     async def end(self) -> None:
         start_reading(self.connection)
-        await asyncio.wait_for(self.taking, 10)
+        await asyncio.wait_for(self.taking, PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ async def turn(redis_url: str) -> AsyncIterator[Turn]:
             taking = asyncio.create_task(intake.take(lambda: (worker.queues(), worker.capacity())))
             await wait_until(lambda: redis.llen(QUEUE) == 0, "Redis has answered")
             yield Turn(worker, connection, taking)
-            await asyncio.wait([taking], timeout=5)
+            await asyncio.wait([taking], timeout=PATIENCE_SECONDS)
 
 
 async def test_what_a_turn_has_asked_for_is_nobody_elses(turn: Turn) -> None:
@@ -173,7 +173,7 @@ async def test_what_a_turn_did_not_bring_is_for_those_who_wait(turn: Turn) -> No
     second = worker.put_off("second")
     assert worker.began == [first]
     cut(turn.connection)
-    await asyncio.wait([turn.taking], timeout=10)
+    await asyncio.wait([turn.taking], timeout=PATIENCE_SECONDS)
     assert isinstance(turn.taking.exception(), RedisConnectionLost)
 
     assert worker.began == [first, second]
