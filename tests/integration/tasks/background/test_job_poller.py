@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from support.module_server import ModuleServer, serve
 from support.modules.raw_module import Peer, raw_module
 from support.owls import make_module
-from support.waiting import PATIENCE_SECONDS, wait_until_equal
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_equal
 from support.workers.wakes import SECRET, hurry, put
 from toolfleet import Caller, Conversation, Poll, Schedule, ToolCall, ToolFleet
 from toolfleet_registry.contracts import ToolResult
@@ -148,27 +148,36 @@ async def test_ticks_that_pile_up_in_a_worker_are_one(
 
 
 async def test_a_tick_that_waits_hears_of_what_is_made_meanwhile(
-    fleet: ToolFleet, settings: Settings, redis: "Redis", owner: Caller
+    fleet: ToolFleet, settings: Settings, redis: "Redis", owner: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It sleeps until the next job is due; a job that is made then, and due before, does not wait for that."""
-    settings = settings.model_copy(update={"jobs_interval_seconds": 60})
+    rests, real = list[float](), job_poller._is_set
+
+    async def is_set(event: asyncio.Event, *, within: float) -> bool:
+        rests.append(within)
+        return await real(event, within=within)
+
+    monkeypatch.setattr(job_poller, "_is_set", is_set)
+    monkeypatch.setattr(job_poller, "_MOST_LEASE_SECONDS", 3600.0)
+    settings = settings.model_copy(update={"jobs_interval_seconds": 3600, "visibility_timeout": 7200})
     await fleet.jobs.start(None, POLL, conversation=HERE, caller=owner)
     (job_id,) = await redis.zrange(KEYS.jobs_due, 0, -1)
-    await redis.zadd(KEYS.jobs_due, {str(job_id): (time.time() + 5) * 1000})
+    await redis.zadd(KEYS.jobs_due, {str(job_id): (time.time() + 600) * 1000})
     worker_runtime.start(asyncio.get_running_loop(), broker=str(settings.broker))
     try:
         keeper = keeper_of(settings)
-        tick = asyncio.ensure_future(keeper.resume(seconds=20))
-        await asyncio.sleep(0.2)
+        tick = asyncio.ensure_future(keeper.resume(seconds=3600))
+        await wait_until(lambda: rests, "it sleeps")
         assert not tick.done()
         await fleet.jobs.start(ECHO, None, conversation=HERE, caller=owner)
-        async with asyncio.timeout(4):
-            await keeper.resume(seconds=20)
-            while await redis.llen("tools.owls") == 0:  # noqa: ASYNC110 - Redis has no better word
-                await asyncio.sleep(0.01)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await keeper.resume(seconds=3600)
+        await wait_until_equal(lambda: redis.llen("tools.owls"), 1, "the call of the new job is published")
         tick.cancel()
     finally:
         await worker_runtime.stop()
+
+    assert rests[0] > 10 * PATIENCE_SECONDS, "it would have slept for much longer"
 
 
 async def test_a_worker_opens_one_session_for_all_jobs(

@@ -13,11 +13,12 @@ from structlog.testing import capture_logs
 from support.module_server import ModuleServer
 from support.published_call import published
 from support.servers.redis_faults import faulty_redis
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_equal
 from toolfleet import Caller, Conversation, ToolCall, ToolFleet, ToolResult
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.redis.servers import connection_factory
 from toolfleet_registry.settings import Settings
+from toolfleet_tasks.calls import audit_trail
 from toolfleet_tasks.calls.audit_trail import AuditTrail
 from toolfleet_tasks.ledger.audit import EVENT
 from toolfleet_tasks.redis_connection import PipelinedConnection
@@ -120,15 +121,16 @@ async def test_lines_wait_while_redis_is_away(tmp_path: Path) -> None:
     assert trail.auditor.missed == 0
 
 
-async def test_lines_that_are_lost_are_counted(redis_url: str) -> None:
+async def test_lines_that_are_lost_are_counted(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the latest thousand none is, nor does anything wait for a Redis that is not there."""
+    monkeypatch.setattr(audit_trail, "_SETTLE_SECONDS", 0.01)
     line = PipelinedConnection(connection_factory("redis://127.0.0.1:1"), name="agent")
     trail = AuditTrail(line, Settings(redis_url=redis_url))
     with capture_logs() as logs:
         for number in range(1_010):
             trail.unpublished(published("owls.echo", call_id=f"call-{number}"), REFUSED)
         assert trail.auditor.missed == 10
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):  # it never gets a connection
             await trail.settle()
 
     assert trail.auditor.missed == 1_010
@@ -192,6 +194,4 @@ async def test_a_line_that_redis_refuses_is_counted(redis: Redis, redis_url: str
 
 async def wait_until_async(redis: Redis, count: int) -> None:
     """So many lines are there: nobody waits for them but a test."""
-    async with asyncio.timeout(10):
-        while await redis.xlen(KEY) < count:
-            pass
+    await wait_until_equal(lambda: redis.xlen(KEY), count, "the lines are there")

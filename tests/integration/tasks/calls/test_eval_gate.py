@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from support.clocks import Later
 from support.module_server import ModuleServer, serve
 from support.owls import echo
 from support.waiting import PATIENCE_SECONDS, wait_until
@@ -139,23 +139,26 @@ def is_late() -> Any:
     return asyncio.Event().wait()
 
 
-def blocks_the_thread() -> Any:
-    time.sleep(2 * GATE_SECONDS)
-    raise ValueError("slow and wrong")
-
-
-def approves_late() -> Any:
-    time.sleep(2 * GATE_SECONDS)
-    return GateDecision(approved=True)
-
-
 FAULTS: dict[str, Callable[[], Any]] = {
     "raises": raises(ValueError("broken")),
     "is cancelled": raises(asyncio.CancelledError()),
     "is late": is_late,
-    "blocks the thread": blocks_the_thread,
-    "approves late": approves_late,
 }
+
+
+def holding_the_loop(later: Later) -> dict[str, Callable[[], Any]]:
+    """Faults of gates that are no coroutines: meanwhile nothing else runs, and the clocks go on."""
+
+    def blocks_the_thread() -> Any:
+        later.seconds += 2 * GATE_SECONDS
+        raise ValueError("slow and wrong")
+
+    def approves_late() -> Any:
+        later.seconds += 2 * GATE_SECONDS
+        return YES
+
+    return {"blocks the thread": blocks_the_thread, "approves late": approves_late}
+
 
 NO_DECISIONS: list[Any] = [
     None,
@@ -169,14 +172,15 @@ NO_DECISIONS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [*FAULTS, *holding_the_loop(Later())])
 async def test_a_gate_that_fails_lets_calls_pass(
     settings: Settings, worker: HandWorker, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a warning; but for those whose effect must not happen twice."""
     monkeypatch.setattr("toolfleet_tasks.calls.eval_gate._GATE_SECONDS", GATE_SECONDS)
     monkeypatch.setattr("toolfleet_tasks.calls.eval_gate._GRACE_SECONDS", 0.0)
-    async with ToolFleet(settings=settings, gate=Gate(FAULTS[fault])) as fleet:
+    faults = FAULTS | holding_the_loop(Later.here(monkeypatch))
+    async with ToolFleet(settings=settings, gate=Gate(faults[fault])) as fleet:
         with capture_logs() as logs:
             assert await submitted(fleet, GATED) is None
             assert "must not happen twice" in is_blocked(await submitted(fleet, ONCE))

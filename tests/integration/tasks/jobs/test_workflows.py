@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS, wait_until_answered
 from support.workers.frail_jobs import LEASE_SECONDS, Died, FrailRecords, Ledger, Moments, make_spec, mover_of
 from support.workers.job_racers import job_records
 from toolfleet_registry.contracts import ToolResult
@@ -102,15 +102,17 @@ async def test_a_worker_that_dies_anywhere_leaves_no_sibling(
 ) -> None:
     """A failed job's call is noted, published, confirmed and taken, and its two siblings are cancelled: at each it may die."""
     moments = Moments(fatal, is_after=is_after)
-    async with job_records(redis_url) as records, asyncio.timeout(PATIENCE_SECONDS):
+    async with job_records(redis_url) as records:
         await add_workflow(records)
         ledger = Ledger(redis, moments, [BROKEN], [])
         frail: Any = FrailRecords(records, moments)
         mover = mover_of(frail, ledger, Settings(redis_url=redis_url), lease_seconds=LEASE_SECONDS)
-        while not await is_over(records):
-            await turn(records, mover)
-            await asyncio.sleep(0.005)
 
+        async def has_gone_on() -> bool:
+            await turn(records, mover)
+            return await is_over(records)
+
+        await wait_until_answered(has_gone_on, "the workflow is over")
         await check(redis, records)
         assert [call_id for call_id, _ in ledger.executed] == ["j.0"]
 

@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
+from support.clocks import Later
 from support.servers.raw_redis import obliging, raw_redis
 from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_cli.local.redis_server import held_port, redis_server
@@ -33,7 +34,7 @@ async def open_connection(url: str) -> AsyncGenerator[PipelinedConnection]:
     try:
         yield line
     finally:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await line.aclose()
 
 
@@ -249,12 +250,12 @@ async def test_execute_outlasts_an_outage(tmp_path: Path) -> None:
             line = PipelinedConnection(connection_factory(url), name="test")
             line.start()
             await line.execute("SADD", KEY, "before")
-        commands = [asyncio.create_task(line.execute("SADD", KEY, number)) for number in range(200)]
-        before = time.monotonic()
-        for _ in range(20):
-            await asyncio.sleep(0.01)
-        assert time.monotonic() - before < 5
+        with capture_logs() as logs:
+            commands = [asyncio.create_task(line.execute("SADD", KEY, number)) for number in range(200)]
+            away = lambda: [entry["event"] for entry in logs].count("redis_line_away")  # noqa: E731
+            await wait_until(lambda: away() > 2, "it has tried to connect, and the loop goes on")
         assert not line.is_connected
+        assert not any(command.done() for command in commands)
         with redis_server(tmp_path, port=port):
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await asyncio.gather(*commands)
@@ -348,13 +349,15 @@ async def test_a_quiet_connection_is_asked_and_kept() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_loop_that_was_blocked_does_not_blame_the_server(line: PipelinedConnection) -> None:
+async def test_a_loop_that_was_blocked_does_not_blame_the_server(
+    line: PipelinedConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Silence counts only after an unanswered question: a process that was stopped keeps its connection."""
     lost: list[None] = []
     line.on_lost.append(lambda: lost.append(None))
+    later = Later.here(monkeypatch)
     for _ in range(3):
-        await asyncio.sleep(0.01)
-        time.sleep(0.5)  # noqa: ASYNC251 - that is the point
+        later.seconds += 0.5  # all timers are overdue, and nothing was read meanwhile
         await line.send("PING")
 
     assert not lost
@@ -379,7 +382,7 @@ async def test_a_closed_line_leaves_nobody_waiting() -> None:
         await asyncio.sleep(0)
         await line.aclose()
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             ends = await asyncio.gather(reply, executing, late, line.send("GET", KEY), return_exceptions=True)
             with pytest.raises(RedisConnectionClosed):
                 await line.connected()
@@ -389,15 +392,16 @@ async def test_a_closed_line_leaves_nobody_waiting() -> None:
 
 
 @pytest.mark.parametrize("greeted", [True, False])
-async def test_a_line_can_be_closed_while_it_connects(*, greeted: bool) -> None:
+async def test_a_line_can_be_closed_while_it_connects(*, greeted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that accepts and then says nothing, at once or after the greeting, holds nobody up and leaks nothing."""
+    monkeypatch.setattr(redis_connection, "_CONNECT_SECONDS", 3600.0)
     async with raw_redis(lambda _: b"") as raw:
         if not greeted:
             raw._reply = lambda command: b""  # type: ignore[method-assign] # that is the point
         line = PipelinedConnection(connection_factory(raw.url), name="test")
         line.start()
         await wait_until(lambda: raw.seen[b"PING" if greeted else b"HELLO"], "it has been greeted")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await line.aclose()
     del line
     gc.collect()  # an open connection would warn
@@ -409,7 +413,7 @@ async def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.Monkey
     async with raw_redis(lambda _: b"") as raw, open_connection(raw.url) as line:
         await wait_until(lambda: raw.connections > 2, "it has tried again")
         raw.answer = obliging
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await line.connected()
     gc.collect()
 
@@ -478,7 +482,7 @@ async def test_a_hook_that_fails_does_not_end_the_line() -> None:
         line = PipelinedConnection(connection_factory(raw.url), name="test")
         line.on_connect.append(hook)
         line.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await line.connected()
             await line.aclose()
     assert calls == 2

@@ -1,6 +1,5 @@
 """What Redis keeps until a time, when its clock is set back by ten minutes: nobody waits for those."""
 
-import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from support.clocks import WallClock, redis_with_a_clock
 from support.modules.raw_module import answering, http, raw_module
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import wait_until_answered
 from support.workers.wakes import delivering, never, put, scores
 from toolfleet import Settings
 from toolfleet.webhooks import RedisSeen
@@ -24,6 +24,7 @@ from toolfleet_tasks.clock import Timekeeper
 from toolfleet_tasks.control.startup_checks import Presence
 from toolfleet_tasks.presence import live_workers, note_of
 from toolfleet_tasks.scripts import script
+from toolfleet_tasks.wakeups.outbox import WakeupOutbox
 from toolfleet_tasks.webhooks.dedup import WakeMemory
 
 BACK = -600.0
@@ -64,12 +65,19 @@ async def test_news_that_wait_come_as_soon_as_ever(stepped: tuple[str, WallClock
         await set_back(url, clock)
         await put(redis, "job-3")
         async with raw_module(answering(http(b"", "202 Taken"))) as core, delivering(url, core.url) as wakes:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while await scores(redis, Keys().wakes_due):
-                    await wakes.deliver_due(publish=never, seconds=5)
-                    await asyncio.sleep(0.05)
+            await deliver_all(wakes, redis)
 
     assert len(core.requests) == 3
+
+
+async def deliver_all(wakes: WakeupOutbox, redis: Redis) -> None:
+    """Tell what is due, until nothing waits any more."""
+
+    async def is_over() -> bool:
+        await wakes.deliver_due(publish=never, seconds=5)
+        return not await scores(redis, Keys().wakes_due)
+
+    await wait_until_answered(is_over, "all news are told")
 
 
 async def test_news_that_were_put_off_by_a_wrong_time_come_when_they_were_to(stepped: tuple[str, WallClock]) -> None:
@@ -83,10 +91,7 @@ async def test_news_that_were_put_off_by_a_wrong_time_come_when_they_were_to(ste
         await put(redis, "job-2", since=BACK)
         clock.set_ahead(0)
         async with raw_module(answering(http(b"", "202 Taken"))) as core, delivering(url, core.url) as wakes:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while await scores(redis, Keys().wakes_due):
-                    await wakes.deliver_due(publish=never, seconds=5)
-                    await asyncio.sleep(0.05)
+            await deliver_all(wakes, redis)
 
     assert len(core.requests) == 2
 
@@ -103,9 +108,10 @@ async def test_a_cores_claim_ends_as_soon_as_ever(stepped: tuple[str, WallClock]
     assert standing.state == "busy"
     assert standing.rest_seconds <= seconds
 
-    async with asyncio.timeout(10):
-        while (standing := await memory.claim("job-1", "b", seconds=seconds)).state != "ours":  # noqa: ASYNC110 - no event tells
-            await asyncio.sleep(standing.rest_seconds)
+    async def is_free() -> bool:
+        return (await memory.claim("job-1", "b", seconds=seconds)).state == "ours"
+
+    await wait_until_answered(is_free, "the claim ends")
     await seen.aclose()
 
 

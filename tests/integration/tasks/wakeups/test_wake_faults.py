@@ -19,10 +19,11 @@ from support.modules.raw_module import Peer, answering, http, raw_module
 from support.processes import next_line, python_program
 from support.servers.postgres import find_postgres, postgres_server
 from support.servers.redis_faults import faulty_redis
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from support.workers.wakes import delivering, hurry, never, put
 from toolfleet_cli.local.redis_server import free_port
 from toolfleet_registry.redis.keys import Keys
+from toolfleet_tasks import redis_connection
 
 DELIVERER = """
 import asyncio, os, sys
@@ -59,7 +60,7 @@ async def test_news_whose_deliverer_dies_are_delivered_again(redis_url: str, red
             await put(redis)
             await wait_until(lambda: core.requests, "the first try")
             os.kill(deliverer.pid, signal.SIGKILL)
-            deliverer.wait(10)
+            deliverer.wait(PATIENCE_SECONDS)
         async with delivering(redis_url, core.url) as wakes:
             assert await wakes.deliver_due(publish=never, seconds=1) == 0  # it is leased
             await hurry(redis)
@@ -93,8 +94,9 @@ async def test_a_redis_that_restarts_while_news_are_told_forgets_no_acceptance(t
         assert server.look.dbsize() == 0
 
 
-async def test_a_redis_that_is_away_holds_up_no_tick(tmp_path: Path) -> None:
+async def test_a_redis_that_is_away_holds_up_no_tick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tick ends in its time; the next one with Redis delivers."""
+    monkeypatch.setattr(redis_connection, "_HALF_OPEN_SECONDS", 3600.0)  # nothing else ends it
     with faulty_redis(tmp_path) as server:
         async with Redis.from_url(server.url) as redis:
             await put(redis)
@@ -103,7 +105,7 @@ async def test_a_redis_that_is_away_holds_up_no_tick(tmp_path: Path) -> None:
             delivering(server.url, core.url) as wakes,
         ):
             with server.frozen():
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(PATIENCE_SECONDS):
                     assert await wakes.deliver_due(publish=never, seconds=0.5) == 0
             accepted = 0
             until = time.monotonic() + 30
@@ -151,7 +153,7 @@ async def test_a_core_that_is_killed_acts_once(redis_url: str, redis: Redis, sto
                 seconds = chance.uniform(0.05, 0.15) if lives <= KILLS else 60
                 await asyncio.wait([telling], timeout=seconds)
                 os.kill(core.pid, signal.SIGKILL)
-                core.wait(10)
+                core.wait(PATIENCE_SECONDS)
             assert lives < KILLS + 3
         await telling
 

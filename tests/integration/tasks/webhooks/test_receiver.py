@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -17,7 +18,7 @@ from sqlalchemy.pool import NullPool
 from standardwebhooks import Webhook
 
 from support.servers.postgres import PostgresServer, find_postgres, open_engine, postgres_server
-from support.waiting import PATIENCE_SECONDS, wait_until
+from support.waiting import wait_until, wait_until_answered
 from support.workers.wakes import OTHER_SECRET, SECRET, wake
 from toolfleet.sdk import MemoryReplies, SQLiteReplies
 from toolfleet.webhooks import RedisSeen, SQLSeen, WakeBusy, WakeLost, WakeReceiver, WakeRefused
@@ -153,16 +154,23 @@ async def test_of_many_at_once_one_acts(memory: Memory) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_who_takes_long_keeps_it(receiver: WakeReceiver, memory: Memory) -> None:
+async def test_who_takes_long_keeps_it(receiver: WakeReceiver, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as he lives, however many leases that takes."""
-    other = WakeReceiver(SECRET, memory())
-    loop = asyncio.get_running_loop()
+    other, real, renewed = WakeReceiver(SECRET, memory()), WakeMemory.renew, list[bool]()
+
+    async def renew(self: WakeMemory, *args: Any, **options: Any) -> bool:
+        renewed.append(await real(self, *args, **options))
+        return renewed[-1]
+
+    monkeypatch.setattr(WakeMemory, "renew", renew)
+
+    async def has_outlived_a_lease() -> bool:
+        with pytest.raises(WakeBusy):
+            await act(other)
+        return len(renewed) > 3  # each comes after a third of it
+
     async with receiver.receive(*sent()) as delivery:
-        until = loop.time() + 1.25 * receiver_file.LEASE_SECONDS
-        while loop.time() < until:
-            with pytest.raises(WakeBusy):
-                await act(other)
-            await asyncio.sleep(0.1)
+        await wait_until_answered(has_outlived_a_lease, "it is renewed")
         assert not delivery.is_lost
     assert not await act(other)
 
@@ -175,10 +183,11 @@ async def test_what_the_dead_have_left_is_acted_on(memory: Memory) -> None:
     assert busy.state == "busy"
     assert 0 < busy.rest_seconds <= 30
     assert (await here.claim("job-1", "dead", seconds=0.1)).state == "ours"  # an answer that was lost
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while (await there.claim("job-1", "heir", seconds=30)).state != "ours":  # noqa: ASYNC110 - only asking tells
-            await asyncio.sleep(0.05)
 
+    async def is_ours() -> bool:
+        return (await there.claim("job-1", "heir", seconds=30)).state == "ours"
+
+    await wait_until_answered(is_ours, "the lease is over")
     assert not await here.renew("job-1", "dead", seconds=30)
     assert not await here.done("job-1", "dead")
     await here.release("job-1", "dead")

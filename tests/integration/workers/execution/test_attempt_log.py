@@ -9,6 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from support.published_call import published
+from support.waiting import PATIENCE_SECONDS
 from toolfleet_registry.contracts.call_context import current_log
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
@@ -39,17 +40,20 @@ async def test_all_that_is_said_is_published_when_the_attempt_has_ended(settings
     """On the loop and in threads, in order; what comes later is nobody's, and nothing is kept."""
     async with redis.pubsub() as listening:
         await listening.subscribe(CHANNEL.format("c1"))
-        await listening.get_message(timeout=10)
+        await listening.get_message(timeout=PATIENCE_SECONDS)
         log = log_of(settings, "c1")
         say(1)
         await asyncio.to_thread(say, 2)
         say("half \ud800")
         await log.end()
         say(4)
-        heard = [await listening.get_message(timeout=0.5) for _ in range(4)]
+        following = log_of(settings, "c1")
+        say(5)
+        await following.end()
+        heard = [await listening.get_message(timeout=PATIENCE_SECONDS) for _ in range(4)]
 
     texts = [json.loads(each["data"] or "")["data"] for each in heard if each is not None]
-    assert texts == [1, 2, "'half \\ud800'…"]
+    assert texts == [1, 2, "'half \\ud800'…", 5]
     assert await redis.exists(CHANNEL.format("c1")) == 0
 
 
@@ -58,7 +62,7 @@ async def test_without_redis_an_attempt_ends_all_the_same() -> None:
     settings = Settings(redis_url="redis://127.0.0.1:1/0")
     here = worker_runtime.start(asyncio.get_running_loop())
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(2 * PATIENCE_SECONDS):
             logs = list[AttemptLog]()
             for number in range(60):
                 logs.append(log_of(settings, f"c{number}"))

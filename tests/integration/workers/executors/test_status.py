@@ -149,7 +149,7 @@ async def test_silence_is_told_from_absence() -> None:
     """One that takes the question and says nothing, and one that nobody can connect to."""
 
     async def silent(_: Any) -> None:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     assert await asked(silent, seconds=0.3) == StatusMissing(is_silent=True)
     async with raw_module(silent) as module:

@@ -68,7 +68,9 @@ def test_a_coroutine_runs_while_the_hub_waits(hub: Any, hub_loop: HubLoop) -> No
     async def talk() -> bytes:
         server = await asyncio.start_server(greet, "127.0.0.1", 0)
         async with server:
-            await asyncio.sleep(0.01)
+            fired = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.01, fired.set)
+            await fired.wait()
             reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
             line = await reader.readline()
             writer.close()

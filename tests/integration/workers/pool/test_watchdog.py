@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,12 +58,18 @@ def test_a_blocking_call_is_reported_once(calls: Calls, worker: WorkerProcess) -
     assert worker.said().count("loop_stalled") == 2
 
 
+def is_to_show_its_stack(worker: WorkerProcess) -> bool:
+    """Whether the signal for that has come: the kernel keeps it for a process that is stopped."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{worker.process.pid}/status").read_text().splitlines())
+    return bool(int(fields["ShdPnd"], 16) >> (signal.SIGALRM - 1) & 1)
+
+
 def test_a_worker_that_was_stopped_goes_on(calls: Calls, worker: WorkerProcess) -> None:
     """Again and again, for longer than a stall, while it is busy: what shows the stack then comes to no harm."""
     for _ in range(2):
         busy = [calls.send("pool.sleep", 0.01) for _ in range(50)]
         os.kill(worker.process.pid, signal.SIGSTOP)
-        time.sleep(2 * STALL_SECONDS)
+        wait_until_sync(lambda: is_to_show_its_stack(worker), "it has stood still for longer than a stall")
         os.kill(worker.process.pid, signal.SIGCONT)
         for call_id in busy:
             calls.wait(call_id)

@@ -17,10 +17,11 @@ from support.programs.closed_port import closed_port
 from support.published_call import published
 from support.servers.redis_faults import faulty_redis
 from support.servers.silent_server import silent_server
-from support.waiting import wait_until
+from support.waiting import PATIENCE_SECONDS, wait_until
 from toolfleet_registry.catalog import manifest_reader
 from toolfleet_registry.contracts import Caller, ModuleManifest, PublishedCall, ToolDefinition, ToolResult
 from toolfleet_registry.contracts.attempts import Attempt, Outcome
+from toolfleet_registry.live_copy import LiveCopy
 from toolfleet_registry.manifests.manifest_cache import ManifestCache, ToolOverride
 from toolfleet_registry.redis.keys import Keys
 from toolfleet_registry.settings import Settings
@@ -279,16 +280,25 @@ async def test_a_registry_that_is_back_says_what_is_approved(tmp_path: Path) -> 
         await known.aclose()
 
 
-async def test_a_redis_that_is_silent_delays_few_calls_and_those_a_second() -> None:
+async def test_a_redis_that_is_silent_delays_few_calls_and_those_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever comes while a look hangs waits for the rest of that second, not for one of his own."""
+    waits, real = list[float](), LiveCopy.wait
+
+    async def wait(self: LiveCopy, seconds: float) -> None:
+        waits.append(seconds)
+        await real(self, seconds)
+
+    monkeypatch.setattr(LiveCopy, "wait", wait)
     async with silent_server() as server:
         url = f"{server.url.replace('http', 'redis')}0"
         known = ToolCache(Settings(redis_url=url, module_services={"owls": "http://owls.test"}))
         check = PermissionCheck(known, EVERYWHERE)
-        async with asyncio.timeout(4):  # a look gives up after five
+        async with asyncio.timeout(PATIENCE_SECONDS):
             for _ in range(10):
                 assert (await check(asks(), run)).result.error_code == "busy"
             await known.aclose()
+
+    assert 0 < sum(waits) <= tool_cache._PATIENCE_SECONDS, "all of them together"
 
 
 async def test_a_worker_is_prepared_when_manifests_and_registry_are_read(redis: Redis, redis_url: str) -> None:
