@@ -94,6 +94,12 @@ class ReplicaProcess:
             except httpx.HTTPError:
                 return False
 
+    async def denies(self, call_id: str) -> bool:
+        """Whether it says of a call that it does not remember that it was not executed, and never will be."""
+        async with httpx.AsyncClient(trust_env=False) as client:
+            answer = await client.post(f"http://127.0.0.1:{self.port}/reconcile", json={"call_id": call_id})
+        return bool(answer.json()["state"] == "none")
+
     def effects(self) -> list[str]:
         """The ids of calls that were executed, by any of them."""
         return self.journal.read_text().split() if self.journal.exists() else []

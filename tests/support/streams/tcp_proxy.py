@@ -23,6 +23,7 @@ class TcpProxy:
         self._open: set[asyncio.Event] = set()
         self._writers: list[asyncio.StreamWriter] = []
         self._serving: set[asyncio.Task[None]] = set()
+        self._readers: list[asyncio.StreamReader] = []
         self._there, self._back = _Gate(), _Gate()
 
     def go_deaf(self) -> None:
@@ -37,6 +38,10 @@ class TcpProxy:
         for is_held, gate in ((there, self._there), (back, self._back)):
             if is_held:
                 self.loop.call_soon_threadsafe(gate.shut, after_bytes)
+
+    def holds(self, text: bytes) -> bool:
+        """Whether that has come for the server, and has not been passed on: it may be asked in any thread."""
+        return any(text in data for data in (*self._there.held, *(bytes(each._buffer) for each in self._readers)))  # type: ignore[attr-defined] # nothing else tells
 
     def release(self) -> None:
         """Pass on what was held, and what follows."""
@@ -81,6 +86,7 @@ class TcpProxy:
         # No coroutine: one that is cancelled before its first step, or while it connects, closes nothing.
         self.connections += 1
         self._writers.append(writer)
+        self._readers.append(reader)
         self._serving.add(task := self.loop.create_task(self._serve(reader, writer)))
         task.add_done_callback(self._serving.discard)
 
@@ -112,6 +118,7 @@ class _Gate:
         self._passes = asyncio.Event()
         self._passes.set()
         self._rest = 0
+        self.held = list[bytes]()
 
     def shut(self, after_bytes: int) -> None:
         self._rest = after_bytes
@@ -127,7 +134,9 @@ class _Gate:
             self._rest -= len(first)
             write(first)
         if data:
+            self.held.append(data)
             await self._passes.wait()
+            self.held.remove(data)
             write(data)
 
     async def wait(self) -> None:

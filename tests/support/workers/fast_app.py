@@ -20,11 +20,13 @@ async def swell(size: int) -> str:
 
 
 @bridged
-async def held(gate: str, seconds: float) -> None:
-    """Wait until there is such a file, and then so long."""
+async def held(gate: str, seconds: float, ended: str) -> None:
+    """Wait until there is such a file, and then so long; write a byte into another one as this is over."""
     while not Path(gate).exists():  # noqa: ASYNC110 - who makes it is another process
         await asyncio.sleep(0.02)
     await asyncio.sleep(seconds)
+    with Path(ended).open("a") as file:  # noqa: ASYNC230 - a byte
+        file.write(".")
 
 
 @bridged

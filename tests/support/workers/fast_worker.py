@@ -24,6 +24,7 @@ class FastFleet:
     worker: WorkerProcess
     calls: Calls
     gate: Path
+    ended: Path
 
     def start(self, number: int, task: str, *args: object, **options: object) -> list[str]:
         """Calls that have started; on a busy machine the first of short ones may be over by then."""
@@ -33,10 +34,14 @@ class FastFleet:
 
     def hold(self, number: int, seconds: float) -> list[str]:
         """Calls that run: they end so long after `let_go`, however busy the machine is now."""
-        return self.start(number, "pool.held", str(self.gate), seconds)
+        return self.start(number, "pool.held", str(self.gate), seconds, str(self.ended))
 
     def let_go(self) -> None:
         self.gate.touch()
+
+    def wait_until_ended(self, number: int) -> None:
+        """So many of those that were held have ended in the worker, whether their results are stored or not."""
+        wait_until_sync(lambda: self.ended.exists() and self.ended.stat().st_size == number, f"{number} have ended")
 
     def wait_until_settled(self) -> None:
         """No message is held any more, and the loop has never stood still."""
@@ -59,7 +64,7 @@ def fast_fleet(folder: Path, more: Mapping[str, str] | None = None, *, slots: in
             "support.workers.fast_app", f"-c{slots}", env=env, folder=folder, constants=constants
         ) as worker:
             try:
-                yield FastFleet(redis, worker, calls, folder / "gate")
+                yield FastFleet(redis, worker, calls, folder / "gate", folder / "ended")
             finally:
                 worker.show()
                 calls.close()

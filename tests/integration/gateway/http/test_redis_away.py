@@ -17,7 +17,7 @@ from support.module_server import ModuleServer, serve
 from support.owls import make_module
 from support.servers.redis_faults import FaultyRedis, faulty_redis
 from support.streams.tcp_proxy import tcp_proxy
-from support.waiting import wait_until_answered
+from support.waiting import wait_until, wait_until_answered
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 ECHO = {"tool_name": "owls.echo", "arguments": {"text": "hoo"}, "timeout_seconds": 3}
@@ -139,7 +139,8 @@ async def test_no_client_is_sent_to_a_call_that_redis_has_not_confirmed(owls: Mo
                 call = {**ECHO, "timeout_seconds": 60}
                 proxy.hold()
                 posting = asyncio.create_task(client.post("/calls", json=call, headers=headers))
-                await asyncio.wait([posting], timeout=0.2)  # it is sent, and not answered
+                await wait_until(lambda: proxy.holds(b"owls.echo"), "it is sent, and not answered")
+                assert not posting.done()
                 proxy.reset()
                 answer = await posting
                 proxy.release()

@@ -1,7 +1,6 @@
 """Hostile MCP servers: every call has its end, nothing is left, and the module lives on."""
 
 import asyncio
-import contextlib
 import os
 import random
 import signal
@@ -110,12 +109,8 @@ async def test_a_thousand_kills_leave_nothing() -> None:
             while killed < 1000:
                 await cage.recovers()
                 calls = [asyncio.ensure_future(cage.call(tool, seconds=2)) for tool in ("good", "bad", "good")]
-                await asyncio.sleep(chance.random() / 20)
-                for pid in cage.pids():
-                    if chance.random() < 0.5:
-                        with contextlib.suppress(ProcessLookupError):
-                            os.kill(pid, chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP]))
-                        killed += 1
+                harmed = await cage.harm(chance)
+                killed += harmed
                 results = await asyncio.gather(*calls)
                 assert all(result.success or result.error for result in results)
 

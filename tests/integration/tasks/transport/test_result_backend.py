@@ -13,6 +13,7 @@ from celery.exceptions import ImproperlyConfigured, TimeLimitExceeded
 from celery.result import AsyncResult
 from kombu.exceptions import EncodeError
 from redis import Redis
+from structlog.testing import capture_logs
 
 from support.servers.redis_faults import FaultyRedis
 from support.waiting import PATIENCE_SECONDS, wait_until
@@ -112,9 +113,11 @@ async def test_stock_celery_reads_what_it_stores(app: FleetApp, redis_url: str) 
     await store(app, "well", {"owls": [1, None, "ü"]})
     await store(app, "badly", ValueError("no owls"), "FAILURE")
 
-    assert await asyncio.to_thread(AsyncResult("well", app=stock).get, timeout=5) == {"owls": [1, None, "ü"]}
+    assert await asyncio.to_thread(AsyncResult("well", app=stock).get, timeout=PATIENCE_SECONDS) == {
+        "owls": [1, None, "ü"]
+    }
     with pytest.raises(ValueError, match="no owls"):
-        await asyncio.to_thread(AsyncResult("badly", app=stock).get, timeout=5)
+        await asyncio.to_thread(AsyncResult("badly", app=stock).get, timeout=PATIENCE_SECONDS)
     stock.close()
 
 
@@ -254,11 +257,15 @@ async def test_a_restart_of_redis_loses_no_result(shaky_app: FleetApp, faulty: F
     assert [stored(faulty.look, f"call-{n}")["result"] for n in range(2 * CALLS)] == list(range(2 * CALLS))
 
 
-async def test_a_full_redis_is_waited_for(shaky_app: FleetApp, faulty: FaultyRedis) -> None:
+async def test_a_full_redis_is_waited_for(
+    shaky_app: FleetApp, faulty: FaultyRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Out of memory is no answer: the result is stored when there is room again."""
+    monkeypatch.setattr(redis_connection, "_PATIENCE_SECONDS", 0.05)
     with faulty.full():
         task = asyncio.create_task(store(shaky_app, "call", 1))
-        await asyncio.wait([task], timeout=1)
+        errors = lambda: faulty.look.info("errorstats").get("errorstat_OOM", {"count": 0})  # noqa: E731
+        await wait_until(lambda: errors()["count"] > 2, "it was refused, again and again")
         assert not task.done()
     async with asyncio.timeout(PATIENCE_SECONDS):
         await task
@@ -272,8 +279,10 @@ async def test_a_missing_right_is_waited_for(
     """Until somebody gives the user of Redis what it lacks: until then the call's effect must not be forgotten."""
     monkeypatch.setattr(redis_connection, "_REPAIR_SECONDS", 0.05)
     faulty.look.execute_command("ACL SETUSER default -set")
-    task = asyncio.create_task(store(shaky_app, "call", 1))
-    await asyncio.wait([task], timeout=0.5)
+    with capture_logs() as logs:
+        task = asyncio.create_task(store(shaky_app, "call", 1))
+        forbidden = lambda: [entry["event"] for entry in logs].count("result_forbidden")  # noqa: E731
+        await wait_until(lambda: forbidden() > 2, "it was refused, again and again")
     assert not task.done()
     faulty.look.execute_command("ACL SETUSER default +set")
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -293,7 +302,7 @@ async def test_a_result_too_large_for_redis_is_refused(shaky_app: FleetApp, faul
     """With one sentence, which Celery stores as the call's failure; what else is under way is stored."""
     big = asyncio.create_task(store(shaky_app, "big", "x" * 2 * MEBIBYTE))
     others = [asyncio.create_task(store(shaky_app, f"call-{n}", n)) for n in range(CALLS)]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(2 * PATIENCE_SECONDS):
         with pytest.raises(ResultRefused, match="Redis refuses to store the result"):
             await big
         await asyncio.gather(*others)
@@ -304,7 +313,7 @@ async def test_a_result_too_large_for_redis_is_refused(shaky_app: FleetApp, faul
 @pytest.mark.usefixtures("small_values")
 async def test_a_failure_too_large_for_redis_is_shortened(shaky_app: FleetApp, faulty: FaultyRedis) -> None:
     """The call ends with a failure that says why."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(2 * PATIENCE_SECONDS):
         await store(shaky_app, "big", ValueError("x" * 2 * MEBIBYTE), "FAILURE")
 
     meta = stored(faulty.look, "big")

@@ -13,6 +13,7 @@ from support.waiting import PATIENCE_SECONDS
 from toolfleet_registry.contracts.call_context import current_log
 from toolfleet_registry.settings import Settings
 from toolfleet_tasks import worker_runtime
+from toolfleet_workers.execution import attempt_reports
 from toolfleet_workers.execution.attempt_reports import AttemptLog, LogWriter
 
 CHANNEL = "toolfleet:progress-log:{}"
@@ -57,8 +58,9 @@ async def test_all_that_is_said_is_published_when_the_attempt_has_ended(settings
     assert await redis.exists(CHANNEL.format("c1")) == 0
 
 
-async def test_without_redis_an_attempt_ends_all_the_same() -> None:
+async def test_without_redis_an_attempt_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second later at most; what was said is dropped, and no more of it is held than has room."""
+    monkeypatch.setattr(attempt_reports, "_PATIENCE_SECONDS", 3600.0)  # nothing else ends it
     settings = Settings(redis_url="redis://127.0.0.1:1/0")
     here = worker_runtime.start(asyncio.get_running_loop())
     try:

@@ -5,19 +5,20 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from support.hosts.replica_program import LONGEST_SECONDS, ReplicaProcess, replica_processes
+from support.hosts.replica_program import ReplicaProcess, replica_processes
 from support.published_call import published
-from support.waiting import PATIENCE_SECONDS
+from support.waiting import PATIENCE_SECONDS, wait_until, wait_until_answered
 from support.workers.replica_workers import ReplicaWorker, deliver, replica_workers
 from toolfleet_registry.contracts import Effect, ToolResult
 
 IN_FLIGHT = 24
-LATE_SECONDS = 0.3
-"""How long a worker does not know that a process has gone, or has come."""
+LATE = 8
+"""So many calls end before a worker knows that a process has gone, or has come."""
 LONG = [pytest.mark.slow, pytest.mark.timeout(900)]
 _ids = itertools.count()
 
@@ -25,16 +26,20 @@ Delivered = dict[str, ToolResult]
 
 
 async def up(process: ReplicaProcess) -> None:
-    async with asyncio.timeout(3 * PATIENCE_SECONDS):
-        while not await process.is_up():  # noqa: ASYNC110 - it is another process
-            await asyncio.sleep(0.02)
+    await wait_until_answered(process.is_up, f"{process.id} is up", seconds=3 * PATIENCE_SECONDS)
+
+
+async def more_end(results: Delivered) -> None:
+    """As many calls as it takes for workers to be late."""
+    enough = len(results) + LATE
+    await wait_until(lambda: len(results) >= enough, "calls go on", seconds=3 * PATIENCE_SECONDS)
 
 
 async def run_calls(
-    workers: Sequence[ReplicaWorker], count: int, effect: Effect, *, death_rate: float = 0.0
-) -> Delivered:
+    workers: Sequence[ReplicaWorker], results: Delivered, count: int, effect: Effect, *, death_rate: float = 0.0
+) -> None:
     """So many calls, some in flight at once; of every so many one's worker dies in the middle."""
-    results, chance = Delivered(), random.Random(7)
+    chance = random.Random(7)
     ids = iter([f"{effect}-{next(_ids)}" for _ in range(count)])
 
     async def client() -> None:
@@ -46,11 +51,10 @@ async def run_calls(
 
     async with asyncio.timeout(60 + count * 0.3):
         await asyncio.gather(*(client() for _ in range(IN_FLIGHT)))
-    return results
 
 
-async def beside(trouble: Callable[[], Awaitable[None]], calls: Awaitable[Delivered]) -> Delivered:
-    """What came of the calls, while there is trouble again and again."""
+async def beside(trouble: Callable[[], Awaitable[None]], calls: Awaitable[None]) -> None:
+    """Have calls made while there is trouble again and again."""
 
     async def again() -> None:
         while True:
@@ -58,7 +62,7 @@ async def beside(trouble: Callable[[], Awaitable[None]], calls: Awaitable[Delive
 
     troubled = asyncio.ensure_future(again())
     try:
-        return await calls
+        await calls
     finally:
         troubled.cancel()
         (end,) = await asyncio.gather(troubled, return_exceptions=True)
@@ -76,7 +80,7 @@ async def test_kills_in_the_middle_of_calls_break_no_promise(
     with replica_processes(tmp_path) as processes:
         await asyncio.gather(*map(up, processes))
         async with replica_workers(redis_url, monkeypatch) as workers:
-            turn = itertools.cycle(processes)
+            turn, results = itertools.cycle(processes), Delivered()
 
             def tell() -> None:
                 for worker in workers:
@@ -84,16 +88,17 @@ async def test_kills_in_the_middle_of_calls_break_no_promise(
 
             async def kill() -> None:
                 process = next(turn)
-                await asyncio.sleep(0.4)
+                await more_end(results)
                 await asyncio.to_thread(process.kill)
                 process.start()
                 await up(process)
-                await asyncio.sleep(LATE_SECONDS)  # until then workers take it for the one before
+                await more_end(results)  # until then workers take it for the one before
                 tell()
 
             tell()
-            await asyncio.sleep(LONGEST_SECONDS)  # from then on who does not remember a call denies it
-            results = await beside(kill, run_calls(workers, count, "once", death_rate=0.1))
+            for process in processes:
+                await wait_until_answered(partial(process.denies, "nobody's"), "what it does not remember it denies")
+            await beside(kill, run_calls(workers, results, count, "once", death_rate=0.1))
         done = Counter(processes[0].effects())
 
     assert len(results) == count
@@ -115,7 +120,7 @@ async def test_a_rolling_restart_fails_no_call(
     with replica_processes(tmp_path) as processes:
         await asyncio.gather(*map(up, processes))
         async with replica_workers(redis_url, monkeypatch) as workers:
-            turn = itertools.cycle(processes)
+            turn, results = itertools.cycle(processes), Delivered()
 
             def tell(leaving: ReplicaProcess | None = None) -> None:
                 for worker in workers:
@@ -124,17 +129,16 @@ async def test_a_rolling_restart_fails_no_call(
             async def restart() -> None:
                 process = next(turn)
                 tell(process)
-                # It serves on for as long as workers may not know, and no connection is kept for longer than that.
-                await asyncio.sleep(LATE_SECONDS)
+                await more_end(results)  # it serves on for as long as workers may not know
                 process.stop()
                 assert process.process is not None
-                await asyncio.to_thread(process.process.wait, 20)
+                await asyncio.to_thread(process.process.wait, PATIENCE_SECONDS)
                 process.start()
                 await up(process)
                 tell()
 
             tell()
-            results = await beside(restart, run_calls(workers, count, effect))
+            await beside(restart, run_calls(workers, results, count, effect))
         done = Counter(processes[0].effects())
         assert all(next(each.starts) > 2 for each in processes[:1]), "there was a restart"
 

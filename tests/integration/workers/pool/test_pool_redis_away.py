@@ -1,7 +1,6 @@
 """The pool in a real worker whose Redis is frozen, killed or full just when calls end."""
 
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,10 @@ from support.worker_process import exception_of
 from support.workers.fast_worker import PATIENCE_VARIABLE, FastFleet, fast_fleet
 
 CALLS = 100
-AWAY_SECONDS = 2.2  # calls of a second end in it, and a loop that stood still from then on would have been noticed
+AWAY_SECONDS = 2.2
+"""For a call that shows by its end that the worker's loop goes on: others of a second have ended before, and had it stood still from
+then on, the watchdog would have noticed.
+"""
 _PATIENCE_SECONDS = 1  # instead of ten, three times over
 
 
@@ -35,10 +37,10 @@ def statuses(fleet: FastFleet, ids: list[str]) -> set[str]:
 
 def test_calls_that_end_while_redis_is_frozen(fleet: FastFleet) -> None:
     """All results are stored when it answers again, each message is acked, and the loop has never stood still."""
-    ids = fleet.hold(CALLS, 1)
+    ids = fleet.hold(CALLS, 1) + fleet.hold(1, AWAY_SECONDS)
     with fleet.redis.frozen():
         fleet.let_go()
-        time.sleep(AWAY_SECONDS)
+        fleet.wait_until_ended(CALLS + 1)
 
     assert statuses(fleet, ids) == {"SUCCESS"}
     fleet.wait_until_settled()
@@ -49,7 +51,8 @@ def test_calls_that_end_while_redis_restarts(fleet: FastFleet) -> None:
     ids = fleet.hold(CALLS, 0)
     with fleet.redis.restarted():
         fleet.let_go()
-        time.sleep(1)
+        fleet.wait_until_ended(CALLS)
+        wait_until_sync(lambda: "redis_line_away" in fleet.worker.said(), "the worker has noticed")
 
     assert statuses(fleet, ids) == {"SUCCESS"}
     fleet.wait_until_settled()
@@ -59,23 +62,31 @@ def test_calls_that_end_while_redis_restarts(fleet: FastFleet) -> None:
 
 def test_messages_are_acked_when_the_results_stand(fleet: FastFleet) -> None:
     """A full Redis takes acks and no results: until there is room, every message is kept."""
-    ids = fleet.hold(CALLS, 1)
+    ids = fleet.hold(CALLS, 1) + fleet.hold(1, AWAY_SECONDS)
     with fleet.redis.full():
         fleet.let_go()
-        time.sleep(AWAY_SECONDS)
+        fleet.wait_until_ended(CALLS + 1)
+        wait_until_sync(lambda: refused(fleet) > CALLS, "Redis has refused their results")
         assert {fleet.calls.status(call_id) for call_id in ids} == {"STARTED"}
-        assert fleet.calls.unacked() == CALLS
+        assert fleet.calls.unacked() == CALLS + 1
 
     assert statuses(fleet, ids) == {"SUCCESS"}
     fleet.wait_until_settled()
 
 
+def refused(fleet: FastFleet) -> int:
+    """How often Redis had no room for something."""
+    return int(fleet.redis.look.info("errorstats").get("errorstat_OOM", {"count": 0})["count"])
+
+
 def test_a_hard_limit_while_redis_is_frozen(fleet: FastFleet) -> None:
     """The failures are stored and acked when it answers again; nothing stands still for them."""
+    fleet.hold(1, AWAY_SECONDS)
     ids = fleet.start(CALLS, "pool.sleep", 60, time_limit=1)
     (stubborn,) = fleet.start(1, "pool.stubborn", time_limit=1)
     with fleet.redis.frozen():
-        time.sleep(AWAY_SECONDS)
+        fleet.let_go()
+        fleet.wait_until_ended(1)
 
     ends = fleet.calls.wait(*ids, stubborn)
     assert {(end["status"], exception_of(end)) for end in ends} == {("FAILURE", "TimeLimitExceeded")}
@@ -86,9 +97,11 @@ def test_a_hard_limit_while_redis_is_frozen(fleet: FastFleet) -> None:
 
 def test_a_call_that_has_ended_in_time_is_a_success(fleet: FastFleet) -> None:
     """Also if its hard limit passes while its result waits for Redis."""
+    fleet.hold(1, AWAY_SECONDS)
     ids = fleet.start(10, "pool.sleep", 0.5, time_limit=1.5)
     with fleet.redis.frozen():
-        time.sleep(AWAY_SECONDS)
+        fleet.let_go()
+        fleet.wait_until_ended(1)
 
     assert statuses(fleet, ids) == {"SUCCESS"}
     fleet.wait_until_settled()
@@ -97,9 +110,10 @@ def test_a_call_that_has_ended_in_time_is_a_success(fleet: FastFleet) -> None:
 @pytest.mark.slow
 def test_a_worker_ends_although_redis_does_not_answer(hasty_fleet: FastFleet) -> None:
     """SIGQUIT while results wait: it gives up within a bounded time, and the calls are delivered again."""
-    ids = hasty_fleet.start(CALLS, "pool.sleep", 0.5)
+    ids = hasty_fleet.hold(CALLS, 0)
     with hasty_fleet.redis.frozen():
-        time.sleep(1)
+        hasty_fleet.let_go()
+        hasty_fleet.wait_until_ended(CALLS)
         hasty_fleet.worker.send_signal(signal.SIGQUIT)
         hasty_fleet.worker.wait(seconds=3 * PATIENCE_SECONDS)
 

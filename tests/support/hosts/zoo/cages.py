@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import os
+import random
+import signal
 import sys
 import uuid
 from collections.abc import AsyncGenerator
@@ -41,6 +44,15 @@ class Cage:
             while not (result := await self.call("good", seconds=10)).success:
                 assert result.status == 503 or result.effect_state in {"none", "unknown"}, (self.species, result)
                 await asyncio.sleep(0.1)
+
+    async def harm(self, chance: random.Random) -> int:
+        """Kill or stop about half of its processes, at any moment of what it is at; returns how many."""
+        await asyncio.sleep(chance.random() / 20)
+        met = [pid for pid in self.pids() if chance.random() < 0.5]
+        for pid in met:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP]))
+        return len(met)
 
     def pids(self) -> list[int]:
         return marked(self.mark)
