@@ -252,8 +252,10 @@ async def test_execute_outlasts_an_outage(tmp_path: Path) -> None:
             await line.execute("SADD", KEY, "before")
         with capture_logs() as logs:
             commands = [asyncio.create_task(line.execute("SADD", KEY, number)) for number in range(200)]
-            away = lambda: [entry["event"] for entry in logs].count("redis_line_away")  # noqa: E731
-            await wait_until(lambda: away() > 2, "it has tried to connect, and the loop goes on")
+            await wait_until(
+                lambda: [entry["event"] for entry in logs].count("redis_line_away") > 2,
+                "it has tried to connect, and the loop goes on",
+            )
         assert not line.is_connected
         assert not any(command.done() for command in commands)
         with redis_server(tmp_path, port=port):

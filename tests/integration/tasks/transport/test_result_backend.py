@@ -264,8 +264,10 @@ async def test_a_full_redis_is_waited_for(
     monkeypatch.setattr(redis_connection, "_PATIENCE_SECONDS", 0.05)
     with faulty.full():
         task = asyncio.create_task(store(shaky_app, "call", 1))
-        errors = lambda: faulty.look.info("errorstats").get("errorstat_OOM", {"count": 0})  # noqa: E731
-        await wait_until(lambda: errors()["count"] > 2, "it was refused, again and again")
+        await wait_until(
+            lambda: faulty.look.info("errorstats").get("errorstat_OOM", {"count": 0})["count"] > 2,
+            "it was refused, again and again",
+        )
         assert not task.done()
     async with asyncio.timeout(PATIENCE_SECONDS):
         await task
@@ -281,8 +283,9 @@ async def test_a_missing_right_is_waited_for(
     faulty.look.execute_command("ACL SETUSER default -set")
     with capture_logs() as logs:
         task = asyncio.create_task(store(shaky_app, "call", 1))
-        forbidden = lambda: [entry["event"] for entry in logs].count("result_forbidden")  # noqa: E731
-        await wait_until(lambda: forbidden() > 2, "it was refused, again and again")
+        await wait_until(
+            lambda: [entry["event"] for entry in logs].count("result_forbidden") > 2, "it was refused, again and again"
+        )
     assert not task.done()
     faulty.look.execute_command("ACL SETUSER default +set")
     async with asyncio.timeout(PATIENCE_SECONDS):
